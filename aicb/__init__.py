@@ -1,0 +1,1 @@
+"""Compute times of LLM inference: models, operators, measured kernels, estimates."""

@@ -1,0 +1,51 @@
+"""What one rank computes in one iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The requests of one data-parallel rank in one iteration; the phase is per request, never per batch.
+
+    A request with ``new_tokens == 1`` and a non-empty past is a decode; everything else is (a chunk of) prefill.
+    """
+
+    new_tokens: NDArray[np.int64]
+    """[requests] tokens computed now (q_i ≥ 1)."""
+    kv_tokens: NDArray[np.int64]
+    """[requests] KV length attention sees: past + new (S_i ≥ q_i)."""
+    logit_rows: int
+    """Rows for which logits are computed: requests that produce a token."""
+
+    @property
+    def tokens(self) -> int:
+        """T = Σ q_i."""
+        return int(self.new_tokens.sum())
+
+    @property
+    def is_decode(self) -> NDArray[np.bool_]:
+        """[requests]"""
+        return np.logical_and(self.new_tokens == 1, self.kv_tokens > 1)
+
+    @classmethod
+    def decode(cls, kv_tokens: NDArray[np.int64] | list[int]) -> Batch:
+        """One new token for each request; ``kv_tokens`` includes it."""
+        kv = np.asarray(kv_tokens, dtype=np.int64)
+        return cls(np.ones_like(kv), kv, len(kv))
+
+    @classmethod
+    def prefill(cls, new_tokens: list[int], past_tokens: list[int] | None = None) -> Batch:
+        """Whole prompts (or their last chunks, after ``past_tokens``); each yields one token."""
+        new = np.asarray(new_tokens, dtype=np.int64)
+        past = np.zeros_like(new) if past_tokens is None else np.asarray(past_tokens, dtype=np.int64)
+        return cls(new, new + past, len(new))
+
+    @classmethod
+    def empty(cls) -> Batch:
+        """An idle rank of a lockstep group."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)

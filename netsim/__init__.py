@@ -1,0 +1,1 @@
+"""Network simulation: topology + flow graph -> completion times."""

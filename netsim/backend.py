@@ -1,0 +1,92 @@
+"""The contract every network backend fulfils, and the values it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim.flow import FlowGraph
+
+GraphHandle = NewType("GraphHandle", int)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A graph, or a flow of it marked ``notify``, has completed."""
+
+    handle: GraphHandle
+    flow: int | None
+    """Index of the flow in its graph; ``None`` means the whole graph."""
+    at_ps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowTimes:
+    """Start and end of each flow of a graph, absolute; -1 where it has not happened yet."""
+
+    start_ps: NDArray[np.int64]
+    end_ps: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkStats:
+    """What each directed link has carried up to now, in the order of ``Topology`` links."""
+
+    carried_bytes: NDArray[np.float64]
+    """[links] bytes whose transmission has happened."""
+    busy_ps: NDArray[np.int64]
+    """[links] time with at least one active flow."""
+
+
+class NetworkBackend(Protocol):
+    """Carries flow graphs over a topology on a clock of integer picoseconds.
+
+    ``advance`` is inclusive and step-size independent: it runs every event with time ≤ ``until_ps`` but returns
+    at the first instant at which a submitted graph (or a ``notify`` flow) completes, with all completions of that
+    instant, ordered by (handle, flow, whole graph last). After it returns, ``now_ps`` is that instant, or
+    ``until_ps`` where nothing completed. Submissions at ``at_ps < now_ps`` raise `netsim.errors.BackendError`.
+    """
+
+    @property
+    def now_ps(self) -> int: ...
+
+    def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
+        """Hands over a whole graph that starts at ``at_ps``; an empty graph completes at ``at_ps``."""
+        ...
+
+    def advance(self, until_ps: int) -> list[Completion]: ...
+
+    def next_event_ps(self) -> int | None:
+        """A lower bound of the next completion that is never before ``now_ps``; ``None`` if all is idle."""
+        ...
+
+    def cancel(self, handle: GraphHandle) -> None:
+        """Takes a running graph off the network; cancelling a completed graph does nothing."""
+        ...
+
+    def flow_times(self, handle: GraphHandle) -> FlowTimes:
+        """Times of a graph's flows; kept until ``forget`` is called."""
+        ...
+
+    def forget(self, handle: GraphHandle) -> None:
+        """Frees the record of a completed or cancelled graph."""
+        ...
+
+    def link_stats(self) -> LinkStats: ...
+
+    def close(self) -> None: ...
+
+
+class SharesCapacity(Protocol):
+    """A backend whose links can also carry traffic that is not simulated as flows (used by the coupling)."""
+
+    def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
+        """From now on this much of each link's capacity is taken by other traffic (at most its capacity)."""
+        ...
+
+    def link_rates_bps(self) -> NDArray[np.float64]:
+        """[links] rate of simulated flows at this instant, background not included."""
+        ...

@@ -1,0 +1,13 @@
+"""Errors of bad input and of misuse."""
+
+
+class InputError(ValueError):
+    """Invalid input: the message names file, field, what was found and what was expected, in one line."""
+
+
+class BackendError(ValueError):
+    """A backend was used against its contract: a start in the past, an unknown node, use after close."""
+
+
+class BackendUnavailable(RuntimeError):
+    """The backend exists but cannot run here; the message says what it needs and how to get it."""

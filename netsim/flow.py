@@ -1,0 +1,105 @@
+"""Flows and flow graphs: what a network backend is asked to carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim.errors import InputError
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class FlowGraphError(InputError):
+    """A flow graph is malformed: unequal lengths, an unknown dependency, a negative size or time, a cycle."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowGraph:
+    """A directed acyclic graph of point-to-point flows, executed as a whole inside a backend.
+
+    A flow starts at ``max(submission + ready_ps, arrival of all its dependencies) + delay_ps`` and ends when
+    its last byte has arrived at ``dst``. Arrays are one entry per flow; ``deps`` is in CSR form: flow ``i``
+    waits for ``deps[dep_offsets[i]:dep_offsets[i + 1]]``.
+    """
+
+    src: NDArray[np.int32]
+    """[flows] topology node that sends."""
+    dst: NDArray[np.int32]
+    """[flows] topology node that receives."""
+    size_bytes: NDArray[np.int64]
+    """[flows] bytes on the wire; a flow of zero bytes ends when it starts."""
+    ready_ps: NDArray[np.int64]
+    """[flows] earliest start, relative to the submission of the graph."""
+    delay_ps: NDArray[np.int64]
+    """[flows] local processing between readiness and the first byte."""
+    dep_offsets: NDArray[np.int64]
+    """[flows + 1]"""
+    deps: NDArray[np.int64]
+    """[edges] indices of flows of this graph."""
+    flow_label: NDArray[np.uint32]
+    """[flows] entropy for ECMP (the source port of a queue pair); equal labels of a pair share a path."""
+    notify: NDArray[np.bool_]
+    """[flows] ``advance`` also returns when such a flow completes."""
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __post_init__(self) -> None:
+        flows = len(self.src)
+        for name in ("dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify"):
+            found = len(getattr(self, name))
+            if found != flows:
+                raise FlowGraphError(f"FlowGraph.{name}: found {found} entries, expected {flows} (as src)")
+        if len(self.dep_offsets) != flows + 1:
+            raise FlowGraphError(f"FlowGraph.dep_offsets: found {len(self.dep_offsets)} entries, expected {flows + 1}")
+        for name in ("size_bytes", "ready_ps", "delay_ps"):
+            values = getattr(self, name)
+            if flows and values.min() < 0:
+                raise FlowGraphError(f"FlowGraph.{name}: found {values.min()}, expected no negative value")
+        offsets_ok = (
+            self.dep_offsets[0] == 0
+            and self.dep_offsets[-1] == len(self.deps)
+            and bool(np.all(np.diff(self.dep_offsets) >= 0))
+        )
+        if not offsets_ok:
+            raise FlowGraphError("FlowGraph.dep_offsets: expected non-decreasing from 0 to len(deps)")
+        if len(self.deps) and (self.deps.min() < 0 or self.deps.max() >= flows):
+            raise FlowGraphError(f"FlowGraph.deps: expected indices in 0…{flows - 1}")
+
+    @classmethod
+    def from_lists(
+        cls,
+        src: Sequence[int] | NDArray[np.integer],
+        dst: Sequence[int] | NDArray[np.integer],
+        size_bytes: Sequence[int] | NDArray[np.integer],
+        *,
+        deps: Sequence[Sequence[int]] | None = None,
+        ready_ps: Sequence[int] | NDArray[np.integer] | None = None,
+        delay_ps: Sequence[int] | NDArray[np.integer] | None = None,
+        flow_label: Sequence[int] | NDArray[np.integer] | None = None,
+        notify: Sequence[bool] | None = None,
+    ) -> FlowGraph:
+        """Builds a graph from per-flow lists; what is left out is zero, empty or false."""
+        flows = len(src)
+        dep_lists = deps if deps is not None else [()] * flows
+        lengths = np.fromiter((len(d) for d in dep_lists), dtype=np.int64, count=len(dep_lists))
+        return cls(
+            src=np.asarray(src, dtype=np.int32),
+            dst=np.asarray(dst, dtype=np.int32),
+            size_bytes=np.asarray(size_bytes, dtype=np.int64),
+            ready_ps=_or_zeros(ready_ps, flows, np.int64),
+            delay_ps=_or_zeros(delay_ps, flows, np.int64),
+            dep_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+            deps=np.fromiter((d for ds in dep_lists for d in ds), dtype=np.int64),
+            flow_label=_or_zeros(flow_label, flows, np.uint32),
+            notify=_or_zeros(notify, flows, np.bool_),
+        )
+
+
+def _or_zeros(values: object, flows: int, dtype: type[Scalar]) -> NDArray[Scalar]:
+    return np.zeros(flows, dtype=dtype) if values is None else np.asarray(values, dtype=dtype)

@@ -1,0 +1,1 @@
+"""Collective communication: collective on a communicator -> flow graph, or a time."""

@@ -1,0 +1,1 @@
+"""Request-level simulation of LLM serving with prefill/decode disaggregation."""
