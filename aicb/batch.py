@@ -30,7 +30,8 @@ class Batch:
     @property
     def is_decode(self) -> NDArray[np.bool_]:
         """[requests]"""
-        return np.logical_and(self.new_tokens == 1, self.kv_tokens > 1)
+        decodes: NDArray[np.bool_] = (self.new_tokens == 1) & (self.kv_tokens > 1)
+        return decodes
 
     @classmethod
     def decode(cls, kv_tokens: NDArray[np.int64] | list[int]) -> Batch:

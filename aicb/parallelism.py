@@ -9,11 +9,11 @@ from aicb.errors import InputError
 
 
 class PartitionError(InputError):
-    """A model cannot be divided this way; the message names the dimension."""
+    """A model cannot be divided this way; the message names the dimension and both numbers."""
 
 
 class MoeLayout(Enum):
-    """Where experts live and how tokens reach them (facts: Megatron/vLLM/DeepSeek serving layouts)."""
+    """Where experts live and how tokens reach them."""
 
     TENSOR = "tensor"
     """ep = 1: every rank holds all experts, each sliced by tp; all-reduce of [T, h]."""
@@ -29,12 +29,17 @@ class Partition:
 
     ``dp`` is data-parallel attention: ``dp`` ranks (of ``tp`` GPUs each) with their own requests and KV, which run
     every layer in lockstep when they share experts. ``ep`` is 1, or the ``tp · dp`` GPUs of a pipeline stage.
+
+    Raises:
+        PartitionError: a size is below 1, ``ep`` is neither 1 nor tp·dp, or redundant experts come without ep.
     """
 
     tp: int = 1
     ep: int = 1
     dp: int = 1
     pp: int = 1
+    redundant_experts: int = 0
+    """Physical expert slots beyond the model's experts: copies of popular ones (DeepSeek-V3 decodes with 288 slots)."""
 
     def __post_init__(self) -> None:
         for name in ("tp", "ep", "dp", "pp"):
@@ -45,6 +50,10 @@ class Partition:
             raise PartitionError(
                 f"ep: found {self.ep}, expected 1 or tp·dp = {self.tp * self.dp} (tp {self.tp}, dp {self.dp})"
             )
+        if self.redundant_experts < 0:
+            raise PartitionError(f"redundant_experts: found {self.redundant_experts}, expected at least 0")
+        if self.redundant_experts and self.ep == 1:
+            raise PartitionError(f"redundant_experts: found {self.redundant_experts}, expected 0 where ep is 1")
 
     @property
     def gpus(self) -> int:
@@ -53,6 +62,42 @@ class Partition:
 
     @property
     def moe_layout(self) -> MoeLayout:
+        """Where the routed experts of this instance live."""
         if self.ep == 1:
             return MoeLayout.TENSOR
         return MoeLayout.EXPERT_IN_TENSOR if self.dp == 1 else MoeLayout.EXPERT_DATA
+
+    def expert_slots_per_rank(self, experts: int) -> int:
+        """Physical experts of one rank, ``G = (E + redundant) / ep``.
+
+        Raises:
+            PartitionError: the slots are not divisible by ``ep``.
+        """
+        slots = experts + self.redundant_experts
+        if slots % self.ep:
+            raise PartitionError(f"ep: found {self.ep}, expected a divisor of the {slots} expert slots of the model")
+        return slots // self.ep
+
+
+def split(size: int, tp: int, what: str) -> int:
+    """``size / tp`` of a dimension that tensor parallelism divides exactly.
+
+    Raises:
+        PartitionError: it does not divide; ``what`` names the dimension.
+    """
+    if size % tp:
+        raise PartitionError(f"tp: found {tp}, expected a divisor of the {size} {what} of the model")
+    return size // tp
+
+
+def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
+    """``max(1, K / tp)``: with more ranks than KV heads each head is held by ``tp / K`` ranks.
+
+    Raises:
+        PartitionError: neither divides the other.
+    """
+    if tp <= kv_heads:
+        return split(kv_heads, tp, "KV heads")
+    if tp % kv_heads:
+        raise PartitionError(f"tp: found {tp}, expected a multiple of the {kv_heads} KV heads of the model")
+    return 1

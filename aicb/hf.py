@@ -1,0 +1,242 @@
+"""Reads the dimensions of a model from a Hugging Face ``config.json``.
+
+Fields that do not change cost or size (initialisers, token ids, RoPE scaling, quantisation of the checkpoint) are
+ignored; architecture features that would, but are not modelled (biases, sliding windows), are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aicb.errors import InputError
+from aicb.model import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    GatedDeltaNet,
+    GroupedQueryAttention,
+    LatentAttention,
+    Layer,
+    Model,
+    MoeFfn,
+)
+
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen3ForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """A configuration whose fields are checked as they are read."""
+
+    values: Mapping[str, object]
+    where: str
+
+    def refuse(self, name: str, expected: str) -> InputError:
+        found = repr(self.values[name]) if name in self.values else "nothing"
+        return InputError(f"{self.where}: {name}: found {found}, expected {expected}")
+
+    def has(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def integer(self, name: str, default: int | None = None, *, at_least: int = 1) -> int:
+        if default is not None and not self.has(name):
+            return default
+        value = self.values.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+            raise self.refuse(name, f"an integer of at least {at_least}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false")
+        return value
+
+    def fraction(self, name: str, default: float) -> float:
+        value = self.values.get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+            raise self.refuse(name, "a number above 0 and at most 1")
+        return float(value)
+
+    def indices(self, name: str) -> list[int]:
+        value = self.values.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+            raise self.refuse(name, "a list of layer indices")
+        return value
+
+
+def read_config_file(path: Path) -> Model:
+    """The model that a ``config.json`` describes.
+
+    Raises:
+        InputError: the file cannot be read, is not a JSON object, or `model_from_config` refuses it.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: found {error.strerror or error}, expected a readable config.json") from error
+    except ValueError as error:
+        raise InputError(f"{path}: found text that is not JSON ({error}), expected a config.json") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: found a JSON {type(config).__name__}, expected an object")
+    return model_from_config(config, name=path.resolve().parent.name, source=str(path), where=str(path))
+
+
+def model_from_config(config: Mapping[str, object], *, name: str, source: str, where: str) -> Model:
+    """The model that the fields of a ``config.json`` describe; ``where`` names the file in messages.
+
+    Raises:
+        InputError: an architecture that is not supported, a missing or malformed field.
+    """
+    fields = _Fields(config, where)
+    architecture = _architecture(fields)
+    _refuse_unmodelled(fields)
+    layers = [
+        Layer(_attention(fields, architecture, index), _ffn(fields, architecture, index))
+        for index in range(fields.integer("num_hidden_layers"))
+    ]
+    kinds = tuple(dict.fromkeys(layers))
+    return Model(
+        name=name,
+        source=source,
+        hidden=fields.integer("hidden_size"),
+        vocab=fields.integer("vocab_size"),
+        has_tied_embeddings=fields.flag("tie_word_embeddings", default=False),
+        max_context_tokens=fields.integer("max_position_embeddings"),
+        kinds=kinds,
+        pattern=tuple(kinds.index(layer) for layer in layers),
+    )
+
+
+def _architecture(fields: _Fields) -> str:
+    listed = fields.values.get("architectures")
+    found = listed[0] if isinstance(listed, list) and listed else None
+    if found not in ARCHITECTURES:
+        raise fields.refuse("architectures", f"one of {', '.join(ARCHITECTURES)}")
+    return str(found)
+
+
+def _refuse_unmodelled(fields: _Fields) -> None:
+    for name in ("attention_bias", "mlp_bias"):
+        if fields.flag(name, default=False):
+            raise fields.refuse(name, "false (biases are not modelled)")
+    if fields.flag("use_sliding_window", default=fields.has("sliding_window")):
+        name = "sliding_window" if fields.has("sliding_window") else "use_sliding_window"
+        raise fields.refuse(name, "no sliding window (not modelled)")
+
+
+def _attention(fields: _Fields, architecture: str, index: int) -> Attention:
+    if architecture in ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"):
+        return _latent_attention(fields)
+    is_next = architecture == "Qwen3NextForCausalLM"
+    if is_next and _is_linear_layer(fields, index):
+        return _gated_delta_net(fields)
+    heads = fields.integer("num_attention_heads")
+    head_dim = _head_dim(fields, heads)
+    kv_heads = fields.integer("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads {heads}")
+    return GroupedQueryAttention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotary_dim=round(head_dim * fields.fraction("partial_rotary_factor", default=0.25 if is_next else 1.0)),
+        has_head_norm=architecture.startswith("Qwen3"),
+        has_output_gate=is_next,
+    )
+
+
+def _head_dim(fields: _Fields, heads: int) -> int:
+    """``head_dim`` where it is given; hidden/heads is only the default, and wrong for Qwen3."""
+    if fields.has("head_dim"):
+        return fields.integer("head_dim")
+    hidden = fields.integer("hidden_size")
+    if hidden % heads:
+        raise fields.refuse("head_dim", f"a value, as hidden_size {hidden} is not divisible by {heads} heads")
+    return hidden // heads
+
+
+def _latent_attention(fields: _Fields) -> LatentAttention:
+    return LatentAttention(
+        heads=fields.integer("num_attention_heads"),
+        q_lora_rank=fields.integer("q_lora_rank") if fields.has("q_lora_rank") else None,
+        kv_lora_rank=fields.integer("kv_lora_rank"),
+        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
+        v_head_dim=fields.integer("v_head_dim"),
+    )
+
+
+def _is_linear_layer(fields: _Fields, index: int) -> bool:
+    types = fields.values.get("layer_types")
+    if types is None:
+        return (index + 1) % fields.integer("full_attention_interval", default=4) != 0
+    if not isinstance(types, list) or index >= len(types) or types[index] not in _LAYER_TYPES:
+        raise fields.refuse("layer_types", f"one of {', '.join(_LAYER_TYPES)} for each layer")
+    return bool(types[index] == "linear_attention")
+
+
+_LAYER_TYPES = ("linear_attention", "full_attention")
+
+
+def _gated_delta_net(fields: _Fields) -> GatedDeltaNet:
+    head_dim = fields.integer("linear_key_head_dim")
+    if fields.integer("linear_value_head_dim") != head_dim:
+        raise fields.refuse("linear_value_head_dim", f"linear_key_head_dim, {head_dim}")
+    return GatedDeltaNet(
+        key_heads=fields.integer("linear_num_key_heads"),
+        value_heads=fields.integer("linear_num_value_heads"),
+        head_dim=head_dim,
+        conv_width=fields.integer("linear_conv_kernel_dim", at_least=2),
+    )
+
+
+def _ffn(fields: _Fields, architecture: str, index: int) -> Ffn:
+    match architecture:
+        case "MixtralForCausalLM":
+            return _moe(fields, experts="num_local_experts", intermediate="intermediate_size")
+        case "Qwen3MoeForCausalLM" | "Qwen3NextForCausalLM":
+            step = fields.integer("decoder_sparse_step", default=1)
+            is_dense = index in fields.indices("mlp_only_layers") or (index + 1) % step != 0
+            experts = "num_experts"
+        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM":
+            first = fields.integer("first_k_dense_replace", at_least=0)
+            is_dense = index < first or index % fields.integer("moe_layer_freq", default=1) != 0
+            experts = "n_routed_experts"
+        case _:
+            is_dense = True
+    if is_dense:
+        return DenseFfn(fields.integer("intermediate_size"))
+    return _moe(fields, experts=experts, intermediate="moe_intermediate_size")
+
+
+def _moe(fields: _Fields, *, experts: str, intermediate: str) -> MoeFfn:
+    expert_intermediate = fields.integer(intermediate)
+    is_qwen_next = fields.has("shared_expert_intermediate_size")
+    if is_qwen_next:
+        shared = fields.integer("shared_expert_intermediate_size", at_least=0)
+    else:
+        shared = fields.integer("n_shared_experts", default=0, at_least=0) * expert_intermediate
+    count = fields.integer(experts)
+    if fields.integer("num_experts_per_tok") > count:
+        raise fields.refuse("num_experts_per_tok", f"at most {experts}, {count}")
+    return MoeFfn(
+        experts=count,
+        experts_per_token=fields.integer("num_experts_per_tok"),
+        intermediate=expert_intermediate,
+        shared_intermediate=shared,
+        has_shared_gate=is_qwen_next,
+        has_correction_bias=fields.values.get("topk_method") == "noaux_tc",
+    )
