@@ -1,0 +1,5 @@
+"""Errors of bad input."""
+
+
+class InputError(ValueError):
+    """Invalid input: the message names file, field, what was found and what was expected, in one line."""

@@ -1,0 +1,57 @@
+"""Arrival processes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.errors import InputError
+from vidur_pd.workload.config import (
+    Arrivals,
+    ConstantArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    RampArrivals,
+    StaticArrivals,
+)
+
+PS_PER_S = 10**12
+MAX_SPAN_S = (2**63 - 1) // PS_PER_S
+"""Longest workload that int64 picoseconds can express: 106 days."""
+
+
+def sample_arrivals(arrivals: Arrivals, requests: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Arrival times of ``requests`` requests in ps, non-decreasing.
+
+    Renewal processes (Poisson, gamma, ramp) begin at time zero with a gap, so that n requests take n mean gaps.
+
+    Raises:
+        InputError: the last arrival lies beyond what simulated time can express.
+    """
+    match arrivals:
+        case PoissonArrivals(qps=qps):
+            gaps_s = random.standard_exponential(requests) / qps
+        case GammaArrivals(qps=qps, cv=cv):
+            shape = cv**-2
+            gaps_s = random.standard_gamma(shape, requests) / (shape * qps)
+        case ConstantArrivals(qps=qps):
+            return to_ps(np.arange(requests) / qps)
+        case StaticArrivals():
+            return np.zeros(requests, dtype=np.int64)
+        case RampArrivals():
+            gaps_s = random.standard_exponential(requests) / _rates(arrivals, requests)
+    return to_ps(np.cumsum(gaps_s))
+
+
+def to_ps(times_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Seconds, rounded to the nearest picosecond."""
+    if len(times_s) and not times_s[-1] <= MAX_SPAN_S:
+        raise InputError(f"arrivals: found a last arrival at {times_s[-1]:g} s, expected at most {MAX_SPAN_S} s")
+    return np.rint(times_s * PS_PER_S).astype(np.int64)
+
+
+def _rates(ramp: RampArrivals, requests: int) -> NDArray[np.float64]:
+    """[requests] rate in force when each request is awaited, in requests/s."""
+    if ramp.shape == "exponential":
+        return np.geomspace(ramp.from_qps, ramp.to_qps, requests)
+    return np.linspace(ramp.from_qps, ramp.to_qps, requests)

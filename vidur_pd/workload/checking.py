@@ -1,0 +1,82 @@
+"""Checks the values of one trace file; a complaint names file, line, field, what was found and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import NoReturn
+
+from vidur_pd.errors import InputError
+from vidur_pd.workload.formats import Layout
+from vidur_pd.workload.workload import MAX_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class RowChecker:
+    """Turns raw values, text from CSV or whatever JSON holds, into whole numbers. Methods raise `InputError`."""
+
+    path: Path
+    layout: Layout
+
+    def refuse(self, line: int, field: str, found: object, expected: str) -> NoReturn:
+        """Raises, always."""
+        shown = str(found) if isinstance(found, Decimal | _Count) else repr(found)
+        if len(shown) > 60:
+            shown = shown[:57] + "..."
+        raise InputError(f"{self.path}: line {line}: {field}: found {shown}, expected {expected}")
+
+    def time_ps(self, line: int, found: object) -> int:
+        """An arrival time, in the unit of the format."""
+        field = self.layout.arrival or "arrival"
+        if not isinstance(found, str | int | Decimal) or isinstance(found, bool):
+            self.refuse(line, field, found, self.layout.time_text)
+        try:
+            time_ps = self.layout.time_to_ps(found)
+        except ValueError:
+            self.refuse(line, field, found, self.layout.time_text)
+        if time_ps < 0:
+            self.refuse(line, field, found, "no negative time")
+        return time_ps
+
+    def tokens(self, line: int, field: str, found: object, least: int = 1) -> int:
+        """A token count of at least ``least``."""
+        if type(found) is int:
+            value = found
+        elif isinstance(found, str) and found.strip().isdecimal():
+            value = int(found)
+        else:
+            self.refuse(line, field, found, f"a whole number of at least {least}")
+        if not least <= value <= MAX_TOKENS:
+            self.refuse(line, field, found, f"a whole number from {least} to {MAX_TOKENS}")
+        return value
+
+    def hash_ids(self, line: int, found: object, prefill_tokens: int, block_tokens: int) -> Sequence[int]:
+        """One id per block of the prompt."""
+        if isinstance(found, str):
+            parts = found.split(";") if found.strip() else []
+            if not all(part.strip().isdecimal() for part in parts):
+                self.refuse(line, "hash_ids", found, "whole numbers joined by ';'")
+            ids = list(map(int, parts))
+        elif isinstance(found, list) and all(type(part) is int and part >= 0 for part in found):
+            ids = found
+        else:
+            self.refuse(line, "hash_ids", found, "a list of whole numbers")
+        blocks = -(-prefill_tokens // block_tokens)
+        if len(ids) != blocks:
+            expected = f"{blocks} ({prefill_tokens} tokens in blocks of {block_tokens})"
+            self.refuse(line, "hash_ids", _Count(len(ids)), expected)
+        if max(ids) >= 2**63:
+            self.refuse(line, "hash_ids", max(ids), "ids below 2^63")
+        return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A number of ids, for a message."""
+
+    ids: int
+
+    def __str__(self) -> str:
+        return f"{self.ids} ids"

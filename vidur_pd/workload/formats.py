@@ -1,0 +1,145 @@
+"""Trace formats: how each names its fields, in what unit it states time, and how it is recognised.
+
+| format | columns or keys | time | prompt blocks |
+|---|---|---|---|
+| ``csv`` | ``arrived_at_s``, ``prefill_tokens``, ``decode_tokens`` | s | 512 tokens, or as stated |
+| ``vidur`` | ``arrived_at``, ``num_prefill_tokens``, ``num_decode_tokens`` | s | – |
+| ``vidur_lengths`` | ``num_prefill_tokens``, ``num_decode_tokens`` | none | – |
+| ``azure`` | ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens`` | date and time | – |
+| ``burstgpt`` | ``Timestamp``, ``Request tokens``, ``Response tokens`` | s | – |
+| ``mooncake`` | JSON lines: ``timestamp``, ``input_length``, ``output_length`` | ms | 512 tokens |
+| ``qwen_bailian`` | JSON lines: as Mooncake, with ``chat_id`` | s | 16 tokens |
+
+``csv`` is this project's own format; the per-request output of a simulation has its columns and can be replayed. It and
+JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prompt; joined by ``;`` in CSV) and
+``hash_block_tokens`` (equal in all rows). Other columns and keys are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import get_args
+
+from vidur_pd.errors import InputError
+from vidur_pd.workload.config import TraceFormat
+
+MOONCAKE_BLOCK_TOKENS = 512
+"""Tokens per hash id of the Mooncake traces (kvcache-ai/Mooncake, FAST'25 release, README of the traces)."""
+BAILIAN_BLOCK_TOKENS = 16
+"""Tokens per hash id of the Qwen-Bailian traces (alibaba-edu/qwen-bailian-usagetraces-anon, README)."""
+
+_DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:\d\d)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def seconds_to_ps(value: str | int | Decimal) -> int:
+    """Exact picoseconds of a decimal number of seconds, rounded to the nearest. Raises ``ValueError``."""
+    return _scaled(value, 10**12)
+
+
+def milliseconds_to_ps(value: str | int | Decimal) -> int:
+    """Exact picoseconds of a decimal number of milliseconds, rounded to the nearest. Raises ``ValueError``."""
+    return _scaled(value, 10**9)
+
+
+def date_time_to_ps(value: str | int | Decimal) -> int:
+    """Picoseconds since 1970 of ``YYYY-MM-DD hh:mm:ss[.fraction][zone]``, to the last digit. Raises ``ValueError``."""
+    match = _DATE_TIME.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError
+    date, clock, fraction, zone = match.groups()
+    offset = "+00:00" if zone in (None, "Z") else zone
+    since = datetime.fromisoformat(f"{date}T{clock}{offset}") - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**12 + int((fraction or "").ljust(12, "0"))
+
+
+def _scaled(value: str | int | Decimal, factor: int) -> int:
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        raise ValueError from None
+    if not number.is_finite() or abs(number) > 10**15:
+        raise ValueError
+    return int((number * factor).to_integral_value())
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fields of one format."""
+
+    arrival: str | None
+    """Field of the arrival time; ``None`` where a trace has lengths only."""
+    prefill: str
+    decode: str
+    time_to_ps: Callable[[str | int | Decimal], int] = seconds_to_ps
+    time_text: str = "a number of seconds"
+    """What a valid time looks like, for messages."""
+    is_absolute: bool = False
+    """Times count from a date: the first arrival becomes zero."""
+    is_json: bool = False
+    hash_block_tokens: int | None = None
+    """Tokens per hash id; ``None`` where a format has no ids."""
+    has_failed_calls: bool = False
+    """Rows without output are failed calls: they are left out and counted."""
+
+
+LAYOUTS: dict[TraceFormat, Layout] = {
+    "csv": Layout("arrived_at_s", "prefill_tokens", "decode_tokens", hash_block_tokens=MOONCAKE_BLOCK_TOKENS),
+    "vidur": Layout("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+    "vidur_lengths": Layout(None, "num_prefill_tokens", "num_decode_tokens"),
+    "azure": Layout(
+        "TIMESTAMP",
+        "ContextTokens",
+        "GeneratedTokens",
+        time_to_ps=date_time_to_ps,
+        time_text="YYYY-MM-DD hh:mm:ss.fraction",
+        is_absolute=True,
+    ),
+    "burstgpt": Layout("Timestamp", "Request tokens", "Response tokens", has_failed_calls=True),
+    "mooncake": Layout(
+        "timestamp",
+        "input_length",
+        "output_length",
+        time_to_ps=milliseconds_to_ps,
+        time_text="a number of milliseconds",
+        is_json=True,
+        hash_block_tokens=MOONCAKE_BLOCK_TOKENS,
+    ),
+    "qwen_bailian": Layout(
+        "timestamp", "input_length", "output_length", is_json=True, hash_block_tokens=BAILIAN_BLOCK_TOKENS
+    ),
+}
+assert set(LAYOUTS) == set(get_args(TraceFormat))
+
+
+def detect_format(path: object, first_line: str) -> TraceFormat:
+    """The format of a file whose first line this is.
+
+    Raises:
+        InputError: no format has these columns or keys.
+    """
+    line = first_line.strip()
+    if line.startswith("{"):
+        try:
+            found = set(json.loads(line))
+        except ValueError:
+            raise InputError(f"{path}: line 1: found malformed JSON, expected one JSON object per line") from None
+        candidates: Iterable[TraceFormat] = ("qwen_bailian",) if "chat_id" in found else ("mooncake",)
+    else:
+        found = {column.strip() for column in line.split(",")}
+        candidates = [name for name, layout in LAYOUTS.items() if not layout.is_json]
+    for name in candidates:
+        layout = LAYOUTS[name]
+        if {field for field in (layout.arrival, layout.prefill, layout.decode) if field} <= found:
+            return name
+    known = "; ".join(
+        f"{name}: {', '.join(field for field in (layout.arrival, layout.prefill, layout.decode) if field)}"
+        for name, layout in LAYOUTS.items()
+    )
+    shown = line if len(line) <= 80 else line[:77] + "..."
+    raise InputError(f"{path}: line 1: found {shown!r}, expected the columns or keys of a known format ({known})")

@@ -1,0 +1,111 @@
+"""From a configuration to a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vidur_pd.errors import InputError
+from vidur_pd.workload.arrivals import PS_PER_S, sample_arrivals
+from vidur_pd.workload.config import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
+from vidur_pd.workload.lengths import sample_lengths
+from vidur_pd.workload.prefixes import sample_conversations
+from vidur_pd.workload.reading import TraceSelection, read_trace
+from vidur_pd.workload.transform import jittered, length_scaled, merged, time_scaled, trimmed
+from vidur_pd.workload.workload import Workload
+
+Streams = Callable[[str], np.random.Generator]
+"""Gives each consumer of randomness, by name, its own generator."""
+
+
+def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Workload:
+    """Reads or draws the requests that ``config`` describes.
+
+    ``base_dir`` is the directory that a trace's path is relative to: that of the configuration file. ``rng`` is called
+    once per consumer, with names such as "arrivals" or "prefill_lengths" (in a mix, "part.arrivals"); with
+    `vidur_pd.workload.generator` behind it, the result depends on the root seed and the configuration alone.
+
+    Raises:
+        InputError: the trace is malformed or too short, or the numbers lead out of the range of the simulation.
+    """
+    match config:
+        case TraceWorkload():
+            return _replay(config, base_dir, rng)
+        case SyntheticWorkload():
+            return _draw(config, rng)
+        case MixWorkload(parts=parts):
+            return merged(
+                {
+                    name: load_workload(part, base_dir=base_dir, rng=_streams_of(name, rng))
+                    for name, part in parts.items()
+                }
+            )
+
+
+def _streams_of(part: str, rng: Streams) -> Streams:
+    return lambda consumer: rng(f"{part}.{consumer}")
+
+
+def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
+    arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"))
+    prefill, decode = sample_lengths(config.lengths, config.requests, rng)
+    drawn = Workload(
+        request_ids=tuple(map(str, range(config.requests))),
+        arrived_ps=arrived_ps,
+        prefill_tokens=prefill,
+        decode_tokens=decode,
+        name="synthetic",
+        source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths",
+    )
+    if config.prefixes is None:
+        return drawn
+    prompts = sample_conversations(config.prefixes, arrived_ps, prefill, decode, rng)
+    return replace(
+        drawn,
+        prefill_tokens=prompts.tokens,
+        block_hashes=prompts.block_hashes,
+        source=f"{drawn.source}, conversations of {config.prefixes.turns:g} turns",
+        trimmed_requests=prompts.trimmed,
+    )
+
+
+def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
+    path = base_dir / config.path
+    trace = read_trace(path, config.format, _selection(config))
+    workload = trace.workload
+    if config.requests is not None and len(workload) < config.requests:
+        raise InputError(
+            f"{path}: requests: found {len(workload)} usable rows, expected at least {config.requests} "
+            "(ask for fewer, or leave requests out to take all)"
+        )
+    if config.arrivals is not None:
+        times = sample_arrivals(config.arrivals, len(workload), rng("arrivals"))
+        workload = replace(workload, arrived_ps=times, source=f"{workload.source}, {config.arrivals.kind} arrivals")
+    elif not trace.has_arrivals:
+        raise InputError(f"{path}: found no arrival times, expected workload.arrivals (for example poisson) with them")
+    if config.jitter_s > 0:
+        workload = jittered(workload, config.jitter_s, rng("jitter"))
+    if config.time_scale != 1:
+        workload = time_scaled(workload, config.time_scale)
+    if (config.prefill_scale, config.decode_scale) != (1, 1):
+        workload = length_scaled(workload, config.prefill_scale, config.decode_scale)
+    if config.max_tokens is not None:
+        workload = trimmed(workload, config.max_tokens, config.trim)
+    return workload
+
+
+def _selection(config: TraceWorkload) -> TraceSelection:
+    window = config.window
+    window_ps = None
+    if window is not None:
+        end_ps = None if window.end_s is None else round(window.end_s * PS_PER_S)
+        window_ps = (round(window.start_s * PS_PER_S), end_ps)
+    return TraceSelection(
+        window_ps=window_ps,
+        limit=config.requests if config.requests is not None else config.limit,
+        skip_zero_output=config.skip_zero_output,
+        hash_block_tokens=config.hash_block_tokens,
+    )

@@ -1,0 +1,265 @@
+"""Reading traces: one pass over the file, every value checked."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Literal, NamedTuple, cast
+
+import numpy as np
+
+from vidur_pd.errors import InputError
+from vidur_pd.workload.arrivals import MAX_SPAN_S, PS_PER_S
+from vidur_pd.workload.checking import RowChecker
+from vidur_pd.workload.config import TraceFormat
+from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
+from vidur_pd.workload.workload import BlockHashes, Workload
+
+GZIP_MAGIC = b"\x1f\x8b"
+"""First two bytes of every gzip member (RFC 1952, section 2.3.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSelection:
+    """Which rows of a trace to take."""
+
+    window_ps: tuple[int, int | None] | None = None
+    """[start, end) after the first arrival of the trace; rows outside are left out, the start becomes zero."""
+    limit: int | None = None
+    """Stops after this many requests; what follows is not read."""
+    skip_zero_output: bool = False
+    """Leaves out rows without output instead of refusing them."""
+    hash_block_tokens: int | None = None
+    """Tokens per hash id, where they differ from what the format says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was read. A trace of lengths only has no arrival times yet: they are all zero."""
+
+    workload: Workload
+    format: TraceFormat
+    has_arrivals: bool
+
+
+WHOLE_TRACE = TraceSelection()
+
+
+def read_trace(
+    path: Path, trace_format: Literal["auto"] | TraceFormat = "auto", selection: TraceSelection = WHOLE_TRACE
+) -> Trace:
+    """Reads a trace, plain or gzip-compressed.
+
+    Times of formats that state a date are shifted so that the trace begins at zero; other formats keep theirs.
+    Requests without an id of their own are numbered by their row, from 0.
+
+    Raises:
+        InputError: naming file, line, field, what was found and what was expected.
+    """
+    try:
+        with _open_text(path) as file:
+            first_line = file.readline()
+            if not first_line.strip():
+                raise InputError(f"{path}: line 1: found nothing, expected a header or a JSON object")
+            name = detect_format(path, first_line) if trace_format == "auto" else trace_format
+            file.seek(0)
+            layout = LAYOUTS[name]
+            checker = RowChecker(path, layout)
+            rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
+            workload = _collect(rows, checker, selection)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a request trace") from None
+    except (UnicodeDecodeError, EOFError, zlib.error, OSError) as error:
+        raise InputError(f"{path}: cannot be read as text or gzip ({error}); expected a request trace") from None
+    return Trace(workload, name, layout.arrival is not None)
+
+
+def _open_text(path: Path) -> IO[str]:
+    with path.open("rb") as raw:
+        is_gzip = raw.read(2) == GZIP_MAGIC
+    if is_gzip:
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+class _Row(NamedTuple):
+    """Raw values of one request."""
+
+    line: int
+    arrival: object
+    prefill: object
+    decode: object
+    request_id: object
+    hash_ids: object
+    """``None`` where the format has no ids."""
+    block_tokens: object
+    """``None`` where the row does not say."""
+
+
+def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
+    reader = csv.reader(file, strict=True)
+    try:
+        header = [column.strip() for column in next(reader)]
+        named = (layout.arrival, layout.prefill, layout.decode)
+        for column in named:
+            if column is not None and column not in header:
+                raise InputError(f"{path}: line 1: found columns {', '.join(header)}, expected {column} among them")
+        optional = ("request_id", "hash_ids", "hash_block_tokens") if layout.hash_block_tokens else (None,) * 3
+        # One more, empty, column stands for those that the file does not have.
+        places = [header.index(name) if name in header else len(header) for name in (*named, *optional)]
+        arrival, prefill, decode, request_id, hash_ids, block_tokens = places
+        for values in reader:
+            if not values:
+                continue
+            if len(values) != len(header):
+                raise InputError(
+                    f"{path}: line {reader.line_num}: row: found {len(values)} columns, expected {len(header)}"
+                )
+            row: list[str | None] = [*values, None]
+            yield _Row(
+                reader.line_num,
+                row[arrival],
+                row[prefill],
+                row[decode],
+                row[request_id],
+                row[hash_ids],
+                row[block_tokens],
+            )
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: line {reader.line_num}: row: found {error}, expected comma-separated values"
+        ) from None
+
+
+def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
+    for line, text in enumerate(file, start=1):
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text, parse_float=Decimal)
+        except ValueError as error:
+            raise InputError(f"{path}: line {line}: row: found {error}, expected one JSON object") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{path}: line {line}: row: found {type(record).__name__}, expected one JSON object")
+        for key in (layout.arrival, layout.prefill, layout.decode):
+            if key not in record:
+                raise InputError(f"{path}: line {line}: {key}: found no such key, expected a value")
+        yield _Row(
+            line,
+            record[layout.arrival],
+            record[layout.prefill],
+            record[layout.decode],
+            record.get("request_id"),
+            record.get("hash_ids"),
+            record.get("hash_block_tokens"),
+        )
+
+
+def _timed(
+    rows: Iterable[_Row], checker: RowChecker, window_ps: tuple[int, int | None] | None
+) -> Iterator[tuple[str, int, _Row]]:
+    """(row number, arrival in ps, row) of the rows in the window; zero arrivals where the format has none."""
+    layout = checker.layout
+    start_ps, end_ps = window_ps or (0, None)
+    first_ps = origin_ps = last_ps = 0
+    for number, row in enumerate(rows):
+        if layout.arrival is None:
+            yield str(number), 0, row
+            continue
+        arrived_ps = checker.time_ps(row.line, row.arrival)
+        if number == 0:
+            first_ps = last_ps = arrived_ps
+            origin_ps = first_ps + start_ps if layout.is_absolute or window_ps is not None else 0
+        if arrived_ps < last_ps:
+            expected = "a time no earlier than in the row before (sort the file by arrival)"
+            checker.refuse(row.line, layout.arrival, row.arrival, expected)
+        last_ps = arrived_ps
+        if end_ps is not None and arrived_ps - first_ps >= end_ps:
+            return
+        if arrived_ps - origin_ps > MAX_SPAN_S * PS_PER_S:
+            checker.refuse(row.line, layout.arrival, row.arrival, f"at most {MAX_SPAN_S} s after the start")
+        if arrived_ps >= origin_ps:
+            yield str(number), arrived_ps - origin_ps, row
+
+
+def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelection) -> Workload:
+    layout = checker.layout
+    may_skip = selection.skip_zero_output or layout.has_failed_calls
+    request_ids: list[str] = []
+    arrived: list[int] = []
+    prefill: list[int] = []
+    decode: list[int] = []
+    blocks = _Blocks(checker, selection.hash_block_tokens or layout.hash_block_tokens)
+    skipped_rows = 0
+    for number, arrived_ps, row in _timed(rows, checker, selection.window_ps):
+        output = checker.tokens(row.line, layout.decode, row.decode, least=0)
+        if output == 0 and may_skip:
+            skipped_rows += 1
+            continue
+        if output == 0:
+            checker.refuse(row.line, layout.decode, 0, "at least 1 (or skip_zero_output: true)")
+        prompt = checker.tokens(row.line, layout.prefill, row.prefill)
+        request_ids.append(number if row.request_id is None else str(row.request_id))
+        arrived.append(arrived_ps)
+        prefill.append(prompt)
+        decode.append(output)
+        blocks.append(row, prompt)
+        if len(arrived) == selection.limit:
+            break
+    if not arrived:
+        where = "" if selection.window_ps is None else " in the window"
+        raise InputError(f"{checker.path}: found no request{where}, expected at least 1")
+    try:
+        return Workload(
+            tuple(request_ids),
+            np.array(arrived, dtype=np.int64),
+            np.array(prefill, dtype=np.int64),
+            np.array(decode, dtype=np.int64),
+            blocks.hashes(),
+            name=checker.path.name,
+            source=f"trace {checker.path.name}",
+            skipped_rows=skipped_rows,
+        )
+    except InputError as error:  # what only the whole shows: an id that occurs twice
+        raise InputError(f"{checker.path}: {str(error).removeprefix(checker.path.name + ': ')}") from None
+
+
+class _Blocks:
+    """Collects the hash ids of a trace: every row has them, or none."""
+
+    def __init__(self, checker: RowChecker, block_tokens: int | None) -> None:
+        self._checker = checker
+        self._block_tokens = block_tokens
+        self._offsets = [0]
+        self._ids: list[int] = []
+
+    def append(self, row: _Row, prefill_tokens: int) -> None:
+        is_first = len(self._offsets) == 1
+        has_ids = row.hash_ids is not None
+        if not is_first and has_ids != bool(self._ids):
+            self._checker.refuse(row.line, "hash_ids", row.hash_ids, "ids in every row, or in none")
+        if has_ids and self._block_tokens is not None:
+            if row.block_tokens is not None:
+                self._take_size(row, is_first)
+            self._ids.extend(self._checker.hash_ids(row.line, row.hash_ids, prefill_tokens, self._block_tokens))
+        self._offsets.append(len(self._ids))
+
+    def _take_size(self, row: _Row, is_first: bool) -> None:
+        size = self._checker.tokens(row.line, "hash_block_tokens", row.block_tokens)
+        if is_first:
+            self._block_tokens = size
+        elif size != self._block_tokens:
+            self._checker.refuse(row.line, "hash_block_tokens", size, f"{self._block_tokens} (as in the first row)")
+
+    def hashes(self) -> BlockHashes | None:
+        if not self._ids or self._block_tokens is None:
+            return None
+        return BlockHashes(
+            np.array(self._offsets, dtype=np.int64), np.array(self._ids, dtype=np.int64), self._block_tokens
+        )

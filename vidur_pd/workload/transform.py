@@ -1,0 +1,171 @@
+"""What may be done to a workload: pick, retime, scale, trim, merge. Every function returns a new workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.errors import InputError
+from vidur_pd.workload.arrivals import MAX_SPAN_S, PS_PER_S, to_ps
+from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes, Workload
+
+
+def jittered(workload: Workload, jitter_s: float, random: np.random.Generator) -> Workload:
+    """Delays each arrival by a uniform time in [0, ``jitter_s``) and restores the order of arrival."""
+    delayed = workload.arrived_ps + to_ps(random.random(len(workload)) * jitter_s)
+    order = np.argsort(delayed, kind="stable")
+    moved = replace(
+        workload,
+        request_ids=tuple(workload.request_ids[i] for i in order.tolist()),
+        arrived_ps=delayed[order],
+        prefill_tokens=workload.prefill_tokens[order],
+        decode_tokens=workload.decode_tokens[order],
+        block_hashes=None if workload.block_hashes is None else _gather(workload.block_hashes, order),
+    )
+    return _noted(moved, f"jitter {jitter_s:g} s")
+
+
+def time_scaled(workload: Workload, factor: float) -> Workload:
+    """Multiplies arrival times by ``factor``."""
+    if int(workload.arrived_ps[-1]) / PS_PER_S * factor > MAX_SPAN_S:
+        raise InputError(f"time_scale: found {factor:g}, expected a last arrival before {MAX_SPAN_S} s")
+    scaled = np.rint(workload.arrived_ps * factor).astype(np.int64)
+    return _noted(replace(workload, arrived_ps=scaled), f"time × {factor:g}")
+
+
+def length_scaled(workload: Workload, prefill_factor: float, decode_factor: float) -> Workload:
+    """Multiplies prompt and output lengths, rounded and at least 1; shorter prompts keep their leading blocks.
+
+    Raises:
+        InputError: longer prompts are asked for where block ids say what the prompts contain.
+    """
+    if prefill_factor > 1 and workload.block_hashes is not None:
+        raise InputError(
+            f"prefill_scale: found {prefill_factor:g}, expected at most 1 for a trace with hash_ids "
+            "(no id names the added text)"
+        )
+    scaled = _with_lengths(
+        workload,
+        _scaled_tokens(workload.prefill_tokens, prefill_factor),
+        _scaled_tokens(workload.decode_tokens, decode_factor),
+    )
+    return _noted(scaled, f"prefill × {prefill_factor:g}, decode × {decode_factor:g}")
+
+
+def trimmed(workload: Workload, max_tokens: int, trim: Literal["prefill", "proportional"]) -> Workload:
+    """Shortens requests of more than ``max_tokens`` prompt + output tokens, and counts them.
+
+    ``prefill`` cuts the prompt only, down to one token (as Vidur does for replayed traces); ``proportional`` keeps
+    the ratio of the two (as Vidur does for traces of lengths). Prompts lose their end, so leading blocks stay shared.
+
+    Raises:
+        InputError: an output alone leaves no room for a prompt.
+    """
+    prompt, output = workload.prefill_tokens, workload.decode_tokens
+    total = prompt + output
+    is_long = total > max_tokens
+    if trim == "proportional":
+        kept = np.clip(np.rint(prompt * (max_tokens / total)).astype(np.int64), 1, max_tokens - 1)
+        output = np.where(is_long, max_tokens - kept, output)
+    prompt = np.where(is_long, max_tokens - output, prompt)
+    wrong = np.flatnonzero(prompt < 1)
+    if len(wrong):
+        i = int(wrong[0])
+        raise InputError(
+            f"{workload.name}: max_tokens: found {max_tokens}, expected more than the {output[i]} output tokens "
+            f"of request {workload.request_ids[i]} (or trim: proportional)"
+        )
+    shortened = _with_lengths(workload, prompt, output)
+    count = int(is_long.sum())
+    counted = replace(shortened, trimmed_requests=workload.trimmed_requests + count)
+    return _noted(counted, f"{count} requests trimmed to {max_tokens} tokens")
+
+
+def merged(parts: Mapping[str, Workload]) -> Workload:
+    """All requests of all parts in order of arrival (at equal times, in the order of the parts).
+
+    Block ids are renumbered so that parts share none; a part without ids gets ids of its own if another has them.
+
+    Raises:
+        InputError: parts have blocks of different sizes.
+    """
+    workloads = list(parts.values())
+    arrived = np.concatenate([part.arrived_ps for part in workloads])
+    order = np.argsort(arrived, kind="stable")
+    names = [f"{name}-{request}" for name, part in parts.items() for request in part.request_ids]
+    hashes = _joined_hashes(parts)
+    return Workload(
+        request_ids=tuple(names[i] for i in order.tolist()),
+        arrived_ps=arrived[order],
+        prefill_tokens=np.concatenate([part.prefill_tokens for part in workloads])[order],
+        decode_tokens=np.concatenate([part.decode_tokens for part in workloads])[order],
+        block_hashes=None if hashes is None else _gather(hashes, order),
+        name="+".join(parts),
+        source="; ".join(f"{name}: {part.source}" for name, part in parts.items()),
+        trimmed_requests=sum(part.trimmed_requests for part in workloads),
+        skipped_rows=sum(part.skipped_rows for part in workloads),
+    )
+
+
+def _noted(workload: Workload, note: str) -> Workload:
+    return replace(workload, source=f"{workload.source}, {note}" if workload.source else note)
+
+
+def _scaled_tokens(tokens: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
+    # One above the limit is enough for the workload to refuse a product that int64 could not hold.
+    return np.clip(np.rint(tokens * factor), 1, MAX_TOKENS + 1).astype(np.int64)
+
+
+def _with_lengths(workload: Workload, prompt: NDArray[np.int64], output: NDArray[np.int64]) -> Workload:
+    """The same requests with shorter (or, without block ids, any) lengths."""
+    hashes = workload.block_hashes
+    if hashes is not None:
+        blocks = -(-prompt // hashes.block_tokens)
+        kept = _spans(hashes.offsets[:-1], blocks)
+        hashes = BlockHashes(_offsets(blocks), hashes.ids[kept], hashes.block_tokens)
+    return replace(workload, prefill_tokens=prompt, decode_tokens=output, block_hashes=hashes)
+
+
+def _gather(hashes: BlockHashes, order: NDArray[np.intp]) -> BlockHashes:
+    """The rows of ``hashes`` in another order."""
+    blocks = np.diff(hashes.offsets)[order]
+    return BlockHashes(_offsets(blocks), hashes.ids[_spans(hashes.offsets[:-1][order], blocks)], hashes.block_tokens)
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def _spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices start, start + 1, … of every span, one span after the other."""
+    offsets = _offsets(lengths)
+    within: NDArray[np.int64] = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return within + np.repeat(starts, lengths)
+
+
+def _joined_hashes(parts: Mapping[str, Workload]) -> BlockHashes | None:
+    sizes = {name: part.block_hashes.block_tokens for name, part in parts.items() if part.block_hashes is not None}
+    if not sizes:
+        return None
+    (first, block_tokens), *others = sizes.items()
+    for name, size in others:
+        if size != block_tokens:
+            raise InputError(
+                f"parts.{name}: found hash blocks of {size} tokens, expected {block_tokens} (as in parts.{first})"
+            )
+    used = 0
+    counts, ids = [], []
+    for part in parts.values():
+        if part.block_hashes is None:
+            blocks = -(-part.prefill_tokens // block_tokens)
+            own = np.arange(blocks.sum())
+        else:
+            blocks, own = np.diff(part.block_hashes.offsets), part.block_hashes.ids
+        counts.append(blocks)
+        ids.append(own + used)
+        used = int(ids[-1].max()) + 1
+    return BlockHashes(_offsets(np.concatenate(counts)), np.concatenate(ids), block_tokens)

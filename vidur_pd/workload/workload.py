@@ -1,0 +1,180 @@
+"""The requests of a run: when they arrive, how long they are, and which prompt blocks they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.errors import InputError
+
+MAX_TOKENS = 2**31 - 1
+"""Longest prompt or output accepted: far beyond any context window, and safe to sum over a workload in int64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockHashes:
+    """Identities of the prompt blocks of every request, in CSR form.
+
+    Request ``i`` has ``ids[offsets[i]:offsets[i + 1]]``, one id per ``block_tokens`` prompt tokens; its last block
+    may be partial. Equal ids mean equal tokens *and* equal tokens before them, as in the Mooncake traces.
+    """
+
+    offsets: NDArray[np.int64]
+    """[requests + 1]"""
+    ids: NDArray[np.int64]
+    """[blocks]"""
+    block_tokens: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", _read_only(self.offsets))
+        object.__setattr__(self, "ids", _read_only(self.ids))
+        if self.block_tokens < 1:
+            raise InputError(f"BlockHashes.block_tokens: found {self.block_tokens}, expected at least 1")
+        is_csr = (
+            len(self.offsets) > 0
+            and self.offsets[0] == 0
+            and self.offsets[-1] == len(self.ids)
+            and bool(np.all(np.diff(self.offsets) >= 0))
+        )
+        if not is_csr:
+            raise InputError("BlockHashes.offsets: expected non-decreasing values from 0 to the number of ids")
+        if len(self.ids) and self.ids.min() < 0:
+            raise InputError(f"BlockHashes.ids: found {self.ids.min()}, expected no negative id")
+
+    def of(self, request: int) -> NDArray[np.int64]:
+        """Ids of the prompt blocks of one request, first block first."""
+        return self.ids[self.offsets[request] : self.offsets[request + 1]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """Requests in order of arrival. Arrays are read-only, one entry per request.
+
+    Raises ``InputError`` when lengths disagree, a token count is below 1, an arrival is negative or earlier than
+    the one before it, an id occurs twice, or the block hashes do not cover the prompts exactly.
+    """
+
+    request_ids: tuple[str, ...]
+    arrived_ps: NDArray[np.int64]
+    """[requests] non-decreasing, from the start of the simulation."""
+    prefill_tokens: NDArray[np.int64]
+    """[requests] prompt length, at least 1."""
+    decode_tokens: NDArray[np.int64]
+    """[requests] output length, at least 1: the first token counts, although the prefill produces it."""
+    block_hashes: BlockHashes | None = None
+    """Which prompt blocks are shared; ``None`` where the source says nothing about it."""
+    name: str = "workload"
+    source: str = ""
+    """Where the requests come from and what was done to them, in one line."""
+    trimmed_requests: int = 0
+    """Requests shortened to fit a token limit."""
+    skipped_rows: int = 0
+    """Rows of a trace left out because they have no output."""
+
+    def __post_init__(self) -> None:
+        for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
+            object.__setattr__(self, field, _read_only(getattr(self, field)))
+        _check_lengths(self)
+        _check_values(self)
+        if self.block_hashes is not None:
+            _check_blocks(self, self.block_hashes)
+
+    def __len__(self) -> int:
+        return len(self.request_ids)
+
+    @property
+    def span_ps(self) -> int:
+        """Time from the first to the last arrival."""
+        return int(self.arrived_ps[-1] - self.arrived_ps[0])
+
+    def engine_block_ids(self, request: int, block_tokens: int) -> NDArray[np.int64]:
+        """Ids of the full KV blocks of ``block_tokens`` in a prompt, first block first.
+
+        One hash block becomes ``hash block / block_tokens`` engine blocks. An engine can share full blocks only, so
+        a partial last block contributes the engine blocks it fills and no more. Empty without block hashes.
+
+        Raises:
+            InputError: ``block_tokens`` does not divide the hash block.
+        """
+        if self.block_hashes is None:
+            return np.zeros(0, dtype=np.int64)
+        hash_tokens = self.block_hashes.block_tokens
+        if block_tokens < 1 or hash_tokens % block_tokens:
+            raise InputError(
+                f"block_tokens: found {block_tokens}, expected a divisor of the hash block ({hash_tokens})"
+            )
+        per_hash_block = hash_tokens // block_tokens
+        expanded = self.block_hashes.of(request)[:, np.newaxis] * per_hash_block + np.arange(per_hash_block)
+        return expanded.reshape(-1)[: int(self.prefill_tokens[request]) // block_tokens]
+
+
+def _read_only(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A private int64 copy that cannot be written to; refuses values that are not whole numbers."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InputError(f"Workload: found an array of {array.ndim} dimensions, expected 1")
+    if array.dtype.kind == "f":
+        if not bool(np.all(np.isfinite(array))):
+            raise InputError("Workload: found NaN or infinity, expected whole numbers")
+        if bool(np.any(array != np.floor(array))):
+            raise InputError("Workload: found a fraction, expected whole numbers")
+    elif len(array) and array.dtype.kind not in "iu":
+        raise InputError(f"Workload: found values of type {array.dtype}, expected whole numbers")
+    copy = np.array(array, dtype=np.int64)
+    copy.setflags(write=False)
+    return copy
+
+
+def _check_lengths(workload: Workload) -> None:
+    requests = len(workload.request_ids)
+    if not requests:
+        raise InputError(f"{workload.name}: found no request, expected at least 1")
+    for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
+        found = len(getattr(workload, field))
+        if found != requests:
+            raise InputError(f"{workload.name}: {field}: found {found} entries, expected {requests} (as request_ids)")
+    if len(set(workload.request_ids)) != requests:
+        seen: set[str] = set()
+        twice = next(i for i in workload.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+        raise InputError(f"{workload.name}: request_id: found {twice!r} twice, expected unique ids")
+
+
+def _check_values(workload: Workload) -> None:
+    for field in ("prefill_tokens", "decode_tokens"):
+        values = getattr(workload, field)
+        wrong = np.flatnonzero((values < 1) | (values > MAX_TOKENS))
+        if len(wrong):
+            i = int(wrong[0])
+            raise InputError(
+                f"{workload.name}: {field} of request {workload.request_ids[i]}: "
+                f"found {values[i]}, expected 1 to {MAX_TOKENS}"
+            )
+    arrived = workload.arrived_ps
+    if arrived[0] < 0:
+        raise InputError(f"{workload.name}: arrived_ps: found {arrived[0]}, expected no negative time")
+    back = np.flatnonzero(np.diff(arrived) < 0)
+    if len(back):
+        i = int(back[0]) + 1
+        raise InputError(
+            f"{workload.name}: arrived_ps of request {workload.request_ids[i]}: "
+            f"found {arrived[i]}, expected at least {arrived[i - 1]} (order of arrival)"
+        )
+
+
+def _check_blocks(workload: Workload, hashes: BlockHashes) -> None:
+    requests = len(workload)
+    if len(hashes.offsets) != requests + 1:
+        raise InputError(
+            f"{workload.name}: block_hashes.offsets: found {len(hashes.offsets)} entries, expected {requests + 1}"
+        )
+    found = np.diff(hashes.offsets)
+    expected = -(-workload.prefill_tokens // hashes.block_tokens)
+    wrong = np.flatnonzero(found != expected)
+    if len(wrong):
+        i = int(wrong[0])
+        raise InputError(
+            f"{workload.name}: hash_ids of request {workload.request_ids[i]}: found {found[i]} ids, expected "
+            f"{expected[i]} ({workload.prefill_tokens[i]} tokens in blocks of {hashes.block_tokens})"
+        )
