@@ -1,0 +1,85 @@
+// Executes flow graphs on a carrier: dependencies, delays, completions and the clock.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <queue>
+
+#include "carrier.hpp"
+
+namespace netsim {
+
+using Handle = std::int64_t;
+
+struct Completion {
+    Handle graph;
+    std::int64_t flow;  // kWholeGraph for the graph itself
+    TimePs at_ps;
+};
+inline constexpr std::int64_t kWholeGraph = -1;
+
+// Semantics of netsim.backend.NetworkBackend. All events of one instant are handled before the carrier settles, so
+// the carrier sees the changes of an instant as one.
+class Executor {
+  public:
+    Executor(Routing& routing, Carrier& carrier) : routing_(routing), carrier_(carrier) {}
+
+    TimePs now_ps() const { return now_ps_; }
+    Handle submit(FlowGraph graph, TimePs at_ps);
+    std::vector<Completion> advance(TimePs until_ps);
+    // Earliest event of executor or carrier; kNever where nothing will happen by itself.
+    TimePs next_event_ps();
+    void cancel(Handle handle);
+    void forget(Handle handle);
+    // Absolute; kNotYet where it has not happened.
+    const std::vector<TimePs>& start_ps(Handle handle) const { return record(handle).start_ps; }
+    const std::vector<TimePs>& end_ps(Handle handle) const { return record(handle).end_ps; }
+
+    static constexpr TimePs kNotYet = -1;
+
+  private:
+    enum class State : std::uint8_t { running, completed, cancelled };
+    enum class Kind : std::uint8_t { start, arrive, complete_empty };
+    struct Record {
+        FlowGraph graph;
+        Dependents dependents;
+        std::vector<const Path*> paths;                       // [flows]
+        std::vector<std::int64_t> waiting;                    // [flows] dependencies that have not arrived
+        std::vector<std::optional<Carrier::Ticket>> tickets;  // [flows] while the carrier has it
+        std::vector<TimePs> start_ps, end_ps;                 // [flows]
+        TimePs submitted_ps;
+        std::size_t unfinished;
+        State state = State::running;
+    };
+    struct Event {
+        TimePs at_ps;
+        std::uint64_t serial;
+        FlowRef flow;
+        Kind kind;
+        bool operator>(const Event& other) const {
+            return at_ps != other.at_ps ? at_ps > other.at_ps : serial > other.serial;
+        }
+    };
+
+    Record& record(Handle handle) const;
+    static void drop_all_but_times(Record& record);
+    void resolve_paths(Record& record);
+    void push(TimePs at_ps, FlowRef flow, Kind kind);
+    void release(FlowRef flow);
+    void run_instant();
+    void handle(const Event& event);
+    void start(FlowRef flow);
+    void finish(FlowRef flow);
+    void complete(std::uint32_t graph);
+
+    Routing& routing_;
+    Carrier& carrier_;
+    TimePs now_ps_ = 0;
+    std::uint64_t next_serial_ = 0;
+    std::vector<std::unique_ptr<Record>> records_;  // [handle]; empty once forgotten
+    std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+    std::vector<Delivery> delivered_;
+    std::vector<Completion> completions_;
+};
+
+}  // namespace netsim

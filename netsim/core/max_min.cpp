@@ -1,0 +1,117 @@
+#include "max_min.hpp"
+
+#include <algorithm>
+#include <functional>
+
+namespace netsim {
+
+MaxMin::MaxMin(std::size_t links) : links_(links) {}
+
+void MaxMin::on_start(const ActiveFlows& flows, Slot slot) {
+    for (const LinkId link : flows.path(slot).links) {
+        touched_.push_back(link);
+        loaded_.push_back(link);
+    }
+}
+
+void MaxMin::on_stop(const ActiveFlows& flows, Slot slot) {
+    slowest_departed_ = std::min(slowest_departed_, flows.rate(slot));
+    for (const LinkId link : flows.path(slot).links) touched_.push_back(link);
+}
+
+void MaxMin::on_capacity(const ActiveFlows& flows, LinkId link, Rate) {
+    touched_.push_back(link);
+    loaded_.push_back(link);
+    previous_available_.emplace_back(link, flows.available(link));
+}
+
+void MaxMin::reassign(const ActiveFlows& flows, std::vector<RateChange>& changes) {
+    if (touched_.empty()) return;
+    ++epoch_;
+    flows_.resize(std::max(flows_.size(), flows.slot_count()));
+    collect_components(flows, unchanged_below(flows));
+    fill(flows, changes);
+    touched_.clear();
+    loaded_.clear();
+    previous_available_.clear();
+    slowest_departed_ = kUnassignedRate;
+}
+
+Rate MaxMin::unchanged_below(const ActiveFlows& flows) const {
+    const auto lowest_share = [&](LinkId link, Rate available) {
+        const auto count = static_cast<Rate>(flows.on_link(link).size());
+        return count > 0 ? available / count : kUnassignedRate;
+    };
+    Rate bound = slowest_departed_;
+    for (const LinkId link : loaded_) bound = std::min(bound, lowest_share(link, flows.available(link)));
+    for (const auto& [link, available] : previous_available_) bound = std::min(bound, lowest_share(link, available));
+    return bound;
+}
+
+void MaxMin::collect_components(const ActiveFlows& flows, Rate unchanged_below) {
+    reached_.clear();
+    for (const LinkId link : touched_) visit(link);
+    for (std::size_t next = 0; next < reached_.size(); ++next) collect_flows_of(flows, reached_[next], unchanged_below);
+}
+
+void MaxMin::visit(LinkId link) {
+    if (links_[link].epoch == epoch_) return;
+    links_[link].epoch = epoch_;
+    reached_.push_back(link);
+}
+
+void MaxMin::collect_flows_of(const ActiveFlows& flows, LinkId link, Rate unchanged_below) {
+    LinkState& state = links_[link];
+    state.residual = flows.available(link);
+    state.unfixed = 0;
+    for (const Crossing crossing : flows.on_link(link)) {
+        const Rate rate = flows.rate(crossing.slot);
+        if (rate < unchanged_below) {
+            state.residual -= rate;
+            continue;
+        }
+        ++state.unfixed;
+        FlowState& flow = flows_[crossing.slot];
+        if (flow.epoch == epoch_) continue;
+        flow = {epoch_, false};
+        for (const LinkId crossed : flows.path(crossing.slot).links) visit(crossed);
+    }
+}
+
+void MaxMin::fill(const ActiveFlows& flows, std::vector<RateChange>& changes) {
+    shares_.clear();
+    for (const LinkId link : reached_) {
+        if (links_[link].unfixed > 0) shares_.emplace_back(links_[link].residual / links_[link].unfixed, link);
+    }
+    std::ranges::make_heap(shares_, std::greater<>{});
+    while (!shares_.empty()) {
+        std::ranges::pop_heap(shares_, std::greater<>{});
+        const auto [share, link] = shares_.back();
+        shares_.pop_back();
+        const LinkState& state = links_[link];
+        if (state.unfixed == 0) continue;
+        // A share only grows while other links fix flows, so an entry may be old but never too large.
+        const Rate current = state.residual / state.unfixed;
+        if (current > share) {
+            shares_.emplace_back(current, link);
+            std::ranges::push_heap(shares_, std::greater<>{});
+        } else {
+            fix_flows_of(flows, link, share, changes);
+        }
+    }
+}
+
+void MaxMin::fix_flows_of(const ActiveFlows& flows, LinkId link, Rate share, std::vector<RateChange>& changes) {
+    for (const Crossing crossing : flows.on_link(link)) {
+        FlowState& flow = flows_[crossing.slot];
+        if (flow.epoch != epoch_ || flow.is_fixed) continue;
+        flow.is_fixed = true;
+        for (const LinkId crossed : flows.path(crossing.slot).links) {
+            links_[crossed].residual -= share;
+            --links_[crossed].unfixed;
+        }
+        if (flows.rate(crossing.slot) != share) changes.push_back({crossing.slot, share});
+    }
+}
+
+}  // namespace netsim

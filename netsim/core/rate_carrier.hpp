@@ -1,0 +1,57 @@
+// Carries flows as fluids: each drains at the rate its policy gives, and arrives a path latency later.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "carrier.hpp"
+#include "drain_queue.hpp"
+#include "rate_policy.hpp"
+
+namespace netsim {
+
+// Draining is exact: what is left of a flow is kept in integer work, rates are integers, and a drain ends at the
+// first whole picosecond by which all work is done. A flow counts as carried by all links of its path while it drains.
+class RateCarrier final : public Carrier {
+  public:
+    RateCarrier(const Network& network, std::unique_ptr<RatePolicy> policy);
+
+    Ticket start(FlowRef flow, const Path& path, std::int64_t size_bytes, TimePs now_ps) override;
+    void stop(Ticket ticket, TimePs now_ps) override;
+    void run(TimePs now_ps, std::vector<Delivery>& delivered) override;
+    void settle(TimePs now_ps) override;
+    TimePs next_event_ps() const override { return drains_.empty() ? kNever : drains_.next_ps(); }
+    LinkTotals totals(TimePs now_ps) const override;
+
+    // Takes part of a link's capacity for traffic that is not simulated; effective at the next `settle`.
+    void set_background_bps(LinkId link, double background_bps);
+    // Rates of simulated flows per link.
+    std::vector<double> link_rates_bps() const;
+
+  private:
+    struct Transfer {
+        FlowRef flow;
+        Work size;
+        Work left;  // at settled_at_ps
+        TimePs settled_at_ps;
+    };
+    struct LinkRecord {
+        Work carried = 0;    // by flows that are no longer active
+        TimePs busy_ps = 0;  // before the present busy period
+        TimePs busy_since_ps = 0;
+    };
+
+    void release(Slot slot, Work carried, TimePs now_ps);
+    void change_rate(Slot slot, Rate rate, TimePs now_ps);
+    Work left_at(Slot slot, TimePs now_ps) const;
+
+    const Network& network_;
+    std::unique_ptr<RatePolicy> policy_;
+    ActiveFlows active_;
+    std::vector<Transfer> transfers_;  // [slot]
+    DrainQueue drains_;
+    std::vector<LinkRecord> records_;
+    std::vector<RateChange> changes_;
+};
+
+}  // namespace netsim

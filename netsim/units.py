@@ -1,0 +1,104 @@
+"""Quantities as text: the only place where rates, sizes and times are parsed and written.
+
+Everything is integer inside: bit/s, bytes, picoseconds. Prefixes are exact (``k M G T P`` decimal, ``Ki Mi Gi Ti``
+binary; ``b`` is bit, ``B`` is byte), and a text that does not come to a whole number of the base unit is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Final
+
+from netsim.errors import InputError
+
+PS_PER_NS: Final = 1_000
+PS_PER_US: Final = 1_000_000
+PS_PER_MS: Final = 1_000_000_000
+PS_PER_S: Final = 1_000_000_000_000
+BITS_PER_BYTE: Final = 8
+
+_DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_PREFIXES: Final = _DECIMAL | _BINARY
+
+_SIZE_UNITS: Final = {prefix + "B": factor for prefix, factor in _PREFIXES.items()}
+_RATE_UNITS: Final = {
+    prefix + unit + per_second: factor * bits
+    for prefix, factor in _PREFIXES.items()
+    for unit, bits in (("b", 1), ("bit", 1), ("B", BITS_PER_BYTE))
+    for per_second in ("ps", "/s")
+}
+_TIME_UNITS: Final = {
+    "ps": 1,
+    "ns": PS_PER_NS,
+    "us": PS_PER_US,
+    "µs": PS_PER_US,  # micro sign
+    "μs": PS_PER_US,  # Greek mu
+    "ms": PS_PER_MS,
+    "s": PS_PER_S,
+}
+
+_QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,2})?|\.\d+)\s*([A-Za-zµμ/]+)\s*")
+
+
+def parse_rate_bps(value: str | int, where: str = "rate") -> int:
+    """Bit/s of ``400Gbps``, ``370.8GB/s``, or an integer that already is bit/s.
+
+    Raises:
+        InputError: naming ``where``, if the text is no rate or does not come to a whole, positive number of bit/s.
+    """
+    return _parse(value, _RATE_UNITS, where, "a positive rate such as 400Gbps or 370.8GB/s, whole in bit/s", least=1)
+
+
+def parse_size_bytes(value: str | int, where: str = "size") -> int:
+    """Bytes of ``16KiB``, ``1GB``, or an integer that already is bytes.
+
+    Raises:
+        InputError: naming ``where``, if the text is no size or does not come to a whole number of bytes.
+    """
+    return _parse(value, _SIZE_UNITS, where, "a size such as 16KiB or 1GB, whole in bytes", least=0)
+
+
+def parse_time_ps(value: str | int, where: str = "time") -> int:
+    """Picoseconds of ``500ns``, ``0.5us``, or an integer that already is picoseconds.
+
+    Raises:
+        InputError: naming ``where``, if the text is no time or does not come to a whole number of picoseconds.
+    """
+    return _parse(value, _TIME_UNITS, where, "a time such as 500ns or 0.5us, whole in ps", least=0)
+
+
+def format_rate_bps(rate_bps: int) -> str:
+    """``400Gbps`` for 400·10⁹; `parse_rate_bps` gives the integer back."""
+    return _format(rate_bps, {prefix + "bps": factor for prefix, factor in _DECIMAL.items() if prefix != "K"})
+
+
+def format_time_ps(time_ps: int) -> str:
+    """``500ns`` for 500,000; `parse_time_ps` gives the integer back."""
+    return _format(time_ps, {unit: factor for unit, factor in _TIME_UNITS.items() if unit.isascii()})
+
+
+def _parse(value: str | int, units: Mapping[str, int], where: str, expected: str, least: int) -> int:
+    amount = _amount(value, units)
+    if amount is None or amount.denominator != 1 or amount < least:
+        raise InputError(f"{where}: found {value!r}, expected {expected}")
+    return amount.numerator
+
+
+def _amount(value: str | int, units: Mapping[str, int]) -> Fraction | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return Fraction(value)
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        return None
+    return Fraction(match[1]) * units[match[2]]
+
+
+def _format(amount: int, units: Mapping[str, int]) -> str:
+    """In the largest unit that leaves a whole number."""
+    factor, unit = max((factor, unit) for unit, factor in units.items() if amount % factor == 0 and (amount or factor == 1))
+    return f"{amount // factor}{unit}"
