@@ -1,0 +1,191 @@
+"""Several runs on one page: what differs between their configurations, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.figures_latency import LATENCIES, distribution_chart, latency_curves, stage_bars, ttft_stages
+from vidur_pd.report.figures_load import output_rate_comparison
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.page import Section, charts_html, page_html
+from vidur_pd.report.single import ESTIMATES_WARNING_SHARE, run_title, workload_text
+from vidur_pd.report.summary import Summary
+from vidur_pd.report.text import NONE, digits, duration, note_html, percent, table_html
+
+MOST_DIFFERENCES = 60
+Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
+METRICS: tuple[Metric, ...] = (
+    ("GPUs", lambda s: float(s.gpus), digits),
+    ("Completed requests", lambda s: float(s.completed), lambda value: NONE if value is None else f"{value:,.0f}"),
+    ("Requests/s", lambda s: s.requests_per_s, digits),
+    ("Input tokens/s", lambda s: s.input_tokens_per_s, digits),
+    ("Output tokens/s", lambda s: s.output_tokens_per_s, digits),
+    ("Output tokens/s per GPU", lambda s: s.per_gpu(s.output_tokens_per_s), digits),
+    ("TTFT p50", lambda s: s.ttft.p50, duration),
+    ("TTFT p99", lambda s: s.ttft.p99, duration),
+    ("TPOT p50", lambda s: s.tpot.p50, duration),
+    ("TPOT p99", lambda s: s.tpot.p99, duration),
+    ("ITL p99", lambda s: s.itl.p99, duration),
+    ("E2E p50", lambda s: s.e2e.p50, duration),
+    ("E2E p99", lambda s: s.e2e.p99, duration),
+    ("Goodput (requests/s)", lambda s: s.goodput_requests_per_s, digits),
+    ("Requests within SLO", lambda s: s.goodput_share, percent),
+    ("Time on estimates", lambda s: s.estimates_share, percent),
+    ("Simulator wall time", lambda s: s.simulator_wall_s, duration),
+)
+
+
+def comparison_page(runs: Sequence[RunOutput]) -> str:
+    """The whole page; the first run is the one that others are compared with."""
+    sections = [
+        Section("headline", "Headline", _warnings(runs) + _headline_table(runs)),
+        Section("differences", "What differs", _differences(runs)),
+        Section("latency", "Latency", _latency(runs)),
+        Section("throughput", "Throughput", charts_html([output_rate_comparison(runs), efficiency_chart(runs)])),
+        Section("pools", "Pools", _pools(runs)),
+    ]
+    facts = [(run.label, f"{run_title(run).removeprefix(run.label + ': ')}; {workload_text(run)}") for run in runs]
+    return page_html(f"Comparison of {len(runs)} runs", facts, sections)
+
+
+def _warnings(runs: Sequence[RunOutput]) -> str:
+    texts = []
+    for run in runs:
+        share = run.summary.estimates_share or 0.0
+        if share > ESTIMATES_WARNING_SHARE:
+            texts.append(f"{run.label}: {percent(share)} of the time rests on estimates, not on measurements.")
+        if run.summary.completed < run.summary.requests:
+            lost = run.summary.requests - run.summary.completed
+            texts.append(f"{run.label}: {lost:,} of {run.summary.requests:,} requests were not completed.")
+    return "".join(note_html(text, is_warning=True) for text in texts)
+
+
+def _headline_table(runs: Sequence[RunOutput]) -> str:
+    rows = []
+    for name, value_of, show in METRICS:
+        values = [value_of(run.summary) for run in runs]
+        cells = [show(values[0])]
+        cells += [f"{show(value)}{_change(values[0], value)}" for value in values[1:]]
+        rows.append([name, *cells])
+    return table_html(("Figure (change against the first run)", *(run.label for run in runs)), rows)
+
+
+def _change(base: float | None, value: float | None) -> str:
+    if base is None or value is None or base == 0 or value == base:
+        return ""
+    return f" ({(value / base - 1) * 100:+.1f} %)"
+
+
+def _differences(runs: Sequence[RunOutput]) -> str:
+    flat = [flatten(run.config) for run in runs]
+    keys = list(dict.fromkeys(key for tree in flat for key in tree))
+    rows = [[key, *(tree.get(key, NONE) for tree in flat)] for key in keys]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    missing = [run.label for run in runs if run.config_text is None]
+    notes = note_html(f"Without config.yaml: {', '.join(missing)}.") if missing else ""
+    if not rows:
+        return notes + note_html("The recorded configurations are equal.")
+    if len(rows) > MOST_DIFFERENCES:
+        notes += note_html(f"The first {MOST_DIFFERENCES} of {len(rows)} differing fields.")
+    return notes + table_html(
+        ("Field", *(run.label for run in runs)), rows[:MOST_DIFFERENCES], text_columns=1 + len(runs)
+    )
+
+
+def flatten(tree: object, path: str = "") -> dict[str, str]:
+    """Leaves of a configuration by dotted path; items of a list are named by their ``name``, else by place."""
+    if isinstance(tree, Mapping):
+        items = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, list):
+        items = [
+            (str(value.get("name", place)) if isinstance(value, Mapping) else str(place), value)
+            for place, value in enumerate(tree)
+        ]
+    else:
+        return {path: str(tree)}
+    leaves: dict[str, str] = {}
+    for key, value in items:
+        leaves |= flatten(value, f"{path}.{key}" if path else key)
+    return leaves
+
+
+def _latency(runs: Sequence[RunOutput]) -> str:
+    curves = [latency_curves(run, run.label) for run in runs]
+    objectives = {
+        "ttft": _common([run.summary.slo_ttft_s for run in runs]),
+        "tpot": _common([run.summary.slo_tpot_s for run in runs]),
+    }
+    charts = [
+        distribution_chart(metric, [each[metric] for each in curves], objectives.get(metric)) for metric in LATENCIES
+    ]
+    body = charts_html([*charts, _stage_chart(runs)])
+    return body or note_html("Left out: no request of any run completed.")
+
+
+def _common(values: Sequence[float | None]) -> float | None:
+    """The objective of all runs, or ``None`` where they differ."""
+    return values[0] if len(set(values)) == 1 else None
+
+
+def _stage_chart(runs: Sequence[RunOutput]) -> Chart | None:
+    served = [(run.label, run.completed.dropna(subset=["first_token_at_s"])) for run in runs]
+    means = pd.DataFrame({name: ttft_stages(completed).mean() for name, completed in served if len(completed)})
+    if means.empty:
+        return None
+    means = means[(means > 0).any(axis=1)]
+    reading = "Mean time in each stage of TTFT: the piece that grows from one run to the next is what the change cost."
+    frame = Frame("ttft-stages", "Where TTFT goes", reading, height_px=150 + 46 * len(runs), is_wide=True)
+    return stage_bars(means, frame, "Mean time (s)", "s")
+
+
+def efficiency_chart(runs: Sequence[RunOutput]) -> Chart | None:
+    """Output tokens per second and GPU against the speed that a user sees, one point per run."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for place, run in enumerate(runs):
+        rate, tpot = run.summary.per_gpu(run.summary.output_tokens_per_s), run.summary.tpot.p50
+        if rate is None or not tpot:
+            continue
+        figure.add_scatter(
+            x=compact([1 / tpot]),
+            y=compact([rate]),
+            name=label(run.label),
+            mode="markers",
+            marker={"color": series_colour(place), "size": 11},
+            hovertemplate=f"%{{x:.3g}} tokens/s per user, %{{y:.4g}} tokens/s per GPU<extra>{label(run.label)}</extra>",
+        )
+    if not figure.data:
+        return None
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(rangemode="tozero")
+    frame = Frame(
+        "efficiency",
+        "Throughput against interactivity",
+        "Up is cheaper, right is faster for the user: a run below and left of another one is worse in both.",
+    )
+    return finish(figure, frame, "Output tokens/s per user (1 / TPOT p50)", "Output tokens/s per GPU")
+
+
+def _pools(runs: Sequence[RunOutput]) -> str:
+    rows = [
+        [
+            run.label,
+            pool.name,
+            f"{pool.instances} × {pool.partition}",
+            f"{pool.gpus:,}",
+            percent(pool.busy_share),
+            percent(pool.kv_use_mean),
+            percent(pool.kv_use_max),
+        ]
+        for run in runs
+        for pool in run.summary.pools
+    ]
+    if not rows:
+        return note_html("Left out: no run recorded its pools.")
+    columns = ("Run", "Pool", "Instances", "GPUs", "Busy share", "KV use, mean", "KV use, max")
+    return table_html(columns, rows, text_columns=3)

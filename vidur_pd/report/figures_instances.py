@@ -1,0 +1,192 @@
+"""What each instance does over the run: queue, running requests, busy share, KV use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, pool_colours
+from vidur_pd.report.series import Floats, Intervals, middles, spread, thin, time_edges, without_overlap
+
+MOST_LINES_PER_POOL = 6
+MOST_HEAT_ROWS = 320
+HEAT_SCALE = ((0.0, "#f3f5f8"), (0.5, "#7fb0d8"), (0.85, "#1f6fb4"), (1.0, "#0b2f57"))
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Iterations of all instances on common time bins; arrays have shape ``[instances, bins]``.
+
+    Values of an iteration hold from its start to its end, or to the next start where iterations of a pipelined
+    instance overlap. ``waiting`` and ``running`` are means over the bin in which an idle instance counts zero;
+    ``kv_use`` is the mean share of KV blocks over the busy part of the bin, NaN where the instance was idle.
+    """
+
+    instances: tuple[str, ...]
+    pools: tuple[str, ...]
+    """Pool of each instance."""
+    edges_s: Floats
+    busy_share: Floats
+    waiting: Floats
+    running: Floats
+    kv_use: Floats
+
+    def of_pool(self, pool: str) -> list[int]:
+        return [place for place, name in enumerate(self.pools) if name == pool]
+
+
+def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], end_s: float) -> Activity:
+    """Aggregates the iterations of a run; instances are ordered by pool, then by number."""
+    pairs = iterations[["instance", "pool"]].drop_duplicates().astype(str)
+    known = {name: place for place, name in enumerate(pool_order)}
+    ordered = sorted(
+        zip(pairs["instance"], pairs["pool"], strict=True),
+        key=lambda pair: (known.get(pair[1], len(known)), pair[1], _natural(pair[0])),
+    )
+    names = [name for name, _ in ordered]
+    categories = [str(name) for name in iterations["instance"].cat.categories]
+    place_of = {name: place for place, name in enumerate(names)}
+    rows = np.array([place_of.get(name, 0) for name in categories], dtype=np.int64)[iterations["instance"].cat.codes]
+    starts, ends = iterations["start_s"].to_numpy(), iterations["end_s"].to_numpy()
+    held = without_overlap(Intervals(starts, ends, rows, len(names)))
+    lengths = held.ends_s - held.starts_s
+    edges = time_edges(end_s)
+
+    def held_seconds(values: Floats) -> Floats:
+        return spread(held, values * lengths, edges)
+
+    widths = np.diff(edges)
+    busy = spread(held, lengths, edges)
+    total = iterations["kv_blocks_total"].to_numpy()
+    use = np.divide(iterations["kv_blocks_used"].to_numpy(), total, out=np.zeros_like(total), where=total > 0)
+    return Activity(
+        instances=tuple(names),
+        pools=tuple(pool for _, pool in ordered),
+        edges_s=edges,
+        busy_share=np.minimum(busy / widths, 1.0),
+        waiting=held_seconds(iterations["waiting"].to_numpy()) / widths,
+        running=held_seconds(iterations["running"].to_numpy()) / widths,
+        kv_use=np.divide(held_seconds(use), busy, out=np.full_like(busy, np.nan), where=busy > 1e-9 * widths),
+    )
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A sort key that puts ``decode-2`` before ``decode-10``."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
+
+
+def instance_charts(activity: Activity, pool_order: Sequence[str]) -> list[Chart]:
+    """Waiting and running requests and KV use, one line per instance or a band per large pool."""
+    waiting = Frame(
+        "waiting",
+        "Waiting requests",
+        "A queue that keeps growing marks the pool that limits the cluster; one line far above its pool, poor routing.",
+    )
+    running = Frame(
+        "running",
+        "Running requests",
+        "Requests in the batch, mean over each time bin: the level at which decode lines flatten is their batch limit.",
+    )
+    kv_use = Frame(
+        "kv-use",
+        "KV cache use",
+        "Blocks in use over usable blocks while busy: at 100 % requests wait or are preempted.",
+    )
+    return [
+        _per_instance(activity, activity.waiting, pool_order, waiting, "Waiting requests"),
+        _per_instance(activity, activity.running, pool_order, running, "Running requests"),
+        _per_instance(activity, activity.kv_use * 100, pool_order, kv_use, "KV blocks in use (%)"),
+    ]
+
+
+def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str], frame: Frame, y_title: str) -> Chart:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    x = compact(middles(activity.edges_s))
+    pools = list(dict.fromkeys([*pool_order, *activity.pools]))
+    for pool, colour in pool_colours(pools).items():
+        places = activity.of_pool(pool)
+        if len(places) > MOST_LINES_PER_POOL:
+            _add_band(figure, x, values[places], pool, colour)
+            continue
+        for rank, place in enumerate(places):
+            opacity = 1.0 - 0.6 * rank / max(len(places), 2)
+            figure.add_scatter(
+                x=x,
+                y=compact(values[place]),
+                name=label(activity.instances[place]),
+                mode="lines",
+                line={"color": fainter(colour, round(opacity, 2)), "width": 1.6},
+                hovertemplate=f"%{{y:.3g}} at %{{x:.4g}} s<extra>{label(activity.instances[place])}</extra>",
+            )
+    figure.update_layout(showlegend=True)
+    figure.update_yaxes(rangemode="tozero")
+    return finish(figure, frame, "Simulated time (s)", y_title)
+
+
+def _add_band(figure: object, x: object, values: Floats, pool: str, colour: str) -> None:
+    """Lowest to highest instance of a pool as an area, their mean as a line."""
+    import plotly.graph_objects as go
+
+    assert isinstance(figure, go.Figure)
+    idle = np.isnan(values).all(axis=0)
+    filled = np.where(np.isnan(values), np.where(idle, 0.0, np.nan), values)
+    bounds = ((np.nanmin(filled, axis=0), None), (np.nanmax(filled, axis=0), "tonexty"))
+    for bound, fill in bounds:
+        figure.add_scatter(
+            x=x,
+            y=compact(bound),
+            mode="lines",
+            line={"width": 0},
+            fill=fill,
+            fillcolor=fainter(colour, 0.18),
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup=pool,
+        )
+    figure.add_scatter(
+        x=x,
+        y=compact(np.nanmean(filled, axis=0)),
+        name=f"{label(pool)}: mean, lowest to highest of {len(values)}",
+        mode="lines",
+        line={"color": colour, "width": 1.8},
+        legendgroup=pool,
+        hovertemplate=f"mean %{{y:.3g}} at %{{x:.4g}} s<extra>{label(pool)}</extra>",
+    )
+
+
+def busy_heat_map(activity: Activity) -> Chart:
+    """Busy share of each instance over time."""
+    import plotly.graph_objects as go
+
+    rows = thin(len(activity.instances), MOST_HEAT_ROWS)
+    names = [label(activity.instances[row]) for row in rows]
+    figure = go.Figure()
+    figure.add_heatmap(
+        x=compact(activity.edges_s),
+        y=names,
+        z=compact(np.round(activity.busy_share[rows] * 100, 1)),
+        zmin=0,
+        zmax=100,
+        colorscale=[list(step) for step in HEAT_SCALE],
+        colorbar={"title": {"text": "busy (%)", "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        ygap=1 if len(rows) <= 64 else 0,
+        hovertemplate="%{y}: %{z:.0f} % busy at %{x:.4g} s<extra></extra>",
+    )
+    figure.update_yaxes(autorange="reversed", type="category", tickfont={"size": 11, "color": INK})
+    shown = (
+        "" if len(rows) == len(activity.instances) else f" {len(rows)} of {len(activity.instances)} instances shown."
+    )
+    frame = Frame(
+        "busy",
+        "Busy share of each instance",
+        f"Share of each time bin in which an iteration runs: pale rows are capacity that is paid for and idle.{shown}",
+        height_px=110 + max(90, min(640, 26 * len(rows))),
+        is_wide=True,
+    )
+    return finish(figure, frame, "Simulated time (s)", "")

@@ -1,0 +1,219 @@
+"""Latency as the user sees it: distributions, their course over the run, and where the time to first token goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from vidur_pd.report.charts import STAGE_COLOURS, Chart, Frame, compact, finish, label, mark_slo, series_colour
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.series import Floats, cumulative_curve, thin
+from vidur_pd.report.summary import ItlHistogram
+
+TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
+LOG_AXIS_RATIO = 40.0
+"""A distribution whose 99.9th percentile exceeds its 1st by this factor is drawn on a logarithmic axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A cumulative distribution: ``shares`` of the sample lie at or below ``values_s``; equal shapes, ascending."""
+
+    label: str
+    values_s: Floats
+    shares: Floats
+
+
+def sample_curve(name: str, values: pd.Series[float]) -> Curve:
+    return Curve(name, *cumulative_curve(np.asarray(values, dtype=np.float64)))
+
+
+def histogram_curve(name: str, histogram: ItlHistogram | None) -> Curve:
+    """The distribution at the upper edge of each bin; a last bin without an upper end is drawn at its lower edge."""
+    if histogram is None or sum(histogram.counts) == 0:
+        return Curve(name, np.empty(0), np.empty(0))
+    edges, counts = np.array(histogram.edges_s), np.array(histogram.counts, dtype=float)
+    uppers = np.where(np.isfinite(edges[1:]), edges[1:], edges[:-1])
+    shares = np.cumsum(counts) / counts.sum()
+    occupied = np.flatnonzero(counts)
+    kept = slice(int(occupied[0]), int(occupied[-1]) + 1)
+    return Curve(name, np.append(edges[kept][:1], uppers[kept]), np.append(0.0, shares[kept]))
+
+
+def latency_curves(run: RunOutput, name: str) -> Mapping[str, Curve]:
+    """TTFT, TPOT, ITL and E2E of one run."""
+    completed = run.completed
+    return {
+        "ttft": sample_curve(name, completed["ttft_s"]),
+        "tpot": sample_curve(name, completed["tpot_s"]),
+        "itl": histogram_curve(name, run.summary.itl_histogram),
+        "e2e": sample_curve(name, completed["e2e_s"]),
+    }
+
+
+LATENCIES = {
+    "ttft": ("Time to first token (TTFT)", "s", 1.0),
+    "tpot": ("Time per output token (TPOT)", "ms", 1e3),
+    "itl": ("Inter-token latency (ITL)", "ms", 1e3),
+    "e2e": ("End-to-end latency (E2E)", "s", 1.0),
+}
+READINGS = {
+    "ttft": "Share of completed requests whose first token came within x; right of the dashed line the SLO is missed.",
+    "tpot": "Mean gap between tokens of one request; requests with one output token have none.",
+    "itl": "All gaps between tokens, pooled over requests: the tail shows stalls that TPOT averages out.",
+    "e2e": "Arrival to last token; it grows with the output length, so compare runs rather than requests.",
+}
+
+
+def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None) -> Chart | None:
+    """Cumulative distributions of one latency, one line per curve; ``None`` without a single sample."""
+    import plotly.graph_objects as go
+
+    drawn = [(place, curve) for place, curve in enumerate(curves) if len(curve.values_s)]
+    if not drawn:
+        return None
+    title, unit, scale = LATENCIES[metric]
+    figure = go.Figure()
+    for place, curve in drawn:
+        values, colour = curve.values_s * scale, series_colour(place)
+        figure.add_scatter(
+            x=compact(values),
+            y=compact(curve.shares * 100),
+            name=label(curve.label),
+            mode="lines",
+            line={"color": colour, "width": 2, "shape": "linear" if metric == "itl" else "hv"},
+            hovertemplate=f"%{{y:.1f}} % ≤ %{{x:.4g}} {unit}<extra>{label(curve.label)}</extra>",
+        )
+        if len(drawn) == 1:
+            _mark_percentiles(figure, curve, scale, unit)
+    figure.update_layout(showlegend=len(drawn) > 1)
+    figure.update_yaxes(range=[0, 101], ticksuffix=" %")
+    figure.update_xaxes(type="log" if _is_wide(drawn[0][1]) else "linear")
+    mark_slo(figure, None if slo_s is None else slo_s * scale, unit)
+    return finish(figure, Frame(f"cdf-{metric}", title, READINGS[metric]), f"{metric.upper()} ({unit})", "")
+
+
+def _mark_percentiles(figure: object, curve: Curve, scale: float, unit: str) -> None:
+    import plotly.graph_objects as go
+
+    assert isinstance(figure, go.Figure)
+    shares = np.array([0.5, 0.9, 0.99])
+    places = np.searchsorted(curve.shares, shares - 1e-12).clip(0, len(curve.shares) - 1)
+    figure.add_scatter(
+        x=compact(curve.values_s[places] * scale),
+        y=compact(curve.shares[places] * 100),
+        mode="markers",
+        marker={"color": series_colour(0), "size": 7},
+        text=["p50", "p90", "p99"],
+        hovertemplate=f"%{{text}}: %{{x:.4g}} {unit}<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _is_wide(curve: Curve) -> bool:
+    low, high = np.interp([0.01, 0.999], curve.shares, curve.values_s)
+    return bool(low > 0 and high / low > LOG_AXIS_RATIO)
+
+
+def ttft_over_time(run: RunOutput) -> Chart | None:
+    """One point per completed request at its arrival."""
+    import plotly.graph_objects as go
+
+    completed = run.completed.dropna(subset=["ttft_s"])
+    if completed.empty:
+        return None
+    completed = completed.sort_values("arrived_at_s", kind="stable")
+    shown = completed.iloc[thin(len(completed))]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=compact(shown["arrived_at_s"]),
+        y=compact(shown["ttft_s"]),
+        mode="markers",
+        marker={"color": series_colour(0), "size": 4, "opacity": 0.55},
+        text=[label(name) for name in shown["request_id"]],
+        hovertemplate="request %{text}<br>arrived %{x:.4g} s, TTFT %{y:.4g} s<extra></extra>",
+        showlegend=False,
+    )
+    low, high = completed["ttft_s"].quantile([0.01, 0.999])
+    figure.update_yaxes(type="log" if low > 0 and high / low > LOG_AXIS_RATIO else "linear", rangemode="tozero")
+    mark_slo(figure, run.summary.slo_ttft_s, "s", vertical=False)
+    sampled = "" if len(shown) == len(completed) else f" {len(shown):,} of {len(completed):,} requests shown."
+    reading = f"A cloud that rises to the right means that load exceeds capacity and queues grow.{sampled}"
+    frame = Frame("ttft-time", "TTFT over the run", reading)
+    return finish(figure, frame, "Arrival (s)", "TTFT (s)")
+
+
+def ttft_stages(completed: pd.DataFrame) -> pd.DataFrame:
+    """TTFT of each request cut into consecutive stages, in seconds; the columns sum to ``ttft_s``.
+
+    Stages after the first token count zero: where the prefill side delivers it, the KV transfer delays the second
+    token instead. A transfer that starts before the prefill ends (layer-wise) counts only what outlasts the prefill.
+    """
+    first = completed["first_token_at_s"].to_numpy(dtype=float)
+    stamps = [completed["arrived_at_s"].to_numpy(dtype=float)]
+    for column in ("scheduled_at_s", "prefill_completed_at_s", "kv_sent_at_s", "kv_arrived_at_s"):
+        stamp = np.minimum(completed[column].to_numpy(dtype=float), first)
+        stamps.append(np.fmax(stamps[-1], stamp))  # an empty stamp (no transfer) leaves the previous one
+    stamps.append(first)
+    return pd.DataFrame(np.diff(np.stack(stamps, axis=1), axis=1), columns=list(STAGE_COLOURS), index=completed.index)
+
+
+def ttft_stage_charts(run: RunOutput) -> list[Chart]:
+    """Mean stage times over all requests and over bands of TTFT, in seconds and as shares."""
+    completed = run.completed.dropna(subset=["ttft_s", "first_token_at_s"])
+    if completed.empty:
+        return []
+    stages = ttft_stages(completed)
+    rank = completed["ttft_s"].rank(method="first").to_numpy() / len(completed) * 100
+    groups = {"all": stages.mean()}
+    for low, high in TTFT_BANDS:
+        band = stages[(rank > low) & (rank <= high)]
+        if len(band):
+            groups[f"p{low}–p{high}"] = band.mean()
+    means = pd.DataFrame(groups)
+    means = means[(means > 0).any(axis=1)]
+    absolute = Frame(
+        "ttft-stages",
+        "Where TTFT goes",
+        "Mean time in each stage, for all requests and for bands of TTFT: the lowest bar shows what makes the tail.",
+    )
+    relative = Frame("ttft-stage-shares", "Where TTFT goes, as a share", "The same stages as a share of TTFT.")
+    shares = means / means.sum(axis=0) * 100
+    return [
+        stage_bars(means, absolute, "Mean time (s)", "s"),
+        stage_bars(shares, relative, "Share of TTFT (%)", "%"),
+    ]
+
+
+def stage_bars(means: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:
+    """Horizontal bars, one per column of ``means``, stacked over its rows (the stages)."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for stage, values in means.iterrows():
+        figure.add_bar(
+            x=compact(values),
+            y=[label(str(name)) for name in means.columns],
+            name=str(stage),
+            orientation="h",
+            marker={"color": STAGE_COLOURS[str(stage)]},
+            hovertemplate=f"{stage}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
+        )
+    figure.update_layout(barmode="stack", bargap=0.35, legend={"traceorder": "normal"})
+    figure.update_yaxes(autorange="reversed", type="category")
+    return finish(figure, frame, x_title, "")
+
+
+def slo_shares(run: RunOutput) -> tuple[float | None, float | None]:
+    """Shares of all requests that complete within the TTFT and the TPOT objective (one output token meets any TPOT)."""
+    completed, total = run.completed, len(run.requests)
+    summary = run.summary
+    if not total:
+        return None, None
+    ttft_met = None if summary.slo_ttft_s is None else float((completed["ttft_s"] <= summary.slo_ttft_s).sum()) / total
+    tpot = completed["tpot_s"].fillna(0.0)
+    tpot_met = None if summary.slo_tpot_s is None else float((tpot <= summary.slo_tpot_s).sum()) / total
+    return ttft_met, tpot_met

@@ -1,0 +1,108 @@
+"""Load and throughput over the run, from the stamps of the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.series import Floats, Intervals, middles, spread, time_edges
+
+
+def token_rates(run: RunOutput, edges: Floats) -> tuple[Floats, Floats]:
+    """Input and output tokens per second in each bin.
+
+    A prompt is spread evenly from first scheduling to the end of its prefill, the output from its first to its last
+    token. Requests that did not complete count nothing.
+    """
+    completed = run.completed
+    prompts = _rate(completed, "scheduled_at_s", "prefill_completed_at_s", "prefill_tokens", edges)
+    outputs = _rate(completed, "first_token_at_s", "completed_at_s", "decode_tokens", edges)
+    return prompts, outputs
+
+
+def _rate(requests: pd.DataFrame, start: str, end: str, tokens: str, edges: Floats) -> Floats:
+    known = requests.dropna(subset=[start, end, tokens])
+    starts, ends, amounts = (known[name].to_numpy(dtype=float) for name in (start, end, tokens))
+    whole = Intervals(starts, ends, np.zeros(len(known), dtype=np.int64), 1)
+    return np.asarray(spread(whole, amounts, edges)[0] / np.diff(edges))
+
+
+def throughput_chart(run: RunOutput) -> Chart | None:
+    """Input and output tokens per second."""
+    import plotly.graph_objects as go
+
+    if run.completed.empty:
+        return None
+    edges = time_edges(run.end_s)
+    figure = go.Figure()
+    for place, (name, rates) in enumerate(zip(("input", "output"), token_rates(run, edges), strict=True)):
+        figure.add_scatter(
+            x=compact(middles(edges)),
+            y=compact(rates),
+            name=f"{name} tokens",
+            mode="lines",
+            line={"color": series_colour(place), "width": 1.8},
+            hovertemplate=f"%{{y:.4s}} {name} tokens/s at %{{x:.4g}} s<extra></extra>",
+        )
+    figure.update_yaxes(rangemode="tozero")
+    reading = "A level output line under continuing arrivals is the cluster's capacity; prompts include cached tokens."
+    return finish(figure, Frame("throughput", "Token throughput", reading), "Simulated time (s)", "Tokens per second")
+
+
+def arrivals_chart(run: RunOutput) -> Chart | None:
+    """Arrivals and completions per second."""
+    import plotly.graph_objects as go
+
+    edges = time_edges(run.end_s, at_most=80)
+    figure = go.Figure()
+    stamps = {"arrived": run.requests["arrived_at_s"], "completed": run.completed["completed_at_s"]}
+    for place, (name, values) in enumerate(stamps.items()):
+        counts, _ = np.histogram(values.dropna(), edges)
+        if not counts.any():
+            continue
+        figure.add_scatter(
+            x=compact(middles(edges)),
+            y=compact(counts / np.diff(edges)),
+            name=name,
+            mode="lines",
+            line={"color": ("#6b6f76", series_colour(2))[place], "width": 1.8, "shape": "hvh"},
+            hovertemplate=f"%{{y:.4g}} requests/s {name} at %{{x:.4g}} s<extra></extra>",
+        )
+    if not figure.data:
+        return None
+    figure.update_layout(showlegend=True)
+    figure.update_yaxes(rangemode="tozero")
+    reading = "Completions below arrivals for long means that work piles up; the tail after the last arrival is drain."
+    return finish(
+        figure, Frame("arrivals", "Arrivals and completions", reading), "Simulated time (s)", "Requests per second"
+    )
+
+
+def output_rate_comparison(runs: Sequence[RunOutput]) -> Chart | None:
+    """Output tokens per second of several runs on one time axis."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for place, run in enumerate(runs):
+        if run.completed.empty:
+            continue
+        edges = time_edges(run.end_s)
+        figure.add_scatter(
+            x=compact(middles(edges)),
+            y=compact(token_rates(run, edges)[1]),
+            name=label(run.label),
+            mode="lines",
+            line={"color": series_colour(place), "width": 1.8},
+            hovertemplate=f"%{{y:.4s}} tokens/s at %{{x:.4g}} s<extra>{label(run.label)}</extra>",
+        )
+    if not figure.data:
+        return None
+    figure.update_layout(showlegend=True)
+    figure.update_yaxes(rangemode="tozero")
+    reading = "The longer a line stays up after the others have fallen, the later that run ends."
+    frame = Frame("output-rate", "Output throughput over the run", reading)
+    return finish(figure, frame, "Simulated time (s)", "Output tokens per second")

@@ -1,0 +1,221 @@
+"""The network: how full links are, which are the busiest, and what KV transfers get out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from vidur_pd.report.charts import FAINT, LINK_COLOURS, Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
+from vidur_pd.report.summary import PoolSummary
+
+BITS_PER_BYTE = 8
+MOST_WINDOWS = 400
+BUSIEST_LINKS = 20
+TRAFFIC_DASHES = {"kv": "solid", "collective": "dot"}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One directed link over the whole run; utilisations (0…1) count all traffic."""
+
+    name: str
+    src: str
+    dst: str
+    kind: str
+    capacity_bps: float
+    mean_use: float
+    peak_use: float
+    """Utilisation in the fullest window."""
+    kv_bytes: float
+    collective_bytes: float
+
+
+def window_edges(links: pd.DataFrame) -> Floats:
+    """The windows of the file as bins, or equal bins where there are too many of them."""
+    edges = np.unique(np.concatenate([links["window_start_s"], links["window_end_s"]]))
+    return edges if len(edges) <= MOST_WINDOWS else np.linspace(edges[0], edges[-1], MOST_WINDOWS + 1)
+
+
+def mean_use_chart(links: pd.DataFrame) -> Chart:
+    """Utilisation over time by kind of link and traffic class, over the links that carry any traffic."""
+    import plotly.graph_objects as go
+
+    edges = window_edges(links)
+    capacity = links.drop_duplicates("link").groupby("kind", observed=True)["capacity_bps"].sum()
+    figure = go.Figure()
+    for (kind, traffic), rows in links.groupby(["kind", "traffic"], observed=True):
+        starts, ends = rows["window_start_s"].to_numpy(), rows["window_end_s"].to_numpy()
+        whole = Intervals(starts, ends, np.zeros(len(rows), dtype=np.int64), 1)
+        bits = spread(whole, rows["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges)[0]
+        name = f"{kind}, {'KV' if traffic == 'kv' else traffic}"
+        figure.add_scatter(
+            x=compact(middles(edges)),
+            y=compact(bits / np.diff(edges) / float(capacity.loc[str(kind)]) * 100),
+            name=label(name),
+            mode="lines",
+            line={"color": _link_colour(str(kind)), "width": 1.8, "dash": TRAFFIC_DASHES.get(str(traffic), "dash")},
+            hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(name)}</extra>",
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_yaxes(rangemode="tozero")
+    reading = "Carried bits over the capacity of all links of a kind that carry anything: the average hides hot links."
+    frame = Frame("links-mean", "Mean link use", reading)
+    return finish(figure, frame, "Simulated time (s)", "Utilisation (%)")
+
+
+def peak_use_chart(links: pd.DataFrame) -> Chart:
+    """Utilisation of the fullest link of each kind over time, all traffic together."""
+    import plotly.graph_objects as go
+
+    edges = window_edges(links)
+    windows = _window_use(links)
+    centre = (windows["window_start_s"] + windows["window_end_s"]) / 2
+    bins = np.clip(np.searchsorted(edges, centre, side="right") - 1, 0, len(edges) - 2)
+    fullest = windows.assign(bin=bins).groupby(["kind", "bin"], observed=True)["use"].max()
+    figure = go.Figure()
+    for kind in fullest.index.get_level_values("kind").unique():
+        use = fullest.loc[kind].reindex(range(len(edges) - 1), fill_value=0.0)
+        figure.add_scatter(
+            x=compact(middles(edges)),
+            y=compact(use.to_numpy() * 100),
+            name=label(str(kind)),
+            mode="lines",
+            line={"color": _link_colour(str(kind)), "width": 1.8},
+            hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_yaxes(rangemode="tozero")
+    reading = "The fullest link of each kind: near 100 % transfers wait for each other there."
+    return finish(figure, Frame("links-peak", "Busiest link", reading), "Simulated time (s)", "Utilisation (%)")
+
+
+def _window_use(links: pd.DataFrame) -> pd.DataFrame:
+    """One row per link and window with the utilisation ``use`` (0…1) of all traffic classes together."""
+    keys = ["link", "kind", "window_start_s", "window_end_s", "capacity_bps"]
+    windows = links.groupby(keys, observed=True)["carried_bytes"].sum().reset_index()
+    seconds = windows["window_end_s"] - windows["window_start_s"]
+    possible = windows["capacity_bps"] * seconds
+    windows["use"] = (windows["carried_bytes"] * BITS_PER_BYTE / possible).where(possible > 0, 0.0)
+    return windows
+
+
+def busiest_links(links: pd.DataFrame, end_s: float) -> list[LinkUse]:
+    """The links of highest mean utilisation over ``end_s`` seconds, highest first."""
+    known = links.drop_duplicates("link").set_index("link")
+    peaks = _window_use(links).groupby("link", observed=True)["use"].max()
+    carried = {
+        traffic: links[links["traffic"] == traffic].groupby("link", observed=False)["carried_bytes"].sum()
+        for traffic in ("kv", "collective")
+    }
+    total = links.groupby("link", observed=True)["carried_bytes"].sum()
+    names = [str(name) for name in known.index]
+    capacity = known["capacity_bps"].to_numpy(dtype=float)
+    mean = total[names].to_numpy(dtype=float) * BITS_PER_BYTE / (capacity * max(end_s, 1e-12))
+    peak = peaks[names].to_numpy(dtype=float)
+    kv, collective = (carried[traffic][names].to_numpy(dtype=float) for traffic in ("kv", "collective"))
+    ends = known[["src", "dst", "kind"]].astype(str).to_numpy()
+    return [
+        LinkUse(
+            name=names[place],
+            src=ends[place, 0],
+            dst=ends[place, 1],
+            kind=ends[place, 2],
+            capacity_bps=float(capacity[place]),
+            mean_use=float(mean[place]),
+            peak_use=float(peak[place]),
+            kv_bytes=float(kv[place]),
+            collective_bytes=float(collective[place]),
+        )
+        for place in np.argsort(-mean, kind="stable")[:BUSIEST_LINKS]
+    ]
+
+
+def transfer_chart(run: RunOutput) -> Chart | None:
+    """Size against time of KV transfers, with the time that the NICs need at line rate."""
+    import plotly.graph_objects as go
+
+    sent = run.requests
+    sent = sent[(sent["pd_p2p_comm_bytes"] > 0) & (sent["pd_p2p_comm_time_s"] > 0)]
+    if sent.empty:
+        return None
+    shown = sent.iloc[thin(len(sent))]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=compact(shown["pd_p2p_comm_bytes"] / 1e6),
+        y=compact(shown["pd_p2p_comm_time_s"] * 1e3),
+        mode="markers",
+        name="KV transfer",
+        marker={"color": series_colour(0), "size": 5, "opacity": 0.5},
+        text=[label(name) for name in shown["request_id"]],
+        hovertemplate="request %{text}<br>%{x:.4g} MB in %{y:.4g} ms<extra></extra>",
+    )
+    sizes = np.array([sent["pd_p2p_comm_bytes"].min(), sent["pd_p2p_comm_bytes"].max()])
+    rates = line_rates_bps(run)
+    for place, (name, rate) in enumerate(rates.items()):
+        figure.add_scatter(
+            x=compact(sizes / 1e6),
+            y=compact(sizes * BITS_PER_BYTE / rate * 1e3),
+            mode="lines",
+            name=f"{name}, {rate / 1e9:,.0f} Gbit/s",
+            line={"color": FAINT, "width": 1.5, "dash": ("solid", "dash")[place]},
+            hoverinfo="skip",
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
+    reading = (
+        "Points above the line of the NICs in use share links or wait; points below it went over NVLink."
+        if rates
+        else "Higher points of equal size share links or wait; without links.parquet no line rate is known."
+    )
+    return finish(figure, Frame("kv-transfers", "KV transfers", reading), "Size (MB)", "Time (ms)")
+
+
+def line_rates_bps(run: RunOutput) -> Mapping[str, float]:
+    """Bit rate of one NIC, and of as many as one transfer can use: the smaller of both sides' ``tp · pp`` ranks."""
+    if run.links is None:
+        return {}
+    nics = run.links.loc[run.links["kind"] == "nic", "capacity_bps"]
+    if nics.empty:
+        return {}
+    nic = float(nics.median())
+    ranks = min(_most_ranks(run.summary.pools, role) for role in ("prefill", "decode"))
+    return {"1 NIC": nic} | ({f"{ranks} NICs": nic * ranks} if ranks > 1 else {})
+
+
+def _most_ranks(pools: Sequence[PoolSummary], role: str) -> int:
+    return max((pool.tp * pool.pp for pool in pools if pool.role == role), default=1)
+
+
+def exposed_chart(run: RunOutput) -> Chart | None:
+    """Distribution of the KV time that prefill did not hide."""
+    import plotly.graph_objects as go
+
+    sent = run.completed
+    exposed = sent.loc[sent["pd_p2p_comm_bytes"] > 0, "kv_exposed_s"].dropna().to_numpy(dtype=float) * 1e3
+    if not len(exposed):
+        return None
+    values, shares = cumulative_curve(exposed)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=compact(values),
+        y=compact(shares * 100),
+        mode="lines",
+        line={"color": series_colour(0), "width": 2, "shape": "hv"},
+        hovertemplate="%{y:.1f} % ≤ %{x:.4g} ms<extra></extra>",
+        showlegend=False,
+    )
+    figure.update_yaxes(range=[0, 101], ticksuffix=" %")
+    figure.update_xaxes(rangemode="tozero")
+    reading = "From the end of prefill to the last KV byte at the decode side; zero means that prefill hid it."
+    return finish(figure, Frame("kv-exposed", "Exposed KV time", reading), "Exposed KV time (ms)", "")
+
+
+def _link_colour(kind: str) -> str:
+    return cast(Mapping[str, str], LINK_COLOURS).get(kind, FAINT)

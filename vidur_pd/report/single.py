@@ -1,0 +1,263 @@
+"""The report of one run, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
+from vidur_pd.report.figures_latency import (
+    distribution_chart,
+    latency_curves,
+    slo_shares,
+    ttft_over_time,
+    ttft_stage_charts,
+)
+from vidur_pd.report.figures_load import arrivals_chart, throughput_chart
+from vidur_pd.report.figures_network import (
+    busiest_links,
+    exposed_chart,
+    mean_use_chart,
+    peak_use_chart,
+    transfer_chart,
+)
+from vidur_pd.report.figures_phases import batch_chart, phase_charts
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.page import Section, charts_html, page_html
+from vidur_pd.report.summary import Latency, PoolSummary, Summary
+from vidur_pd.report.text import Tile, digits, duration, escape, note_html, percent, table_html, tiles_html
+
+ESTIMATES_WARNING_SHARE = 0.01
+MOST_REASONS = 25
+
+
+def run_page(run: RunOutput, title: str | None) -> str:
+    """The whole page of one run."""
+    sections = [
+        Section("headline", "Headline", _headline(run)),
+        Section("latency", "Latency", _latency(run)),
+        Section("load", "Load and throughput", charts_html([throughput_chart(run), arrivals_chart(run)])),
+        Section("instances", "Instances", _instances(run)),
+        Section("iterations", "Iterations", _iterations(run)),
+        Section("network", "Network", _network(run)),
+        Section("requests", "Requests not served", _not_served(run)),
+        Section("configuration", "Configuration", _configuration(run)),
+    ]
+    return page_html(title or run_title(run), run_facts(run), sections)
+
+
+def run_title(run: RunOutput) -> str:
+    about = " on ".join(text for text in (run.summary.model, run.summary.hardware) if text)
+    return f"{run.label}: {about}" if about else run.label
+
+
+def run_facts(run: RunOutput) -> list[tuple[str, str]]:
+    """Model, hardware, cluster, network and workload in one line each."""
+    summary = run.summary
+    pools = "; ".join(f"{pool.name}: {pool.instances} × {pool.partition} ({pool.gpus} GPUs)" for pool in summary.pools)
+    return [
+        ("Model", summary.model or "not recorded"),
+        ("Hardware", summary.hardware or "not recorded"),
+        ("Cluster", f"{pools}; {summary.gpus} GPUs in all" if pools else "not recorded"),
+        ("Network", ", ".join(text for text in (summary.topology, summary.network) if text) or "not recorded"),
+        ("Workload", workload_text(run)),
+    ]
+
+
+def workload_text(run: RunOutput) -> str:
+    requests = run.requests
+    if requests.empty:
+        return "no requests"
+    span = float(requests["arrived_at_s"].max() - requests["arrived_at_s"].min())
+    prompts, outputs = requests["prefill_tokens"], requests["decode_tokens"]
+    parts = [f"{len(requests):,} requests over {duration(span)}"]
+    if span > 0:
+        parts[0] += f" ({digits((len(requests) - 1) / span)} per second)"
+    parts.append(f"prompt tokens p50 {prompts.median():,.0f}, p99 {prompts.quantile(0.99):,.0f}")
+    parts.append(f"output tokens p50 {outputs.median():,.0f}, p99 {outputs.quantile(0.99):,.0f}")
+    cached = float(requests["cached_tokens"].sum()) / max(float(prompts.sum()), 1.0)
+    if cached > 0:
+        parts.append(f"{percent(cached)} of prompt tokens cached")
+    workload = run.config.get("workload")
+    if isinstance(workload, dict) and "kind" in workload:
+        parts.insert(0, str(workload["kind"]))
+    return ", ".join(parts)
+
+
+def _headline(run: RunOutput) -> str:
+    summary = run.summary
+    banners = []
+    share = summary.estimates_share or 0.0
+    if share > ESTIMATES_WARNING_SHARE:
+        named = ", ".join(f"{name} {percent(part)}" for name, part in summary.estimated_operators[:5])
+        banners.append(
+            f"{percent(share)} of the time rests on estimates, not on measurements{f': {named}' if named else ''}."
+        )
+    lost = summary.requests - summary.completed
+    if lost:
+        banners.append(f"{lost:,} of {summary.requests:,} requests were not completed; the reasons are listed below.")
+    return "".join(note_html(text, is_warning=True) for text in banners) + tiles_html(headline_tiles(run))
+
+
+def headline_tiles(run: RunOutput) -> list[Tile]:
+    summary = run.summary
+    ttft_met, tpot_met = slo_shares(run)
+    objectives = [
+        f"{name} ≤ {duration(value)}: {percent(met)}"
+        for name, value, met in (("TTFT", summary.slo_ttft_s, ttft_met), ("TPOT", summary.slo_tpot_s, tpot_met))
+        if value is not None
+    ]
+    return [
+        Tile(
+            "Completed / requests",
+            f"{summary.completed:,} / {summary.requests:,}",
+            f"in {duration(summary.makespan_s)} simulated",
+            is_warning=summary.completed < summary.requests,
+        ),
+        _rate_tile("Requests", summary.requests_per_s, "requests/s", summary),
+        _rate_tile("Input tokens", summary.input_tokens_per_s, "tokens/s", summary),
+        _rate_tile("Output tokens", summary.output_tokens_per_s, "tokens/s", summary),
+        _latency_tile("TTFT", summary.ttft),
+        _latency_tile("TPOT", summary.tpot),
+        _latency_tile("ITL", summary.itl),
+        _latency_tile("E2E", summary.e2e),
+        Tile(
+            "Goodput within SLO",
+            _with_unit(summary.goodput_requests_per_s, "requests/s"),
+            f"{percent(summary.goodput_share)} of requests meet both objectives",
+        ),
+        Tile("SLO attainment", percent(summary.goodput_share), "; ".join(objectives)),
+        Tile(
+            "Time on estimates",
+            percent(summary.estimates_share),
+            "share of time without a measurement behind it",
+            is_warning=(summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE,
+        ),
+        Tile("Simulator", duration(summary.simulator_wall_s), f"wall time, version {summary.simulator_version or '?'}"),
+    ]
+
+
+def _rate_tile(name: str, rate: float | None, unit: str, summary: Summary) -> Tile:
+    per_gpu = summary.per_gpu(rate)
+    return Tile(name, _with_unit(rate, unit), f"{digits(per_gpu)} {unit} per GPU" if per_gpu is not None else "")
+
+
+def _latency_tile(name: str, latency: Latency) -> Tile:
+    return Tile(f"{name} p50", duration(latency.p50), f"p90 {duration(latency.p90)}, p99 {duration(latency.p99)}")
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return digits(value) if value is None else f"{digits(value)} {unit}"
+
+
+def _latency(run: RunOutput) -> str:
+    if run.completed.empty:
+        return note_html("Left out: no request completed, so there is no latency to show.")
+    summary = run.summary
+    curves = latency_curves(run, run.label)
+    objectives = {"ttft": summary.slo_ttft_s, "tpot": summary.slo_tpot_s}
+    charts = [
+        distribution_chart(metric, [curves[metric]], objectives[metric]) for metric in ("ttft", "tpot", "itl", "e2e")
+    ]
+    return charts_html([*charts, *ttft_stage_charts(run), ttft_over_time(run)])
+
+
+def _instances(run: RunOutput) -> str:
+    pools = pool_table(run.summary.pools)
+    if run.iterations is None or run.iterations.empty:
+        return pools + _no_rows(
+            "iterations.parquet", run.iterations, "Queue, running requests, busy share and KV use over time"
+        )
+    names = [pool.name for pool in run.summary.pools]
+    activity = measure_activity(run.iterations, names, run.end_s)
+    return pools + charts_html([busy_heat_map(activity), *instance_charts(activity, names)])
+
+
+def pool_table(pools: Sequence[PoolSummary]) -> str:
+    rows = [
+        [
+            pool.name,
+            pool.role,
+            f"{pool.instances} × {pool.partition}",
+            f"{pool.gpus:,}",
+            percent(pool.busy_share),
+            percent(pool.kv_use_mean),
+            percent(pool.kv_use_max),
+        ]
+        for pool in pools
+    ]
+    columns = ("Pool", "Role", "Instances", "GPUs", "Busy share", "KV use, mean", "KV use, max")
+    return table_html(columns, rows, text_columns=3) if rows else ""
+
+
+def _iterations(run: RunOutput) -> str:
+    if run.iterations is None or run.iterations.empty:
+        return _no_rows("iterations.parquet", run.iterations, "The breakdown of iterations")
+    names = [pool.name for pool in run.summary.pools]
+    return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
+
+
+def _network(run: RunOutput) -> str:
+    transfers = charts_html([transfer_chart(run), exposed_chart(run)])
+    if not transfers:
+        transfers = note_html("Left out: no request moved KV between instances, so there are no transfers to show.")
+    if run.links is None or run.links.empty:
+        return transfers + _no_rows("links.parquet", run.links, "Link use")
+    return (
+        charts_html([mean_use_chart(run.links), peak_use_chart(run.links)])
+        + transfers
+        + _link_table(run.links, run.end_s)
+    )
+
+
+def _link_table(links: pd.DataFrame, end_s: float) -> str:
+    rows = [
+        [
+            link.name,
+            f"{link.src} → {link.dst}",
+            link.kind,
+            digits(link.capacity_bps / 1e9),
+            percent(link.mean_use),
+            percent(link.peak_use),
+            digits(link.kv_bytes / 1e9),
+            digits(link.collective_bytes / 1e9),
+        ]
+        for link in busiest_links(links, end_s)
+    ]
+    columns = ("Busiest links", "From → to", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
+    return table_html(columns, rows, text_columns=3)
+
+
+def _not_served(run: RunOutput) -> str:
+    lost = run.requests[run.requests["status"] != "completed"]
+    if lost.empty:
+        return note_html("Every request completed.")
+    grouped = lost.groupby("status")["request_id"].agg(["size", "first"]).sort_values("size", ascending=False)
+    rows = [
+        [*_outcome(str(status)), f"{size:,}", percent(size / len(run.requests)), str(first)]
+        for status, size, first in grouped.head(MOST_REASONS).itertuples(name=None)
+    ]
+    further = grouped["size"].iloc[MOST_REASONS:]
+    if len(further):
+        total = int(further.sum())
+        rows.append(["", f"{len(further):,} further reasons", f"{total:,}", percent(total / len(run.requests)), ""])
+    return table_html(("Outcome", "Reason", "Requests", "Share", "First request id"), rows, text_columns=2)
+
+
+def _outcome(status: str) -> tuple[str, str]:
+    outcome, _, reason = status.partition(":")
+    return outcome.strip(), reason.strip()
+
+
+def _configuration(run: RunOutput) -> str:
+    if run.config_text is None:
+        return note_html("Left out: the directory holds no config.yaml.")
+    return (
+        f'<details class="card"><summary>Resolved configuration</summary><pre>{escape(run.config_text)}</pre></details>'
+    )
+
+
+def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> str:
+    why = f"the run wrote no {name}" if table is None else f"{name} has no rows"
+    return note_html(f"{what} left out: {why}.")

@@ -1,0 +1,227 @@
+"""``summary.json`` of a run as typed values; what a run could not compute is ``None``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from vidur_pd.errors import InputError
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Statistics of one latency over the completed requests, in seconds."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSummary:
+    """One pool; ``gpus`` counts all its instances, shares are time-weighted and between 0 and 1."""
+
+    name: str
+    role: str
+    instances: int
+    tp: int
+    ep: int
+    dp: int
+    pp: int
+    gpus: int
+    busy_share: float | None
+    kv_use_mean: float | None
+    kv_use_max: float | None
+
+    @property
+    def partition(self) -> str:
+        degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp), ("PP", self.pp))
+        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+
+
+@dataclass(frozen=True, slots=True)
+class ItlHistogram:
+    """Pooled inter-token latencies: ``counts[i]`` intervals lie in ``edges_s[i]``…``edges_s[i + 1]``."""
+
+    edges_s: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Headline figures of one run. Rates are per second of simulated time."""
+
+    model: str
+    hardware: str
+    network: str
+    topology: str
+    pools: tuple[PoolSummary, ...]
+    requests: int
+    completed: int
+    makespan_s: float
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    ttft: Latency
+    tpot: Latency
+    itl: Latency
+    e2e: Latency
+    slo_ttft_s: float | None
+    slo_tpot_s: float | None
+    goodput_requests_per_s: float | None
+    goodput_share: float | None
+    estimates_share: float | None
+    estimated_operators: tuple[tuple[str, float], ...]
+    itl_histogram: ItlHistogram | None
+    simulator_wall_s: float | None
+    simulator_version: str
+
+    @property
+    def gpus(self) -> int:
+        return sum(pool.gpus for pool in self.pools)
+
+    def per_gpu(self, rate: float | None) -> float | None:
+        return rate / self.gpus if rate is not None and self.gpus else None
+
+
+def read_summary(path: Path) -> Summary:
+    """Reads ``summary.json``. Raises: InputError where the file or a required field is missing or malformed."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected the output directory of a run") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({_one_line(error)})") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: found {type(tree).__name__}, expected an object")
+    return _Reader(path).summary(cast(Json, tree))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Walks the tree; every complaint names the file and the field."""
+
+    path: Path
+
+    def summary(self, tree: Json) -> Summary:
+        network = self.section(tree, "network")
+        throughput = self.section(tree, "throughput")
+        slo, goodput = self.section(tree, "slo"), self.section(tree, "goodput")
+        estimates, simulator = self.section(tree, "estimates"), self.section(tree, "simulator")
+        couplings = [_text(network.get(key)) for key in ("backend", "coupling")]
+        return Summary(
+            model=_text(tree.get("model")),
+            hardware=_text(tree.get("hardware")),
+            network=" / ".join(text for text in couplings if text),
+            topology=_text(network.get("topology")),
+            pools=tuple(self.pool(pool) for pool in self.items(tree, "pools")),
+            requests=self.count(tree, "requests"),
+            completed=self.count(tree, "completed"),
+            makespan_s=self.number(tree, "makespan_s") or 0.0,
+            requests_per_s=self.number(throughput, "requests_per_s"),
+            input_tokens_per_s=self.number(throughput, "input_tokens_per_s"),
+            output_tokens_per_s=self.number(throughput, "output_tokens_per_s"),
+            ttft=self.latency(tree, "ttft_s"),
+            tpot=self.latency(tree, "tpot_s"),
+            itl=self.latency(tree, "itl_s"),
+            e2e=self.latency(tree, "e2e_s"),
+            slo_ttft_s=self.number(slo, "ttft_s"),
+            slo_tpot_s=self.number(slo, "tpot_s"),
+            goodput_requests_per_s=self.number(goodput, "requests_per_s"),
+            goodput_share=self.number(goodput, "share"),
+            estimates_share=self.number(estimates, "share"),
+            estimated_operators=tuple(
+                (_text(item.get("name")), self.number(item, "share") or 0.0)
+                for item in self.items(estimates, "operators")
+            ),
+            itl_histogram=self.histogram(self.section(tree, "itl_histogram")),
+            simulator_wall_s=self.number(simulator, "wall_s"),
+            simulator_version=_text(simulator.get("version")),
+        )
+
+    def section(self, tree: Json, key: str) -> Json:
+        value = tree.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise InputError(f"{self.path}: {key}: found {_short(value)}, expected an object")
+        return cast(Json, value)
+
+    def items(self, tree: Json, key: str) -> Sequence[Json]:
+        value = tree.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a list of objects")
+        return cast(Sequence[Json], value)
+
+    def number(self, tree: Json, key: str) -> float | None:
+        """A finite number, or ``None`` for an absent, null, NaN or infinite one."""
+        value = tree.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a number")
+        return float(value) if math.isfinite(value) else None
+
+    def count(self, tree: Json, key: str) -> int:
+        value = self.number(tree, key)
+        if value is None or value != int(value) or value < 0:
+            raise InputError(f"{self.path}: {key}: found {_short(tree.get(key))}, expected a count of at least 0")
+        return int(value)
+
+    def latency(self, tree: Json, key: str) -> Latency:
+        values = self.section(tree, key)
+        mean, p50, p90, p99 = (self.number(values, name) for name in ("mean", "p50", "p90", "p99"))
+        return Latency(mean, p50, p90, p99)
+
+    def pool(self, tree: Json) -> PoolSummary:
+        return PoolSummary(
+            name=_text(tree.get("name")),
+            role=_text(tree.get("role")),
+            instances=self.count(tree, "instances"),
+            tp=self.count(tree, "tp"),
+            ep=self.count(tree, "ep"),
+            dp=self.count(tree, "dp"),
+            pp=self.count(tree, "pp"),
+            gpus=self.count(tree, "gpus"),
+            busy_share=self.number(tree, "busy_share"),
+            kv_use_mean=self.number(tree, "kv_use_mean"),
+            kv_use_max=self.number(tree, "kv_use_max"),
+        )
+
+    def histogram(self, tree: Json) -> ItlHistogram | None:
+        if not tree:
+            return None
+        edges, counts = tree.get("edges_s"), tree.get("counts")
+        if not isinstance(edges, list) or not isinstance(counts, list) or len(edges) != len(counts) + 1:
+            raise InputError(
+                f"{self.path}: itl_histogram: expected lists edges_s and counts with one more edge than counts"
+            )
+        if not all(isinstance(value, int | float) for value in (*edges, *counts)):
+            raise InputError(f"{self.path}: itl_histogram: expected numbers in edges_s and counts")
+        return ItlHistogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _short(value: object) -> str:
+    text = _one_line(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split()) if isinstance(value, Exception) else " ".join(repr(value).split())
