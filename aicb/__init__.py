@@ -1,1 +1,52 @@
 """Compute times of LLM inference: models, operators, measured kernels, estimates."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from aicb.batch import Batch
+from aicb.catalog import built_in_models, load_model
+from aicb.errors import InputError, UnmeasuredShape
+from aicb.model import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
+from aicb.operator_list import (
+    attention_operators,
+    expert_operators,
+    head_operators,
+    iteration_operators,
+    token_operators,
+)
+from aicb.operators import Operator, Phase
+from aicb.parallelism import MoeLayout, Partition, PartitionError
+from aicb.precision import Precision
+
+_LAZY = {"IterationModel": "aicb.iteration", "IterationCost": "aicb.iteration", "KernelTable": "aicb.table"}
+"""Names whose modules load tables of measurements."""
+
+__all__ = [
+    "Batch",
+    "InputError",
+    "Model",
+    "MoeLayout",
+    "Operator",
+    "Partition",
+    "PartitionError",
+    "Phase",
+    "Precision",
+    "UnmeasuredShape",
+    "attention_operators",
+    "built_in_models",
+    "expert_operators",
+    "head_operators",
+    "iteration_operators",
+    "kv_bytes_per_token_per_rank",
+    "load_model",
+    "stage_layers",
+    "state_bytes_per_rank",
+    "token_operators",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -55,6 +55,9 @@ class Partition:
         if self.redundant_experts and self.ep == 1:
             raise PartitionError(f"redundant_experts: found {self.redundant_experts}, expected 0 where ep is 1")
 
+    def __str__(self) -> str:
+        return f"tp {self.tp}, ep {self.ep}, dp {self.dp}, pp {self.pp}"
+
     @property
     def gpus(self) -> int:
         """GPUs of the instance."""

@@ -1,0 +1,117 @@
+"""Operators of multi-head latent attention (DeepSeek-V2/V3): absorbed for decodes, expanded for prefills.
+
+A decode attends to the latents themselves, with W_UK folded into the query and W_UV applied to the result
+(arXiv 2405.04434, section 2.1.2). A prefill expands latents to keys and values, of its new tokens and again of its
+cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.batch import Batch
+from aicb.layers.build import ACTIVATION_BYTES, RankShape, batched_gemm, elementwise, gemm, quant, tp_all_reduce
+from aicb.layers.gqa import prefill_flops, prefill_query_bytes
+from aicb.model import LatentAttention
+from aicb.operators import MlaDecode, Operator, Phase, PrefillAttention
+from aicb.parallelism import split
+from aicb.precision import ELEMENT_BYTES
+
+
+def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Down-projections (whole on every TP rank), latent norms, query expansion, RoPE, latent write, output."""
+    heads = split(mla.heads, shape.tp, "attention heads")
+    count, dtype, hidden = shape.count, shape.precision.weights, shape.hidden
+    query_width, value_width = heads * mla.qk_head_dim, heads * mla.v_head_dim
+    if mla.q_lora_rank is None:
+        listed = [
+            gemm("q", (tokens, query_width, hidden), dtype, count=count),
+            gemm("kv_a", (tokens, mla.kv_elements, hidden), dtype, count=count),
+        ]
+    else:
+        rank = mla.q_lora_rank
+        listed = [
+            gemm("qkv_a", (tokens, rank + mla.kv_elements, hidden), dtype, count=count),
+            _latent_norm("q_a_norm", tokens, rank, count),
+            *([quant("q_b_quant", tokens, rank, count=count)] if shape.is_fp8 else []),
+            gemm("q_b", (tokens, query_width, rank), dtype, count=count),
+        ]
+    written = ACTIVATION_BYTES + ELEMENT_BYTES[shape.precision.kv]
+    rotated = (heads + 1) * mla.qk_rope_head_dim
+    listed += [
+        _latent_norm("kv_a_norm", tokens, mla.kv_lora_rank, count),
+        elementwise("rope", "rope", (tokens, rotated), 2 * ACTIVATION_BYTES, count=count),
+        elementwise("kv_write", "kv_write", (tokens, mla.kv_elements), written, count=count),
+    ]
+    if shape.is_fp8:
+        listed.append(quant("o_quant", tokens, value_width, count=count))
+    listed.append(gemm("o", (tokens, hidden, value_width), dtype, count=count))
+    return listed + tp_all_reduce("attention_all_reduce", tokens, shape)
+
+
+def attention_operators(mla: LatentAttention, shape: RankShape, batch: Batch) -> list[Operator]:
+    """The decodes of the batch absorbed, its prefills expanded."""
+    is_decode = batch.is_decode
+    listed = []
+    if is_decode.any():
+        listed += _absorbed(mla, shape, batch.kv_tokens[is_decode])
+    if not is_decode.all():
+        listed += _expanded(mla, shape, batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode])
+    return listed
+
+
+def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> list[Operator]:
+    heads, sequences, total = split(mla.heads, shape.tp, "attention heads"), len(kv), int(kv.sum())
+    d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
+    flops = 2.0 * heads * (d_qk + d_v) * total
+    moved = total * d_qk * ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES * sequences * heads * (d_qk + d_v)
+    attention = MlaDecode(kv, heads, d_qk, d_v)
+    return [
+        batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
+        Operator("mla_decode", attention, shape.count, Phase.ATTENTION, flops, moved, 0),
+        batched_gemm("o_unabsorb", heads, (sequences, mla.v_head_dim, mla.kv_lora_rank), shape.count),
+    ]
+
+
+def _expanded(mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv: NDArray[np.int64]) -> list[Operator]:
+    heads, count = split(mla.heads, shape.tp, "attention heads"), shape.count
+    tokens, past_tokens = int(new.sum()), int((kv - new).sum())
+    listed = _expand_latents(mla, shape, tokens, "kv_b")
+    if past_tokens:
+        copied = ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES
+        size = (past_tokens, mla.kv_elements)
+        listed.append(elementwise("past_latent_gather", "state_copy", size, copied, count=count, phase=Phase.ATTENTION))
+        listed += _expand_latents(mla, shape, past_tokens, "past_kv_b")
+    attention = PrefillAttention(new, kv, heads, heads, mla.qk_head_dim, mla.v_head_dim)
+    expanded_bytes = ACTIVATION_BYTES * int(kv.sum()) * heads * (mla.qk_head_dim + mla.v_head_dim)
+    moved = prefill_query_bytes(attention) + expanded_bytes
+    listed.append(Operator("prefill_attention", attention, count, Phase.ATTENTION, prefill_flops(attention), moved, 0))
+    if past_tokens:
+        merged = (int(new[kv > new].sum()), heads * mla.v_head_dim)
+        merge_bytes = 3 * ACTIVATION_BYTES
+        listed.append(elementwise("past_merge", "add", merged, merge_bytes, count=count, phase=Phase.ATTENTION))
+    return listed
+
+
+def _expand_latents(mla: LatentAttention, shape: RankShape, tokens: int, name: str) -> list[Operator]:
+    """kv_b over ``tokens`` latents, then keys assembled from their expanded part and the shared rotary part."""
+    heads, count, dtype = split(mla.heads, shape.tp, "attention heads"), shape.count, shape.precision.weights
+    width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    expand = gemm(name, (tokens, width, mla.kv_lora_rank), dtype, count=count, phase=Phase.ATTENTION)
+    key_width = heads * mla.qk_head_dim
+    read_and_written = ACTIVATION_BYTES * (1 + (heads * mla.qk_nope_head_dim + mla.qk_rope_head_dim) / key_width)
+    assemble = elementwise(
+        f"{name}_assemble_k",
+        "assemble_k",
+        (tokens, key_width),
+        read_and_written,
+        count=count,
+        phase=Phase.ATTENTION,
+    )
+    quantise = [quant(f"{name}_quant", tokens, mla.kv_lora_rank, count=count)] if shape.is_fp8 else []
+    return [*quantise, expand, assemble]
+
+
+def _latent_norm(name: str, tokens: int, width: int, count: int) -> Operator:
+    return elementwise(name, "rms_norm", (tokens, width), 2 * ACTIVATION_BYTES, count=count, weights=width)

@@ -1,0 +1,117 @@
+"""Operators of routed experts on one rank, and the dispatch and combine that bring tokens there and back.
+
+Rows are expectations under uniform routing, spread evenly over ranks; imbalance is for the caller to add.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from aicb.layers.build import (
+    ACTIVATION_BYTES,
+    RankShape,
+    communicate,
+    elementwise,
+    grouped_gemm,
+    quant,
+    silu_mul,
+)
+from aicb.layers.ffn import tokens_to_route
+from aicb.model import MoeFfn
+from aicb.operators import GroupedGemm, Operator, Phase
+from aicb.parallelism import MoeLayout, split
+from aicb.precision import activation_bytes_per_row
+
+LOW_LATENCY_HEADER_BYTES = 16
+"""Per message of DeepEP's low-latency dispatch."""
+
+
+def expert_operators(
+    moe: MoeFfn, shape: RankShape, *, tokens: int, group_tokens: int, is_decode: bool
+) -> list[Operator]:
+    """Routed experts of one rank; ``group_tokens`` are the distinct tokens of all ranks that share the experts.
+
+    Tokens are replicated, not multiplied, inside a TP group: rows are ``group_tokens · k / ep``.
+    """
+    layout, fp8 = shape.partition.moe_layout, shape.is_fp8
+    distinct = group_tokens if layout is MoeLayout.EXPERT_DATA else tokens
+    if distinct == 0:
+        return []
+    rows = distinct * moe.experts_per_token / shape.partition.ep
+    hidden, count = shape.hidden, shape.count
+    routed = tokens_to_route(shape.partition, tokens)
+    computed = _grouped(moe, shape, distinct, is_decode=is_decode)
+    if layout is not MoeLayout.EXPERT_DATA:
+        permute = _copy("moe_permute", "permute", rows, hidden, count)
+        quantise = [quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS)] if fp8 else []
+        return [permute, *quantise, *computed, _weighted_sum(rows, routed, hidden, count)]
+    copies = copies_per_token(moe, shape.partition.ep, is_decode=is_decode)
+    wire = activation_bytes_per_row(hidden, shape.precision.weights) + (LOW_LATENCY_HEADER_BYTES if is_decode else 0)
+    mean_tokens = distinct / shape.partition.ep
+    listed = []
+    if routed:
+        if fp8:
+            listed.append(quant("moe_quant", routed, hidden, count=count, phase=Phase.EXPERTS))
+        listed.append(communicate("moe_dispatch", "all_to_all", routed * copies * wire, "ep", count))
+    received = activation_bytes_per_row(hidden, shape.precision.weights) / hidden
+    listed.append(elementwise("moe_permute", "permute", (rows, hidden), 2 * received, count=count, phase=Phase.EXPERTS))
+    listed += computed
+    if not is_decode:
+        listed.append(_weighted_sum(rows, mean_tokens * copies, hidden, count))
+    combined = mean_tokens * copies * hidden * ACTIVATION_BYTES
+    listed.append(communicate("moe_combine", "all_to_all", combined, "ep", count))
+    if routed:
+        listed.append(_sum_of_copies(routed, copies, hidden, count))
+    return listed
+
+
+def copies_per_token(moe: MoeFfn, ep: int, *, is_decode: bool) -> float:
+    """Copies of a token that dispatch sends, the rank's own share included as in nccl-tests.
+
+    Decode-only groups use low-latency kernels: one per selected expert. Others send one per distinct destination
+    rank: ``e·(1 − C(E − E/e, k) / C(E, k))`` for uniform routing; the node limit of group-limited routing is ignored.
+    """
+    if is_decode:
+        return float(moe.experts_per_token)
+    others = moe.experts - moe.experts // ep
+    return ep * (1.0 - math.comb(others, moe.experts_per_token) / math.comb(moe.experts, moe.experts_per_token))
+
+
+def active_experts(moe: MoeFfn, slots: int, slots_per_rank: int, tokens: int) -> float:
+    """Expected local slots with at least one row when each token picks k of the slots uniformly."""
+    return slots_per_rank * (1.0 - (1.0 - moe.experts_per_token / slots) ** tokens)
+
+
+def _grouped(moe: MoeFfn, shape: RankShape, distinct: int, *, is_decode: bool) -> list[Operator]:
+    """Up projection, activation, down projection over the local experts."""
+    partition, dtype = shape.partition, shape.precision.weights
+    slots_per_rank = partition.expert_slots_per_rank(moe.experts)
+    rows = distinct * moe.experts_per_token / partition.ep
+    tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
+    width = split(moe.intermediate, tp, "expert intermediate columns")
+    active = active_experts(moe, moe.experts + partition.redundant_experts, slots_per_rank, distinct)
+    layout: Literal["masked", "contiguous"] = "masked" if is_decode else "contiguous"
+    up = GroupedGemm(rows, slots_per_rank, active, 2 * width, shape.hidden, dtype, layout)
+    down = GroupedGemm(rows, slots_per_rank, active, shape.hidden, width, dtype, layout)
+    return [
+        grouped_gemm("moe_gate_up", up, shape.count),
+        silu_mul("moe_silu_mul", rows, width, shape, phase=Phase.EXPERTS),
+        grouped_gemm("moe_down", down, shape.count),
+    ]
+
+
+def _copy(name: str, kernel: str, rows: float, cols: int, count: int) -> Operator:
+    return elementwise(name, kernel, (rows, cols), 2 * ACTIVATION_BYTES, count=count, phase=Phase.EXPERTS)
+
+
+def _weighted_sum(rows: float, tokens: float, hidden: int, count: int) -> Operator:
+    """Expert outputs ``[rows, h]`` read, their weighted sums ``[tokens, h]`` written."""
+    per_element = ACTIVATION_BYTES * (1 + tokens / rows)
+    return elementwise("moe_unpermute", "unpermute", (rows, hidden), per_element, count=count, phase=Phase.EXPERTS)
+
+
+def _sum_of_copies(tokens: int, copies: float, hidden: int, count: int) -> Operator:
+    """What combine brought back, ``copies`` rows per token, summed at the token's rank."""
+    per_element = ACTIVATION_BYTES * (copies + 1)
+    return elementwise("moe_reduce", "unpermute", (tokens, hidden), per_element, count=count, phase=Phase.EXPERTS)
