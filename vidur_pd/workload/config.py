@@ -320,3 +320,10 @@ class MixWorkload(Section):
 
 WorkloadConfig = Annotated[TraceWorkload | SyntheticWorkload | MixWorkload, Field(discriminator="kind")]
 """The ``workload`` section of a configuration."""
+
+
+class WorkloadFile(Section):
+    """A workload and the seed it is drawn with, as a file of its own or as part of a simulation's configuration."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    workload: WorkloadConfig

@@ -117,7 +117,8 @@ def _noted(workload: Workload, note: str) -> Workload:
 
 def _scaled_tokens(tokens: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
     # One above the limit is enough for the workload to refuse a product that int64 could not hold.
-    return np.clip(np.rint(tokens * factor), 1, MAX_TOKENS + 1).astype(np.int64)
+    scaled: NDArray[np.int64] = np.clip(np.rint(tokens * factor), 1, MAX_TOKENS + 1).astype(np.int64)
+    return scaled
 
 
 def _with_lengths(workload: Workload, prompt: NDArray[np.int64], output: NDArray[np.int64]) -> Workload:
@@ -143,8 +144,8 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 def _spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Indices start, start + 1, … of every span, one span after the other."""
     offsets = _offsets(lengths)
-    within: NDArray[np.int64] = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return within + np.repeat(starts, lengths)
+    indices: NDArray[np.int64] = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return indices
 
 
 def _joined_hashes(parts: Mapping[str, Workload]) -> BlockHashes | None:

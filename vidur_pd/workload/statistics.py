@@ -1,0 +1,90 @@
+"""What a workload looks like: rate, burstiness, lengths, and how much of its prompts a perfect cache would hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.workload.arrivals import PS_PER_S
+from vidur_pd.workload.workload import BlockHashes, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class LengthStatistics:
+    """Of a token count over all requests; percentiles are interpolated linearly."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadStatistics:
+    """A workload in numbers."""
+
+    name: str
+    source: str
+    requests: int
+    span_s: float
+    """First to last arrival."""
+    rate_qps: float | None
+    """Gaps per second of the span; ``None`` if all requests arrive at once."""
+    gap_cv: float | None
+    """Standard deviation of the gaps between arrivals over their mean: 1 for Poisson; ``None`` as above."""
+    prefill_tokens: LengthStatistics
+    decode_tokens: LengthStatistics
+    hash_block_tokens: int | None
+    prompt_blocks: int | None
+    distinct_blocks: int | None
+    perfect_cache_hit_share: float | None
+    """See `perfect_cache_hit_share`; ``None`` without block ids, as are the three before."""
+    trimmed_requests: int
+    skipped_rows: int
+
+
+def describe_workload(workload: Workload) -> WorkloadStatistics:
+    """Computes everything above."""
+    gaps_s = np.diff(workload.arrived_ps) / PS_PER_S
+    mean_gap_s = float(gaps_s.mean()) if len(gaps_s) else 0.0
+    hashes = workload.block_hashes
+    return WorkloadStatistics(
+        name=workload.name,
+        source=workload.source,
+        requests=len(workload),
+        span_s=workload.span_ps / PS_PER_S,
+        rate_qps=1 / mean_gap_s if mean_gap_s else None,
+        gap_cv=float(gaps_s.std()) / mean_gap_s if mean_gap_s else None,
+        prefill_tokens=_lengths(workload.prefill_tokens),
+        decode_tokens=_lengths(workload.decode_tokens),
+        hash_block_tokens=None if hashes is None else hashes.block_tokens,
+        prompt_blocks=None if hashes is None else len(hashes.ids),
+        distinct_blocks=None if hashes is None else len(np.unique(hashes.ids)),
+        perfect_cache_hit_share=None if hashes is None else perfect_cache_hit_share(hashes),
+        trimmed_requests=workload.trimmed_requests,
+        skipped_rows=workload.skipped_rows,
+    )
+
+
+def perfect_cache_hit_share(hashes: BlockHashes) -> float:
+    """Share of all prompt blocks that an infinite, instantly filled prefix cache already holds.
+
+    A block hits if an earlier request had it and all blocks before it in the prompt hit too. Partial blocks count as
+    blocks. This is the upper bound that real caches (finite, filled when a prefill ends) approach from below.
+    """
+    seen: set[int] = set()
+    hits = 0
+    ids = hashes.ids.tolist()
+    for start, end in zip(hashes.offsets[:-1].tolist(), hashes.offsets[1:].tolist(), strict=True):
+        prompt = ids[start:end]
+        hits += next((i for i, block in enumerate(prompt) if block not in seen), len(prompt))
+        seen.update(prompt)
+    return hits / len(ids)
+
+
+def _lengths(tokens: NDArray[np.int64]) -> LengthStatistics:
+    p50, p90, p99 = np.percentile(tokens, [50, 90, 99]).tolist()
+    return LengthStatistics(float(tokens.mean()), p50, p90, p99, int(tokens.max()))
