@@ -28,8 +28,9 @@ from vidur_pd.errors import InputError
 from vidur_pd.kv import NO_PREFIX, BlockPool, CachedPrefix
 from vidur_pd.request import COMPUTED, TOKENS, Request, RequestStatus
 from vidur_pd.scheduling.batch import Outcome, Role, ScheduledBatch
+from vidur_pd.scheduling.decode_run import advance_decodes, count_decode_steps
 from vidur_pd.scheduling.remote import RemoteQueue
-from vidur_pd.scheduling.running import CAPACITY, END, PROMPT, RunningTable
+from vidur_pd.scheduling.running import END, PROMPT, RunningTable
 
 
 class VllmV1Scheduler:
@@ -66,7 +67,7 @@ class VllmV1Scheduler:
         self._max_model_len = max_model_len
         self._chunk_limit = long_prefill_token_threshold or max_batched_tokens
         self._role = role
-        self._running = RunningTable(max_seqs)
+        self._running = RunningTable(max_seqs, pool.block_tokens)
         self._waiting: deque[Request] = deque()
         self._remote = RemoteQueue(pool)
         self._in_flight: list[ScheduledBatch] = []
@@ -202,24 +203,12 @@ class VllmV1Scheduler:
 
         Holds until a request is added, arrives or is released. 0 while a batch is in flight.
         """
-        running = self._running
-        if not running.requests or self._in_flight or len(running) > self._max_batched_tokens:
+        count = len(self._running)
+        if not count or self._in_flight or count > self._max_batched_tokens:
             return 0
-        counters = running.counters[:, running.order]
-        computed = counters[COMPUTED]
-        if (counters[TOKENS] - computed != 1).any() or (computed < counters[PROMPT]).any():
-            return 0
-        if len(running) < min(self._max_seqs, self._max_batched_tokens) and self._find_admissible_prefix() is not None:
-            return 0
-        steps = int((counters[END] - counters[TOKENS]).min()) - 1
-        fits, exceeds = 0, steps + 1
-        while exceeds - fits > 1:
-            trial = steps if exceeds > steps else (fits + exceeds) // 2
-            if int(self._missing_blocks(computed + trial, counters[CAPACITY]).sum()) <= self._pool.free_blocks:
-                fits = trial
-            else:
-                exceeds = trial
-        return fits
+        steps = count_decode_steps(self._running, self._pool)
+        has_room = count < min(self._max_seqs, self._max_batched_tokens)
+        return 0 if steps and has_room and self._find_admissible_prefix() is not None else steps
 
     def decode_kv_tokens(self) -> NDArray[np.int64]:
         """[running requests] KV length that the next decode iteration sees, its own token included."""
@@ -231,16 +220,8 @@ class VllmV1Scheduler:
 
         The outcome is that of each step. Requests added since do not count: they join the step after.
         """
-        running = self._running
-        order = running.order
-        computed = running.counters[COMPUTED, order] + steps
-        missing = self._missing_blocks(computed, running.counters[CAPACITY, order])
-        for position in np.flatnonzero(missing).tolist():
-            self._pool.allocate(running.requests[position], int(computed[position]))
-        running.counters[CAPACITY, order] += missing * self._block_tokens
-        running.counters[COMPUTED, order] = computed
-        running.counters[TOKENS, order] += steps
-        return Outcome(produced=running.requests, prefill_done=[], finished=[])
+        advance_decodes(self._running, self._pool, steps)
+        return Outcome(produced=self._running.requests, prefill_done=[], finished=[])
 
     # The two phases of a step.
 
@@ -249,10 +230,10 @@ class VllmV1Scheduler:
         requests, slots, new_tokens = self._continue_running()
         admitted: list[Request] = []
         if len(self._preempted) == preempted_before and (self._waiting or self._remote.arrived):
-            admitted, chunks, capacities = self._admit(self._max_batched_tokens - int(new_tokens.sum()))
+            admitted, chunks = self._admit(self._max_batched_tokens - int(new_tokens.sum()))
             if admitted:
                 ends = [self._end_tokens(request) for request in admitted]
-                slots = np.concatenate((slots, self._running.append(admitted, ends, capacities)))
+                slots = np.concatenate((slots, self._running.append(admitted, chunks, ends)))
                 new_tokens = np.concatenate((new_tokens, np.array(chunks, dtype=np.int64)))
                 requests = requests + admitted
         if not requests:
@@ -271,7 +252,7 @@ class VllmV1Scheduler:
             taken_before = np.cumsum(new_tokens) - new_tokens
             new_tokens = np.clip(self._max_batched_tokens - taken_before, 0, new_tokens)
         kv_tokens = computed + new_tokens
-        missing = self._missing_blocks(kv_tokens, counters[CAPACITY])
+        missing = running.missing_blocks(kv_tokens)
         victims: list[int] = []
         for position in np.flatnonzero(missing + (computed < counters[PROMPT])).tolist():
             if missing[position] > self._pool.free_blocks:
@@ -280,7 +261,7 @@ class VllmV1Scheduler:
                 break
             self._pool.allocate(requests[position], int(kv_tokens[position]))
             self._pool.register(requests[position], min(int(kv_tokens[position]), requests[position].prompt_tokens))
-        running.counters[CAPACITY, order] = counters[CAPACITY] + missing * self._block_tokens
+        running.add_blocks(missing)
         takes_part = new_tokens > 0
         if victims:
             takes_part[victims] = False
@@ -298,7 +279,7 @@ class VllmV1Scheduler:
         return idle[self._running.order]
 
     def _evict_tail(self, missing: int, position: int, is_idle: NDArray[np.bool_], victims: list[int]) -> None:
-        """Release the KV of running requests, tail first and ``position`` at worst, until ``missing`` blocks are free."""
+        """Release the KV of running requests, tail first, ``position`` at worst, until ``missing`` blocks are free."""
         candidates = np.flatnonzero(is_idle[: victims[-1] if victims else None]).tolist()
         while missing > self._pool.free_blocks and candidates and candidates[-1] >= position:
             victims.append(candidates.pop())
@@ -307,7 +288,7 @@ class VllmV1Scheduler:
             self._pool.release(victim)
 
     def _preempt(self, positions: list[int]) -> None:
-        """Send running requests, given tail first, back to the head of the queue with the tokens they have generated."""
+        """Send running requests, given tail first, back to the head of the queue with the tokens generated so far."""
         victims = [self._running.requests[position] for position in positions]
         leaving = np.zeros(len(self._running), dtype=np.bool_)
         leaving[positions] = True
@@ -323,11 +304,10 @@ class VllmV1Scheduler:
         self._waiting.appendleft(victim)
         self._preempted.append(victim)
 
-    def _admit(self, budget: int) -> tuple[list[Request], list[int], list[int]]:
-        """Phase B: (requests, new tokens, tokens that their blocks hold) of those that start to run with this step."""
+    def _admit(self, budget: int) -> tuple[list[Request], list[int]]:
+        """Phase B: (requests, new tokens) of those that start to run with this step; they hold blocks for them."""
         admitted: list[Request] = []
         chunks: list[int] = []
-        capacities: list[int] = []
         while budget > 0 and len(self._running) + len(admitted) < self._max_seqs:
             prefix = self._find_admissible_prefix()
             if prefix is None:
@@ -349,9 +329,8 @@ class VllmV1Scheduler:
             self._pool.register(request, min(past + chunk, request.prompt_tokens))
             admitted.append(request)
             chunks.append(chunk)
-            capacities.append(self._blocks(past + chunk) * self._block_tokens)
             budget -= chunk
-        return admitted, chunks, capacities
+        return admitted, chunks
 
     def _find_admissible_prefix(self) -> CachedPrefix | None:
         """Cached prefix of the next request in line if blocks for its whole sequence are free now, else ``None``."""
@@ -400,12 +379,6 @@ class VllmV1Scheduler:
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)
 
-    def _missing_blocks(self, kv_tokens: NDArray[np.int64], capacity_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[requests] blocks that requests lack for ``kv_tokens``."""
-        missing: NDArray[np.int64] = np.maximum(-((capacity_tokens - kv_tokens) // self._block_tokens), 0)
-        return missing
-
     def _promised_blocks(self) -> int:
         """Blocks that running requests still need for their sequences."""
-        counters = self._running.counters[:, self._running.order]
-        return int(self._missing_blocks(counters[TOKENS], counters[CAPACITY]).sum())
+        return int(self._running.missing_blocks(self._running.counters[TOKENS, self._running.order]).sum())
