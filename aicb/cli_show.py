@@ -1,0 +1,274 @@
+"""Commands that look at a model: its operators with shapes, FLOPs and bytes, and the memory it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from aicb.batch import Batch
+from aicb.catalog import load_model
+from aicb.errors import InputError
+from aicb.gpu import get_gpu
+from aicb.memory import instance_memory, weight_bytes
+from aicb.model import Model, kv_bytes_per_token_per_rank, state_bytes_per_rank
+from aicb.operator_list import iteration_operators
+from aicb.operators import (
+    BatchedGemm,
+    Communication,
+    DecodeAttention,
+    Elementwise,
+    GatedDeltaDecode,
+    GatedDeltaPrefill,
+    Gemm,
+    GroupedGemm,
+    MlaDecode,
+    Operator,
+    PrefillAttention,
+    Work,
+)
+from aicb.parallelism import Partition
+from aicb.precision import Precision
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TABLE_COLUMNS = 120
+"""Width of tables that are not drawn on a terminal."""
+
+
+class RequestPhase(StrEnum):
+    """Which requests a shown batch holds."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Format(StrEnum):
+    """Number formats on the command line."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+
+
+_DTYPES: dict[Format, Literal["bf16", "fp8"]] = {Format.BF16: "bf16", Format.FP8: "fp8"}
+
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Built-in name, or path of a config.json.")]
+Tp = Annotated[int, typer.Option(help="Tensor-parallel size of attention.")]
+Ep = Annotated[int, typer.Option(help="Expert-parallel size: 1, or tp·dp.")]
+Dp = Annotated[int, typer.Option(help="Data-parallel attention ranks.")]
+Pp = Annotated[int, typer.Option(help="Pipeline stages.")]
+RedundantExperts = Annotated[int, typer.Option(help="Expert slots beyond the model's experts.")]
+Weights = Annotated[Format, typer.Option(help="Format of weights; fp8 with 128x128 block scales.")]
+KvFormat = Annotated[Format, typer.Option(help="Format of the KV cache.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds ``show`` and ``memory`` to the command line."""
+    app.command()(show)
+    app.command()(memory)
+
+
+def show(
+    model: ModelName,
+    tp: Tp = 1,
+    ep: Ep = 1,
+    dp: Dp = 1,
+    pp: Pp = 1,
+    stage: Annotated[int, typer.Option(help="Pipeline stage to show.")] = 0,
+    phase: Annotated[RequestPhase, typer.Option(help="One prefill, or a batch of decodes.")] = RequestPhase.DECODE,
+    tokens: Annotated[int, typer.Option(help="Tokens of one rank: of the prompt chunk, or one per decode.")] = 1,
+    kv: Annotated[int | None, typer.Option(help="KV tokens per request, new ones included.")] = None,
+    weights: Weights = Format.BF16,
+    kv_format: KvFormat = Format.BF16,
+    redundant_experts: RedundantExperts = 0,
+    as_json: AsJson = False,
+) -> None:
+    """List the operators of one iteration on one rank, with shapes, FLOPs, bytes and weights.
+
+    --kv defaults to the tokens of a prefill, and to 1024 for decodes. Values are per execution; totals multiply by
+    the number of layers that repeat an operator.
+    """
+    loaded = load_model(model)
+    partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
+    precision = Precision(_DTYPES[weights], _DTYPES[kv_format])
+    batch = _shown_batch(phase, tokens, kv)
+    operators = iteration_operators(loaded, partition, precision, batch, stage=stage)
+    facts = {
+        "model": loaded.name,
+        "parameters": loaded.parameters,
+        "active_parameters": loaded.active_parameters,
+        "max_context_tokens": loaded.max_context_tokens,
+        "partition": asdict(partition),
+        "precision": asdict(precision),
+        "stage": stage,
+        "phase": phase.value,
+        "tokens": tokens,
+        "kv_bytes_per_token": loaded.kv_bytes_per_token(precision.kv),
+        "kv_bytes_per_token_per_rank": kv_bytes_per_token_per_rank(loaded, partition, precision, stage),
+        "state_bytes_per_request_per_rank": state_bytes_per_rank(loaded, partition, precision, stage),
+    }
+    if as_json:
+        listed = [_as_row(operator) for operator in operators]
+        typer.echo(json.dumps({**facts, "operators": listed, "totals": _totals(operators)}, indent=1))
+    else:
+        _print(_operator_table(loaded, operators))
+        typer.echo("  ".join(f"{name} {facts[name]:,}" for name in ("parameters", "active_parameters")))
+        typer.echo("  ".join(f"{name} {value:,}" for name, value in facts.items() if "_bytes" in name))
+
+
+def memory(
+    model: ModelName,
+    gpu: Annotated[str, typer.Option(help="GPU type.")] = "h200",
+    tp: Tp = 1,
+    ep: Ep = 1,
+    dp: Dp = 1,
+    pp: Pp = 1,
+    redundant_experts: RedundantExperts = 0,
+    weights: Weights = Format.BF16,
+    kv_format: KvFormat = Format.BF16,
+    gpu_memory_utilization: Annotated[float, typer.Option(help="Share of HBM the instance may use.")] = 0.9,
+    max_batched_tokens: Annotated[int, typer.Option(help="Tokens of the largest iteration.")] = 8192,
+    max_seqs: Annotated[int, typer.Option(help="Requests of the largest batch.")] = 256,
+    block_tokens: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,
+    cuda_graphs: Annotated[bool, typer.Option(help="Whether CUDA graphs are captured.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Plan the memory of the fullest GPU of an instance: weights, activations, runtime and KV blocks."""
+    loaded = load_model(model)
+    plan = instance_memory(
+        loaded,
+        Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts),
+        Precision(_DTYPES[weights], _DTYPES[kv_format]),
+        get_gpu(gpu),
+        gpu_memory_utilization=gpu_memory_utilization,
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        block_tokens=block_tokens,
+        cuda_graphs=cuda_graphs,
+    )
+    rows = {"model": loaded.name, "gpu": gpu, **asdict(plan), "kv_tokens": plan.num_kv_blocks * block_tokens}
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        _print(_memory_table(rows))
+
+
+def _shown_batch(phase: RequestPhase, tokens: int, kv: int | None) -> Batch:
+    if tokens < 1:
+        raise InputError(f"--tokens: found {tokens}, expected at least 1")
+    if phase is RequestPhase.PREFILL:
+        length = tokens if kv is None else kv
+        if length < tokens:
+            raise InputError(f"--kv: found {kv}, expected at least the {tokens} new tokens")
+        return Batch.prefill([tokens], [length - tokens])
+    length = 1024 if kv is None else kv
+    if length < 2:
+        raise InputError(f"--kv: found {kv}, expected at least 2 for a decode")
+    return Batch.decode([length] * tokens)
+
+
+def describe(work: Work) -> str:
+    """Shape of an operator in few characters."""
+    match work:
+        case Gemm():
+            return f"m {work.m} n {work.n} k {work.k} {work.dtype}"
+        case BatchedGemm():
+            return f"batch {work.batch} m {work.m} n {work.n} k {work.k} bf16"
+        case GroupedGemm():
+            groups = f"{work.active_groups:.1f}/{work.groups} experts"
+            return f"rows {work.rows:g} n {work.n} k {work.k} {work.dtype} {groups} {work.layout}"
+        case PrefillAttention():
+            tokens, keys = int(work.new_tokens.sum()), int(work.kv_tokens.sum())
+            return f"q {tokens} kv {keys} heads {work.heads}/{work.kv_heads} d {work.d_qk}/{work.d_v}"
+        case DecodeAttention():
+            return _decode_shape(work.kv_tokens.size, int(work.kv_tokens.sum()), f"{work.heads}/{work.kv_heads}")
+        case MlaDecode():
+            return _decode_shape(work.kv_tokens.size, int(work.kv_tokens.sum()), f"{work.heads}/1")
+        case GatedDeltaPrefill():
+            return f"q {int(work.new_tokens.sum())} heads {work.value_heads}/{work.key_heads} d {work.head_dim}"
+        case GatedDeltaDecode():
+            return f"batch {work.sequences} heads {work.value_heads}/{work.key_heads} d {work.head_dim}"
+        case Elementwise():
+            return f"[{work.rows}, {work.cols}] {work.kernel}"
+        case Communication():
+            return f"{work.op} {work.size_bytes} B in {work.group}"
+
+
+def _decode_shape(batch: int, keys: int, heads: str) -> str:
+    return f"batch {batch} kv {keys} heads {heads}"
+
+
+def _as_row(operator: Operator) -> dict[str, object]:
+    return {
+        "name": operator.name,
+        "count": operator.count,
+        "phase": operator.phase.value,
+        "kind": type(operator.work).__name__,
+        "shape": describe(operator.work),
+        "flops": operator.flops,
+        "moved_bytes": operator.moved_bytes,
+        "communicated_bytes": _communicated_bytes(operator),
+        "weight_elements": operator.weight_elements,
+        "weight_bytes": weight_bytes(operator),
+    }
+
+
+def _totals(operators: list[Operator]) -> dict[str, float]:
+    return {
+        "flops": sum(op.count * op.flops for op in operators),
+        "moved_bytes": sum(op.count * op.moved_bytes for op in operators),
+        "communicated_bytes": sum(op.count * _communicated_bytes(op) for op in operators),
+        "weight_elements": sum(op.count * op.weight_elements for op in operators),
+        "weight_bytes": sum(op.count * weight_bytes(op) for op in operators),
+    }
+
+
+def _communicated_bytes(operator: Operator) -> int:
+    return operator.work.size_bytes if isinstance(operator.work, Communication) else 0
+
+
+def _operator_table(model: Model, operators: list[Operator]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"{model.name}: operators of one rank in one iteration", title_justify="left")
+    table.add_column("operator", no_wrap=True)
+    table.add_column("count", justify="right")
+    table.add_column("shape", overflow="fold")
+    for name in ("GFLOP", "MB", "weights"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for op in operators:
+        elements = f"{op.weight_elements:,}" if op.weight_elements else ""
+        moved = f"{op.moved_bytes / 1e6:.3f}" if op.moved_bytes else ""
+        cells = (f"{op.flops / 1e9:.3f}" if op.flops else "", moved, elements)
+        table.add_row(op.name, str(op.count), describe(op.work), *cells)
+    table.add_section()
+    totals = _totals(operators)
+    cells = (f"{totals['flops'] / 1e9:,.3f}", f"{totals['moved_bytes'] / 1e6:,.3f}", f"{totals['weight_elements']:,}")
+    sent = totals["communicated_bytes"]
+    table.add_row("total, times count", "", f"communicated {sent:,.0f} B" if sent else "", *cells)
+    return table
+
+
+def _memory_table(rows: dict[str, object]) -> Table:
+    from rich.table import Table
+
+    table = Table("per GPU", "value", title="memory of the fullest rank", title_justify="left")
+    table.columns[1].justify = "right"
+    for name, value in rows.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_COLUMNS)
+    console.print(table)
