@@ -206,7 +206,7 @@ def _gated_delta_net(fields: _Fields) -> GatedDeltaNet:
 def _ffn(fields: _Fields, architecture: str, index: int) -> Ffn:
     match architecture:
         case "MixtralForCausalLM":
-            return _moe(fields, experts="num_local_experts", intermediate="intermediate_size")
+            return _moe(fields, architecture, experts="num_local_experts", intermediate="intermediate_size")
         case "Qwen3MoeForCausalLM" | "Qwen3NextForCausalLM":
             step = fields.integer("decoder_sparse_step", default=1)
             is_dense = index in fields.indices("mlp_only_layers") or (index + 1) % step != 0
@@ -219,24 +219,25 @@ def _ffn(fields: _Fields, architecture: str, index: int) -> Ffn:
             is_dense = True
     if is_dense:
         return DenseFfn(fields.integer("intermediate_size"))
-    return _moe(fields, experts=experts, intermediate="moe_intermediate_size")
+    return _moe(fields, architecture, experts=experts, intermediate="moe_intermediate_size")
 
 
-def _moe(fields: _Fields, *, experts: str, intermediate: str) -> MoeFfn:
-    expert_intermediate = fields.integer(intermediate)
-    is_qwen_next = fields.has("shared_expert_intermediate_size")
-    if is_qwen_next:
-        shared = fields.integer("shared_expert_intermediate_size", at_least=0)
-    else:
-        shared = fields.integer("n_shared_experts", default=0, at_least=0) * expert_intermediate
-    count = fields.integer(experts)
+def _moe(fields: _Fields, architecture: str, *, experts: str, intermediate: str) -> MoeFfn:
+    count, expert_intermediate = fields.integer(experts), fields.integer(intermediate)
     if fields.integer("num_experts_per_tok") > count:
         raise fields.refuse("num_experts_per_tok", f"at most {experts}, {count}")
+    match architecture:
+        case "Qwen3NextForCausalLM":
+            shared = fields.integer("shared_expert_intermediate_size", at_least=0)
+        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM":
+            shared = fields.integer("n_shared_experts", at_least=0) * expert_intermediate
+        case _:
+            shared = 0
     return MoeFfn(
         experts=count,
         experts_per_token=fields.integer("num_experts_per_tok"),
         intermediate=expert_intermediate,
         shared_intermediate=shared,
-        has_shared_gate=is_qwen_next,
-        has_correction_bias=fields.values.get("topk_method") == "noaux_tc",
+        has_shared_gate=architecture == "Qwen3NextForCausalLM" and shared > 0,
+        has_correction_bias=architecture == "DeepseekV3ForCausalLM",
     )
