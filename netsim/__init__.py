@@ -1,1 +1,43 @@
 """Network simulation: topology + flow graph -> completion times."""
+
+from netsim.backend import (
+    BACKENDS,
+    Completion,
+    FlowTimes,
+    GraphHandle,
+    LinkStats,
+    NetworkBackend,
+    SharesCapacity,
+    create_backend,
+)
+from netsim.errors import BackendError, BackendUnavailable, InputError
+from netsim.flow import FlowGraph, FlowGraphError
+from netsim.topologies import from_simai, from_yaml, rail_optimized, single_switch, to_simai, to_yaml
+from netsim.topology import LinkKind, NodeKind, Topology
+from netsim.topology_file import read_topology
+
+__all__ = [
+    "BACKENDS",
+    "BackendError",
+    "BackendUnavailable",
+    "Completion",
+    "FlowGraph",
+    "FlowGraphError",
+    "FlowTimes",
+    "GraphHandle",
+    "InputError",
+    "LinkKind",
+    "LinkStats",
+    "NetworkBackend",
+    "NodeKind",
+    "SharesCapacity",
+    "Topology",
+    "create_backend",
+    "from_simai",
+    "from_yaml",
+    "rail_optimized",
+    "read_topology",
+    "single_switch",
+    "to_simai",
+    "to_yaml",
+]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from netsim.errors import BackendError, BackendUnavailable
 from netsim.flow import FlowGraph
+from netsim.topology import Topology
+
+BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
+"""Names that `create_backend` knows; not every build contains all of them."""
 
 GraphHandle = NewType("GraphHandle", int)
 
@@ -90,3 +95,25 @@ class SharesCapacity(Protocol):
     def link_rates_bps(self) -> NDArray[np.float64]:
         """[links] rate of simulated flows at this instant, background not included."""
         ...
+
+
+def create_backend(name: str, topology: Topology) -> NetworkBackend:
+    """A new backend of the given name over the topology.
+
+    Raises:
+        BackendUnavailable: this build does not contain the backend.
+        BackendError: no backend has that name.
+    """
+    match name:
+        case "analytical":
+            from netsim.analytical import AnalyticalBackend
+
+            return AnalyticalBackend(topology)
+        case "fluid":
+            from netsim.fluid import FluidBackend
+
+            return FluidBackend(topology)
+        case "packet" | "ns3" | "rdma":
+            raise BackendUnavailable(f"backend {name}: not contained in this build, which has analytical and fluid")
+        case _:
+            raise BackendError(f"backend: found {name!r}, expected one of {', '.join(BACKENDS)}")

@@ -100,5 +100,7 @@ def _amount(value: str | int, units: Mapping[str, int]) -> Fraction | None:
 
 def _format(amount: int, units: Mapping[str, int]) -> str:
     """In the largest unit that leaves a whole number."""
-    factor, unit = max((factor, unit) for unit, factor in units.items() if amount % factor == 0 and (amount or factor == 1))
+    factor, unit = max(
+        (factor, unit) for unit, factor in units.items() if amount % factor == 0 and (amount or factor == 1)
+    )
     return f"{amount // factor}{unit}"

@@ -1,0 +1,20 @@
+"""Backend `analytical`: alpha-beta per flow, without contention."""
+
+from __future__ import annotations
+
+from netsim import _core
+from netsim.executor import FlowBackend
+from netsim.topology import Topology
+
+__all__ = ["AnalyticalBackend"]
+
+
+class AnalyticalBackend(FlowBackend):
+    """Every flow takes its path's latency plus its bytes over the smallest capacity of its path.
+
+    Assumes an otherwise empty network for every flow: flows on one link do not slow each other, so a link may carry
+    more than its capacity. A lower bound of what `fluid` gives, for first estimates.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology, _core.Sharing.UNCONTENDED)

@@ -1,0 +1,90 @@
+"""The part that all flow-level backends share: the C++ executor behind the `NetworkBackend` contract."""
+
+from __future__ import annotations
+
+import operator
+
+from netsim import _core
+from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
+from netsim.errors import BackendError
+from netsim.flow import FlowGraph
+from netsim.routing import core_network
+from netsim.topology import Topology
+
+
+class FlowBackend:
+    """A `netsim.backend.NetworkBackend` that moves flows as fluids at rates given by a sharing rule.
+
+    A flow ends when its last byte has drained and travelled the propagation latency of its path; between equal nodes
+    it takes no time. While it drains, it occupies all links of its path at once: there is no store-and-forward delay,
+    no header, no queue. Drained amounts are exact integers; an end is the first whole picosecond by which all bytes
+    are through. An instance serves one thread at a time; instances are independent.
+    """
+
+    def __init__(self, topology: Topology, sharing: _core.Sharing) -> None:
+        self._open: _core.FlowSimulation | None = _core.FlowSimulation(core_network(topology), sharing)
+
+    @property
+    def now_ps(self) -> int:
+        return self._simulation.now_ps
+
+    def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
+        """See `NetworkBackend.submit`.
+
+        Raises:
+            FlowGraphError: the graph has a cycle.
+            BackendError: a start in the past, an unknown node, or two nodes without a path; nothing is submitted then.
+        """
+        handle = self._simulation.submit(
+            graph.src,
+            graph.dst,
+            graph.size_bytes,
+            graph.ready_ps,
+            graph.delay_ps,
+            graph.dep_offsets,
+            graph.deps,
+            graph.flow_label,
+            graph.notify,
+            _time(at_ps, "submit at_ps"),
+        )
+        return GraphHandle(handle)
+
+    def advance(self, until_ps: int) -> list[Completion]:
+        completions = self._simulation.advance(_time(until_ps, "advance until_ps"))
+        return [
+            Completion(GraphHandle(handle), None if flow == _core.WHOLE_GRAPH else flow, at_ps)
+            for handle, flow, at_ps in completions
+        ]
+
+    def next_event_ps(self) -> int | None:
+        """See `NetworkBackend.next_event_ps`; also ``None`` where background traffic leaves all flows no capacity."""
+        return self._simulation.next_event_ps()
+
+    def cancel(self, handle: GraphHandle) -> None:
+        self._simulation.cancel(handle)
+
+    def flow_times(self, handle: GraphHandle) -> FlowTimes:
+        return FlowTimes(*self._simulation.flow_times(handle))
+
+    def forget(self, handle: GraphHandle) -> None:
+        self._simulation.forget(handle)
+
+    def link_stats(self) -> LinkStats:
+        return LinkStats(*self._simulation.link_totals())
+
+    def close(self) -> None:
+        """Frees the simulation; closing twice does nothing."""
+        self._open = None
+
+    @property
+    def _simulation(self) -> _core.FlowSimulation:
+        if self._open is None:
+            raise BackendError("backend: used after close, expected an open one")
+        return self._open
+
+
+def _time(value: int, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise BackendError(f"{name}: found {value!r}, expected an integer of picoseconds") from None

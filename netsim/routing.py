@@ -1,0 +1,49 @@
+"""Which links a flow takes: shortest paths with static ECMP.
+
+Paths are shortest in hops; GPUs do not forward. Where several next hops are equally near, NVSwitches are preferred,
+and among what remains the node takes the one that murmur3-32 of (source address, destination address, ports), seeded
+with its own number, selects modulo their count. Addresses and ports are those of the ns-3 models of HPCC and SimAI:
+node ``i`` is ``11.(i div 256).(i mod 256).1``, queue pair ``flow_label`` of a pair goes from port
+``10000 + flow_label`` to port 100 (the upper 16 bits of the label enter the latter).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim import _core
+from netsim.topology import Topology
+
+
+def core_network(topology: Topology) -> _core.Network:
+    """The topology as the C++ core takes it."""
+    return _core.Network(
+        topology.node_kind, topology.link_src, topology.link_dst, topology.capacity_bps, topology.latency_ps
+    )
+
+
+class Router:
+    """Paths through a topology; distance tables and paths are built when first asked for and kept."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._routing = _core.Routing(core_network(topology))
+
+    def route(self, src: int, dst: int, flow_label: int = 0) -> NDArray[np.int64]:
+        """[hops] link ids from ``src`` to ``dst``, empty where they are the same.
+
+        Raises:
+            BackendError: unknown node, or no path.
+        """
+        return self._path(src, dst, flow_label).links.astype(np.int64)
+
+    def path_latency_ps(self, src: int, dst: int, flow_label: int = 0) -> int:
+        """Sum of the latencies along `route`. Raises as `route` does."""
+        return self._path(src, dst, flow_label).latency_ps
+
+    def bottleneck_bps(self, src: int, dst: int, flow_label: int = 0) -> int:
+        """Smallest capacity along `route`; 2⁶³ − 1 for the empty path. Raises as `route` does."""
+        return self._path(src, dst, flow_label).bottleneck_bps
+
+    def _path(self, src: int, dst: int, flow_label: int) -> _core.Path:
+        return self._routing.path(src, dst, flow_label)

@@ -1,0 +1,187 @@
+"""The network as data: nodes and directed links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim.errors import InputError
+
+if TYPE_CHECKING:
+    import networkx
+
+MAX_CAPACITY_BPS = 10**15
+"""1 Pbit/s; beyond it, rates would not fit the integers of the core."""
+
+
+class NodeKind(IntEnum):
+    """What a node is. Only GPUs never forward; the codes are shared with the core."""
+
+    GPU = 0
+    NVSWITCH = 1
+    LEAF = 2
+    SPINE = 3
+    SWITCH = 4
+
+
+class LinkKind(IntEnum):
+    """What a link is made of: inside a node, from a GPU to the fabric, or between switches."""
+
+    NVLINK = 0
+    NIC = 1
+    FABRIC = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexLink:
+    """A cable: the same capacity and latency in both directions."""
+
+    a: int
+    b: int
+    capacity_bps: int
+    latency_ps: int
+    kind: LinkKind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topology:
+    """Nodes and directed links; immutable.
+
+    GPUs are the nodes 0 … ``gpus - 1`` in rank order, ``gpus_per_node`` of them to a server ("node" in the sense of
+    `node_of`). Links are directed; a cable is two of them.
+
+    Raises:
+        InputError: where an array has the wrong length, a link names an unknown node, a capacity is not in
+            1 … 10¹⁵ bit/s, a latency is negative, or GPUs do not come first or do not fill whole servers.
+    """
+
+    node_kind: NDArray[np.int8]
+    """[nodes] `NodeKind`"""
+    node_name: tuple[str, ...]
+    """[nodes] unique"""
+    link_src: NDArray[np.int32]
+    """[links]"""
+    link_dst: NDArray[np.int32]
+    """[links]"""
+    capacity_bps: NDArray[np.int64]
+    """[links] of this direction"""
+    latency_ps: NDArray[np.int64]
+    """[links] propagation and forwarding"""
+    link_kind: NDArray[np.int8]
+    """[links] `LinkKind`"""
+    gpus_per_node: int
+
+    def __post_init__(self) -> None:
+        self._check_nodes()
+        self._check_links()
+        for name in ("node_kind", "link_src", "link_dst", "capacity_bps", "latency_ps", "link_kind"):
+            getattr(self, name).flags.writeable = False
+
+    def _check_nodes(self) -> None:
+        is_gpu = self.node_kind == NodeKind.GPU
+        gpus = int(is_gpu.sum())
+        if len(self.node_name) != len(self.node_kind) or len(set(self.node_name)) != len(self.node_name):
+            raise InputError(f"Topology.node_name: expected {len(self.node_kind)} unique names, one per node")
+        if not is_gpu[:gpus].all():
+            raise InputError("Topology.node_kind: found a GPU after another kind of node, expected GPUs first")
+        if self.gpus_per_node < 1 or gpus % self.gpus_per_node:
+            raise InputError(
+                f"Topology.gpus_per_node: found {self.gpus_per_node} with {gpus} GPUs, expected a positive divisor"
+            )
+
+    def _check_links(self) -> None:
+        links = len(self.link_src)
+        for name in ("link_dst", "capacity_bps", "latency_ps", "link_kind"):
+            if len(getattr(self, name)) != links:
+                raise InputError(f"Topology.{name}: found {len(getattr(self, name))} entries, expected {links}")
+        if not links:
+            return
+        ends = np.concatenate((self.link_src, self.link_dst))
+        if ends.min() < 0 or ends.max() >= self.nodes:
+            raise InputError(f"Topology links: found an unknown node, expected 0…{self.nodes - 1}")
+        if self.capacity_bps.min() < 1 or self.capacity_bps.max() > MAX_CAPACITY_BPS:
+            raise InputError("Topology.capacity_bps: expected 1 bit/s to 1 Pbit/s")
+        if self.latency_ps.min() < 0:
+            raise InputError(f"Topology.latency_ps: found {self.latency_ps.min()}, expected no negative value")
+
+    @classmethod
+    def from_cables(
+        cls, nodes: Sequence[tuple[NodeKind, str]], cables: Sequence[DuplexLink], *, gpus_per_node: int
+    ) -> Topology:
+        """From (kind, name) of each node and the cables; cable ``k`` gives links ``2k`` (a to b) and ``2k + 1``."""
+        ends = np.array([(c.a, c.b) for c in cables], dtype=np.int32).reshape(-1, 2)
+        return cls(
+            node_kind=np.array([kind for kind, _ in nodes], dtype=np.int8),
+            node_name=tuple(name for _, name in nodes),
+            link_src=ends.ravel(),
+            link_dst=ends[:, ::-1].ravel(),
+            capacity_bps=np.repeat(np.array([c.capacity_bps for c in cables], dtype=np.int64), 2),
+            latency_ps=np.repeat(np.array([c.latency_ps for c in cables], dtype=np.int64), 2),
+            link_kind=np.repeat(np.array([c.kind for c in cables], dtype=np.int8), 2),
+            gpus_per_node=gpus_per_node,
+        )
+
+    def cables(self) -> tuple[DuplexLink, ...] | None:
+        """The inverse of `from_cables`; ``None`` where links do not come in such pairs."""
+        paired = len(self.link_src) % 2 == 0 and bool(
+            np.array_equal(self.link_src[0::2], self.link_dst[1::2])
+            and np.array_equal(self.link_dst[0::2], self.link_src[1::2])
+            and all(np.array_equal(x[0::2], x[1::2]) for x in (self.capacity_bps, self.latency_ps, self.link_kind))
+        )
+        return self.directed_links()[0::2] if paired else None
+
+    def directed_links(self) -> tuple[DuplexLink, ...]:
+        """Every link by itself, from ``a`` to ``b``."""
+        columns = (self.link_src, self.link_dst, self.capacity_bps, self.latency_ps)
+        rows = zip(*(column.tolist() for column in columns), map(LinkKind, self.link_kind.tolist()), strict=True)
+        return tuple(DuplexLink(*row) for row in rows)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of the graph: GPUs and switches."""
+        return len(self.node_kind)
+
+    @property
+    def links(self) -> int:
+        """Number of directed links."""
+        return len(self.link_src)
+
+    @property
+    def gpus(self) -> int:
+        return int((self.node_kind == NodeKind.GPU).sum())
+
+    def node_of(self, gpu: int) -> int:
+        """Server that holds the GPU."""
+        return self._checked(gpu) // self.gpus_per_node
+
+    def rail_of(self, gpu: int) -> int:
+        """Index of the GPU in its server, which is its rail in a rail-optimised fabric."""
+        return self._checked(gpu) % self.gpus_per_node
+
+    def _checked(self, gpu: int) -> int:
+        if not 0 <= gpu < self.gpus:
+            raise InputError(f"gpu: found {gpu}, expected 0…{self.gpus - 1}")
+        return gpu
+
+    def to_networkx(self) -> networkx.MultiDiGraph[int]:
+        """Nodes carry ``name`` and ``kind``; edges are keyed by link id and carry the link's properties."""
+        import networkx
+
+        graph: networkx.MultiDiGraph[int] = networkx.MultiDiGraph(gpus_per_node=self.gpus_per_node)
+        for node, kind in enumerate(self.node_kind.tolist()):
+            graph.add_node(node, name=self.node_name[node], kind=NodeKind(kind).name.lower())
+        for link, row in enumerate(self.directed_links()):
+            graph.add_edge(
+                row.a,
+                row.b,
+                key=link,
+                capacity_bps=row.capacity_bps,
+                latency_ps=row.latency_ps,
+                kind=row.kind.name.lower(),
+            )
+        return graph

@@ -1,0 +1,28 @@
+"""Topology files: which of the text formats a file is in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from netsim.errors import InputError
+from netsim.topologies.simai_text import from_simai
+from netsim.topologies.yaml_text import from_yaml
+from netsim.topology import Topology
+
+_SIMAI_HEADER = re.compile(r"\s*\d+(?:[ \t]+\d+){4}[ \t]+\S+[ \t]*(?:\r?\n|$)")
+
+
+def read_topology(path: Path) -> Topology:
+    """Reads a topology from YAML or from SimAI's text, told apart by the first line.
+
+    Raises:
+        InputError: naming the file, the line or field, what was found and what was expected.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: found no such file, expected a topology") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: expected a readable text file, found: {error}") from error
+    return from_simai(text, str(path)) if _SIMAI_HEADER.match(text) else from_yaml(text, str(path))
