@@ -1,1 +1,27 @@
 """Collective communication: collective on a communicator -> flow graph, or a time."""
+
+from simccl.collective import Algorithm, Collective, Protocol
+from simccl.communicator import Communicator
+from simccl.errors import InputError, PlanError, UnsupportedTopology
+from simccl.plan import Operation, Plan, PlannedFlows
+from simccl.planner import all_to_all_v, plan_collective
+from simccl.timing import CollectiveTime, TimeTable, collective_time, time_table
+
+__all__ = [
+    "Algorithm",
+    "Collective",
+    "CollectiveTime",
+    "Communicator",
+    "InputError",
+    "Operation",
+    "Plan",
+    "PlanError",
+    "PlannedFlows",
+    "Protocol",
+    "TimeTable",
+    "UnsupportedTopology",
+    "all_to_all_v",
+    "collective_time",
+    "plan_collective",
+    "time_table",
+]

@@ -1,0 +1,1 @@
+"""Algorithms: each turns a collective on a communicator into planned flows."""

@@ -1,0 +1,84 @@
+"""The words of this package: collectives, algorithms, protocols, and what a protocol puts on the wire."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simccl.errors import InputError
+
+
+class Collective(StrEnum):
+    """A collective operation. Sizes follow nccl-tests 2.19: see each member."""
+
+    ALL_REDUCE = "all_reduce"
+    """Size: the buffer that every rank contributes and receives."""
+    ALL_GATHER = "all_gather"
+    """Size: the full gathered buffer; each rank contributes about size/ranks."""
+    REDUCE_SCATTER = "reduce_scatter"
+    """Size: the full buffer that every rank contributes; each rank keeps about size/ranks."""
+    ALL_TO_ALL = "all_to_all"
+    """Size: what one rank sends in total, its own part included."""
+    SEND_RECV = "send_recv"
+    """Size: what each rank sends to the next rank (the last one to the first), as ``sendrecv_perf`` does."""
+
+    @classmethod
+    def parse(cls, name: str) -> Collective:
+        try:
+            return cls(name)
+        except ValueError:
+            raise InputError(f"op: found {name!r}, expected one of {', '.join(cls)}") from None
+
+    @property
+    def has_ring(self) -> bool:
+        """True where NCCL runs a ring and has a cost model for it; the others are grouped point-to-point."""
+        return self in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+class Algorithm(StrEnum):
+    RING = "ring"
+    PAIRWISE = "pairwise"
+    """Grouped sends and receives in NCCL's rounds."""
+    NONE = "none"
+    """Nothing crosses a link: one rank, or zero bytes."""
+
+
+class Protocol(StrEnum):
+    """NCCL's transport protocols; a line carries data and flags."""
+
+    LL = "ll"
+    LL128 = "ll128"
+    SIMPLE = "simple"
+
+    @classmethod
+    def parse(cls, name: str) -> Protocol:
+        try:
+            return cls(name)
+        except ValueError:
+            raise InputError(f"protocol: found {name!r}, expected one of {', '.join(cls)}") from None
+
+
+PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
+"""The order in which NCCL enumerates them; cost arrays use it."""
+
+# NCCL 2.30.7, device primitives: LL stores 8 data and 8 flag bytes per 16-byte line, LL128 120 data bytes per
+# 128-byte line. The last line is padded.
+_LINE_BYTES = {Protocol.LL: (8, 16), Protocol.LL128: (120, 128)}
+
+
+def wire_bytes(payload_bytes: NDArray[np.int64], protocol: Protocol) -> NDArray[np.int64]:
+    """[flows] bytes on the link for so many user bytes: LL doubles them, LL128 adds 1/15, Simple nothing."""
+    if protocol is Protocol.SIMPLE:
+        return payload_bytes.copy()
+    data_bytes, line_bytes = _LINE_BYTES[protocol]
+    return -(-payload_bytes // data_bytes) * line_bytes
+
+
+def shares(total: int, parts: int) -> NDArray[np.int64]:
+    """[parts + 1] offsets that cut ``total`` bytes into contiguous parts that differ by at most one byte.
+
+    No byte is lost for any size; with fewer bytes than parts the surplus parts are empty.
+    """
+    return -(-np.arange(parts + 1, dtype=np.int64) * total // parts)

@@ -1,0 +1,13 @@
+"""Errors of bad input and of broken plans."""
+
+
+class InputError(ValueError):
+    """Invalid input: the message names file, field, what was found and what was expected, in one line."""
+
+
+class UnsupportedTopology(InputError):
+    """The cost model has no values for this GPU or arrangement of ranks; the message names what it knows."""
+
+
+class PlanError(AssertionError):
+    """A plan is not a correct execution of its collective: data is missing, counted twice or unordered."""

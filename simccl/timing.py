@@ -1,0 +1,183 @@
+"""Closed-form times of collectives on an idle system: for one, and for tables of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
+from simccl.communicator import Communicator
+from simccl.errors import InputError
+from simccl.hardware import gpu_named
+from simccl.point_to_point import channels_used, message_times_us
+from simccl.tuning import Arrangement, RingCosts, ring_costs
+
+_PS_PER_US = 1_000_000
+_PS_PER_S = 1_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """What the cost model says of one collective."""
+
+    time_ps: int
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int
+    latency_ps: int
+    """The part that does not grow with the bytes."""
+    algbw_bytes_per_s: float
+    """Size over time, as nccl-tests reports it; 0 where nothing is moved."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeTable:
+    """Columns of times, one entry per collective, in the order asked for."""
+
+    time_us: NDArray[np.float64]
+    latency_us: NDArray[np.float64]
+    algorithm: NDArray[np.str_]
+    protocol: NDArray[np.str_]
+    channels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RingChoice:
+    """The protocol NCCL picks among the rings, and the costs behind it."""
+
+    protocol: Protocol
+    channels: int
+    costs: RingCosts
+
+
+def choose_ring(op: Collective, size_bytes: int, at: Arrangement, wanted: Protocol | None) -> RingChoice:
+    """The fastest enabled protocol of the cost model, or the wanted one.
+
+    Raises:
+        InputError: where NCCL disables the wanted protocol on this arrangement.
+    """
+    costs = ring_costs(op, at)
+    sizes = np.array([size_bytes], dtype=np.int64)
+    best = int(np.argmin(costs.times_us(sizes)[:, 0]))
+    if wanted is not None:
+        best = PROTOCOLS.index(wanted)
+        if not costs.is_enabled[best]:
+            raise InputError(f"protocol: found {wanted}, which NCCL disables between {at.gpu.name} nodes")
+    return RingChoice(PROTOCOLS[best], int(costs.channels(sizes, np.array([best]))[0]), costs)
+
+
+def collective_time(op: str, size_bytes: int, communicator: Communicator) -> CollectiveTime:
+    """Time of one collective on an idle system, from the cost model alone; sizes as in nccl-tests.
+
+    Raises:
+        InputError: an unknown op or a negative size.
+    """
+    collective = Collective.parse(op)
+    if size_bytes < 0:
+        raise InputError(f"bytes: found {size_bytes}, expected at least 0")
+    table = _empty_table(1)
+    _fill(table, np.array([0]), collective, np.array([size_bytes], dtype=np.int64), communicator.arrangement())
+    time_ps = round(float(table.time_us[0]) * _PS_PER_US)
+    return CollectiveTime(
+        time_ps=time_ps,
+        algorithm=Algorithm(table.algorithm[0]),
+        protocol=Protocol(table.protocol[0]),
+        channels=int(table.channels[0]),
+        latency_ps=round(float(table.latency_us[0]) * _PS_PER_US),
+        algbw_bytes_per_s=size_bytes * _PS_PER_S / time_ps if time_ps else 0.0,
+    )
+
+
+def time_table(
+    ops: Sequence[str] | NDArray[np.str_],
+    size_bytes: Sequence[int] | NDArray[np.integer],
+    ranks: Sequence[int] | NDArray[np.integer],
+    nodes: Sequence[int] | NDArray[np.integer],
+    gpus: Sequence[str] | NDArray[np.str_] | str,
+) -> TimeTable:
+    """Times of many collectives on idle systems: equal nodes of the GPU type, one common NIC per GPU (`GPUS`).
+
+    All arguments have one entry per collective; ``gpus`` may be one name for all.
+
+    Raises:
+        InputError: naming the row (from 0) and the field.
+    """
+    sizes, rank_counts, node_counts = (np.asarray(values, dtype=np.int64) for values in (size_bytes, ranks, nodes))
+    names = np.full(len(sizes), gpus) if isinstance(gpus, str) else np.asarray(gpus, dtype=np.str_)
+    op_names = np.asarray(ops, dtype=np.str_)
+    for field, column in (("op", op_names), ("ranks", rank_counts), ("nodes", node_counts), ("gpu", names)):
+        if len(column) != len(sizes):
+            raise InputError(f"{field}: found {len(column)} entries, expected {len(sizes)} (as bytes)")
+    _check_rows(sizes, rank_counts, node_counts)
+    table = _empty_table(len(sizes))
+    for rows in _equal_rows(op_names, names, rank_counts, node_counts):
+        row = int(rows[0])
+        try:
+            op, gpu = Collective.parse(str(op_names[row])), gpu_named(str(names[row]))
+        except InputError as error:
+            raise type(error)(f"row {row}: {error}") from None
+        n, k = int(rank_counts[row]), int(node_counts[row])
+        _fill(table, rows, op, sizes[rows], Arrangement(gpu, n, k, n // k, gpu.nic_gbytes_per_s))
+    return table
+
+
+def _check_rows(sizes: NDArray[np.int64], ranks: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:
+    checks = (
+        ("bytes", sizes, sizes >= 0, "at least 0"),
+        ("ranks", ranks, ranks >= 1, "at least 1"),
+        ("nodes", nodes, (nodes >= 1) & (ranks % np.maximum(nodes, 1) == 0), "a positive divisor of the ranks"),
+    )
+    for field, values, is_good, expected in checks:
+        if not is_good.all():
+            row = int(np.argmin(is_good))
+            raise InputError(f"row {row}: {field}: found {values[row]}, expected {expected}")
+
+
+def _equal_rows(
+    ops: NDArray[np.str_], gpus: NDArray[np.str_], ranks: NDArray[np.int64], nodes: NDArray[np.int64]
+) -> list[NDArray[np.intp]]:
+    """Rows that differ in size only, by first row."""
+    key = np.zeros(len(ops), dtype=np.int64)
+    for column in (ops, gpus, ranks, nodes):
+        values, codes = np.unique(column, return_inverse=True)
+        key = np.unique(key * len(values) + codes, return_inverse=True)[1].astype(np.int64)
+    order = np.argsort(key, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
+    return sorted(groups, key=lambda rows: int(rows[0]))
+
+
+def _empty_table(rows: int) -> TimeTable:
+    return TimeTable(
+        time_us=np.zeros(rows),
+        latency_us=np.zeros(rows),
+        algorithm=np.full(rows, str(Algorithm.NONE), dtype="U8"),
+        protocol=np.full(rows, str(Protocol.SIMPLE), dtype="U6"),
+        channels=np.zeros(rows, dtype=np.int64),
+    )
+
+
+def _fill(
+    table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArray[np.int64], at: Arrangement
+) -> None:
+    """Writes the rows of one op on one arrangement; zero bytes and single ranks stay at zero."""
+    moves = (sizes > 0) & (at.ranks > 1)
+    rows, sizes = rows[moves], sizes[moves]
+    if not len(rows):
+        return
+    if op.has_ring:
+        costs = ring_costs(op, at)
+        times = costs.times_us(sizes)
+        best = np.argmin(times, axis=0)
+        pick = (best, np.arange(len(sizes)))
+        table.time_us[rows], table.latency_us[rows] = times[pick], costs.latencies_us(sizes)[pick]
+        table.algorithm[rows] = str(Algorithm.RING)
+        table.protocol[rows] = np.array([str(p) for p in PROTOCOLS])[best]
+        table.channels[rows] = costs.channels(sizes, best)
+    else:
+        table.time_us[rows], table.latency_us[rows], is_ll = message_times_us(op, sizes, at)
+        table.algorithm[rows] = str(Algorithm.PAIRWISE)
+        table.protocol[rows] = np.where(is_ll, str(Protocol.LL), str(Protocol.SIMPLE))
+        table.channels[rows] = channels_used(op, sizes, at)
