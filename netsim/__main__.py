@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +52,7 @@ def run(
     from netsim.backend import create_backend
     from netsim.flow_file import format_results, read_flows
     from netsim.topology_file import read_topology
+    from netsim.units import LAST_INSTANT_PS
 
     network = read_topology(topology)
     named = read_flows(flows, network.nodes)
@@ -59,8 +61,8 @@ def run(
         handle = simulation.submit(named.graph, 0)
     except BackendError as error:
         raise InputError(f"{flows}: {error}") from error
-    while (next_ps := simulation.next_event_ps()) is not None:
-        simulation.advance(next_ps)
+    while simulation.next_event_ps() is not None:
+        simulation.advance(LAST_INSTANT_PS)
     times = simulation.flow_times(handle)
     write_text_atomically(output, format_results(named, times))
     summary = {
@@ -144,7 +146,7 @@ def _fields(arguments: list[str]) -> dict[str, str]:
     return fields
 
 
-def _print_summary(summary: dict[str, object], as_json: bool) -> None:
+def _print_summary(summary: Mapping[str, object], as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary))
         return

@@ -132,7 +132,8 @@ def build(spec: TopologySpec, gpus_needed: int | None = None) -> Topology:
             topology = single_switch(nodes, spec.gpus_per_node, rates=spec.rates)
         case FileSpec():
             topology = read_topology(spec.file)
-            _check_gpus(topology.gpus, gpus_needed, str(spec.file))
+            if topology.gpus < (gpus_needed or 0):
+                raise InputError(f"{spec.file} gpus: found {topology.gpus}, expected at least {gpus_needed}")
     return topology
 
 
@@ -141,13 +142,10 @@ def _nodes(spec: _GpuSpec, gpus_per_node: int, gpus_needed: int | None) -> int:
         if gpus_needed is None:
             raise InputError("topology nodes: found none, expected a number of servers")
         return max(1, -(-gpus_needed // gpus_per_node))
-    _check_gpus(spec.nodes * gpus_per_node, gpus_needed, f"topology nodes: found {spec.nodes},")
+    gpus = spec.nodes * gpus_per_node
+    if gpus < (gpus_needed or 0):
+        raise InputError(f"topology nodes: found {spec.nodes} with {gpus} GPUs, expected at least {gpus_needed} GPUs")
     return spec.nodes
-
-
-def _check_gpus(gpus: int, gpus_needed: int | None, where: str) -> None:
-    if gpus_needed is not None and gpus < gpus_needed:
-        raise InputError(f"{where} which gives {gpus} GPUs, expected at least {gpus_needed}")
 
 
 def _first_line(error: ValidationError, document: Mapping[str, object], source: str) -> str:

@@ -1,4 +1,4 @@
-"""Topology files: which of the text formats a file is in."""
+"""Topology files: which of the formats a file is in."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from netsim.errors import InputError
 from netsim.topologies.simai_text import from_simai
-from netsim.topologies.yaml_text import from_yaml
+from netsim.topologies.yaml_text import from_document, load_yaml
 from netsim.topology import Topology
 
 _SIMAI_HEADER = re.compile(r"\s*\d+(?:[ \t]+\d+){4}[ \t]+\S+[ \t]*(?:\r?\n|$)")
 
 
 def read_topology(path: Path) -> Topology:
-    """Reads a topology from YAML or from SimAI's text, told apart by the first line.
+    """Reads SimAI's text, or YAML that lists nodes and links or, with a ``kind``, is a spec of `netsim.config`.
 
     Raises:
         InputError: naming the file, the line or field, what was found and what was expected.
@@ -25,4 +25,11 @@ def read_topology(path: Path) -> Topology:
         raise InputError(f"{path}: found no such file, expected a topology") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a readable text file, found: {error}") from error
-    return from_simai(text, str(path)) if _SIMAI_HEADER.match(text) else from_yaml(text, str(path))
+    if _SIMAI_HEADER.match(text):
+        return from_simai(text, str(path))
+    document = load_yaml(text, str(path))
+    if "kind" not in document:
+        return from_document(document, str(path))
+    from netsim.config import build, parse_spec  # pydantic is only needed for specs
+
+    return build(parse_spec(document, str(path)))

@@ -17,6 +17,8 @@ PS_PER_NS: Final = 1_000
 PS_PER_US: Final = 1_000_000
 PS_PER_MS: Final = 1_000_000_000
 PS_PER_S: Final = 1_000_000_000_000
+LAST_INSTANT_PS: Final = 2**63 - 2
+"""Clocks are signed 64-bit integers, and 2⁶³ − 1 means never; about 106 days."""
 BITS_PER_BYTE: Final = 8
 
 _DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
