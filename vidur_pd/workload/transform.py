@@ -14,19 +14,16 @@ from vidur_pd.workload.arrivals import MAX_SPAN_S, PS_PER_S, to_ps
 from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes, Workload
 
 
+def picked(workload: Workload, indices: NDArray[np.intp]) -> Workload:
+    """The requests at these rising indices."""
+    return _reordered(workload, indices, workload.arrived_ps[indices])
+
+
 def jittered(workload: Workload, jitter_s: float, random: np.random.Generator) -> Workload:
     """Delays each arrival by a uniform time in [0, ``jitter_s``) and restores the order of arrival."""
     delayed = workload.arrived_ps + to_ps(random.random(len(workload)) * jitter_s)
     order = np.argsort(delayed, kind="stable")
-    moved = replace(
-        workload,
-        request_ids=tuple(workload.request_ids[i] for i in order.tolist()),
-        arrived_ps=delayed[order],
-        prefill_tokens=workload.prefill_tokens[order],
-        decode_tokens=workload.decode_tokens[order],
-        block_hashes=None if workload.block_hashes is None else _gather(workload.block_hashes, order),
-    )
-    return _noted(moved, f"jitter {jitter_s:g} s")
+    return _noted(_reordered(workload, order, delayed[order]), f"jitter {jitter_s:g} s")
 
 
 def time_scaled(workload: Workload, factor: float) -> Workload:
@@ -108,6 +105,18 @@ def merged(parts: Mapping[str, Workload]) -> Workload:
         source="; ".join(f"{name}: {part.source}" for name, part in parts.items()),
         trimmed_requests=sum(part.trimmed_requests for part in workloads),
         skipped_rows=sum(part.skipped_rows for part in workloads),
+    )
+
+
+def _reordered(workload: Workload, order: NDArray[np.intp], arrived_ps: NDArray[np.int64]) -> Workload:
+    """The requests at ``order``, arriving at ``arrived_ps``."""
+    return replace(
+        workload,
+        request_ids=tuple(workload.request_ids[i] for i in order.tolist()),
+        arrived_ps=arrived_ps,
+        prefill_tokens=workload.prefill_tokens[order],
+        decode_tokens=workload.decode_tokens[order],
+        block_hashes=None if workload.block_hashes is None else _gather(workload.block_hashes, order),
     )
 
 
