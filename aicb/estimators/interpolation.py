@@ -1,0 +1,173 @@
+"""The default estimator: measured kernel times, interpolated where the shape lies between them.
+
+Each kind of work has its own small model in a module of this package; this one joins them and holds every estimate
+to the roofline of the device. Measured points are returned as measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.estimators.decode_attention import (
+    MLA_BLOCK_TOKENS,
+    MLA_OVERHEAD_BLOCKS,
+    GatedDeltaRecurrent,
+    LatentDecode,
+    PagedDecode,
+    Priced,
+)
+from aicb.estimators.elementwise import ElementwiseTimes
+from aicb.estimators.estimate import Estimate, Timing
+from aicb.estimators.gemm import BatchedGemmCurves, GemmCurves, GroupedGemmCurves
+from aicb.estimators.measured import MeasuredTimes
+from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillCurves
+from aicb.estimators.roofline import check, demand, roofline_us
+from aicb.gpu import Gpu
+from aicb.operators import (
+    BatchedGemm,
+    DecodeAttention,
+    Elementwise,
+    GatedDeltaDecode,
+    GatedDeltaPrefill,
+    Gemm,
+    GroupedGemm,
+    MlaDecode,
+    PrefillAttention,
+    Work,
+)
+from aicb.precision import Precision
+from aicb.table import KernelTable
+
+
+class InterpolationEstimator:
+    """Prices work from the measurements of one GPU.
+
+    Args:
+        gpu: device whose table is used.
+        precision: element types of KV cache and recurrent state.
+        timing: ``engine`` for iterations, ``graph`` or ``cold`` to compare with kernel measurements.
+
+    Raises:
+        InputError: no measurements are shipped for this GPU.
+    """
+
+    def __init__(self, gpu: Gpu, precision: Precision = Precision(), timing: Timing = "engine"):  # noqa: B008
+        self.gpu, self.precision, self.timing = gpu, precision, timing
+        measured = MeasuredTimes.of(KernelTable.load(gpu.name), timing, gpu.l2_bytes)
+        self.gemm = {dtype: GemmCurves(measured, gpu, dtype) for dtype in gpu.peak_flops}
+        self.batched = BatchedGemmCurves(measured, gpu)
+        self.grouped = {layout: GroupedGemmCurves(measured, gpu, layout) for layout in ("masked", "contiguous")}
+        self.prefill = PrefillCurves(measured, gpu)
+        self.chunks = GatedDeltaChunks(measured, gpu)
+        self.elementwise = ElementwiseTimes(measured, gpu)
+        self.paged = PagedDecode(measured, gpu, precision)
+        self.latent = LatentDecode(measured, gpu, precision)
+        self.recurrent = GatedDeltaRecurrent(measured, gpu, precision)
+
+    def price(self, work: Work) -> Estimate:
+        check(work)
+        match work:
+            case Gemm():
+                found = self.gemm[work.dtype].price(work)
+            case BatchedGemm():
+                found = self.batched.price(work)
+            case GroupedGemm():
+                found = self.grouped[work.layout].price(work)
+            case PrefillAttention():
+                found = self.prefill.price(work)
+            case GatedDeltaPrefill():
+                found = self.chunks.price(work)
+            case Elementwise():
+                found = self.elementwise.price(work)
+            case _:
+                return self._decode(work)
+        if found.source.startswith("measured"):
+            return found
+        # Activations within L2 and weights replayed in a graph need not cross the memory bus; evicted weights must.
+        is_resident = self.timing == "graph" or isinstance(work, Elementwise)
+        bound = roofline_us(demand(work, self.precision), self.gpu, is_resident=is_resident)
+        return (
+            found if found.time_us >= bound else found._replace(time_us=bound, source=f"roofline, above {found.source}")
+        )
+
+    def _decode(self, work: Work) -> Estimate:
+        match work:
+            case DecodeAttention() | MlaDecode():
+                function = self.decode_function(work, len(work.kv_tokens))
+                steps = function.times(work.kv_tokens, 1)
+                return Estimate(float(steps[0]), function.is_estimate(work.kv_tokens, 1), function.priced.source)
+            case GatedDeltaDecode():
+                volume = self.recurrent.volume(work)
+                low, high = self.recurrent.volume_range
+                is_estimate = not low <= volume <= high
+                time_us = max(
+                    float(self.recurrent.time(np.array([volume]))[0]), volume / self.gpu.hbm_bytes_per_s * 1e6
+                )
+                kind = "estimate:" if is_estimate else "interpolated"
+                return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule")
+        raise AssertionError(work)
+
+    def decode_function(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeFunction:
+        """Time of this attention for ``batch`` sequences as a function of their KV lengths."""
+        if isinstance(work, MlaDecode):
+            return DecodeFunction(self, work, self.latent.function(work, batch))
+        return DecodeFunction(self, work, self.paged.function(work, batch))
+
+
+class DecodeFunction:
+    """Decode attention of one geometry and batch size over k consecutive iterations."""
+
+    def __init__(self, estimator: InterpolationEstimator, work: DecodeAttention | MlaDecode, priced: Priced):
+        self.priced = priced
+        self._volumes: Callable[[NDArray[np.int64], int], NDArray[np.float64]]
+        self._is_latent = isinstance(work, MlaDecode)
+        if isinstance(work, MlaDecode):
+            heads, payload = work.heads, estimator.latent.payload
+            self._volumes = lambda kv, steps: payload(_blocks(kv, steps), heads)
+            per_token = work.d_qk * (2 if estimator.precision.kv == "bf16" else 1)
+            flops = 2.0 * work.heads * (work.d_qk + work.d_v)
+        else:
+            per_token = estimator.paged.bytes_per_token(work)
+            self._volumes = lambda kv, steps: _tokens(kv, steps) * per_token
+            flops = 4.0 * work.heads * work.head_dim
+        gpu = estimator.gpu
+        bound = max(per_token / gpu.hbm_bytes_per_s, flops / gpu.peak_flops["bf16"]) * 1e6
+        self._bound_us_per_token = 0.0 if estimator.timing == "graph" else bound
+        self._flops_us_per_token = flops / gpu.peak_flops["bf16"] * 1e6
+
+    def times(self, kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
+        """[steps] µs; in step j every sequence attends to j more tokens than ``kv_tokens`` says."""
+        totals = _tokens(kv_tokens, steps)
+        time_us = self.priced.time(self._volumes(kv_tokens, steps))
+        if self._is_latent:
+            deviation = float(np.abs(kv_tokens - kv_tokens.mean()).sum())
+            if deviation:
+                time_us = time_us + LatentDecode.unequal_us(deviation, totals, time_us)
+        return np.asarray(np.maximum(time_us, totals * max(self._bound_us_per_token, self._flops_us_per_token)))
+
+    def is_estimate(self, kv_tokens: NDArray[np.int64], steps: int) -> bool:
+        """Whether these lengths lie beyond the reach of the measurements."""
+        if self.priced.is_estimate:
+            return True
+        low, high = self.priced.volume_range
+        volumes = self._volumes(kv_tokens, steps)
+        return bool(volumes[0] < low or volumes[-1] > high)
+
+
+def _tokens(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
+    """[steps] Σ_i (S_i + j)"""
+    return (int(kv_tokens.sum()) + len(kv_tokens) * np.arange(steps, dtype=np.int64)).astype(np.float64)
+
+
+def _blocks(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
+    """[steps] Σ_i (⌈(S_i + j) / 64⌉ + 5), by the count of each residue instead of request by request."""
+    start = int((-(-kv_tokens // MLA_BLOCK_TOKENS)).sum()) + MLA_OVERHEAD_BLOCKS * len(kv_tokens)
+    if steps == 1:
+        return np.array([start])
+    # A request opens a block in step j ≥ 1 when (S + j - 1) is a multiple of the block.
+    residues = np.bincount(kv_tokens % MLA_BLOCK_TOKENS, minlength=MLA_BLOCK_TOKENS)
+    opened = residues[-np.arange(steps - 1) % MLA_BLOCK_TOKENS]
+    return np.concatenate([[start], start + np.cumsum(opened)])

@@ -1,0 +1,69 @@
+"""The time of a measured row, as seen cold, in a graph, or inside an engine.
+
+An engine runs a kernel between others of the same model: launch gaps are those of a CUDA graph, activations come warm
+from L2, but weights and KV cache have been evicted since the last layer. Neither measured time is that. The cold time
+contains the event floor and the write-back of the lines the flush left dirty in L2; the graph time replays the
+same operands, which stay in L2 if they fit. So
+
+    engine = max(graph, cold - event floor - write-back · min(1, cold bytes / L2))
+
+The write-back is measured by rows whose operands exceed twice L2, where graph replays are cold as well: the median of
+``cold - event floor - graph``. Operators without cold operands (elementwise kernels) take the graph time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from aicb.estimators.estimate import Timing
+from aicb.precision import ELEMENT_BYTES
+from aicb.table import KernelRow, KernelTable
+
+_MAX_WRITE_BACK_SAMPLE_US = 600.0
+"""Longer kernels differ between cold and graph by clocks (power limit) more than by the write-back."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTimes:
+    """Reads rows of one table under one timing."""
+
+    table: KernelTable
+    timing: Timing
+    l2_bytes: int
+    write_back_us: float
+
+    @classmethod
+    def of(cls, table: KernelTable, timing: Timing, l2_bytes: int) -> MeasuredTimes:
+        """Determines the write-back from the weight-bound GEMM rows of the table."""
+        floors = table.launch.event_floor_us
+        excess = [
+            row.cold_us - floors[row.run] - row.graph_us
+            for row in table.select("gemm")
+            if row.graph_us is not None
+            and row["m"] <= 128
+            and gemm_weight_bytes(row) >= 2 * l2_bytes
+            and row.cold_us < _MAX_WRITE_BACK_SAMPLE_US
+        ]
+        return cls(table, timing, l2_bytes, max(median(excess), 0.0))
+
+    def time_us(self, row: KernelRow, cold_bytes: float) -> float:
+        """Time of a row of which ``cold_bytes`` are evicted between executions.
+
+        A time that was not measured is replaced by the nearest meaning: ``graph`` by ``cold`` as it stands.
+        """
+        match self.timing:
+            case "cold":
+                return row.cold_us
+            case "graph":
+                return row.cold_us if row.graph_us is None else row.graph_us
+        if row.graph_us is not None and cold_bytes == 0:
+            return row.graph_us
+        flushed = self.write_back_us * min(1.0, cold_bytes / self.l2_bytes)
+        floor = self.table.launch.event_floor_us[row.run]
+        return max(row.graph_us or 0.0, row.cold_us - floor - flushed)
+
+
+def gemm_weight_bytes(row: KernelRow) -> float:
+    """Bytes of the weights of a dense or grouped GEMM row."""
+    return float(row["n"] * row["k"] * row.shape.get("active_groups", 1) * ELEMENT_BYTES[row.dtype])

@@ -1,0 +1,192 @@
+"""Roofline: the least time the device allows, and an estimator that divides it by one utilisation per kind of work.
+
+The bound is ``max(FLOPs / peak, bytes / bandwidth)`` of the nominal device. Bytes count each operand once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+
+from aicb.errors import InputError
+from aicb.estimators.estimate import Estimate
+from aicb.gpu import Gpu
+from aicb.operators import (
+    BatchedGemm,
+    Communication,
+    DecodeAttention,
+    Elementwise,
+    GatedDeltaDecode,
+    GatedDeltaPrefill,
+    Gemm,
+    GroupedGemm,
+    MlaDecode,
+    PrefillAttention,
+    Work,
+)
+from aicb.precision import ELEMENT_BYTES, Precision
+
+CONTIGUOUS_ROWS = 128
+"""Row alignment of each expert in DeepGEMM's contiguous layout (``get_mk_alignment_for_contiguous_layout``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one execution asks of the device."""
+
+    flops: float
+    moved_bytes: float
+    """All operands once."""
+    cold_bytes: float
+    """The part that other layers have evicted from L2: weights, KV cache, state."""
+    dtype: str
+
+
+def roofline_us(demand: Demand, gpu: Gpu, *, is_resident: bool = False) -> float:
+    """Least time [µs]. ``is_resident``: operands within L2 do not cross the memory bus."""
+    compute = demand.flops / gpu.peak_flops[demand.dtype]
+    if is_resident and demand.moved_bytes <= gpu.l2_bytes:
+        return compute * 1e6
+    return max(compute, demand.moved_bytes / gpu.hbm_bytes_per_s) * 1e6
+
+
+@singledispatch
+def demand(work: object, precision: Precision) -> Demand:
+    """FLOPs and bytes of one execution; ``precision`` gives the element sizes of KV cache and state."""
+    raise InputError(f"work: found {type(work).__name__}, expected a computing operator")
+
+
+@demand.register
+def _(work: Gemm, precision: Precision) -> Demand:
+    weight = float(work.n * work.k * ELEMENT_BYTES[work.dtype])
+    moved = weight + work.m * work.k * ELEMENT_BYTES[work.dtype] + 2.0 * work.m * work.n
+    return Demand(2.0 * work.m * work.n * work.k, moved, weight, work.dtype)
+
+
+@demand.register
+def _(work: BatchedGemm, precision: Precision) -> Demand:
+    weight = 2.0 * work.batch * work.n * work.k
+    moved = weight + 2.0 * work.batch * work.m * (work.n + work.k)
+    return Demand(2.0 * work.batch * work.m * work.n * work.k, moved, weight, "bf16")
+
+
+@demand.register
+def _(work: GroupedGemm, precision: Precision) -> Demand:
+    weight = float(work.active_groups * work.n * work.k * ELEMENT_BYTES[work.dtype])
+    moved = weight + work.rows * (work.k * ELEMENT_BYTES[work.dtype] + 2.0 * work.n)
+    return Demand(2.0 * work.rows * work.n * work.k, moved, weight, work.dtype)
+
+
+def attention_pairs(new_tokens: np.ndarray, kv_tokens: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """[requests] (query, key) pairs of causal attention: q·(S − q) + q(q + 1)/2."""
+    new, kv = new_tokens.astype(np.float64), kv_tokens.astype(np.float64)
+    return np.asarray(new * (kv - new) + new * (new + 1.0) / 2.0)
+
+
+@demand.register
+def _(work: PrefillAttention, precision: Precision) -> Demand:
+    pairs = float(attention_pairs(work.new_tokens, work.kv_tokens).sum())
+    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * (work.d_qk + work.d_v) * 2.0
+    query_bytes = float(work.new_tokens.sum()) * work.heads * (work.d_qk + work.d_v) * 2.0
+    flops = 2.0 * work.heads * (work.d_qk + work.d_v) * pairs
+    return Demand(flops, kv_bytes + query_bytes, kv_bytes, "bf16")
+
+
+@demand.register
+def _(work: DecodeAttention, precision: Precision) -> Demand:
+    tokens = float(work.kv_tokens.sum())
+    kv_bytes = tokens * 2.0 * work.kv_heads * work.head_dim * ELEMENT_BYTES[precision.kv]
+    return Demand(4.0 * work.heads * work.head_dim * tokens, kv_bytes, kv_bytes, "bf16")
+
+
+@demand.register
+def _(work: MlaDecode, precision: Precision) -> Demand:
+    tokens = float(work.kv_tokens.sum())
+    kv_bytes = tokens * work.d_qk * ELEMENT_BYTES[precision.kv]
+    return Demand(2.0 * work.heads * (work.d_qk + work.d_v) * tokens, kv_bytes, kv_bytes, "bf16")
+
+
+@demand.register
+def _(work: GatedDeltaPrefill, precision: Precision) -> Demand:
+    """Recurrent form: 3 multiply-adds of a ``head_dim²`` state per token and value head (decay, write, read)."""
+    tokens = float(work.new_tokens.sum())
+    state = 2.0 * len(work.new_tokens) * work.value_heads * work.head_dim**2 * ELEMENT_BYTES[precision.state]
+    moved = tokens * work.head_dim * 2.0 * (2 * work.key_heads + 2 * work.value_heads) + state
+    return Demand(6.0 * tokens * work.value_heads * work.head_dim**2, moved, state, "bf16")
+
+
+@demand.register
+def _(work: GatedDeltaDecode, precision: Precision) -> Demand:
+    elements = float(work.sequences * work.value_heads * work.head_dim**2)
+    state = 2.0 * elements * ELEMENT_BYTES[precision.state]
+    return Demand(6.0 * elements, state, state, "bf16")
+
+
+@demand.register
+def _(work: Elementwise, precision: Precision) -> Demand:
+    return Demand(0.0, float(work.moved_bytes), 0.0, "bf16")
+
+
+_DIMENSIONS = (
+    "m",
+    "n",
+    "k",
+    "batch",
+    "groups",
+    "heads",
+    "kv_heads",
+    "d_qk",
+    "d_v",
+    "head_dim",
+    "key_heads",
+    "value_heads",
+    "sequences",
+    "cols",
+)
+
+
+def check(work: Work) -> None:
+    """Raises ``InputError`` where a dimension is not positive or lengths contradict each other."""
+    if isinstance(work, Communication):
+        raise InputError("work: found Communication, expected a computing operator")
+    for name in _DIMENSIONS:
+        value = getattr(work, name, 1)
+        if value < 1:
+            raise InputError(f"{type(work).__name__}.{name}: found {value}, expected at least 1")
+    if isinstance(work, GroupedGemm) and not 0 < work.active_groups <= work.groups:
+        raise InputError(
+            f"GroupedGemm.active_groups: found {work.active_groups}, expected above 0, up to {work.groups}"
+        )
+    if isinstance(work, PrefillAttention) and (work.new_tokens > work.kv_tokens).any():
+        raise InputError("PrefillAttention.kv_tokens: found fewer than new_tokens, expected past and new tokens")
+
+
+UTILISATION = {
+    "compute": 0.70,
+    "memory": 0.80,
+}
+"""Reached share of the nominal peak in large kernels. H200, shipped table: FP8 GEMM 0.70, BF16 0.70-0.80, FA3 0.71
+of compute; 0.80 is 3.8 of 4.8 TB/s (FlashMLA, cold GEMM weights), between 0.72 (fp8 GEMM) and 0.91 (FA3 decode)."""
+
+LAUNCH_US = 2.0
+"""Least time of a small kernel in a CUDA graph: the shipped ``rms_norm`` rows of 512 columns take 2.1 µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineEstimator:
+    """Every operator at fixed shares of the device's peaks plus a launch floor; always flagged as an estimate.
+
+    Ignores tile quantisation, wave tails and latency, so small kernels come out too fast.
+    """
+
+    gpu: Gpu
+    precision: Precision = Precision()
+
+    def price(self, work: Work) -> Estimate:
+        check(work)
+        need = demand(work, self.precision)
+        compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])
+        memory = need.moved_bytes / (UTILISATION["memory"] * self.gpu.hbm_bytes_per_s)
+        return Estimate(LAUNCH_US + max(compute, memory) * 1e6, True, "estimate: roofline")
