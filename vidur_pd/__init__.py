@@ -1,1 +1,3 @@
 """Request-level simulation of LLM serving with prefill/decode disaggregation."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,168 @@
+"""Command line of the simulator: ``vidur-pd run``, ``report``, ``compare``, ``workload``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vidur_pd.cli_workload import app as workload_app
+from vidur_pd.errors import InputError
+
+if TYPE_CHECKING:
+    from vidur_pd.simulation import Result
+
+app = typer.Typer(
+    help="Simulate LLM inference clusters with prefill/decode disaggregation on a contended network.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(workload_app, name="workload")
+
+ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration; its relative paths start at its folder.")]
+OutFolder = Annotated[Path, typer.Option("-o", "--out", help="Folder for the results; replaced if it holds earlier ones.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=value (repeatable).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+@app.command()
+def run(config: ConfigFile, out: OutFolder, settings: Settings = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
+    from vidur_pd.metrics.output import check_output, write_result
+
+    check_output(out)
+    result = _simulate(config, settings or [], show_progress=not (quiet or as_json))
+    write_result(result, out)
+    _print_summary(result.summary, out, as_json)
+
+
+@app.command()
+def report(
+    outs: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Result folders.")],
+    target: Annotated[Path | None, typer.Option("-o", "--out", help="HTML file of a comparison.")] = None,
+) -> None:
+    """Write report.html again for one folder, or a comparison of several."""
+    from vidur_pd.report import write_comparison, write_report
+
+    for out in outs:
+        if not (out / "summary.json").is_file():
+            raise InputError(f"{out}: found no summary.json, expected a result folder of 'vidur-pd run'")
+    written = write_report(outs[0]) if len(outs) == 1 else write_comparison(outs, target or Path("comparison.html"))
+    print(written)
+
+
+@app.command()
+def compare(
+    config: ConfigFile,
+    out: OutFolder,
+    backends: Annotated[str, typer.Option(help="Network backends, separated by commas.")] = "analytical,fluid",
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one configuration on several network backends and compare the results."""
+    from vidur_pd.metrics.output import check_output, write_result
+    from vidur_pd.report import write_comparison
+
+    names = [name.strip() for name in backends.split(",") if name.strip()]
+    if len(set(names)) < 2:
+        raise InputError(f"--backends: found {backends!r}, expected at least two names, as in analytical,fluid")
+    for name in names:
+        check_output(out / name)
+    results = {
+        name: _simulate(config, [*(settings or []), f"network.backend={name}"], show_progress=not as_json)
+        for name in names
+    }
+    for name, result in results.items():
+        write_result(result, out / name)
+    written = write_comparison([out / name for name in names], out / "comparison.html")
+    if as_json:
+        print(json.dumps({name: result.summary for name, result in results.items()}))
+        return
+    for name, result in results.items():
+        _print_summary(result.summary, out / name, as_json=False)
+    print(f"comparison {written}")
+
+
+def _simulate(config_path: Path, settings: list[str], *, show_progress: bool) -> Result:
+    from vidur_pd.assembly import assemble
+    from vidur_pd.config_file import load_config
+    from vidur_pd.simulation import Simulation
+    from vidur_pd.workload import generator, load_workload
+
+    config = load_config(config_path, settings)
+    base_dir = config_path.parent
+    workload = load_workload(config.workload, base_dir=base_dir, rng=lambda name: generator(config.seed, name))
+    hashes = workload.block_hashes
+    parts = assemble(config, base_dir, hashes.block_tokens if hashes is not None else None)
+    simulation = Simulation(config, workload, parts)
+    if not show_progress:
+        return simulation.run()
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("requests", total=len(workload))
+
+        def advance(done: int, total: int, simulated_s: float) -> None:
+            bar.update(task, completed=done, total=total, description=f"simulated {simulated_s:8.1f} s")
+
+        return simulation.run(advance)
+
+
+def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    rate = summary["throughput"]
+    console.print(
+        f"[bold]{summary['model']}[/] on {summary['network']['gpus']} × {summary['hardware']}: "
+        f"{summary['completed']} of {summary['requests']} requests in {summary['makespan_s']:.1f} simulated seconds "
+        f"({summary['simulator']['wall_s']:.1f} s of wall time)"
+    )
+    if rate["requests_per_s"] is not None:
+        console.print(
+            f"{rate['requests_per_s']:.2f} requests/s, {rate['input_tokens_per_s']:.0f} input and "
+            f"{rate['output_tokens_per_s']:.0f} output tokens/s; {100 * summary['goodput_share']:.1f} % meet the objectives"
+        )
+    table = Table("ms", "mean", "p50", "p90", "p99")
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+        cells = [summary[name][key] for key in ("mean", "p50", "p90", "p99")]
+        table.add_row(name.removesuffix("_s").upper(), *("–" if cell is None else f"{1e3 * cell:.1f}" for cell in cells))
+    console.print(table)
+    if summary["estimates"] > 0.01:
+        console.print(f"[yellow]{100 * summary['estimates']:.1f} % of compute time rests on roofline estimates[/]")
+    print(f"report {out / 'report.html'}")
+
+
+def main() -> None:
+    """Entry point: bad input is one line and exit code 2, a failure one line and exit code 1."""
+    from aicb.errors import InputError as ComputeInputError
+    from aicb.errors import UnmeasuredShape
+    from netsim.errors import BackendUnavailable
+    from netsim.errors import InputError as NetworkInputError
+
+    try:
+        app()
+    except (InputError, ComputeInputError, NetworkInputError) as error:
+        _fail(error, 2)
+    except (BackendUnavailable, UnmeasuredShape, OSError, RuntimeError) as error:
+        _fail(error, 1)
+
+
+def _fail(error: Exception, code: int) -> None:
+    sys.stderr.write("vidur-pd: " + " ".join(str(error).split()) + "\n")
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

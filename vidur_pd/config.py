@@ -1,0 +1,171 @@
+"""The configuration tree of a simulation: what a YAML file may say, checked before simulated time starts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from netsim.config import TopologySpec
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vidur_pd.workload import WorkloadConfig
+
+Role = Literal["prefill", "decode", "mixed"]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A frozen part of the tree; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EngineConfig(Section):
+    """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
+
+    policy: Literal["vllm_v1"] = "vllm_v1"
+    max_batched_tokens: PositiveInt = 8192
+    max_seqs: PositiveInt = 256
+    max_model_len: PositiveInt | None = None
+    """Longest prompt + output; ``None`` takes the model's context length."""
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
+    block_tokens: PositiveInt = 16
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
+    prefix_caching: bool = False
+    cuda_graphs: bool = True
+    weights: Literal["bf16", "fp8"] = "bf16"
+    kv: Literal["bf16", "fp8"] = "bf16"
+
+
+class EngineOverrides(Section):
+    """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
+
+    policy: Literal["vllm_v1"] | None = None
+    max_batched_tokens: PositiveInt | None = None
+    max_seqs: PositiveInt | None = None
+    max_model_len: PositiveInt | None = None
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] | None = None
+    block_tokens: PositiveInt | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    prefix_caching: bool | None = None
+    cuda_graphs: bool | None = None
+    weights: Literal["bf16", "fp8"] | None = None
+    kv: Literal["bf16", "fp8"] | None = None
+
+
+class PoolConfig(Section):
+    """Equal instances with one role; an instance occupies ``tp · dp · pp`` GPUs."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    role: Role
+    instances: PositiveInt = 1
+    tp: PositiveInt = 1
+    ep: PositiveInt = 1
+    dp: PositiveInt = 1
+    pp: PositiveInt = 1
+    hardware: str | None = None
+    engine: EngineOverrides = EngineOverrides()
+
+    @property
+    def gpus_per_instance(self) -> int:
+        return self.tp * self.dp * self.pp
+
+
+class ClusterConfig(Section):
+    """The fabric and the pools placed on it, in this order."""
+
+    topology: TopologySpec
+    pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _roles_fit_together(self) -> ClusterConfig:
+        names = [pool.name for pool in self.pools]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"found two pools named {name!r}, expected distinct names")
+        roles = {pool.role for pool in self.pools}
+        if ("prefill" in roles) != ("decode" in roles):
+            missing = "decode" if "prefill" in roles else "prefill"
+            raise ValueError(f"found no pool with role {missing}, expected prefill and decode pools together")
+        return self
+
+
+class RoutingConfig(Section):
+    """How requests are assigned to the instances of a pool, and to the data-parallel ranks of an instance."""
+
+    policy: Literal["round_robin", "random", "least_requests", "least_tokens"] = "round_robin"
+    rank_policy: Literal["round_robin", "least_requests", "least_tokens"] = "least_requests"
+
+
+class KvTransferConfig(Section):
+    """How the KV cache of a finished prefill reaches the decode instance.
+
+    ``pull``: the decode side reserves blocks after the prefill has ended and reads. ``push``: it reserves when
+    the request arrives, the prefill side writes as soon as it is done. ``layerwise``: as push, but each layer leaves
+    as soon as it is computed.
+
+    ``first_token`` says which token a user sees first: the one sampled by the prefill instance at once (Splitwise,
+    DistServe), the same token once its KV has arrived (SGLang), or a token the decode instance recomputes from the
+    last prompt position (vLLM's connectors).
+    """
+
+    mode: Literal["pull", "push", "layerwise"] = "pull"
+    first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
+
+
+class NetworkConfig(Section):
+    """The network model, and how collectives and KV transfers meet on it (`vidur_pd/README.md`, coupling)."""
+
+    backend: Literal["analytical", "fluid", "packet", "ns3", "rdma"] = "fluid"
+    coupling: Literal["isolated", "fluid", "exact"] = "fluid"
+    congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
+    """Used by the packet-level backends; the others share links without a control loop."""
+
+
+class SloConfig(Section):
+    """Service-level objectives for goodput."""
+
+    ttft_s: PositiveFloat = 2.0
+    tpot_s: PositiveFloat = 0.05
+
+
+class OutputConfig(Section):
+    """Files beside ``requests.csv``, ``summary.json``, ``config.yaml`` and ``report.html``."""
+
+    iterations: bool = True
+    links: bool = True
+    flows: bool = False
+    trace: bool = False
+    link_windows: PositiveInt = 120
+    """Time windows of ``links.parquet``."""
+
+
+class SimulationConfig(Section):
+    """One simulation."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    model: Annotated[str, Field(min_length=1)]
+    hardware: Annotated[str, Field(min_length=1)]
+    workload: WorkloadConfig
+    cluster: ClusterConfig
+    engine: EngineConfig = EngineConfig()
+    routing: RoutingConfig = RoutingConfig()
+    kv_transfer: KvTransferConfig = KvTransferConfig()
+    network: NetworkConfig = NetworkConfig()
+    slo: SloConfig = SloConfig()
+    output: OutputConfig = OutputConfig()
+
+    def engine_of(self, pool: PoolConfig) -> EngineConfig:
+        """The common engine with the pool's own fields on top."""
+        return self.engine.model_copy(update=pool.engine.model_dump(exclude_none=True))
+
+    def hardware_of(self, pool: PoolConfig) -> str:
+        return pool.hardware or self.hardware
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether any request travels from a prefill to a decode pool."""
+        return any(pool.role == "prefill" for pool in self.cluster.pools)

@@ -1,0 +1,174 @@
+"""Configuration files: YAML and ``--set`` in, one line of text out when something is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import yaml
+
+from vidur_pd.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
+
+    from vidur_pd.config import SimulationConfig
+
+Tree = dict[str, Any]
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> SimulationConfig:
+    """Reads a YAML file, applies ``a.b=value`` overrides and validates the whole tree.
+
+    Raises: InputError, with file, field, what was found and what was expected.
+    """
+    from pydantic import ValidationError
+
+    from vidur_pd.config import SimulationConfig
+
+    tree = _read_yaml(path)
+    for override in overrides:
+        _apply(tree, override)
+    try:
+        return SimulationConfig.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(f"{path}: {describe(error, SimulationConfig)}") from None
+
+
+def dump_config(config: SimulationConfig) -> str:
+    """The resolved configuration as YAML; loading it gives an equal tree."""
+    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)
+
+
+def _read_yaml(path: Path) -> Tree:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a YAML configuration") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}); expected a YAML configuration") from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "malformed"
+        raise InputError(f"{path}:{line} not YAML: {problem}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: found {type(tree).__name__}, expected a mapping of sections")
+    return tree
+
+
+def _apply(tree: Tree, override: str) -> None:
+    """Sets one ``path=value`` in place; list items are named by index or, for pools, by their name."""
+    path, separator, text = override.partition("=")
+    if not separator or not path:
+        raise InputError(f"--set {override}: expected path=value, for example engine.max_seqs=128")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"--set {override}: found a value that is not YAML") from None
+    node: Any = tree
+    keys = path.split(".")
+    for key in keys[:-1]:
+        if isinstance(node, dict) and node.get(key) is None:
+            node[key] = {}
+        node = _child(node, key, override)
+    if isinstance(node, list):
+        node[_position(node, keys[-1], override)] = value
+    elif isinstance(node, dict):
+        node[keys[-1]] = value
+    else:
+        raise InputError(f"--set {override}: {'.'.join(keys[:-1])} holds a plain value, expected a section")
+
+
+def _child(node: Any, key: str, override: str) -> Any:
+    if isinstance(node, list):
+        return node[_position(node, key, override)]
+    if isinstance(node, dict):
+        return node[key]
+    raise InputError(f"--set {override}: {key!r} lies below a plain value, expected a section")
+
+
+def _position(items: list[Any], key: str, override: str) -> int:
+    for position, item in enumerate(items):
+        if isinstance(item, dict) and item.get("name") == key:
+            return position
+    if key.isdigit() and int(key) < len(items):
+        return int(key)
+    names = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
+    known = ", ".join(names) or f"0…{len(items) - 1}"
+    raise InputError(f"--set {override}: found no item {key!r}, expected one of {known}")
+
+
+def describe(error: ValidationError, root: type) -> str:
+    """The first problem of a validation as one line."""
+    problems = error.errors(include_url=False)
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    problem = unknown[0] if unknown else problems[0]
+    path, _ = _follow(problem["loc"], root)
+    field = ".".join(str(part) for part in path) or "configuration"
+    return f"{field}: {_reason(problem, root)}"
+
+
+def _reason(problem: ErrorDetails, root: type) -> str:
+    found = problem.get("input")
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown field{_nearest(problem['loc'], root)}"
+        case "missing":
+            return "missing, expected a value"
+        case "value_error":
+            return str(problem["msg"]).removeprefix("Value error, ")
+        case _:
+            expected = problem["msg"][0].lower() + problem["msg"][1:]
+            return f"found {_short(found)}, expected: {expected}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value).replace(os.linesep, " ")
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _nearest(loc: tuple[int | str, ...], root: type) -> str:
+    _, models = _follow(loc[:-1], root)
+    known = sorted({name for model in models for name in model.model_fields})
+    close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; expected one of {', '.join(known)}" if known else ""
+
+
+def _follow(loc: tuple[int | str, ...], root: type) -> tuple[list[int | str], list[type[BaseModel]]]:
+    """A location without the tags that unions insert, and the model(s) it leads to."""
+    path: list[int | str] = []
+    current = _models(root)
+    for part in loc:
+        named = [model.model_fields[part] for model in current if part in model.model_fields]
+        tagged = [model for model in current if part in _tags(model)]
+        if named:
+            current = [model for field in named for model in _models(field.annotation)]
+        elif tagged:
+            current = tagged
+            continue
+        path.append(part)
+    return path, current
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Models that an annotation mentions."""
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    """What selects a model in a union: the values of its ``kind``, or its own name."""
+    kind = model.model_fields.get("kind")
+    return (model.__name__, *(get_args(kind.annotation) if kind is not None else ()))

@@ -1,0 +1,157 @@
+"""Coupling ``exact``: every collective of every iteration runs as flows beside the KV transfers.
+
+The compute time of an iteration is spread evenly between its collectives, which run in turn (the first of each kind,
+then the second, …): the order within a layer is kept, differences between layers are not. Needs a pipeline of one stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import simccl
+from netsim import FlowGraph, GraphHandle, NetworkBackend
+from numpy.typing import NDArray
+
+from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.communication import CommunicationPricer
+from vidur_pd.execution.executor import StagePrice
+from vidur_pd.execution.flight import Flight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterationGraph:
+    """Flows of one iteration; each pause between collectives is a flow without bytes whose delay is compute time."""
+
+    graph: FlowGraph
+    pauses: NDArray[np.int64]
+    """[collectives + 1] flows that stand for compute."""
+
+
+class ExactLauncher:
+    """Submits each iteration as one flow graph; it ends when its last flow has arrived."""
+
+    def __init__(self, queue: EventQueue, network: NetworkBackend, pricer: CommunicationPricer) -> None:
+        self._queue = queue
+        self._network = network
+        self._pricer = pricer
+        self._flying: dict[GraphHandle, Flight] = {}
+        self._templates: dict[tuple[object, ...], IterationGraph] = {}
+
+    def launch(self, flight: Flight) -> None:
+        assert len(flight.prices) == 1, "exact coupling needs one pipeline stage"
+        if flight.is_run:
+            flight.keep_steps(1)
+        price, compute_ps = flight.prices[0], int(flight.compute_ps[0])
+        if not price.communication_ps:
+            flight.ends_ps = np.array([flight.start_ps + compute_ps], dtype=np.int64)
+            at_ps = int(flight.ends_ps[0])
+            flight.event = self._queue.schedule(at_ps, Priority.COMPLETION, lambda: flight.instance.land(flight))
+            return
+        template = self._template(price)
+        delay_ps = template.graph.delay_ps.copy()
+        steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
+        delay_ps[template.pauses] = np.diff(steps)
+        handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+        self._flying[handle] = flight
+
+    def truncate(self, flight: Flight) -> None:
+        """Flights have one step here: nothing to cut."""
+
+    def traffic_changed(self) -> None:
+        """Nothing to do: flows meet on the network itself."""
+
+    def completed(self, handle: GraphHandle, at_ps: int) -> None:
+        """Lands the flight whose graph has completed."""
+        flight = self._flying.pop(handle)
+        self._network.forget(handle)
+        flight.ends_ps = np.array([at_ps], dtype=np.int64)
+        flight.instance.land(flight)
+
+    def _template(self, price: StagePrice) -> IterationGraph:
+        key = tuple((what.op, what.size_bytes, gpus, count) for what, gpus, count in price.collectives)
+        if key not in self._templates:
+            self._templates[key] = _iteration_graph(list(self._rounds(price)), price.collectives[0][1][0])
+        return self._templates[key]
+
+    def _rounds(self, price: StagePrice) -> Iterator[list[FlowGraph]]:
+        """Graphs that run at the same time, in turn."""
+        kinds: dict[tuple[object, int], list[FlowGraph]] = {}
+        for what, gpus, count in price.collectives:
+            if len(gpus) > 1 and what.size_bytes:
+                plan = simccl.plan_collective(what.op, what.size_bytes, self._pricer.communicator(gpus))
+                kinds.setdefault((what, count), []).append(plan.graph())
+        for turn in range(max((count for _, count in kinds), default=0)):
+            for (_, count), graphs in kinds.items():
+                if turn < count:
+                    yield graphs
+
+
+def _iteration_graph(rounds: list[list[FlowGraph]], gpu: int) -> IterationGraph:
+    """Chains rounds of graphs; before each, and at the end, stands one pause on ``gpu``."""
+    assembly = _Assembly(gpu)
+    pauses: list[int] = []
+    terminal: list[int] = []
+    for graphs in rounds:
+        pause = assembly.pause(terminal)
+        pauses.append(pause)
+        terminal = [flow for graph in graphs for flow in assembly.append(graph, pause)]
+    pauses.append(assembly.pause(terminal))
+    return IterationGraph(assembly.graph(), np.array(pauses, dtype=np.int64))
+
+
+class _Assembly:
+    """Joins flow graphs one after another into one."""
+
+    def __init__(self, gpu: int) -> None:
+        self._pause = FlowGraph.from_lists([gpu], [gpu], [0])
+        self._parts: list[FlowGraph] = []
+        self._delay_ps: list[NDArray[np.int64]] = []
+        self._dep_counts: list[NDArray[np.int64]] = []
+        self._deps: list[NDArray[np.int64]] = []
+        self._flows = 0
+
+    def pause(self, after: list[int]) -> int:
+        """Adds a flow without bytes that waits for ``after``; returns its number."""
+        self._add(self._pause, self._pause.delay_ps, np.array([len(after)]), np.array(after, dtype=np.int64))
+        return self._flows - 1
+
+    def append(self, graph: FlowGraph, pause: int) -> list[int]:
+        """Adds a graph whose first flows wait for ``pause``; returns the flows that nothing in it waits for."""
+        counts = np.diff(graph.dep_offsets)
+        is_first = counts == 0
+        counts = np.where(is_first, 1, counts)
+        deps = np.full(int(counts.sum()), pause, dtype=np.int64)
+        deps[np.repeat(~is_first, counts)] = graph.deps + self._flows
+        is_last = np.ones(len(graph), dtype=np.bool_)
+        is_last[graph.deps] = False
+        last = np.flatnonzero(is_last) + self._flows
+        # What was relative to the submission becomes relative to the pause.
+        self._add(graph, graph.delay_ps + graph.ready_ps, counts, deps)
+        return last.tolist()
+
+    def graph(self) -> FlowGraph:
+        def joined(name: str) -> NDArray[np.generic]:
+            return np.concatenate([getattr(part, name) for part in self._parts])
+
+        return FlowGraph(
+            src=joined("src"),
+            dst=joined("dst"),
+            size_bytes=joined("size_bytes"),
+            ready_ps=np.zeros(self._flows, dtype=np.int64),
+            delay_ps=np.concatenate(self._delay_ps),
+            dep_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._dep_counts)))),
+            deps=np.concatenate(self._deps),
+            flow_label=joined("flow_label"),
+            notify=joined("notify"),
+        )
+
+    def _add(
+        self, part: FlowGraph, delay_ps: NDArray[np.int64], dep_counts: NDArray[np.int64], deps: NDArray[np.int64]
+    ) -> None:
+        self._parts.append(part)
+        self._delay_ps.append(delay_ps)
+        self._dep_counts.append(dep_counts)
+        self._deps.append(deps)
+        self._flows += len(part)

@@ -1,0 +1,71 @@
+"""An iteration, or a run of equal decode iterations, in progress on an instance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.events import Event
+from vidur_pd.execution.executor import StagePrice
+
+if TYPE_CHECKING:
+    from vidur_pd.instance import Instance
+    from vidur_pd.scheduling import ScheduledBatch
+
+
+class Flight:
+    """Work between a scheduling decision and its result; its owner is the instance that launched it.
+
+    ``batches`` are the micro-batch of each data-parallel rank (``None``: idle). A run of several steps repeats the
+    running decodes of every rank; its batches are empty because nothing is decided until it ends.
+    """
+
+    __slots__ = (
+        "batches",
+        "communication_ps",
+        "compute_ps",
+        "ends_ps",
+        "event",
+        "instance",
+        "load",
+        "prices",
+        "start_ps",
+        "stretch",
+    )
+
+    def __init__(
+        self,
+        instance: Instance,
+        batches: list[ScheduledBatch | None] | None,
+        prices: tuple[StagePrice, ...],
+        compute_ps: NDArray[np.int64],
+    ) -> None:
+        self.instance = instance
+        self.batches = batches
+        self.prices = prices
+        self.start_ps = 0
+        self.compute_ps = compute_ps
+        """[steps] compute time of each step, summed over pipeline stages."""
+        self.communication_ps = sum(price.communication_ps for price in prices)
+        """Communication time of one step on an idle fabric."""
+        self.ends_ps: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """[steps] end of each step; set when launched."""
+        self.event: Event | None = None
+        self.stretch = 1.0
+        """How much longer communication takes than on an idle fabric."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.compute_ps)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether this is a run of decode iterations rather than one scheduled micro-batch."""
+        return self.batches is None
+
+    def keep_steps(self, steps: int) -> None:
+        """Drops the steps after the first ``steps``."""
+        self.compute_ps = self.compute_ps[:steps]
+        self.ends_ps = self.ends_ps[:steps]

@@ -1,0 +1,6 @@
+"""The KV cache on its way from prefill to decode instances."""
+
+from vidur_pd.handoff.handoff import Handoff
+from vidur_pd.handoff.wire import KvWire
+
+__all__ = ["Handoff", "KvWire"]

@@ -1,0 +1,166 @@
+"""Hand-off of requests from prefill to decode instances: reservation, transfer, first token.
+
+A transfer is one or more flow graphs on the shared network; the decode instance runs a request only after the last of them
+has arrived, and the prefill instance keeps the blocks until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from netsim import GraphHandle
+
+from vidur_pd.config import KvTransferConfig
+from vidur_pd.execution.flight import Flight
+from vidur_pd.handoff.wire import KvWire
+from vidur_pd.instance import Instance, Rank
+from vidur_pd.metrics.request_rows import Journey
+from vidur_pd.request import Request
+
+
+@dataclass(slots=True)
+class _Passage:
+    """Where a request's KV is between two instances."""
+
+    journey: Journey
+    source: Rank
+    destination: Rank | None = None
+    is_reserved: bool = False
+    """The destination holds blocks for it."""
+    is_prefilled: bool = False
+    sent_tokens: int = 0
+    """Prompt tokens whose KV has been put on the network, or need not travel."""
+    outstanding: set[GraphHandle] = field(default_factory=set)
+
+
+class Handoff:
+    """Moves prefilled requests to decode instances by one of the modes of `KvTransferConfig`."""
+
+    def __init__(
+        self,
+        config: KvTransferConfig,
+        wire: KvWire,
+        choose_destination: Callable[[Request], Rank],
+        completed: Callable[[Request], None],
+        traffic_changed: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._wire = wire
+        self._choose_destination = choose_destination
+        self._completed = completed
+        self._traffic_changed = traffic_changed
+        self._passages: dict[int, _Passage] = {}
+        self._by_handle: dict[GraphHandle, _Passage] = {}
+
+    @property
+    def open_passages(self) -> int:
+        """Requests between their routing and the arrival of their KV."""
+        return len(self._passages)
+
+    def routed(self, journey: Journey, source: Rank) -> None:
+        """A request goes to a prefill rank; unless the decode side pulls, it reserves blocks from now on."""
+        passage = _Passage(journey, source)
+        self._passages[journey.request.index] = passage
+        if self._config.mode != "pull" and self._must_travel(journey.request):
+            self._assign(passage)
+
+    def prefilled(self, request: Request, now_ps: int) -> None:
+        """The prompt has been computed and one token sampled on the prefill side."""
+        passage = self._passages[request.index]
+        passage.is_prefilled = True
+        if self._config.first_token == "prefill":
+            request.first_token_ps = request.last_token_ps = now_ps
+        if not self._must_travel(request):
+            request.first_token_ps = request.last_token_ps = now_ps
+            del self._passages[request.index]
+            passage.source.scheduler.release(request)
+            self._completed(request)
+        elif passage.destination is None:
+            self._assign(passage)
+        elif passage.is_reserved:
+            self._send_rest(passage, now_ps)
+
+    def before_step(self, instance: Instance, now_ps: int) -> None:
+        """A decode instance is about to schedule: it reserves blocks for requests that fit."""
+        for rank in instance.ranks:
+            for request in rank.scheduler.admit_remote():
+                passage = self._passages[request.index]
+                passage.is_reserved = True
+                passage.sent_tokens = request.resident_tokens
+                if passage.is_prefilled:
+                    self._send_rest(passage, now_ps)
+
+    def launched(self, instance: Instance, flight: Flight, now_ps: int) -> None:
+        """A prefill instance computes chunks: in layer-wise mode each layer leaves as soon as it is done."""
+        if self._config.mode != "layerwise" or flight.batches is None:
+            return
+        for batch in flight.batches:
+            if batch is None:
+                continue
+            for position, request in enumerate(batch.requests):
+                passage = self._passages[request.index]
+                if passage.is_reserved:
+                    computed = min(int(batch.kv_tokens[position]), request.prompt_tokens)
+                    self._send(passage, computed, now_ps, int(flight.ends_ps[-1]) - now_ps)
+
+    def arrived(self, handle: GraphHandle, now_ps: int) -> bool:
+        """A graph of a transfer has arrived; False where the graph belongs to something else."""
+        passage = self._by_handle.pop(handle, None)
+        if passage is None:
+            return False
+        self._wire.arrived(handle, now_ps)
+        passage.outstanding.remove(handle)
+        self._traffic_changed()
+        self._finish_if_complete(passage, now_ps)
+        return True
+
+    def _must_travel(self, request: Request) -> bool:
+        """A single output token is sampled by the prefill instance, unless the decode side recomputes it."""
+        return request.output_tokens > 1 or self._config.first_token == "decode_recompute"
+
+    def _assign(self, passage: _Passage) -> None:
+        rank = self._choose_destination(passage.journey.request)
+        passage.destination = rank
+        passage.journey.decode_instance = rank.instance.name
+        rank.scheduler.add_remote(passage.journey.request)
+        rank.instance.wake()
+
+    def _send_rest(self, passage: _Passage, now_ps: int) -> None:
+        self._send(passage, passage.journey.request.prompt_tokens, now_ps, 0)
+        self._finish_if_complete(passage, now_ps)
+
+    def _send(self, passage: _Passage, until_tokens: int, now_ps: int, compute_ps: int) -> None:
+        """Puts the KV of the tokens up to ``until_tokens`` on the network, layers spread over ``compute_ps``."""
+        request, destination = passage.journey.request, passage.destination
+        assert destination is not None
+        tokens = until_tokens - passage.sent_tokens
+        has_state = until_tokens == request.prompt_tokens
+        if tokens <= 0 and not (has_state and self._wire.has_state):
+            return
+        sent = self._wire.send(passage.source, destination, max(tokens, 0), has_state, now_ps, compute_ps)
+        passage.sent_tokens = until_tokens
+        passage.outstanding.add(sent.handle)
+        self._by_handle[sent.handle] = passage
+        passage.journey.kv_bytes = (passage.journey.kv_bytes or 0) + sent.size_bytes
+        if request.kv_sent_ps is None:
+            request.kv_sent_ps = now_ps
+        self._traffic_changed()
+
+    def _finish_if_complete(self, passage: _Passage, now_ps: int) -> None:
+        request, destination = passage.journey.request, passage.destination
+        if passage.outstanding or not passage.is_prefilled or passage.sent_tokens < request.prompt_tokens:
+            return
+        assert destination is not None
+        del self._passages[request.index]
+        if request.kv_sent_ps is None:  # everything was resident already
+            request.kv_sent_ps = now_ps
+            passage.journey.kv_bytes = 0
+        request.kv_arrived_ps = now_ps
+        passage.source.scheduler.release(request)
+        passage.source.instance.wake()
+        recomputes = self._config.first_token == "decode_recompute"
+        if self._config.first_token == "decode_after_transfer":
+            request.first_token_ps = request.last_token_ps = now_ps
+        destination.scheduler.remote_arrived(request, request.prompt_tokens - int(recomputes))
+        destination.instance.wake()

@@ -1,0 +1,1 @@
+"""What a simulation records, and the files and figures made of it."""

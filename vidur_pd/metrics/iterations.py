@@ -1,0 +1,123 @@
+"""Records of iterations and of the gaps between tokens, kept as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from aicb import Phase
+from numpy.typing import NDArray
+
+from vidur_pd.metrics.quantities import PS_PER_S
+
+COMPUTE_PHASES = tuple(phase for phase in Phase if phase is not Phase.COMMUNICATION)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterationRun:
+    """Consecutive iterations of one instance with one composition; one entry per iteration in the arrays."""
+
+    instance: int
+    start_ps: int
+    ends_ps: NDArray[np.int64]
+    compute_ps: NDArray[np.int64]
+    communication_ps: NDArray[np.int64]
+    host_ps: int
+    phase_ps: tuple[int, ...]
+    """Parts of the first iteration's compute time, in the order of ``COMPUTE_PHASES``; later iterations of a run
+    differ from it in attention alone."""
+    estimated_ps: int
+    requests: int
+    prefill_tokens: int
+    decode_tokens: int
+    waiting: int
+    running: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+
+
+class IterationLog:
+    """All iterations of a simulation and every gap between consecutive tokens of a request."""
+
+    def __init__(self, instances: tuple[tuple[str, str], ...]) -> None:
+        """``instances``: (name, pool) by index."""
+        self.instances = instances
+        self.runs: list[IterationRun] = []
+        self._gap_ps: list[NDArray[np.int64]] = []
+        self._gap_count: list[NDArray[np.int64]] = []
+        self.iterations = 0
+        self.busy_ps = np.zeros(len(instances), dtype=np.int64)
+        self.compute_ps = 0
+        self.estimated_ps = 0
+
+    def add(self, run: IterationRun) -> None:
+        self.runs.append(run)
+        self.iterations += len(run.ends_ps)
+        self.busy_ps[run.instance] += int(run.compute_ps.sum() + run.communication_ps.sum())
+        self.compute_ps += int(run.compute_ps.sum())
+        self.estimated_ps += run.estimated_ps * len(run.ends_ps)
+
+    def add_gaps(self, gaps_ps: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Gaps between consecutive tokens: ``gaps_ps[i]`` was seen by ``counts[i]`` requests."""
+        self._gap_ps.append(gaps_ps)
+        self._gap_count.append(counts)
+
+    def gaps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """(seconds, counts) of all gaps."""
+        if not self._gap_ps:
+            return np.zeros(0), np.zeros(0, dtype=np.int64)
+        return np.concatenate(self._gap_ps) / PS_PER_S, np.concatenate(self._gap_count)
+
+    def kv_use(self, instances: list[int], makespan_s: float) -> tuple[float | None, float | None]:
+        """Mean over time and peak of the share of KV blocks in use on these instances.
+
+        Use is read at the end of each run of iterations and held until the next one's end; before the first it is zero.
+        """
+        of_interest = set(instances)
+        integral = peak = 0.0
+        since: dict[int, tuple[int, float]] = {}
+        for run in sorted((r for r in self.runs if r.instance in of_interest), key=lambda r: int(r.ends_ps[-1])):
+            at_ps, share = int(run.ends_ps[-1]), run.kv_blocks_used / run.kv_blocks_total
+            last_ps, last_share = since.get(run.instance, (at_ps, 0.0))
+            integral += (at_ps - last_ps) * last_share
+            peak = max(peak, share)
+            since[run.instance] = (at_ps, share)
+        if not makespan_s or not self.runs:
+            return None, None
+        return integral / (PS_PER_S * makespan_s * len(instances)), peak
+
+    def columns(self) -> dict[str, NDArray[np.generic] | list[str]]:
+        """Columns of ``iterations.parquet``, one entry per iteration, ordered by end time within each instance."""
+        lengths = np.array([len(run.ends_ps) for run in self.runs], dtype=np.int64)
+        names, pools = zip(*self.instances, strict=True)
+        index = self._spread([run.instance for run in self.runs], lengths)
+        compute = self._joined([run.compute_ps for run in self.runs])
+        first_compute = self._spread([int(run.compute_ps[0]) for run in self.runs], lengths)
+        columns: dict[str, NDArray[np.generic] | list[str]] = {
+            "instance": np.array(names, dtype=object)[index],
+            "pool": np.array(pools, dtype=object)[index],
+            "start_s": self._joined([np.concatenate(([run.start_ps], run.ends_ps[:-1])) for run in self.runs]) / PS_PER_S,
+            "end_s": self._joined([run.ends_ps for run in self.runs]) / PS_PER_S,
+        }
+        for field in ("requests", "prefill_tokens", "decode_tokens", "waiting", "running"):
+            columns[field] = self._spread([getattr(run, field) for run in self.runs], lengths)
+        for field in ("kv_blocks_used", "kv_blocks_total"):
+            columns[field] = self._spread([getattr(run, field) for run in self.runs], lengths)
+        columns["compute_s"] = compute / PS_PER_S
+        columns["communication_s"] = self._joined([run.communication_ps for run in self.runs]) / PS_PER_S
+        columns["host_s"] = self._spread([run.host_ps for run in self.runs], lengths) / PS_PER_S
+        for position, phase in enumerate(COMPUTE_PHASES):
+            part = self._spread([run.phase_ps[position] for run in self.runs], lengths)
+            if phase is Phase.ATTENTION:
+                part = part + compute - first_compute
+            columns[f"{phase.value}_s"] = part / PS_PER_S
+        columns["estimated_s"] = self._spread([run.estimated_ps for run in self.runs], lengths) / PS_PER_S
+        return columns
+
+    @staticmethod
+    def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    @staticmethod
+    def _spread(values: list[int], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.repeat(np.array(values, dtype=np.int64), lengths)

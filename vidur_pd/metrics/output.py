@@ -1,0 +1,95 @@
+"""The files of a finished simulation. They are written into a new folder that takes its place at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidur_pd.errors import InputError
+
+if TYPE_CHECKING:
+    from vidur_pd.simulation import Result
+
+KNOWN_FILES = frozenset(
+    {
+        "requests.csv",
+        "summary.json",
+        "config.yaml",
+        "report.html",
+        "iterations.parquet",
+        "links.parquet",
+        "flows.parquet",
+        "trace.json.gz",
+    }
+)
+
+
+def check_output(out: Path) -> None:
+    """Refuses a place where results cannot go, before anything is simulated.
+
+    Raises: InputError, where ``out`` is a file, has no parent to be created in, or is a folder that holds other things
+    than results of an earlier run.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"-o {out}: found a file, expected a folder or a new name")
+    if out.is_dir():
+        foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in KNOWN_FILES)
+        if foreign:
+            raise InputError(f"-o {out}: found {foreign[0]!r} in it, expected an empty folder or an earlier result")
+    parent = out.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"-o {out}: {parent} cannot be written to")
+
+
+def write_result(result: Result, out: Path) -> None:
+    """Writes every file of the result; an earlier result of the same name is replaced as a whole."""
+    from vidur_pd.config_file import dump_config
+    from vidur_pd.metrics.request_rows import requests_csv
+    from vidur_pd.report import write_report
+
+    with _replacing(out) as folder:
+        (folder / "requests.csv").write_text(requests_csv(result.journeys), encoding="utf-8")
+        (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+        (folder / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
+        if result.config.output.iterations:
+            write_parquet(folder / "iterations.parquet", result.iterations.columns())
+        if result.config.output.links:
+            write_parquet(folder / "links.parquet", result.link_columns())
+        if result.config.output.flows:
+            write_parquet(folder / "flows.parquet", result.flow_columns())
+        if result.config.output.trace:
+            from vidur_pd.metrics.timeline import write_timeline
+
+            write_timeline(folder / "trace.json.gz", result)
+        write_report(folder)
+
+
+def write_parquet(path: Path, columns: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path, compression="zstd")
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A temporary folder beside ``out`` that replaces it if the block succeeds and vanishes if it fails."""
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        if out.exists():
+            shutil.rmtree(out)
+        folder.rename(out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,45 @@
+"""Integer picoseconds as text and figures: exact seconds, quantiles."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+PS_PER_S = 10**12
+
+
+def seconds_text(duration_ps: int | None) -> str:
+    """Exact decimal seconds without trailing zeros; an absent value is empty text."""
+    if duration_ps is None:
+        return ""
+    whole, rest = divmod(duration_ps, PS_PER_S)
+    return f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
+
+
+def to_seconds(duration_ps: int) -> float:
+    return duration_ps / PS_PER_S
+
+
+def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> dict[str, float | None]:
+    """mean, p50, p90 and p99 of values that occur ``weights`` times each; ``None`` where there are none.
+
+    Quantiles interpolate linearly between order statistics, as if each value stood ``weights`` times in the list.
+    """
+    counts = np.ones(len(values_s), dtype=np.int64) if weights is None else weights
+    total = int(counts.sum())
+    if total == 0:
+        return {"mean": None, "p50": None, "p90": None, "p99": None}
+    order = np.argsort(values_s, kind="stable")
+    ordered, last_position = values_s[order], np.cumsum(counts[order]) - 1
+
+    def at(position: int) -> float:
+        return float(ordered[np.searchsorted(last_position, position)])
+
+    def quantile(share: float) -> float:
+        exact = share * (total - 1)
+        below = int(exact)
+        above = min(below + 1, total - 1)
+        return at(below) + (exact - below) * (at(above) - at(below))
+
+    mean = float(np.dot(values_s, counts) / total)
+    return {"mean": mean, "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99)}
