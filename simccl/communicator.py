@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from netsim.topology import LinkKind, Topology
 from numpy.typing import NDArray
 
+from netsim.topology import LinkKind, Topology
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
 from simccl.tuning import Arrangement

@@ -17,11 +17,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+
 from netsim.flow import FlowGraph
 from netsim.routing import Router
 from netsim.topology import LinkKind, Topology
-from numpy.typing import NDArray
-
 from simccl.communicator import port_bytes_per_s
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class PortRates:
 def lower(plan: Plan) -> FlowGraph:
     """The flow graph of a plan on its communicator's GPUs.
 
-    The base latency is the ready time of the flows without dependencies. The hop latency is a flow's delay, less the
-    path's propagation, which the network adds, and never below zero.
+    The base latency comes once, before everything: it is part of the ready times. The hop latency is a flow's delay,
+    less the path's propagation, which the network adds, and never below zero.
     """
     flows, communicator = plan.flows, plan.communicator
     gpus, node = communicator.gpu_ids(), communicator.node_of_rank()
@@ -49,12 +49,11 @@ def lower(plan: Plan) -> FlowGraph:
     usable = np.where(crosses, plan.port_rates.network_bytes_per_s, plan.port_rates.nvlink_bytes_per_s)
     occupied_bytes = np.ceil(flows.payload_bytes * (_line_bytes_per_s(plan, src, dst, crosses) / usable))
     propagation_ps = path_latencies_ps(communicator.topology, src, dst)
-    is_first = np.diff(flows.dep_offsets) == 0
     return FlowGraph(
         src=src,
         dst=dst,
         size_bytes=np.maximum(flows.wire_bytes, occupied_bytes.astype(np.int64)),
-        ready_ps=np.where(is_first, plan.base_latency_ps, 0).astype(np.int64),
+        ready_ps=plan.base_latency_ps + flows.not_before_ps,
         delay_ps=np.maximum(flows.latency_ps - propagation_ps, 0),
         dep_offsets=flows.dep_offsets,
         deps=flows.deps,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from netsim.flow import FlowGraph
 from numpy.typing import NDArray
 
+from netsim.flow import FlowGraph
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.lowering import PortRates, lower
@@ -52,6 +52,8 @@ class PlannedFlows:
     """[flows] `Operation`."""
     latency_ps: NDArray[np.int64]
     """[flows] hardware latency of the hop, propagation included; never the base latency."""
+    not_before_ps: NDArray[np.int64]
+    """[flows] earliest start after the base latency: the pace of a channel, which never exceeds its bandwidth."""
     dep_offsets: NDArray[np.int64]
     """[flows + 1]"""
     deps: NDArray[np.int64]
@@ -109,6 +111,7 @@ def no_flows() -> PlannedFlows:
         offset=none64,
         operation=np.zeros(0, dtype=np.uint8),
         latency_ps=none64,
+        not_before_ps=none64,
         dep_offsets=np.zeros(1, dtype=np.int64),
         deps=none64,
     )

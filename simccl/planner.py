@@ -19,9 +19,7 @@ from simccl.timing import choose_ring
 _PS_PER_US = 1_000_000
 
 
-def plan_collective(
-    op: str, size_bytes: int, communicator: Communicator, *, protocol: str | None = None
-) -> Plan:
+def plan_collective(op: str, size_bytes: int, communicator: Communicator, *, protocol: str | None = None) -> Plan:
     """The plan of one collective; sizes as in nccl-tests, see `Collective`.
 
     ``protocol`` overrides NCCL's choice. One rank, or zero bytes, gives a plan without flows.

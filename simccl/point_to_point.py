@@ -201,9 +201,7 @@ def channels_used(op: Collective, size_bytes: NDArray[np.int64], at: Arrangement
         return channels.parts(size_bytes)
     parts = channels.parts(-(-size_bytes // at.ranks))
     base = np.unique(channels.base_channels(at.ranks, group_size([at.gpus_per_node] * at.nodes)))
-    counts = {
-        k: len(np.unique((base[:, None] + np.arange(k)) % channels.channels)) for k in np.unique(parts).tolist()
-    }
+    counts = {k: len(np.unique((base[:, None] + np.arange(k)) % channels.channels)) for k in np.unique(parts).tolist()}
     return np.array([counts[k] for k in parts.tolist()], dtype=np.int64)
 
 

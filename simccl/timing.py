@@ -159,9 +159,7 @@ def _empty_table(rows: int) -> TimeTable:
     )
 
 
-def _fill(
-    table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArray[np.int64], at: Arrangement
-) -> None:
+def _fill(table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArray[np.int64], at: Arrangement) -> None:
     """Writes the rows of one op on one arrangement; zero bytes and single ranks stay at zero."""
     moves = (sizes > 0) & (at.ranks > 1)
     rows, sizes = rows[moves], sizes[moves]

@@ -111,7 +111,8 @@ class RingCosts:
     def channels(self, size_bytes: NDArray[np.int64], protocol: NDArray[np.intp]) -> NDArray[np.int64]:
         """[sizes] channels that each operation runs on: fewer than all where a thread would have too few bytes."""
         threshold = _MAX_THREADS * _BYTES_PER_THREAD * np.array([self.ranks, 1, 1])
-        return np.clip(size_bytes // threshold[protocol], 1, self.search.executed)
+        channels: NDArray[np.int64] = np.clip(size_bytes // threshold[protocol], 1, self.search.executed)
+        return channels
 
 
 def ring_costs(op: Collective, arrangement: Arrangement) -> RingCosts:
@@ -121,9 +122,7 @@ def ring_costs(op: Collective, arrangement: Arrangement) -> RingCosts:
         UnsupportedTopology: where no ring search result exists.
     """
     at = arrangement
-    search = search_rings(
-        at.gpu, gpus_per_node=at.gpus_per_node, nodes=at.nodes, nic_gbytes_per_s=at.nic_gbytes_per_s
-    )
+    search = search_rings(at.gpu, gpus_per_node=at.gpus_per_node, nodes=at.nodes, nic_gbytes_per_s=at.nic_gbytes_per_s)
     rounds = 2 if op is Collective.ALL_REDUCE else 1
     steps = rounds * (at.ranks - 1)
     bus = _bus_gbytes_per_s(search, at)

@@ -5,7 +5,7 @@ enough; beyond that a rank starts a batch of rounds on a channel when it has fin
 
 A message to a rank of another node and another rail takes PXN: over NVLink to the GPU on the receiver's rail, then
 over that GPU's NIC, so that it stays on one rail. Long ones go in up to four pieces, the next piece on NVLink while
-one is on the network; NCCL pipelines more finely. Without a rank on that rail the message leaves by its own NIC.
+one is on the network; NCCL pipelines more finely. Only the first piece pays the hardware latency. Without a rank on that rail the message leaves by its own NIC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simccl.plan import Operation, PlannedFlows
 from simccl.point_to_point import MessageChannels, batch_of_round, group_size, hop_latency_us, send_rounds
 
 _PS_PER_US = 1_000_000
-_PXN_PIECE_BYTES = 1 << 20
+_PXN_PIECE_BYTES = 128 * 1024  # step of NCCL 2.30.7's network buffers
 _PXN_MAX_PIECES = 4
 
 _NO_FLOW = -1
@@ -68,7 +68,8 @@ def pairwise_flows(
         ids[0, rounds, src], ids[1, rounds, src] = first, last
         edges += _batch_edges(ids, send_to, batch, base_channel)
     dep_offsets, deps = _csr(edges, len(message))
-    latency = np.where(is_leg_to_proxy, 0.0, hop_latency_us(ll, node[sender] != node[receiver]))
+    pays_latency = ~is_leg_to_proxy & (piece == 0)
+    latency = np.where(pays_latency, hop_latency_us(ll, node[sender] != node[receiver]), 0.0)
     return PlannedFlows(
         src=sender,
         dst=receiver,
@@ -80,6 +81,7 @@ def pairwise_flows(
         offset=(starts[src, dst][message] + begin),
         operation=np.full(len(message), Operation.COPY, dtype=np.uint8),
         latency_ps=np.rint(latency * _PS_PER_US).astype(np.int64),
+        not_before_ps=np.zeros(len(message), dtype=np.int64),
         dep_offsets=dep_offsets,
         deps=deps,
     )

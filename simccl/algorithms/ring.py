@@ -3,8 +3,9 @@
 The buffer is cut into one block per rank and each block into one share per ring. A share travels as a chain of flows
 along its ring, NCCL 2.30.7's data order (§ ring kernels of src/device): in all_reduce and reduce_scatter it leaves the
 successor of its owner, is reduced at every hop and reaches its owner after n−1; in the second half of an all_reduce,
-and in all_gather, it leaves the owner and is copied on. Chains are independent; as rings are equally fast everywhere
-they never wait for each other's links.
+and in all_gather, it leaves the owner and is copied on. Chains are independent. A hop does not start before its chain
+could have come so far at the ring's own bandwidth: a ring that finds its NVLinks less busy gets no faster by it, since
+NCCL's channels are no faster. On an idle network every hop then starts on schedule and chains never wait for links.
 
 Assumed: a share is one flow per hop. NCCL cuts it into chunks and slices that are pipelined through FIFO buffers; with
 equal hop times this changes neither the sum of latencies nor that of transfers.
@@ -24,6 +25,7 @@ from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
 from simccl.tuning import RingCosts
 
 _PS_PER_US = 1_000_000
+_PS_PER_S = 1_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,11 +81,14 @@ def ring_flows(op: Collective, size_bytes: int, hops: RingHops, protocol: Protoc
     offset, payload = block[owner] + begin[kept], (end - begin)[kept]
 
     step = np.arange(steps)
+    ring_bytes_per_s = costs.bus_gbytes_per_s[PROTOCOLS.index(protocol)] * 1e9 / rings
     first_sender = 0 if op is Collective.ALL_GATHER else 1
     sender = (index[:, None] + first_sender + step) % ranks
     ring_of_hop = np.broadcast_to(ring[:, None], sender.shape)
     copies = op is Collective.ALL_GATHER
     is_reduce = np.broadcast_to(~copies & (step < ranks - 1), sender.shape)
+    latency_ps = _hop_latency_ps(hops, protocol, costs, size_bytes)[hops.crosses[ring_of_hop, sender].astype(np.intp)]
+    transfer_ps = (payload * (_PS_PER_S / ring_bytes_per_s)).astype(np.int64)
     payload_bytes = np.repeat(payload, steps)
     chained = np.broadcast_to(step > 0, sender.shape).ravel()
     return PlannedFlows(
@@ -96,17 +101,14 @@ def ring_flows(op: Collective, size_bytes: int, hops: RingHops, protocol: Protoc
         origin=np.repeat(owner if copies else np.full_like(owner, PARTIAL_SUM), steps),
         offset=np.repeat(offset, steps),
         operation=np.where(is_reduce, Operation.REDUCE, Operation.COPY).astype(np.uint8).ravel(),
-        latency_ps=_hop_latency_ps(hops, protocol, costs, size_bytes)[
-            hops.crosses[ring_of_hop, sender].ravel().astype(np.intp)
-        ],
+        latency_ps=latency_ps.ravel(),
+        not_before_ps=(np.cumsum(latency_ps, axis=1) - latency_ps + transfer_ps[:, None] * step).ravel(),
         dep_offsets=np.concatenate(([0], np.cumsum(chained, dtype=np.int64))),
         deps=np.flatnonzero(chained) - 1,
     )
 
 
-def _hop_latency_ps(
-    hops: RingHops, protocol: Protocol, costs: RingCosts, size_bytes: int
-) -> NDArray[np.int64]:
+def _hop_latency_ps(hops: RingHops, protocol: Protocol, costs: RingCosts, size_bytes: int) -> NDArray[np.int64]:
     """[2] latency of a hop inside a node and of one between nodes.
 
     NCCL counts 2(N−1) or N−1 hops between nodes; the slowest chain of the plan may have more. The surplus of such a
@@ -118,4 +120,5 @@ def _hop_latency_ps(
     crossings = hops.most_crossings(costs.steps)
     if crossings:
         between = inside + (between - inside) * costs.network_steps / crossings
-    return np.rint(np.array([inside, between]) * factor * _PS_PER_US).astype(np.int64)
+    latency_us = np.array([inside, between]) * factor
+    return np.rint(latency_us * _PS_PER_US).astype(np.int64)
