@@ -38,7 +38,7 @@ PHASE_COLOURS = {
 }
 LINK_COLOURS = {"nvlink": "#16825d", "nic": "#1f6fb4", "fabric": "#8e4ec6"}
 SLO_COLOUR = "#c4262e"
-INK, GRID, FAINT = "#1c2330", "#e6e8ec", "#6a7280"
+INK, GRID, RULE, FAINT = "#1c2330", "#e6e8ec", "#b4bac4", "#6a7280"
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
@@ -84,19 +84,44 @@ def label(text: str, at_most: int = 48) -> str:
     return html.escape(text if len(text) <= at_most else text[: at_most - 1] + "…", quote=False)
 
 
-def compact(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Single precision halves the page; seven digits are more than a pixel can show."""
-    return np.asarray(values, dtype=np.float32)
+def compact(values: npt.ArrayLike) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
+    """Values in single precision, which halves the page, unless they differ too little for its seven digits."""
+    exact = np.asarray(values, dtype=np.float64)
+    known = exact[np.isfinite(exact)]
+    is_offset = known.size > 1 and np.abs(known).max() > 1e3 * np.ptp(known) > 0
+    return exact if is_offset else exact.astype(np.float32)
+
+
+def log_axis(*series: npt.ArrayLike) -> dict[str, object]:
+    """A logarithmic axis that covers the positive values, with ticks a reader can name: 1, 2, 5 or powers of ten."""
+    values = np.concatenate([np.ravel(np.asarray(each, dtype=np.float64)) for each in series])
+    low, high = values[values > 0].min(), values[values > 0].max()
+    margin = max(0.04 * np.log10(high / low), 0.03)
+    first, last = np.log10(low) - margin, np.log10(high) + margin
+    steps = (1, 2, 5) if last - first < 2.2 else (1,)
+    ticks = [step * 10.0**power for power in range(int(np.floor(first)), int(np.ceil(last)) + 1) for step in steps]
+    shown = [tick for tick in ticks if first <= np.log10(tick) <= last]
+    return {
+        "type": "log",
+        "range": [float(first), float(last)],
+        "tickvals": shown or [float(low)],
+        "ticktext": [f"{tick:,.6g}" for tick in shown or [float(low)]],
+    }
+
+
+def time_axis(edges_s: npt.NDArray[np.float64]) -> dict[str, object]:
+    """The whole span of the bins, so that charts of one run line up."""
+    return {"range": [float(edges_s[0]), float(edges_s[-1])]}
 
 
 def finish(figure: go.Figure, frame: Frame, x_title: str, y_title: str) -> Chart:
     """Applies the common look and closes the figure."""
     axis = {
         "gridcolor": GRID,
-        "linecolor": "#b4bac4",
+        "linecolor": RULE,
         "zeroline": False,
         "ticks": "outside",
-        "tickcolor": "#b4bac4",
+        "tickcolor": RULE,
         "ticklen": 4,
         "automargin": True,
         "title_standoff": 8,
@@ -109,7 +134,16 @@ def finish(figure: go.Figure, frame: Frame, x_title: str, y_title: str) -> Chart
         plot_bgcolor="rgba(0,0,0,0)",
         margin={"l": 60, "r": 16, "t": 34, "b": 46},
         height=frame.height_px,
-        legend={"orientation": "h", "x": 0, "y": 1.0, "xanchor": "left", "yanchor": "bottom", "font": {"size": 11}},
+        legend={
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0,
+            "y": 1.0,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "font": {"size": 11},
+        },
+        modebar={"bgcolor": "rgba(255,255,255,0.9)", "color": FAINT, "activecolor": INK},
         hoverlabel={"bgcolor": "white", "font": {"family": FONT, "size": 12}},
     )
     figure.update_xaxes(title_text=x_title, **axis)

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour
-from vidur_pd.report.figures_latency import LATENCIES, distribution_chart, latency_curves, stage_bars, ttft_stages
+from vidur_pd.report.figures_latency import (
+    LATENCIES,
+    distribution_chart,
+    latency_curves,
+    stage_bars,
+    ttft_stages,
+    visible_stages,
+)
 from vidur_pd.report.figures_load import output_rate_comparison
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
@@ -47,7 +54,7 @@ def comparison_page(runs: Sequence[RunOutput]) -> str:
         Section("throughput", "Throughput", charts_html([output_rate_comparison(runs), efficiency_chart(runs)])),
         Section("pools", "Pools", _pools(runs)),
     ]
-    facts = [(run.label, f"{run_title(run).removeprefix(run.label + ': ')}; {workload_text(run)}") for run in runs]
+    facts = [(run.label, f"{run_title(run)}; {workload_text(run)}") for run in runs]
     return page_html(f"Comparison of {len(runs)} runs", facts, sections)
 
 
@@ -135,7 +142,7 @@ def _stage_chart(runs: Sequence[RunOutput]) -> Chart | None:
     means = pd.DataFrame({name: ttft_stages(completed).mean() for name, completed in served if len(completed)})
     if means.empty:
         return None
-    means = means[(means > 0).any(axis=1)]
+    means = visible_stages(means)
     reading = "Mean time in each stage of TTFT: the piece that grows from one run to the next is what the change cost."
     frame = Frame("ttft-stages", "Where TTFT goes", reading, height_px=150 + 46 * len(runs), is_wide=True)
     return stage_bars(means, frame, "Mean time (s)", "s")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, pool_colours
+from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, pool_colours, time_axis
 from vidur_pd.report.series import Floats, Intervals, middles, spread, thin, time_edges, without_overlap
 
 MOST_LINES_PER_POOL = 6
@@ -39,7 +39,7 @@ class Activity:
         return [place for place, name in enumerate(self.pools) if name == pool]
 
 
-def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], end_s: float) -> Activity:
+def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], span_s: tuple[float, float]) -> Activity:
     """Aggregates the iterations of a run; instances are ordered by pool, then by number."""
     pairs = iterations[["instance", "pool"]].drop_duplicates().astype(str)
     known = {name: place for place, name in enumerate(pool_order)}
@@ -54,7 +54,7 @@ def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], end_s:
     starts, ends = iterations["start_s"].to_numpy(), iterations["end_s"].to_numpy()
     held = without_overlap(Intervals(starts, ends, rows, len(names)))
     lengths = held.ends_s - held.starts_s
-    edges = time_edges(end_s)
+    edges = time_edges(span_s)
 
     def held_seconds(values: Floats) -> Floats:
         return spread(held, values * lengths, edges)
@@ -95,6 +95,7 @@ def instance_charts(activity: Activity, pool_order: Sequence[str]) -> list[Chart
         "kv-use",
         "KV cache use",
         "Blocks in use over usable blocks while busy: at 100 % requests wait or are preempted.",
+        is_wide=True,
     )
     return [
         _per_instance(activity, activity.waiting, pool_order, waiting, "Waiting requests"),
@@ -125,6 +126,7 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
                 hovertemplate=f"%{{y:.3g}} at %{{x:.4g}} s<extra>{label(activity.instances[place])}</extra>",
             )
     figure.update_layout(showlegend=True)
+    figure.update_xaxes(**time_axis(activity.edges_s))
     figure.update_yaxes(rangemode="tozero")
     return finish(figure, frame, "Simulated time (s)", y_title)
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import STAGE_COLOURS, Chart, Frame, compact, finish, label, mark_slo, series_colour
+from vidur_pd.report.charts import (
+    STAGE_COLOURS,
+    Chart,
+    Frame,
+    compact,
+    finish,
+    label,
+    log_axis,
+    mark_slo,
+    series_colour,
+)
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, cumulative_curve, thin
 from vidur_pd.report.summary import ItlHistogram
@@ -89,10 +99,12 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
         )
         if len(drawn) == 1:
             _mark_percentiles(figure, curve, scale, unit)
+    slo = None if slo_s is None else slo_s * scale
     figure.update_layout(showlegend=len(drawn) > 1)
     figure.update_yaxes(range=[0, 101], ticksuffix=" %")
-    figure.update_xaxes(type="log" if _is_wide(drawn[0][1]) else "linear")
-    mark_slo(figure, None if slo_s is None else slo_s * scale, unit)
+    if any(_is_wide(curve) for _, curve in drawn):
+        figure.update_xaxes(**log_axis(*(curve.values_s * scale for _, curve in drawn), [slo or 0.0]))
+    mark_slo(figure, slo, unit)
     return finish(figure, Frame(f"cdf-{metric}", title, READINGS[metric]), f"{metric.upper()} ({unit})", "")
 
 
@@ -138,11 +150,15 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
         showlegend=False,
     )
     low, high = completed["ttft_s"].quantile([0.01, 0.999])
-    figure.update_yaxes(type="log" if low > 0 and high / low > LOG_AXIS_RATIO else "linear", rangemode="tozero")
-    mark_slo(figure, run.summary.slo_ttft_s, "s", vertical=False)
+    slo = run.summary.slo_ttft_s
+    if low > 0 and high / low > LOG_AXIS_RATIO:
+        figure.update_yaxes(**log_axis(completed["ttft_s"], [slo or 0.0]))
+    else:
+        figure.update_yaxes(rangemode="tozero")
+    mark_slo(figure, slo, "s", vertical=False)
     sampled = "" if len(shown) == len(completed) else f" {len(shown):,} of {len(completed):,} requests shown."
     reading = f"A cloud that rises to the right means that load exceeds capacity and queues grow.{sampled}"
-    frame = Frame("ttft-time", "TTFT over the run", reading)
+    frame = Frame("ttft-time", "TTFT over the run", reading, is_wide=True)
     return finish(figure, frame, "Arrival (s)", "TTFT (s)")
 
 
@@ -174,7 +190,7 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
         if len(band):
             groups[f"p{low}–p{high}"] = band.mean()
     means = pd.DataFrame(groups)
-    means = means[(means > 0).any(axis=1)]
+    means = visible_stages(means)
     absolute = Frame(
         "ttft-stages",
         "Where TTFT goes",
@@ -186,6 +202,11 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
         stage_bars(means, absolute, "Mean time (s)", "s"),
         stage_bars(shares, relative, "Share of TTFT (%)", "%"),
     ]
+
+
+def visible_stages(means: pd.DataFrame) -> pd.DataFrame:
+    """Without the stages (rows) that take less than a thousandth of every column, such as KV in a co-located run."""
+    return means[(means > means.sum(axis=0) * 1e-3).any(axis=1)]
 
 
 def stage_bars(means: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour, time_axis
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, middles, spread, time_edges
 
@@ -31,33 +31,42 @@ def _rate(requests: pd.DataFrame, start: str, end: str, tokens: str, edges: Floa
     return np.asarray(spread(whole, amounts, edges)[0] / np.diff(edges))
 
 
-def throughput_chart(run: RunOutput) -> Chart | None:
+def throughput_charts(run: RunOutput) -> list[Chart]:
     """Input and output tokens per second."""
+    if run.completed.empty:
+        return []
+    edges = time_edges(run.span_s)
+    readings = {
+        "input": "Prompt tokens, cached ones included: prefill works in bursts, so the mean counts more than the peaks.",
+        "output": "A level line under continuing arrivals is the capacity of the decode side.",
+    }
+    return [
+        _rate_chart(edges, rates, Frame(f"{name}-rate", f"{name.capitalize()} tokens", reading), series_colour(place))
+        for place, ((name, reading), rates) in enumerate(zip(readings.items(), token_rates(run, edges), strict=True))
+    ]
+
+
+def _rate_chart(edges: Floats, rates: Floats, frame: Frame, colour: str) -> Chart:
     import plotly.graph_objects as go
 
-    if run.completed.empty:
-        return None
-    edges = time_edges(run.end_s)
     figure = go.Figure()
-    for place, (name, rates) in enumerate(zip(("input", "output"), token_rates(run, edges), strict=True)):
-        figure.add_scatter(
-            x=compact(middles(edges)),
-            y=compact(rates),
-            name=f"{name} tokens",
-            mode="lines",
-            line={"color": series_colour(place), "width": 1.8},
-            hovertemplate=f"%{{y:.4s}} {name} tokens/s at %{{x:.4g}} s<extra></extra>",
-        )
+    figure.add_scatter(
+        x=compact(middles(edges)),
+        y=compact(rates),
+        mode="lines",
+        line={"color": colour, "width": 1.8},
+        hovertemplate="%{y:.4s} tokens/s at %{x:.4g} s<extra></extra>",
+    )
+    figure.update_xaxes(**time_axis(edges))
     figure.update_yaxes(rangemode="tozero")
-    reading = "A level output line under continuing arrivals is the cluster's capacity; prompts include cached tokens."
-    return finish(figure, Frame("throughput", "Token throughput", reading), "Simulated time (s)", "Tokens per second")
+    return finish(figure, frame, "Simulated time (s)", f"{frame.title} per second")
 
 
 def arrivals_chart(run: RunOutput) -> Chart | None:
     """Arrivals and completions per second."""
     import plotly.graph_objects as go
 
-    edges = time_edges(run.end_s, at_most=80)
+    edges = time_edges(run.span_s, at_most=80)
     figure = go.Figure()
     stamps = {"arrived": run.requests["arrived_at_s"], "completed": run.completed["completed_at_s"]}
     for place, (name, values) in enumerate(stamps.items()):
@@ -75,10 +84,14 @@ def arrivals_chart(run: RunOutput) -> Chart | None:
     if not figure.data:
         return None
     figure.update_layout(showlegend=True)
+    figure.update_xaxes(**time_axis(edges))
     figure.update_yaxes(rangemode="tozero")
     reading = "Completions below arrivals for long means that work piles up; the tail after the last arrival is drain."
     return finish(
-        figure, Frame("arrivals", "Arrivals and completions", reading), "Simulated time (s)", "Requests per second"
+        figure,
+        Frame("arrivals", "Arrivals and completions", reading, is_wide=True),
+        "Simulated time (s)",
+        "Requests per second",
     )
 
 
@@ -90,7 +103,7 @@ def output_rate_comparison(runs: Sequence[RunOutput]) -> Chart | None:
     for place, run in enumerate(runs):
         if run.completed.empty:
             continue
-        edges = time_edges(run.end_s)
+        edges = time_edges(run.span_s)
         figure.add_scatter(
             x=compact(middles(edges)),
             y=compact(token_rates(run, edges)[1]),

@@ -9,7 +9,18 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import FAINT, LINK_COLOURS, Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.charts import (
+    FAINT,
+    LINK_COLOURS,
+    Chart,
+    Frame,
+    compact,
+    finish,
+    label,
+    log_axis,
+    series_colour,
+    time_axis,
+)
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
 from vidur_pd.report.summary import PoolSummary
@@ -63,6 +74,7 @@ def mean_use_chart(links: pd.DataFrame) -> Chart:
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(name)}</extra>",
         )
     figure.update_layout(showlegend=True)
+    figure.update_xaxes(**time_axis(edges))
     figure.update_yaxes(rangemode="tozero")
     reading = "Carried bits over the capacity of all links of a kind that carry anything: the average hides hot links."
     frame = Frame("links-mean", "Mean link use", reading)
@@ -90,6 +102,7 @@ def peak_use_chart(links: pd.DataFrame) -> Chart:
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
         )
     figure.update_layout(showlegend=True)
+    figure.update_xaxes(**time_axis(edges))
     figure.update_yaxes(rangemode="tozero")
     reading = "The fullest link of each kind: near 100 % transfers wait for each other there."
     return finish(figure, Frame("links-peak", "Busiest link", reading), "Simulated time (s)", "Utilisation (%)")
@@ -105,8 +118,8 @@ def _window_use(links: pd.DataFrame) -> pd.DataFrame:
     return windows
 
 
-def busiest_links(links: pd.DataFrame, end_s: float) -> list[LinkUse]:
-    """The links of highest mean utilisation over ``end_s`` seconds, highest first."""
+def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
+    """The links of highest mean utilisation over ``seconds``, highest first."""
     known = links.drop_duplicates("link").set_index("link")
     peaks = _window_use(links).groupby("link", observed=True)["use"].max()
     carried = {
@@ -116,7 +129,7 @@ def busiest_links(links: pd.DataFrame, end_s: float) -> list[LinkUse]:
     total = links.groupby("link", observed=True)["carried_bytes"].sum()
     names = [str(name) for name in known.index]
     capacity = known["capacity_bps"].to_numpy(dtype=float)
-    mean = total[names].to_numpy(dtype=float) * BITS_PER_BYTE / (capacity * max(end_s, 1e-12))
+    mean = total[names].to_numpy(dtype=float) * BITS_PER_BYTE / (capacity * max(seconds, 1e-12))
     peak = peaks[names].to_numpy(dtype=float)
     kv, collective = (carried[traffic][names].to_numpy(dtype=float) for traffic in ("kv", "collective"))
     ends = known[["src", "dst", "kind"]].astype(str).to_numpy()
@@ -156,19 +169,21 @@ def transfer_chart(run: RunOutput) -> Chart | None:
         hovertemplate="request %{text}<br>%{x:.4g} MB in %{y:.4g} ms<extra></extra>",
     )
     sizes = np.array([sent["pd_p2p_comm_bytes"].min(), sent["pd_p2p_comm_bytes"].max()])
+    times = [sent["pd_p2p_comm_time_s"] * 1e3]
     rates = line_rates_bps(run)
     for place, (name, rate) in enumerate(rates.items()):
+        times.append(sizes * BITS_PER_BYTE / rate * 1e3)
         figure.add_scatter(
             x=compact(sizes / 1e6),
-            y=compact(sizes * BITS_PER_BYTE / rate * 1e3),
+            y=compact(times[-1]),
             mode="lines",
             name=f"{name}, {rate / 1e9:,.0f} Gbit/s",
             line={"color": FAINT, "width": 1.5, "dash": ("solid", "dash")[place]},
             hoverinfo="skip",
         )
     figure.update_layout(showlegend=True)
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(**log_axis(sizes / 1e6))
+    figure.update_yaxes(**log_axis(*times))
     reading = (
         "Points above the line of the NICs in use share links or wait; points below it went over NVLink."
         if rates

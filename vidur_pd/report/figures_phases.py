@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import PHASE_COLOURS, Chart, Frame, compact, fainter, finish, label, pool_colours
+from vidur_pd.report.charts import PHASE_COLOURS, Chart, Frame, compact, fainter, finish, label, log_axis, pool_colours
 from vidur_pd.report.series import Floats
 
 PHASE_COLUMNS = {
@@ -103,12 +103,13 @@ def batch_chart(iterations: pd.DataFrame, pool_order: Sequence[str]) -> Chart | 
     tokens = (iterations["prefill_tokens"] + iterations["decode_tokens"]).to_numpy()
     lengths_ms = (iterations["end_s"] - iterations["start_s"]).to_numpy() * 1e3
     present = [str(name) for name in iterations["pool"].cat.categories]
-    figure = go.Figure()
+    figure, shown_ms = go.Figure(), list[Floats]()
     for pool, colour in pool_colours(list(dict.fromkeys([*pool_order, *present]))).items():
         mine = (iterations["pool"] == pool).to_numpy() & (tokens > 0)
         if not mine.any():
             continue
         centres, low, median, high = _quantiles_by_batch(tokens[mine], lengths_ms[mine])
+        shown_ms += [low, high]
         band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
         figure.add_scatter(x=compact(centres), y=compact(low), **band)
         figure.add_scatter(x=compact(centres), y=compact(high), fill="tonexty", fillcolor=fainter(colour, 0.18), **band)
@@ -124,12 +125,13 @@ def batch_chart(iterations: pd.DataFrame, pool_order: Sequence[str]) -> Chart | 
     if not figure.data:
         return None
     figure.update_layout(showlegend=True)
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(**log_axis(tokens))
+    figure.update_yaxes(**log_axis(*shown_ms))
     frame = Frame(
         "batch",
         "Iteration time by batch size",
         "Median, with the 10th to 90th percentile as a band: while a line is flat, a larger batch is free throughput.",
+        is_wide=True,
     )
     return finish(figure, frame, "New tokens in the batch", "Iteration time (ms)")
 

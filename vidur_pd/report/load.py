@@ -73,12 +73,15 @@ class RunOutput:
         return self.requests[self.requests["status"] == "completed"]
 
     @property
-    def end_s(self) -> float:
-        """End of the time axis: the makespan, or later if an iteration or an arrival is."""
-        ends = [self.summary.makespan_s, _latest(self.requests["arrived_at_s"])]
+    def span_s(self) -> tuple[float, float]:
+        """The time axis: from the first arrival to the last arrival, completion or iteration."""
+        stamps = [self.requests["arrived_at_s"], self.requests["completed_at_s"]]
         if self.iterations is not None:
-            ends.append(_latest(self.iterations["end_s"]))
-        return max(ends)
+            stamps += [self.iterations["start_s"], self.iterations["end_s"]]
+        known = [stamp for stamp in stamps if stamp.notna().any()]
+        if not known:
+            return 0.0, 0.0
+        return min(float(stamp.min()) for stamp in known), max(float(stamp.max()) for stamp in known)
 
 
 def read_run(folder: Path, label: str | None = None) -> RunOutput:
@@ -153,6 +156,7 @@ def _read_parquet(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd
     try:
         _require(path, pq.read_schema(path).names, (*text, *numbers))
         table = pq.read_table(path, columns=[*text, *numbers]).to_pandas()
+        table = table.astype(dict.fromkeys(text, str))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
     try:
@@ -181,8 +185,3 @@ def _read_config(path: Path) -> tuple[str | None, Mapping[str, object]]:
     if not isinstance(tree, dict):
         raise InputError(f"{path}: found {type(tree).__name__}, expected a mapping of sections")
     return text, tree
-
-
-def _latest(column: pd.Series[float]) -> float:
-    value = float(column.max()) if len(column) else 0.0
-    return value if np.isfinite(value) else 0.0

@@ -39,6 +39,8 @@ nav a:hover{color:var(--accent)}
 .charts .wide{grid-column:1/-1}
 .reading{color:var(--faint);font-size:12.5px;margin:2px 0 4px;min-height:2.9em}
 .wide .reading{min-height:0}
+.plot .modebar{opacity:0;transition:opacity .15s}
+.plot:hover .modebar{opacity:1}
 .table{overflow-x:auto;margin-bottom:14px;padding:4px 0}
 table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{padding:5px 14px;text-align:left;border-bottom:1px solid #eef0f3;vertical-align:top;overflow-wrap:anywhere}
@@ -60,7 +62,7 @@ DRAW = """
 for (const card of document.querySelectorAll(".plot")) {
   const figure = JSON.parse(document.getElementById("data-" + card.id).textContent);
   Plotly.newPlot(card, figure.data, figure.layout,
-    {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]});
+    {responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: [["toImage", "resetScale2d"]]});
 }
 """
 

@@ -26,14 +26,19 @@ class Intervals:
     n_rows: int
 
 
-def time_edges(end_s: float, at_most: int = MOST_BINS) -> Floats:
-    """Edges of equal bins from 0 to at least ``end_s``, of a width of 1, 2 or 5 times a power of ten."""
-    if end_s <= 0:
-        return np.array([0.0, 1.0], dtype=np.float64)
-    least = end_s / at_most
+def time_edges(span_s: tuple[float, float], at_most: int = MOST_BINS) -> Floats:
+    """Edges of at most ``at_most`` + 2 equal bins that cover the span, of a width of 1, 2 or 5 times a power of ten.
+
+    A span that begins near zero is drawn from zero.
+    """
+    begin, end = span_s
+    if end <= begin:
+        return np.array([begin, begin + 1.0], dtype=np.float64)
+    least = (end - begin) / at_most
     power = 10.0 ** math.floor(math.log10(least))
     width = next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
-    return np.arange(math.ceil(end_s / width - 1e-9) + 1, dtype=np.float64) * width
+    first = math.floor(begin / width + 1e-9) if begin > width else 0
+    return np.arange(first, math.ceil(end / width - 1e-9) + 1, dtype=np.float64) * width
 
 
 def middles(edges: Floats) -> Floats:

@@ -14,7 +14,7 @@ from vidur_pd.report.figures_latency import (
     ttft_over_time,
     ttft_stage_charts,
 )
-from vidur_pd.report.figures_load import arrivals_chart, throughput_chart
+from vidur_pd.report.figures_load import arrivals_chart, throughput_charts
 from vidur_pd.report.figures_network import (
     busiest_links,
     exposed_chart,
@@ -37,7 +37,7 @@ def run_page(run: RunOutput, title: str | None) -> str:
     sections = [
         Section("headline", "Headline", _headline(run)),
         Section("latency", "Latency", _latency(run)),
-        Section("load", "Load and throughput", charts_html([throughput_chart(run), arrivals_chart(run)])),
+        Section("load", "Load and throughput", charts_html([*throughput_charts(run), arrivals_chart(run)])),
         Section("instances", "Instances", _instances(run)),
         Section("iterations", "Iterations", _iterations(run)),
         Section("network", "Network", _network(run)),
@@ -49,7 +49,7 @@ def run_page(run: RunOutput, title: str | None) -> str:
 
 def run_title(run: RunOutput) -> str:
     about = " on ".join(text for text in (run.summary.model, run.summary.hardware) if text)
-    return f"{run.label}: {about}" if about else run.label
+    return about or "Simulation report"
 
 
 def run_facts(run: RunOutput) -> list[tuple[str, str]]:
@@ -101,13 +101,7 @@ def _headline(run: RunOutput) -> str:
 
 
 def headline_tiles(run: RunOutput) -> list[Tile]:
-    summary = run.summary
-    ttft_met, tpot_met = slo_shares(run)
-    objectives = [
-        f"{name} ≤ {duration(value)}: {percent(met)}"
-        for name, value, met in (("TTFT", summary.slo_ttft_s, ttft_met), ("TPOT", summary.slo_tpot_s, tpot_met))
-        if value is not None
-    ]
+    summary, preempted = run.summary, run.requests["preemptions"]
     return [
         Tile(
             "Completed / requests",
@@ -122,20 +116,28 @@ def headline_tiles(run: RunOutput) -> list[Tile]:
         _latency_tile("TPOT", summary.tpot),
         _latency_tile("ITL", summary.itl),
         _latency_tile("E2E", summary.e2e),
-        Tile(
-            "Goodput within SLO",
-            _with_unit(summary.goodput_requests_per_s, "requests/s"),
-            f"{percent(summary.goodput_share)} of requests meet both objectives",
-        ),
-        Tile("SLO attainment", percent(summary.goodput_share), "; ".join(objectives)),
+        _goodput_tile(run),
+        Tile("Preemptions", f"{preempted.sum():,.0f}", f"of {int((preempted > 0).sum()):,} requests"),
         Tile(
             "Time on estimates",
             percent(summary.estimates_share),
-            "share of time without a measurement behind it",
+            "not backed by a measurement",
             is_warning=(summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE,
         ),
         Tile("Simulator", duration(summary.simulator_wall_s), f"wall time, version {summary.simulator_version or '?'}"),
     ]
+
+
+def _goodput_tile(run: RunOutput) -> Tile:
+    summary = run.summary
+    objectives = (("TTFT", summary.slo_ttft_s), ("TPOT", summary.slo_tpot_s))
+    met = [
+        f"{name} ≤ {value:g} s: {percent(share)}"
+        for (name, value), share in zip(objectives, slo_shares(run), strict=True)
+        if value is not None
+    ]
+    rate = _with_unit(summary.goodput_requests_per_s, "requests/s")
+    return Tile("Goodput within SLO", rate, "; ".join([*met, f"all: {percent(summary.goodput_share)}"]))
 
 
 def _rate_tile(name: str, rate: float | None, unit: str, summary: Summary) -> Tile:
@@ -157,9 +159,7 @@ def _latency(run: RunOutput) -> str:
     summary = run.summary
     curves = latency_curves(run, run.label)
     objectives = {"ttft": summary.slo_ttft_s, "tpot": summary.slo_tpot_s}
-    charts = [
-        distribution_chart(metric, [curves[metric]], objectives[metric]) for metric in ("ttft", "tpot", "itl", "e2e")
-    ]
+    charts = [distribution_chart(metric, [curve], objectives.get(metric)) for metric, curve in curves.items()]
     return charts_html([*charts, *ttft_stage_charts(run), ttft_over_time(run)])
 
 
@@ -170,7 +170,7 @@ def _instances(run: RunOutput) -> str:
             "iterations.parquet", run.iterations, "Queue, running requests, busy share and KV use over time"
         )
     names = [pool.name for pool in run.summary.pools]
-    activity = measure_activity(run.iterations, names, run.end_s)
+    activity = measure_activity(run.iterations, names, run.span_s)
     return pools + charts_html([busy_heat_map(activity), *instance_charts(activity, names)])
 
 
@@ -207,11 +207,11 @@ def _network(run: RunOutput) -> str:
     return (
         charts_html([mean_use_chart(run.links), peak_use_chart(run.links)])
         + transfers
-        + _link_table(run.links, run.end_s)
+        + _link_table(run.links, run.span_s[1] - run.span_s[0])
     )
 
 
-def _link_table(links: pd.DataFrame, end_s: float) -> str:
+def _link_table(links: pd.DataFrame, seconds: float) -> str:
     rows = [
         [
             link.name,
@@ -223,7 +223,7 @@ def _link_table(links: pd.DataFrame, end_s: float) -> str:
             digits(link.kv_bytes / 1e9),
             digits(link.collective_bytes / 1e9),
         ]
-        for link in busiest_links(links, end_s)
+        for link in busiest_links(links, seconds)
     ]
     columns = ("Busiest links", "From → to", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
     return table_html(columns, rows, text_columns=3)

@@ -201,6 +201,8 @@ class _Reader:
         if not tree:
             return None
         edges, counts = tree.get("edges_s"), tree.get("counts")
+        if edges == [] and counts == []:
+            return None
         if not isinstance(edges, list) or not isinstance(counts, list) or len(edges) != len(counts) + 1:
             raise InputError(
                 f"{self.path}: itl_histogram: expected lists edges_s and counts with one more edge than counts"
