@@ -156,12 +156,13 @@ def mark_slo(figure: go.Figure, value: float | None, unit: str, *, vertical: boo
     if value is None:
         return
     line = {"color": SLO_COLOUR, "width": 1.5, "dash": "dash"}
-    note = {"text": f"SLO {value:g} {unit}", "font": {"color": SLO_COLOUR, "size": 11}, "showarrow": False}
+    font = {"color": SLO_COLOUR, "size": 11}
+    note = {"text": f"SLO {value:g} {unit}", "font": font, "bgcolor": "rgba(255,255,255,0.85)", "showarrow": False}
     if vertical:
         is_log = figure.layout.xaxis.type == "log"
         figure.add_shape(type="line", x0=value, x1=value, y0=0, y1=1, yref="paper", line=line)
         x = float(np.log10(value)) if is_log else value  # annotations on a log axis take exponents, shapes values
-        figure.add_annotation(x=x, y=0.02, yref="paper", xanchor="left", yanchor="bottom", **note)
+        figure.add_annotation(x=x, y=0.02, yref="paper", xanchor="auto", yanchor="bottom", **note)
     else:
         is_log = figure.layout.yaxis.type == "log"
         figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, line=line)

@@ -20,13 +20,13 @@ from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
 from vidur_pd.report.single import ESTIMATES_WARNING_SHARE, run_title, workload_text
 from vidur_pd.report.summary import Summary
-from vidur_pd.report.text import NONE, digits, duration, note_html, percent, table_html
+from vidur_pd.report.text import NONE, count, digits, duration, note_html, percent, table_html
 
 MOST_DIFFERENCES = 60
 Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
 METRICS: tuple[Metric, ...] = (
-    ("GPUs", lambda s: float(s.gpus), digits),
-    ("Completed requests", lambda s: float(s.completed), lambda value: NONE if value is None else f"{value:,.0f}"),
+    ("GPUs", lambda s: float(s.gpus), count),
+    ("Completed requests", lambda s: float(s.completed), count),
     ("Requests/s", lambda s: s.requests_per_s, digits),
     ("Input tokens/s", lambda s: s.input_tokens_per_s, digits),
     ("Output tokens/s", lambda s: s.output_tokens_per_s, digits),
@@ -59,15 +59,17 @@ def comparison_page(runs: Sequence[RunOutput]) -> str:
 
 
 def _warnings(runs: Sequence[RunOutput]) -> str:
-    texts = []
+    notes = []
     for run in runs:
-        share = run.summary.estimates_share or 0.0
-        if share > ESTIMATES_WARNING_SHARE:
-            texts.append(f"{run.label}: {percent(share)} of the time rests on estimates, not on measurements.")
-        if run.summary.completed < run.summary.requests:
-            lost = run.summary.requests - run.summary.completed
-            texts.append(f"{run.label}: {lost:,} of {run.summary.requests:,} requests were not completed.")
-    return "".join(note_html(text, is_warning=True) for text in texts)
+        summary, parts = run.summary, []
+        if summary.completed < summary.requests:
+            lost = summary.requests - summary.completed
+            parts.append(f"{lost:,} of {summary.requests:,} requests were not completed")
+        if (summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE:
+            parts.append(f"{percent(summary.estimates_share)} of the time rests on estimates, not on measurements")
+        if parts:
+            notes.append(note_html(f"{run.label}: {'; '.join(parts)}.", is_warning=True))
+    return "".join(notes)
 
 
 def _headline_table(runs: Sequence[RunOutput]) -> str:
@@ -75,7 +77,8 @@ def _headline_table(runs: Sequence[RunOutput]) -> str:
     for name, value_of, show in METRICS:
         values = [value_of(run.summary) for run in runs]
         cells = [show(values[0])]
-        cells += [f"{show(value)}{_change(values[0], value)}" for value in values[1:]]
+        change = _points if show is percent else _change
+        cells += [f"{show(value)}{change(values[0], value)}" for value in values[1:]]
         rows.append([name, *cells])
     return table_html(("Figure (change against the first run)", *(run.label for run in runs)), rows)
 
@@ -83,7 +86,16 @@ def _headline_table(runs: Sequence[RunOutput]) -> str:
 def _change(base: float | None, value: float | None) -> str:
     if base is None or value is None or base == 0 or value == base:
         return ""
-    return f" ({(value / base - 1) * 100:+.1f} %)"
+    return _signed(f"{(value / base - 1) * 100:+.1f} %")
+
+
+def _points(base: float | None, value: float | None) -> str:
+    """The change of a share, in percentage points."""
+    return "" if base is None or value is None or value == base else _signed(f"{(value - base) * 100:+.1f} pp")
+
+
+def _signed(text: str) -> str:
+    return f" ({text.replace('-', '−')})"
 
 
 def _differences(runs: Sequence[RunOutput]) -> str:

@@ -108,7 +108,7 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    x = compact(middles(activity.edges_s))
+    x = middles(activity.edges_s)
     pools = list(dict.fromkeys([*pool_order, *activity.pools]))
     for pool, colour in pool_colours(pools).items():
         places = activity.of_pool(pool)
@@ -118,7 +118,7 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
         for rank, place in enumerate(places):
             opacity = 1.0 - 0.6 * rank / max(len(places), 2)
             figure.add_scatter(
-                x=x,
+                x=compact(x),
                 y=compact(values[place]),
                 name=label(activity.instances[place]),
                 mode="lines",
@@ -131,17 +131,17 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
     return finish(figure, frame, "Simulated time (s)", y_title)
 
 
-def _add_band(figure: object, x: object, values: Floats, pool: str, colour: str) -> None:
-    """Lowest to highest instance of a pool as an area, their mean as a line."""
+def _add_band(figure: object, x: Floats, values: Floats, pool: str, colour: str) -> None:
+    """Lowest to highest instance of a pool as an area, their mean as a line; bins without any value are bridged."""
     import plotly.graph_objects as go
 
     assert isinstance(figure, go.Figure)
-    idle = np.isnan(values).all(axis=0)
-    filled = np.where(np.isnan(values), np.where(idle, 0.0, np.nan), values)
-    bounds = ((np.nanmin(filled, axis=0), None), (np.nanmax(filled, axis=0), "tonexty"))
+    known = ~np.isnan(values).all(axis=0)
+    x, values = x[known], values[:, known]
+    bounds = ((np.nanmin(values, axis=0), None), (np.nanmax(values, axis=0), "tonexty"))
     for bound, fill in bounds:
         figure.add_scatter(
-            x=x,
+            x=compact(x),
             y=compact(bound),
             mode="lines",
             line={"width": 0},
@@ -152,8 +152,8 @@ def _add_band(figure: object, x: object, values: Floats, pool: str, colour: str)
             legendgroup=pool,
         )
     figure.add_scatter(
-        x=x,
-        y=compact(np.nanmean(filled, axis=0)),
+        x=compact(x),
+        y=compact(np.nanmean(values, axis=0)),
         name=f"{label(pool)}: mean, lowest to highest of {len(values)}",
         mode="lines",
         line={"color": colour, "width": 1.8},

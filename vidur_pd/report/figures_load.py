@@ -37,7 +37,7 @@ def throughput_charts(run: RunOutput) -> list[Chart]:
         return []
     edges = time_edges(run.span_s)
     readings = {
-        "input": "Prompt tokens, cached ones included: prefill works in bursts, so the mean counts more than the peaks.",
+        "input": "Prompt tokens, cached ones included: prefill comes in bursts, so look at the level, not the peaks.",
         "output": "A level line under continuing arrivals is the capacity of the decode side.",
     }
     return [

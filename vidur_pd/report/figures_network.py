@@ -169,7 +169,7 @@ def transfer_chart(run: RunOutput) -> Chart | None:
         hovertemplate="request %{text}<br>%{x:.4g} MB in %{y:.4g} ms<extra></extra>",
     )
     sizes = np.array([sent["pd_p2p_comm_bytes"].min(), sent["pd_p2p_comm_bytes"].max()])
-    times = [sent["pd_p2p_comm_time_s"] * 1e3]
+    times = [sent["pd_p2p_comm_time_s"].to_numpy(dtype=float) * 1e3]
     rates = line_rates_bps(run)
     for place, (name, rate) in enumerate(rates.items()):
         times.append(sizes * BITS_PER_BYTE / rate * 1e3)

@@ -37,7 +37,7 @@ nav a:hover{color:var(--accent)}
 .charts{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px;margin-bottom:14px}
 .charts .card{padding:12px 14px 4px;min-width:0}
 .charts .wide{grid-column:1/-1}
-.reading{color:var(--faint);font-size:12.5px;margin:2px 0 4px;min-height:2.9em}
+.reading{color:var(--faint);font-size:12.5px;margin:2px 0 0;min-height:2.9em}
 .wide .reading{min-height:0}
 .plot .modebar{opacity:0;transition:opacity .15s}
 .plot:hover .modebar{opacity:1}

@@ -117,7 +117,7 @@ def headline_tiles(run: RunOutput) -> list[Tile]:
         _latency_tile("ITL", summary.itl),
         _latency_tile("E2E", summary.e2e),
         _goodput_tile(run),
-        Tile("Preemptions", f"{preempted.sum():,.0f}", f"of {int((preempted > 0).sum()):,} requests"),
+        Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
         Tile(
             "Time on estimates",
             percent(summary.estimates_share),

@@ -44,6 +44,10 @@ def digits(value: float | None) -> str:
     return f"{value:,.{min(places, 6)}f}"
 
 
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
 def percent(share: float | None) -> str:
     return NONE if share is None or not math.isfinite(share) else f"{share * 100:.1f} %"
 
