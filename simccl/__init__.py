@@ -3,9 +3,11 @@
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.errors import InputError, PlanError, UnsupportedTopology
+from simccl.kv import KvHandoff, KvLayout, LayerCache, kv_handoff_plan
 from simccl.plan import Operation, Plan, PlannedFlows
 from simccl.planner import all_to_all_v, plan_collective
 from simccl.timing import CollectiveTime, TimeTable, collective_time, time_table
+from simccl.verify import VerifiedPlan, verify_plan
 
 __all__ = [
     "Algorithm",
@@ -13,6 +15,9 @@ __all__ = [
     "CollectiveTime",
     "Communicator",
     "InputError",
+    "KvHandoff",
+    "KvLayout",
+    "LayerCache",
     "Operation",
     "Plan",
     "PlanError",
@@ -20,8 +25,11 @@ __all__ = [
     "Protocol",
     "TimeTable",
     "UnsupportedTopology",
+    "VerifiedPlan",
     "all_to_all_v",
     "collective_time",
+    "kv_handoff_plan",
     "plan_collective",
     "time_table",
+    "verify_plan",
 ]

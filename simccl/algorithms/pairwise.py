@@ -5,7 +5,8 @@ enough; beyond that a rank starts a batch of rounds on a channel when it has fin
 
 A message to a rank of another node and another rail takes PXN: over NVLink to the GPU on the receiver's rail, then
 over that GPU's NIC, so that it stays on one rail. Long ones go in up to four pieces, the next piece on NVLink while
-one is on the network; NCCL pipelines more finely. Only the first piece pays the hardware latency. Without a rank on that rail the message leaves by its own NIC.
+one is on the network; NCCL pipelines more finely. Only the first piece pays the hardware latency. Without a rank on
+that rail the message leaves by its sender's own NIC.
 """
 
 from __future__ import annotations

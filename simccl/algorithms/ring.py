@@ -120,5 +120,5 @@ def _hop_latency_ps(hops: RingHops, protocol: Protocol, costs: RingCosts, size_b
     crossings = hops.most_crossings(costs.steps)
     if crossings:
         between = inside + (between - inside) * costs.network_steps / crossings
-    latency_us = np.array([inside, between]) * factor
+    latency_us: NDArray[np.float64] = np.array([inside, between]) * factor
     return np.rint(latency_us * _PS_PER_US).astype(np.int64)
