@@ -34,33 +34,51 @@ def expert_operators(
 
     Tokens are replicated, not multiplied, inside a TP group: rows are ``group_tokens · k / ep``.
     """
-    layout, fp8 = shape.partition.moe_layout, shape.is_fp8
-    distinct = group_tokens if layout is MoeLayout.EXPERT_DATA else tokens
-    if distinct == 0:
+    if shape.partition.moe_layout is not MoeLayout.EXPERT_DATA:
+        return _replicated_tokens(moe, shape, tokens, is_decode=is_decode) if tokens else []
+    if group_tokens == 0:
         return []
-    rows = distinct * moe.experts_per_token / shape.partition.ep
-    hidden, count = shape.hidden, shape.count
-    routed = tokens_to_route(shape.partition, tokens)
-    computed = _grouped(moe, shape, distinct, is_decode=is_decode)
-    if layout is not MoeLayout.EXPERT_DATA:
-        permute = _copy("moe_permute", "permute", rows, hidden, count)
-        quantise = [quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS)] if fp8 else []
-        return [permute, *quantise, *computed, _weighted_sum(rows, routed, hidden, count)]
-    copies = copies_per_token(moe, shape.partition.ep, is_decode=is_decode)
-    wire = activation_bytes_per_row(hidden, shape.precision.weights) + (LOW_LATENCY_HEADER_BYTES if is_decode else 0)
-    mean_tokens = distinct / shape.partition.ep
+    return _dispatched_tokens(moe, shape, tokens, group_tokens=group_tokens, is_decode=is_decode)
+
+
+def _replicated_tokens(moe: MoeFfn, shape: RankShape, tokens: int, *, is_decode: bool) -> list[Operator]:
+    """Every rank has all tokens: it gathers the rows of its experts and sums their outputs into ``[T, h]``."""
+    rows, hidden, count = tokens * moe.experts_per_token / shape.partition.ep, shape.hidden, shape.count
+    size, per_element = (rows, hidden), 2 * ACTIVATION_BYTES
+    return [
+        elementwise("moe_permute", "permute", size, per_element, count=count, phase=Phase.EXPERTS),
+        *([quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS)] if shape.is_fp8 else []),
+        *_grouped(moe, shape, tokens, is_decode=is_decode),
+        _weighted_sum(rows, tokens, hidden, count),
+    ]
+
+
+def _dispatched_tokens(
+    moe: MoeFfn, shape: RankShape, tokens: int, *, group_tokens: int, is_decode: bool
+) -> list[Operator]:
+    """Tokens travel to the ranks of their experts, quantised before they leave; bf16 outputs travel back.
+
+    Low-latency kernels deliver one row per expert into the masked layout and sum at home. Normal kernels sum the
+    rows of a token on each destination rank first.
+    """
+    hidden, count, ep = shape.hidden, shape.count, shape.partition.ep
+    rows, mean_tokens = group_tokens * moe.experts_per_token / ep, group_tokens / ep
+    routed, copies = tokens_to_route(shape.partition, tokens), copies_per_token(moe, ep, is_decode=is_decode)
+    row_bytes = activation_bytes_per_row(hidden, shape.precision.weights)
+    message_bytes = row_bytes + (LOW_LATENCY_HEADER_BYTES if is_decode else 0)
+    permuted_bytes = 2 * row_bytes / hidden
     listed = []
-    if routed:
-        if fp8:
-            listed.append(quant("moe_quant", routed, hidden, count=count, phase=Phase.EXPERTS))
-        listed.append(communicate("moe_dispatch", "all_to_all", routed * copies * wire, "ep", count))
-    received = activation_bytes_per_row(hidden, shape.precision.weights) / hidden
-    listed.append(elementwise("moe_permute", "permute", (rows, hidden), 2 * received, count=count, phase=Phase.EXPERTS))
-    listed += computed
+    if routed and shape.is_fp8:
+        listed.append(quant("moe_quant", routed, hidden, count=count, phase=Phase.EXPERTS))
+    listed += [
+        communicate("moe_dispatch", "all_to_all", routed * copies * message_bytes, "ep", count),
+        elementwise("moe_permute", "permute", (rows, hidden), permuted_bytes, count=count, phase=Phase.EXPERTS),
+        *_grouped(moe, shape, group_tokens, is_decode=is_decode),
+    ]
     if not is_decode:
         listed.append(_weighted_sum(rows, mean_tokens * copies, hidden, count))
-    combined = mean_tokens * copies * hidden * ACTIVATION_BYTES
-    listed.append(communicate("moe_combine", "all_to_all", combined, "ep", count))
+    combined_bytes = mean_tokens * copies * hidden * ACTIVATION_BYTES
+    listed.append(communicate("moe_combine", "all_to_all", combined_bytes, "ep", count))
     if routed:
         listed.append(_sum_of_copies(routed, copies, hidden, count))
     return listed
@@ -99,10 +117,6 @@ def _grouped(moe: MoeFfn, shape: RankShape, distinct: int, *, is_decode: bool) -
         silu_mul("moe_silu_mul", rows, width, shape, phase=Phase.EXPERTS),
         grouped_gemm("moe_down", down, shape.count),
     ]
-
-
-def _copy(name: str, kernel: str, rows: float, cols: int, count: int) -> Operator:
-    return elementwise(name, kernel, (rows, cols), 2 * ACTIVATION_BYTES, count=count, phase=Phase.EXPERTS)
 
 
 def _weighted_sum(rows: float, tokens: float, hidden: int, count: int) -> Operator:
