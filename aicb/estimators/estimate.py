@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
-from aicb.operators import Work
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.operators import DecodeAttention, MlaDecode, Work
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -21,6 +24,21 @@ class Estimate(NamedTuple):
     """How the time was obtained: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
 
 
+class DecodeTimes(Protocol):
+    """Decode attention of one geometry and batch size over consecutive iterations."""
+
+    @property
+    def source(self) -> str: ...
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
+        """[steps] µs, and whether they are estimates.
+
+        In step j every sequence attends to j more tokens than ``kv_tokens`` says. Bit for bit equal to one call per
+        step.
+        """
+        ...
+
+
 class Estimator(Protocol):
     """Prices the computing operators of ``aicb.operators``.
 
@@ -34,4 +52,8 @@ class Estimator(Protocol):
         Raises:
             InputError: a dimension is not positive, or the work is a ``Communication``.
         """
+        ...
+
+    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
+        """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
         ...

@@ -96,9 +96,9 @@ class InterpolationEstimator:
     def _decode(self, work: Work) -> Estimate:
         match work:
             case DecodeAttention() | MlaDecode():
-                function = self.decode_function(work, len(work.kv_tokens))
-                steps = function.times(work.kv_tokens, 1)
-                return Estimate(float(steps[0]), function.is_estimate(work.kv_tokens, 1), function.priced.source)
+                function = self.decode_times(work, len(work.kv_tokens))
+                steps, is_estimate = function(work.kv_tokens, 1)
+                return Estimate(float(steps[0]), is_estimate, function.source)
             case GatedDeltaDecode():
                 volume = self.recurrent.volume(work)
                 low, high = self.recurrent.volume_range
@@ -110,51 +110,49 @@ class InterpolationEstimator:
                 return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule")
         raise AssertionError(work)
 
-    def decode_function(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeFunction:
+    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
         """Time of this attention for ``batch`` sequences as a function of their KV lengths."""
         if isinstance(work, MlaDecode):
-            return DecodeFunction(self, work, self.latent.function(work, batch))
-        return DecodeFunction(self, work, self.paged.function(work, batch))
+            return MeasuredDecode(self, work, self.latent.function(work, batch))
+        return MeasuredDecode(self, work, self.paged.function(work, batch))
 
 
-class DecodeFunction:
+class MeasuredDecode:
     """Decode attention of one geometry and batch size over k consecutive iterations."""
 
     def __init__(self, estimator: InterpolationEstimator, work: DecodeAttention | MlaDecode, priced: Priced):
-        self.priced = priced
-        self._volumes: Callable[[NDArray[np.int64], int], NDArray[np.float64]]
+        self.priced, self.source = priced, priced.source
+        self._volumes: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]]
         self._is_latent = isinstance(work, MlaDecode)
         if isinstance(work, MlaDecode):
             heads, payload = work.heads, estimator.latent.payload
-            self._volumes = lambda kv, steps: payload(_blocks(kv, steps), heads)
+            self._volumes = lambda kv, totals: payload(_blocks(kv, len(totals)), heads)
             per_token = work.d_qk * (2 if estimator.precision.kv == "bf16" else 1)
             flops = 2.0 * work.heads * (work.d_qk + work.d_v)
         else:
             per_token = estimator.paged.bytes_per_token(work)
-            self._volumes = lambda kv, steps: _tokens(kv, steps) * per_token
+            self._volumes = lambda kv, totals: totals * per_token
             flops = 4.0 * work.heads * work.head_dim
         gpu = estimator.gpu
-        bound = max(per_token / gpu.hbm_bytes_per_s, flops / gpu.peak_flops["bf16"]) * 1e6
-        self._bound_us_per_token = 0.0 if estimator.timing == "graph" else bound
-        self._flops_us_per_token = flops / gpu.peak_flops["bf16"] * 1e6
+        memory = 0.0 if estimator.timing == "graph" else per_token / gpu.hbm_bytes_per_s
+        self._bound_us_per_token = max(memory, flops / gpu.peak_flops["bf16"]) * 1e6
 
-    def times(self, kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
-        """[steps] µs; in step j every sequence attends to j more tokens than ``kv_tokens`` says."""
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
+        """[steps] µs, and whether the lengths lie beyond the reach of the measurements.
+
+        In step j every sequence attends to j more tokens than ``kv_tokens`` says. Equal to one call per step, bit
+        for bit.
+        """
         totals = _tokens(kv_tokens, steps)
-        time_us = self.priced.time(self._volumes(kv_tokens, steps))
+        volumes = self._volumes(kv_tokens, totals)
+        time_us = self.priced.time(volumes)
         if self._is_latent:
-            deviation = float(np.abs(kv_tokens - kv_tokens.mean()).sum())
+            deviation = float(np.abs(kv_tokens * len(kv_tokens) - kv_tokens.sum()).sum()) / len(kv_tokens)
             if deviation:
                 time_us = time_us + LatentDecode.unequal_us(deviation, totals, time_us)
-        return np.asarray(np.maximum(time_us, totals * max(self._bound_us_per_token, self._flops_us_per_token)))
-
-    def is_estimate(self, kv_tokens: NDArray[np.int64], steps: int) -> bool:
-        """Whether these lengths lie beyond the reach of the measurements."""
-        if self.priced.is_estimate:
-            return True
         low, high = self.priced.volume_range
-        volumes = self._volumes(kv_tokens, steps)
-        return bool(volumes[0] < low or volumes[-1] > high)
+        is_estimate = self.priced.is_estimate or not (low <= volumes[0] and volumes[-1] <= high)
+        return np.maximum(time_us, totals * self._bound_us_per_token), is_estimate
 
 
 def _tokens(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:

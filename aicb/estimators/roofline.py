@@ -5,13 +5,14 @@ The bound is ``max(FLOPs / peak, bytes / bandwidth)`` of the nominal device. Byt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aicb.errors import InputError
-from aicb.estimators.estimate import Estimate
+from aicb.estimators.estimate import DecodeTimes, Estimate
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -21,6 +22,7 @@ from aicb.operators import (
     GatedDeltaDecode,
     GatedDeltaPrefill,
     Gemm,
+    GemmDtype,
     GroupedGemm,
     MlaDecode,
     PrefillAttention,
@@ -41,7 +43,7 @@ class Demand:
     """All operands once."""
     cold_bytes: float
     """The part that other layers have evicted from L2: weights, KV cache, state."""
-    dtype: str
+    dtype: GemmDtype
 
 
 def roofline_us(demand: Demand, gpu: Gpu, *, is_resident: bool = False) -> float:
@@ -53,40 +55,42 @@ def roofline_us(demand: Demand, gpu: Gpu, *, is_resident: bool = False) -> float
 
 
 @singledispatch
-def demand(work: object, precision: Precision) -> Demand:
-    """FLOPs and bytes of one execution; ``precision`` gives the element sizes of KV cache and state."""
+def demand(work: object, _precision: Precision) -> Demand:
+    """FLOPs and bytes of one execution; the precision gives the element sizes of KV cache and state."""
     raise InputError(f"work: found {type(work).__name__}, expected a computing operator")
 
 
 @demand.register
-def _(work: Gemm, precision: Precision) -> Demand:
+def _(work: Gemm, _precision: Precision) -> Demand:
     weight = float(work.n * work.k * ELEMENT_BYTES[work.dtype])
     moved = weight + work.m * work.k * ELEMENT_BYTES[work.dtype] + 2.0 * work.m * work.n
     return Demand(2.0 * work.m * work.n * work.k, moved, weight, work.dtype)
 
 
 @demand.register
-def _(work: BatchedGemm, precision: Precision) -> Demand:
+def _(work: BatchedGemm, _precision: Precision) -> Demand:
     weight = 2.0 * work.batch * work.n * work.k
     moved = weight + 2.0 * work.batch * work.m * (work.n + work.k)
     return Demand(2.0 * work.batch * work.m * work.n * work.k, moved, weight, "bf16")
 
 
 @demand.register
-def _(work: GroupedGemm, precision: Precision) -> Demand:
+def _(work: GroupedGemm, _precision: Precision) -> Demand:
     weight = float(work.active_groups * work.n * work.k * ELEMENT_BYTES[work.dtype])
     moved = weight + work.rows * (work.k * ELEMENT_BYTES[work.dtype] + 2.0 * work.n)
     return Demand(2.0 * work.rows * work.n * work.k, moved, weight, work.dtype)
 
 
-def attention_pairs(new_tokens: np.ndarray, kv_tokens: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def attention_pairs(
+    new_tokens: NDArray[np.int64] | NDArray[np.float64], kv_tokens: NDArray[np.int64] | NDArray[np.float64]
+) -> NDArray[np.float64]:
     """[requests] (query, key) pairs of causal attention: q·(S − q) + q(q + 1)/2."""
     new, kv = new_tokens.astype(np.float64), kv_tokens.astype(np.float64)
     return np.asarray(new * (kv - new) + new * (new + 1.0) / 2.0)
 
 
 @demand.register
-def _(work: PrefillAttention, precision: Precision) -> Demand:
+def _(work: PrefillAttention, _precision: Precision) -> Demand:
     pairs = float(attention_pairs(work.new_tokens, work.kv_tokens).sum())
     kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * (work.d_qk + work.d_v) * 2.0
     query_bytes = float(work.new_tokens.sum()) * work.heads * (work.d_qk + work.d_v) * 2.0
@@ -125,7 +129,7 @@ def _(work: GatedDeltaDecode, precision: Precision) -> Demand:
 
 
 @demand.register
-def _(work: Elementwise, precision: Precision) -> Demand:
+def _(work: Elementwise, _precision: Precision) -> Demand:
     return Demand(0.0, float(work.moved_bytes), 0.0, "bf16")
 
 
@@ -174,19 +178,38 @@ LAUNCH_US = 2.0
 """Least time of a small kernel in a CUDA graph: the shipped ``rms_norm`` rows of 512 columns take 2.1 µs."""
 
 
-@dataclass(frozen=True, slots=True)
 class RooflineEstimator:
     """Every operator at fixed shares of the device's peaks plus a launch floor; always flagged as an estimate.
 
     Ignores tile quantisation, wave tails and latency, so small kernels come out too fast.
     """
 
-    gpu: Gpu
-    precision: Precision = Precision()
+    def __init__(self, gpu: Gpu, precision: Precision | None = None):
+        self.gpu, self.precision = gpu, precision or Precision()
 
     def price(self, work: Work) -> Estimate:
         check(work)
-        need = demand(work, self.precision)
+        return Estimate(LAUNCH_US + self._busy_us(demand(work, self.precision)), True, "estimate: roofline")
+
+    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
+        """Demand is linear in the KV tokens, so one token gives the slope."""
+        one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
+        return LinearDecode(batch, self._busy_us(one))
+
+    def _busy_us(self, need: Demand) -> float:
         compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])
         memory = need.moved_bytes / (UTILISATION["memory"] * self.gpu.hbm_bytes_per_s)
-        return Estimate(LAUNCH_US + max(compute, memory) * 1e6, True, "estimate: roofline")
+        return max(compute, memory) * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class LinearDecode:
+    """Launch floor plus a constant per KV token."""
+
+    batch: int
+    per_token_us: float
+    source: str = "estimate: roofline"
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
+        totals = int(kv_tokens.sum()) + self.batch * np.arange(steps, dtype=np.int64)
+        return np.asarray(LAUNCH_US + self.per_token_us * totals.astype(np.float64)), True
