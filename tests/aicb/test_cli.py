@@ -1,0 +1,115 @@
+"""``aicb show`` and ``aicb memory``: what is printed, and how bad input ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aicb.__main__
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(
+    arguments: Sequence[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of ``aicb``."""
+    monkeypatch.setattr(sys, "argv", ["aicb", *arguments])
+    with pytest.raises(SystemExit) as end:
+        aicb.__main__.main()
+    captured = capsys.readouterr()
+    return int(end.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def aicb_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda *arguments: run(arguments, capsys, monkeypatch)
+
+
+def test_show_lists_operators_within_120_columns(aicb_command: Any) -> None:
+    arguments = ("show", "deepseek-v3", "--dp", "32", "--ep", "32", "--weights", "fp8", "--tokens", "128")
+    code, out, _ = aicb_command(*arguments, "--kv", "4096")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 120
+    row = next(line for line in out.splitlines() if "moe_gate_up" in line)
+    assert "58" in row
+    assert "234,881,024" in row
+    assert "671,026,419,200" in out
+
+
+def test_show_as_json_has_every_operator_and_totals(aicb_command: Any) -> None:
+    code, out, _ = aicb_command("show", "qwen3-8b", "--tp", "2", "--tokens", "16", "--kv", "100", "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert shown["parameters"] == 8_190_735_360
+    assert shown["kv_bytes_per_token"] == 2 * shown["kv_bytes_per_token_per_rank"] == 147_456
+    by_name = {row["name"]: row for row in shown["operators"]}
+    assert by_name["qkv"]["shape"] == "m 16 n 3072 k 4096 bf16"
+    assert by_name["attention_all_reduce"]["communicated_bytes"] == 16 * 4096 * 2
+    for key in ("flops", "moved_bytes", "communicated_bytes", "weight_elements", "weight_bytes"):
+        assert shown["totals"][key] == sum(row["count"] * row[key] for row in shown["operators"])
+
+
+def test_show_of_a_prefill_counts_past_tokens_in_kv(aicb_command: Any) -> None:
+    _, out, _ = aicb_command("show", "qwen3-8b", "--phase", "prefill", "--tokens", "100", "--kv", "300", "--json")
+    by_name = {row["name"]: row for row in json.loads(out)["operators"]}
+    assert by_name["prefill_attention"]["shape"] == "q 100 kv 300 heads 32/8 d 128/128"
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "mixtral-8x7b", "kimi-k2"])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_show_prints_every_kind_of_layer(name: str, phase: str, aicb_command: Any) -> None:
+    code, out, _ = aicb_command("show", name, "--phase", phase, "--tokens", "8", "--kv", "900")
+    assert code == 0
+    assert "lm_head" in out
+
+
+def test_memory_prints_the_plan(aicb_command: Any) -> None:
+    code, out, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200", "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert plan["weights_bytes"] == 2 * 8_190_735_360
+    assert plan["kv_tokens"] == 16 * plan["num_kv_blocks"]
+    _, table, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200")
+    assert f"{plan['num_kv_blocks']:,}" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("show", "qwen3-9b"), "aicb: model: found 'qwen3-9b', expected the path of a config.json or a built-in name"),
+        (("show", "qwen3-8b", "--tp", "5"), "aicb: tp: found 5, expected a divisor of the 32 attention heads"),
+        (("show", "qwen3-8b", "--tokens", "0"), "aicb: --tokens: found 0, expected at least 1"),
+        (("show", "qwen3-8b", "--kv", "1"), "aicb: --kv: found 1, expected at least 2 for a decode"),
+        (("show", "qwen3-8b", "--phase", "prefill", "--tokens", "9", "--kv", "8"), "aicb: --kv: found 8, expected at"),
+        (("memory", "qwen3-8b", "--gpu", "v100"), "aicb: gpu: found 'v100', expected one of"),
+        (("memory", "deepseek-v3"), "aicb: model deepseek-v3: found 1344"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], line: str, aicb_command: Any) -> None:
+    code, out, err = aicb_command(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_config_file_is_named_in_the_line(tmp_path: Path, aicb_command: Any) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}', encoding="utf-8")
+    code, _, err = aicb_command("show", str(tmp_path))
+    assert code == 2
+    assert err == (
+        f"aicb: {tmp_path / 'config.json'}: num_hidden_layers: found nothing, expected an integer of at least 1\n"
+    )
+
+
+def test_the_command_line_starts_without_heavy_libraries() -> None:
+    code = "import sys, aicb.__main__; print([m for m in ('pandas', 'scipy', 'sklearn', 'torch') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
