@@ -36,8 +36,8 @@ PHASES = tuple(Phase)
 PS_PER_US = 1_000_000
 
 FUSED_OPERATORS = frozenset({"k_norm", "rope"})
-"""Run inside the kernel of the operator before them (q_norm): vLLM compiles head norms and RoPE into one kernel, so they
-add their bytes but no launch."""
+"""Run inside the kernel of the operator before them (q_norm): vLLM compiles head norms and RoPE into one kernel, so
+they add their bytes but no launch."""
 
 
 @dataclass(frozen=True, slots=True)

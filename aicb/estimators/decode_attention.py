@@ -162,15 +162,15 @@ class LatentDecode:
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._is_measured_format = precision.kv == "bf16"
         self._sms = gpu.sms
-        rows = [row for row in measured.table.select("mla_decode", "bf16", "equal") if row["q_len"] == 1]
         points: dict[int, dict[int, list[tuple[float, float]]]] = {}
-        self.heads: dict[int, int] = {}
-        for row in rows:
+        self.heads: set[int] = set()
+        for row in measured.table.select("mla_decode", "bf16", "equal"):
+            heads = row["heads"] * row["q_len"]  # query tokens of a request share its tiles
             blocks = row["batch"] * (-(-row["kv_len"] // MLA_BLOCK_TOKENS) + MLA_OVERHEAD_BLOCKS)
-            volume = float(self.payload(np.array([blocks]), row["heads"])[0])
+            volume = float(self.payload(np.array([blocks]), heads)[0])
             time = measured.time_us(row, float(row["batch"] * row["kv_len"] * row["d_qk"] * 2))
-            self.heads[_tiles(row["heads"])] = row["heads"]
-            points.setdefault(_tiles(row["heads"]), {}).setdefault(row["batch"], []).append((volume, time))
+            self.heads.add(heads)
+            points.setdefault(_tiles(heads), {}).setdefault(row["batch"], []).append((volume, time))
         self.lines = {
             tiles: _line([knot for knots in found.values() for knot in knots]) for tiles, found in points.items()
         }
@@ -188,7 +188,7 @@ class LatentDecode:
         nearest = min(known, key=lambda other: abs(math.log2(other / tiles)))
         family = self.families[nearest]
         is_estimate = family.is_far(batch) or not self._is_measured_format or nearest != tiles
-        kind = "interpolated" if work.heads == self.heads[nearest] else f"borrowed ({nearest} head tiles)"
+        kind = "interpolated" if work.heads in self.heads else f"borrowed ({nearest} head tiles)"
         return Priced(
             family.at(batch), family.volume_range, is_estimate, f"{'estimate:' if is_estimate else kind} {label}"
         )

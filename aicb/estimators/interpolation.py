@@ -61,7 +61,7 @@ class InterpolationEstimator:
         self.batched = BatchedGemmCurves(measured, gpu)
         self.grouped = {layout: GroupedGemmCurves(measured, gpu, layout) for layout in ("masked", "contiguous")}
         self.prefill = PrefillCurves(measured, gpu)
-        self.chunks = GatedDeltaChunks(measured, gpu)
+        self.chunks = GatedDeltaChunks(measured)
         self.elementwise = ElementwiseTimes(measured, gpu)
         self.paged = PagedDecode(measured, gpu, precision)
         self.latent = LatentDecode(measured, gpu, precision)
@@ -131,7 +131,7 @@ class MeasuredDecode:
             flops = 2.0 * work.heads * (work.d_qk + work.d_v)
         else:
             per_token = estimator.paged.bytes_per_token(work)
-            self._volumes = lambda kv, totals: totals * per_token
+            self._volumes = lambda _, totals: totals * per_token
             flops = 4.0 * work.heads * work.head_dim
         gpu = estimator.gpu
         memory = 0.0 if estimator.timing == "graph" else per_token / gpu.hbm_bytes_per_s

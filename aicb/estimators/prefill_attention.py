@@ -1,9 +1,9 @@
 """Times of prefill attention: FA3 with causal mask over past and new keys, and the chunked gated delta rule.
 
 FA3 of one request takes ``floor + FLOPs / (utilisation(q, S) · peak)``. Utilisation is measured along q without past
-and, at one q, along S/q; the second scales the first, and the result is capped at the best value measured. Requests of one batch run in one kernel: their
-FLOP times add, the floor is paid once. So n equal requests cost at most n times one, and a prompt split in two costs
-less than whole.
+and, at one q, along S/q; the second scales the first, and the result is capped at the best value measured. Requests
+of one batch run in one kernel: their FLOP times add, the floor is paid once. So n equal requests cost at most n times
+one, and a prompt split in two costs less than whole.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class GatedDeltaChunks:
     quarter of it, or at other head counts beyond reach, the time is an estimate.
     """
 
-    def __init__(self, measured: MeasuredTimes, gpu: Gpu):
+    def __init__(self, measured: MeasuredTimes):
         row = max(measured.table.select("gdn_prefill"), key=lambda other: other["q_len"])
         self._tokens, self._heads = row["q_len"], row["heads"]
         self._exact = measured.time_us(row, 0.0)
