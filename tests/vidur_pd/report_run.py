@@ -295,7 +295,7 @@ def _summary(shape: Shape, requests: pd.DataFrame, cluster: _Cluster) -> dict[st
     return {
         "model": shape.model,
         "hardware": "h200",
-        "network": {"backend": "fluid", "coupling": "fluid", "topology": "rail_optimized"},
+        "network": {"backend": "fluid", "coupling": "fluid", "topology": {"kind": "rail_optimized"}, "gpus": 48},
         "requests": len(requests),
         "completed": len(done),
         "makespan_s": makespan,
@@ -309,8 +309,12 @@ def _summary(shape: Shape, requests: pd.DataFrame, cluster: _Cluster) -> dict[st
         "e2e_s": _latency(done["e2e_s"]),
         "itl_s": _latency(pd.Series(cluster.gaps_s, dtype=float)),
         "slo": {"ttft_s": 2.0, "tpot_s": 0.05},
-        "goodput": {"requests_per_s": rate(met), "share": met / len(requests) if len(requests) else None},
-        "estimates": {"share": shape.estimates_share, "operators": [{"name": "grouped_gemm", "share": 0.03}]},
+        "goodput": rate(met),
+        "goodput_share": met / len(requests) if len(requests) else None,
+        "estimates": shape.estimates_share,
+        "estimated_operators": [
+            {"pool": "decode", "operator": "grouped_gemm", "reason": "no measured shape near k = 512"}
+        ],
         "itl_histogram": {"edges_s": edges.tolist(), "counts": counts.tolist()},
         "pools": [
             _pool("prefill", shape.prefill_instances, {"tp": 8, "ep": 8, "dp": 1}, cluster),

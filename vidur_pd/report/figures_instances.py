@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, pool_colours, time_axis
 from vidur_pd.report.series import Floats, Intervals, middles, spread, thin, time_edges, without_overlap
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 MOST_LINES_PER_POOL = 6
 MOST_HEAT_ROWS = 320
@@ -131,11 +135,8 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
     return finish(figure, frame, "Simulated time (s)", y_title)
 
 
-def _add_band(figure: object, x: Floats, values: Floats, pool: str, colour: str) -> None:
+def _add_band(figure: go.Figure, x: Floats, values: Floats, pool: str, colour: str) -> None:
     """Lowest to highest instance of a pool as an area, their mean as a line; bins without any value are bridged."""
-    import plotly.graph_objects as go
-
-    assert isinstance(figure, go.Figure)
     known = ~np.isnan(values).all(axis=0)
     x, values = x[known], values[:, known]
     bounds = ((np.nanmin(values, axis=0), None), (np.nanmax(values, axis=0), "tonexty"))

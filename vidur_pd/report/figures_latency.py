@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,9 @@ from vidur_pd.report.charts import (
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, cumulative_curve, thin
 from vidur_pd.report.summary import ItlHistogram
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
 LOG_AXIS_RATIO = 40.0
@@ -108,10 +112,7 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
     return finish(figure, Frame(f"cdf-{metric}", title, READINGS[metric]), f"{metric.upper()} ({unit})", "")
 
 
-def _mark_percentiles(figure: object, curve: Curve, scale: float, unit: str) -> None:
-    import plotly.graph_objects as go
-
-    assert isinstance(figure, go.Figure)
+def _mark_percentiles(figure: go.Figure, curve: Curve, scale: float, unit: str) -> None:
     shares = np.array([0.5, 0.9, 0.99])
     places = np.searchsorted(curve.shares, shares - 1e-12).clip(0, len(curve.shares) - 1)
     figure.add_scatter(

@@ -35,7 +35,6 @@ TRAFFIC_DASHES = {"kv": "solid", "collective": "dot"}
 class LinkUse:
     """One directed link over the whole run; utilisations (0…1) count all traffic."""
 
-    name: str
     src: str
     dst: str
     kind: str
@@ -135,7 +134,6 @@ def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
     ends = known[["src", "dst", "kind"]].astype(str).to_numpy()
     return [
         LinkUse(
-            name=names[place],
             src=ends[place, 0],
             dst=ends[place, 1],
             kind=ends[place, 2],

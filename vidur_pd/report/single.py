@@ -29,6 +29,7 @@ from vidur_pd.report.summary import Latency, PoolSummary, Summary
 from vidur_pd.report.text import Tile, digits, duration, escape, note_html, percent, table_html, tiles_html
 
 ESTIMATES_WARNING_SHARE = 0.01
+MOST_NAMED = 6
 MOST_REASONS = 25
 
 
@@ -90,10 +91,10 @@ def _headline(run: RunOutput) -> str:
     banners = []
     share = summary.estimates_share or 0.0
     if share > ESTIMATES_WARNING_SHARE:
-        named = ", ".join(f"{name} {percent(part)}" for name, part in summary.estimated_operators[:5])
-        banners.append(
-            f"{percent(share)} of the time rests on estimates, not on measurements{f': {named}' if named else ''}."
-        )
+        named = list(dict.fromkeys(item.operator for item in summary.estimated_operators))
+        where = f": {', '.join(named[:MOST_NAMED])}" if named else ""
+        where += f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        banners.append(f"{percent(share)} of the time rests on estimates, not on measurements{where}.")
     lost = summary.requests - summary.completed
     if lost:
         banners.append(f"{lost:,} of {summary.requests:,} requests were not completed; the reasons are listed below.")
@@ -192,10 +193,21 @@ def pool_table(pools: Sequence[PoolSummary]) -> str:
 
 
 def _iterations(run: RunOutput) -> str:
+    return _phases(run) + _estimates_table(run.summary)
+
+
+def _phases(run: RunOutput) -> str:
     if run.iterations is None or run.iterations.empty:
         return _no_rows("iterations.parquet", run.iterations, "The breakdown of iterations")
     names = [pool.name for pool in run.summary.pools]
     return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
+
+
+def _estimates_table(summary: Summary) -> str:
+    """Operators whose time is a formula, with the reason."""
+    items = summary.estimated_operators
+    rows = [[item.operator, item.pool, item.reason, percent(item.share)] for item in items]
+    return table_html(("Estimated operator", "Pool", "Reason", "Share of time"), rows, text_columns=3) if rows else ""
 
 
 def _network(run: RunOutput) -> str:
@@ -214,7 +226,6 @@ def _network(run: RunOutput) -> str:
 def _link_table(links: pd.DataFrame, seconds: float) -> str:
     rows = [
         [
-            link.name,
             f"{link.src} → {link.dst}",
             link.kind,
             digits(link.capacity_bps / 1e9),
@@ -225,8 +236,8 @@ def _link_table(links: pd.DataFrame, seconds: float) -> str:
         ]
         for link in busiest_links(links, seconds)
     ]
-    columns = ("Busiest links", "From → to", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
-    return table_html(columns, rows, text_columns=3)
+    columns = ("Busiest links", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
+    return table_html(columns, rows, text_columns=2)
 
 
 def _not_served(run: RunOutput) -> str:

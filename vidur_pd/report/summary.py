@@ -47,6 +47,16 @@ class PoolSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class EstimatedOperator:
+    """An operator priced without a measurement; ``share`` of the time where it is known."""
+
+    pool: str
+    operator: str
+    reason: str
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ItlHistogram:
     """Pooled inter-token latencies: ``counts[i]`` intervals lie in ``edges_s[i]``…``edges_s[i + 1]``."""
 
@@ -78,7 +88,7 @@ class Summary:
     goodput_requests_per_s: float | None
     goodput_share: float | None
     estimates_share: float | None
-    estimated_operators: tuple[tuple[str, float], ...]
+    estimated_operators: tuple[EstimatedOperator, ...]
     itl_histogram: ItlHistogram | None
     simulator_wall_s: float | None
     simulator_version: str
@@ -113,13 +123,12 @@ class _Reader:
     def summary(self, tree: Json) -> Summary:
         network = self.section(tree, "network")
         throughput = self.section(tree, "throughput")
-        slo, goodput = self.section(tree, "slo"), self.section(tree, "goodput")
-        estimates, simulator = self.section(tree, "estimates"), self.section(tree, "simulator")
-        couplings = [_text(network.get(key)) for key in ("backend", "coupling")]
+        slo, simulator = self.section(tree, "slo"), self.section(tree, "simulator")
+        kinds = [f"{_text(network.get(key))} {key}" for key in ("backend", "coupling") if network.get(key)]
         return Summary(
             model=_text(tree.get("model")),
             hardware=_text(tree.get("hardware")),
-            network=" / ".join(text for text in couplings if text),
+            network=", ".join(kinds),
             topology=_text(network.get("topology")),
             pools=tuple(self.pool(pool) for pool in self.items(tree, "pools")),
             requests=self.count(tree, "requests"),
@@ -134,13 +143,10 @@ class _Reader:
             e2e=self.latency(tree, "e2e_s"),
             slo_ttft_s=self.number(slo, "ttft_s"),
             slo_tpot_s=self.number(slo, "tpot_s"),
-            goodput_requests_per_s=self.number(goodput, "requests_per_s"),
-            goodput_share=self.number(goodput, "share"),
-            estimates_share=self.number(estimates, "share"),
-            estimated_operators=tuple(
-                (_text(item.get("name")), self.number(item, "share") or 0.0)
-                for item in self.items(estimates, "operators")
-            ),
+            goodput_requests_per_s=self.figure(tree, "goodput", "requests_per_s"),
+            goodput_share=self.goodput_share(tree),
+            estimates_share=self.figure(tree, "estimates", "share"),
+            estimated_operators=self.estimated_operators(tree),
             itl_histogram=self.histogram(self.section(tree, "itl_histogram")),
             simulator_wall_s=self.number(simulator, "wall_s"),
             simulator_version=_text(simulator.get("version")),
@@ -170,6 +176,27 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a number")
         return float(value) if math.isfinite(value) else None
+
+    def figure(self, tree: Json, key: str, part: str) -> float | None:
+        """A figure that stands alone, or as one part of an object that details it."""
+        return self.number(self.section(tree, key), part) if _is_section(tree, key) else self.number(tree, key)
+
+    def goodput_share(self, tree: Json) -> float | None:
+        if _is_section(tree, "goodput"):
+            return self.figure(tree, "goodput", "share")
+        return self.number(tree, "goodput_share")
+
+    def estimated_operators(self, tree: Json) -> tuple[EstimatedOperator, ...]:
+        nested = self.items(self.section(tree, "estimates"), "operators") if _is_section(tree, "estimates") else ()
+        return tuple(
+            EstimatedOperator(
+                pool=_text(item.get("pool")),
+                operator=_text(item.get("operator", item.get("name"))),
+                reason=_text(item.get("reason")),
+                share=self.number(item, "share"),
+            )
+            for item in (*self.items(tree, "estimated_operators"), *nested)
+        )
 
     def count(self, tree: Json, key: str) -> int:
         value = self.number(tree, key)
@@ -210,6 +237,10 @@ class _Reader:
         if not all(isinstance(value, int | float) for value in (*edges, *counts)):
             raise InputError(f"{self.path}: itl_histogram: expected numbers in edges_s and counts")
         return ItlHistogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
+
+
+def _is_section(tree: Json, key: str) -> bool:
+    return isinstance(tree.get(key), dict)
 
 
 def _text(value: object) -> str:
