@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from aicb.batch import Batch
 from aicb.catalog import built_in_models, load_model
 from aicb.errors import InputError, UnmeasuredShape
+from aicb.gpu import Gpu, get_gpu, known_gpus
+from aicb.memory import InstanceMemory, instance_memory
 from aicb.model import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
 from aicb.operator_list import (
     attention_operators,
@@ -15,16 +18,23 @@ from aicb.operator_list import (
     iteration_operators,
     token_operators,
 )
-from aicb.operators import Operator, Phase
+from aicb.operators import Communication, Operator, Phase
 from aicb.parallelism import MoeLayout, Partition, PartitionError
 from aicb.precision import Precision
 
-_LAZY = {"IterationModel": "aicb.iteration", "IterationCost": "aicb.iteration", "KernelTable": "aicb.table"}
-"""Names whose modules load tables of measurements."""
+if TYPE_CHECKING:
+    from aicb.iteration import IterationCost, IterationModel
+    from aicb.table import KernelTable
 
 __all__ = [
     "Batch",
+    "Communication",
+    "Gpu",
     "InputError",
+    "InstanceMemory",
+    "IterationCost",
+    "IterationModel",
+    "KernelTable",
     "Model",
     "MoeLayout",
     "Operator",
@@ -36,8 +46,11 @@ __all__ = [
     "attention_operators",
     "built_in_models",
     "expert_operators",
+    "get_gpu",
     "head_operators",
+    "instance_memory",
     "iteration_operators",
+    "known_gpus",
     "kv_bytes_per_token_per_rank",
     "load_model",
     "stage_layers",
@@ -45,8 +58,12 @@ __all__ = [
     "token_operators",
 ]
 
+_LAZY = {"IterationModel": "aicb.iteration", "IterationCost": "aicb.iteration", "KernelTable": "aicb.table"}
+"""Names whose modules read tables of measurements: imported when first asked for."""
 
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,10 +20,15 @@ class Phase(Enum):
     """Where an operator belongs in the per-phase breakdown of reports."""
 
     ATTENTION = "attention"
+    """Kernels that depend on the lengths of requests: attention, MLA expansion and absorption, linear attention."""
     DENSE = "dense"
+    """GEMMs that every token passes: projections, dense FFN, shared expert."""
     EXPERTS = "experts"
+    """Router and routed experts, with the kernels between them."""
     HEAD = "head"
+    """Embedding, final norm, LM head, sampling."""
     NORM = "norm_and_small"
+    """Memory-bound kernels between projections: norms, RoPE, quantisation, activation, KV write."""
     COMMUNICATION = "communication"
 
 
@@ -168,4 +173,7 @@ class Operator:
     moved_bytes: float
     """Bytes read and written by one execution, weights included once."""
     weight_elements: int
-    """Parameters this operator reads, per rank; 0 where it has none."""
+    """Parameters the rank holds for one execution, inactive experts included; 0 where it has none of its own.
+
+    Kernels that share weights in a mixed batch (prefill and decode forms of one layer) each state them.
+    """
