@@ -24,14 +24,18 @@ app = typer.Typer(
 app.add_typer(workload_app, name="workload")
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration; its relative paths start at its folder.")]
-OutFolder = Annotated[Path, typer.Option("-o", "--out", help="Folder for the results; replaced if it holds earlier ones.")]
+OutFolder = Annotated[
+    Path, typer.Option("-o", "--out", help="Folder for the results; replaced if it holds earlier ones.")
+]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=value (repeatable).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
 @app.command()
-def run(config: ConfigFile, out: OutFolder, settings: Settings = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def run(
+    config: ConfigFile, out: OutFolder, settings: Settings = None, as_json: AsJson = False, quiet: Quiet = False
+) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
     from vidur_pd.metrics.output import check_output, write_result
 
@@ -132,12 +136,15 @@ def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
     if rate["requests_per_s"] is not None:
         console.print(
             f"{rate['requests_per_s']:.2f} requests/s, {rate['input_tokens_per_s']:.0f} input and "
-            f"{rate['output_tokens_per_s']:.0f} output tokens/s; {100 * summary['goodput_share']:.1f} % meet the objectives"
+            f"{rate['output_tokens_per_s']:.0f} output tokens/s; "
+            f"{100 * summary['goodput_share']:.1f} % meet the objectives"
         )
     table = Table("ms", "mean", "p50", "p90", "p99")
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
         cells = [summary[name][key] for key in ("mean", "p50", "p90", "p99")]
-        table.add_row(name.removesuffix("_s").upper(), *("–" if cell is None else f"{1e3 * cell:.1f}" for cell in cells))
+        table.add_row(
+            name.removesuffix("_s").upper(), *("–" if cell is None else f"{1e3 * cell:.1f}" for cell in cells)
+        )
     console.print(table)
     if summary["estimates"] > 0.01:
         console.print(f"[yellow]{100 * summary['estimates']:.1f} % of compute time rests on roofline estimates[/]")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+
 from aicb import IterationModel, Model, Precision, load_model
 from aicb.gpu import Gpu, get_gpu
 from aicb.memory import instance_memory
 from netsim import GraphHandle, NetworkBackend, Topology, create_backend
-
 from vidur_pd.cluster import Placement, build_cluster, partition_of
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.errors import InputError
@@ -82,13 +82,11 @@ class Parts:
             case "exact":
                 return ExactLauncher(queue, self.network, self.pricer)
 
-    def estimated_operators(self) -> list[dict[str, Any]]:
-        """Operators priced by flagged estimates, per pool."""
-        return [
-            {"pool": name, "operator": operator, "reason": reason}
-            for name, parts in self.pools.items()
-            for operator, reason in parts.iteration_model.estimates()
-        ]
+    @property
+    def wire_precision(self) -> Precision:
+        """Formats of what is handed over; equal for all pools that hand over."""
+        handing = [parts for parts in self.pools.values() if parts.pool.role != "mixed"]
+        return (handing or list(self.pools.values()))[0].precision
 
 
 def assemble(config: SimulationConfig, base_dir: Path | None = None, hash_block_tokens: int | None = None) -> Parts:
@@ -98,7 +96,7 @@ def assemble(config: SimulationConfig, base_dir: Path | None = None, hash_block_
     """
     _check_coupling(config)
     model = load_model(_model_reference(config.model, base_dir))
-    cluster = build_cluster(config.cluster)
+    cluster = build_cluster(config.cluster, base_dir)
     pools = {pool.name: _pool_parts(config, pool, model) for pool in config.cluster.pools}
     _check_wire(config, pools)
     network = create_backend(config.network.backend, cluster.topology)
@@ -156,14 +154,15 @@ def _pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> Poo
             cuda_graphs=engine.cuda_graphs,
         )
         iteration_model = IterationModel(
-            model, partition, precision, gpu.name, cuda_graphs=engine.cuda_graphs, max_seqs=engine.max_seqs
+            model, partition, precision, gpu, cuda_graphs=engine.cuda_graphs, max_seqs=engine.max_seqs
         )
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error
     max_model_len = engine.max_model_len or model.max_context_tokens
     if max_model_len > model.max_context_tokens:
         raise InputError(
-            f"engine.max_model_len: found {max_model_len}, expected at most the {model.max_context_tokens} tokens of {model.name}"
+            f"engine.max_model_len: found {max_model_len}, "
+            f"expected at most the {model.max_context_tokens} tokens of {model.name}"
         )
     return PoolParts(
         pool, engine, gpu, precision, iteration_model, engine.num_kv_blocks or memory.num_kv_blocks, max_model_len
@@ -195,4 +194,6 @@ def _instance(
         )
         for _ in range(placement.partition.dp)
     ]
-    return Instance(index, placement, schedulers, InstanceExecutor(placement, parts.iteration_model, pricers[parts.gpu.name]))
+    return Instance(
+        index, placement, schedulers, InstanceExecutor(placement, parts.iteration_model, pricers[parts.gpu.name])
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from aicb import Partition
-from netsim.config import build
+from netsim.config import FileSpec, build
 from netsim.topology import Topology
-
 from vidur_pd.config import ClusterConfig, PoolConfig, Role
 from vidur_pd.errors import InputError
 
@@ -46,19 +46,24 @@ class Cluster:
     placements: tuple[Placement, ...]
 
 
-def build_cluster(config: ClusterConfig) -> Cluster:
+def build_cluster(config: ClusterConfig, base_dir: Path | None = None) -> Cluster:
     """Builds the topology, sized for the pools where its size is left open, and places the instances in order.
+
+    A topology file is looked up from ``base_dir``.
 
     An instance that fits into a node never straddles two; a larger one starts on a node border.
 
     Raises: InputError, where the pools need more GPUs than a topology of given size has.
     """
     partitions = {pool.name: partition_of(pool) for pool in config.pools}
-    width = getattr(config.topology, "gpus_per_node", None)
+    spec = config.topology
+    if isinstance(spec, FileSpec) and base_dir is not None:
+        spec = spec.model_copy(update={"file": base_dir / spec.file})
+    width = None if isinstance(spec, FileSpec) else spec.gpus_per_node
     needed = sum(pool.instances * pool.gpus_per_instance for pool in config.pools)
     if width is not None:
         needed = max(last for _, _, last in _spans(config.pools, width))
-    topology = build(config.topology, needed)
+    topology = build(spec, needed)
     placements: list[Placement] = []
     for pool, first, last in _spans(config.pools, topology.gpus_per_node):
         if last > topology.gpus:
@@ -73,7 +78,8 @@ def build_cluster(config: ClusterConfig) -> Cluster:
     return Cluster(topology, tuple(placements))
 
 
-def _partition(pool: PoolConfig) -> Partition:
+def partition_of(pool: PoolConfig) -> Partition:
+    """Parallel sizes of a pool's instances. Raises: InputError, where they do not go together."""
     try:
         return Partition(tp=pool.tp, ep=pool.ep, dp=pool.dp, pp=pool.pp)
     except ValueError as error:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from aicb import Batch
 
+from aicb import Batch
 from vidur_pd.cluster import Placement
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.executor import Executor
@@ -234,6 +234,7 @@ class Instance:
                     sum(price.cost.phase_ps[position] for price in prices) for position in range(len(COMPUTE_PHASES))
                 ),
                 estimated_ps=sum(price.cost.estimated_ps for price in prices),
+                estimated_operators=tuple(name for price in prices for name in price.cost.estimated_operators),
                 requests=produced if flight.is_run else sum(len(batch.requests) for batch in batches),
                 prefill_tokens=sum(batch.prefill_tokens for batch in batches),
                 decode_tokens=produced if flight.is_run else sum(batch.decode_tokens for batch in batches),

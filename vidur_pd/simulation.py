@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from netsim import Topology
 from netsim.topology import LinkKind
-
+from netsim.units import PS_PER_MS
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.flight import Flight
-from vidur_pd.handoff import Handoff, KvWire
+from vidur_pd.handoff import FlowRow, Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import LinkLog
@@ -43,6 +44,7 @@ class Result:
     journeys: list[Journey]
     iterations: IterationLog
     links: LinkLog
+    flows: list[FlowRow]
     topology: Topology
     summary: dict[str, Any]
 
@@ -60,6 +62,11 @@ class Result:
         }
         return {**described, **{name: column for name, column in columns.items() if name != "link"}}
 
+    def flow_columns(self) -> dict[str, Any]:
+        """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""
+        names = ("src", "dst", "size_bytes", "start_ps", "end_ps")
+        return {name: np.array([getattr(flow, name) for flow in self.flows], dtype=np.int64) for name in names}
+
 
 class Simulation:
     """One run of one configuration; state is created here and belongs to it alone."""
@@ -74,7 +81,15 @@ class Simulation:
         self._log = IterationLog(tuple((instance.name, instance.placement.pool) for instance in self._instances))
         self._link_log = LinkLog(len(self._parts.topology.capacity_bps), config.output.link_windows)
         self._network = self._parts.network
-        self._wire = KvWire(self._parts, self._link_log)
+        self._wire = KvWire(
+            self._parts.model,
+            self._parts.wire_precision,
+            self._network,
+            self._parts.topology,
+            self._link_log,
+            setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
+            keep_flows=config.output.flows,
+        )
         self._launcher = self._parts.launcher(self._queue, self._wire)
         self._entries = self._routers(("prefill", "mixed"))
         self._destinations = self._routers(("decode",))
@@ -216,7 +231,7 @@ class Simulation:
 
     def launched(self, instance: Instance, flight: Flight) -> None:
         if instance.placement.role == "prefill":
-            self._handoff.launched(instance, flight, self._queue.now_ps)
+            self._handoff.launched(flight, self._queue.now_ps)
 
     def landed(self, flight: Flight) -> None:
         end_ps = int(flight.ends_ps[-1])
@@ -262,7 +277,14 @@ class Simulation:
         summary = summarise([journey.request for journey in self._journeys], self._log, self._config.slo)
         summary |= self._description(summary["makespan_s"])
         return Result(
-            self._config, self._workload, self._journeys, self._log, self._link_log, self._parts.topology, summary
+            config=self._config,
+            workload=self._workload,
+            journeys=self._journeys,
+            iterations=self._log,
+            links=self._link_log,
+            flows=self._wire.flows or [],
+            topology=self._parts.topology,
+            summary=summary,
         )
 
     def _description(self, makespan_s: float) -> dict[str, Any]:
@@ -286,7 +308,7 @@ class Simulation:
                 "gpus": self._parts.topology.gpus,
             },
             "pools": [self._pool(pool.name, makespan_s) for pool in self._config.cluster.pools],
-            "estimated_operators": self._parts.estimated_operators(),
+            "estimated_operators": self._log.estimated_operators(),
             "simulator": {
                 "wall_s": time.perf_counter() - self._started_wall_s,
                 "cpu_s": time.process_time() - self._started_cpu_s,
@@ -316,4 +338,3 @@ class Simulation:
             "kv_use_mean": mean,
             "kv_use_max": peak,
         }
-

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
 import simccl
 from aicb import Communication
 from netsim import NetworkBackend, Topology, create_backend
-from numpy.typing import NDArray
 
 Gpus = tuple[int, ...]
 

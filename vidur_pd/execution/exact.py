@@ -1,7 +1,8 @@
 """Coupling ``exact``: every collective of every iteration runs as flows beside the KV transfers.
 
 The compute time of an iteration is spread evenly between its collectives, which run in turn (the first of each kind,
-then the second, …): the order within a layer is kept, differences between layers are not. Needs a pipeline of one stage.
+then the second, …): the order within a layer is kept, differences between layers are not. Needs a pipeline of one
+stage.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import simccl
-from netsim import FlowGraph, GraphHandle, NetworkBackend
 from numpy.typing import NDArray
 
+import simccl
+from netsim import FlowGraph, GraphHandle, NetworkBackend
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import StagePrice
@@ -132,19 +133,17 @@ class _Assembly:
         return last.tolist()
 
     def graph(self) -> FlowGraph:
-        def joined(name: str) -> NDArray[np.generic]:
-            return np.concatenate([getattr(part, name) for part in self._parts])
-
+        parts = self._parts
         return FlowGraph(
-            src=joined("src"),
-            dst=joined("dst"),
-            size_bytes=joined("size_bytes"),
+            src=np.concatenate([part.src for part in parts]),
+            dst=np.concatenate([part.dst for part in parts]),
+            size_bytes=np.concatenate([part.size_bytes for part in parts]),
             ready_ps=np.zeros(self._flows, dtype=np.int64),
             delay_ps=np.concatenate(self._delay_ps),
             dep_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._dep_counts)))),
             deps=np.concatenate(self._deps),
-            flow_label=joined("flow_label"),
-            notify=joined("notify"),
+            flow_label=np.concatenate([part.flow_label for part in parts]),
+            notify=np.concatenate([part.notify for part in parts]),
         )
 
     def _add(

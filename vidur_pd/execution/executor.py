@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from aicb import Batch, Communication, IterationCost, IterationModel
 from numpy.typing import NDArray
 
+from aicb import Batch, Communication, IterationCost, IterationModel
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import CommunicationPricer, Gpus
 

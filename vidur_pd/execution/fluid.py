@@ -1,11 +1,11 @@
 """Coupling ``fluid``: running iterations load the links they use, and slow down with what else is there.
 
 Model. An instance repeats iterations of compute time *C* and, on an idle fabric, communication time *T* that puts
-*B_l* bytes on link *l*. While it communicates it wants *d_l = B_l / T* on the link. Transfers that hold *r_l* there leave
-it *max(cap_l − r_l, fair_l)*, where *fair_l* is an equal share between the instances and the transfers on the link; its
-communication stretches by *s = max_l d_l / what it gets* (at least 1). Seen by the transfers, the instance takes its mean
-rate *B_l / (C + T·s)*, never more than leaves them an equal share. Both sides are updated at every start and end of a
-transfer and of an iteration; what is done of an iteration in progress is kept and the rest goes on at the new speed.
+*B_l* bytes on link *l*. While it communicates it wants *d_l = B_l / T* on the link. Transfers that hold *r_l* there
+leave it *max(cap_l − r_l, cap_l / 2)*; its communication stretches by *s = max_l d_l / what it gets* (at least 1). Seen
+by the transfers, instances take their mean rate *B_l / (C + T·s)*, together at most half of the link. Both sides are
+updated at every start and end of a transfer and of an iteration; what is done of an iteration in progress is kept and
+the rest goes on at the new speed.
 
 Ignored: the phase of collectives within an iteration (transfers see a mean, not bursts), queueing, and losses of
 congestion control.
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from netsim import GraphHandle, SharesCapacity
 from numpy.typing import NDArray
 
+from netsim import GraphHandle, SharesCapacity
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.executor import NO_LOAD, LinkLoad
 from vidur_pd.execution.flight import Flight
@@ -136,4 +136,5 @@ def _load(flight: Flight) -> LinkLoad:
     links = np.concatenate([load.links for load in loads]) if loads else NO_LOAD.links
     link_bytes = np.concatenate([load.link_bytes for load in loads]) if loads else NO_LOAD.link_bytes
     unique, position = np.unique(links, return_inverse=True)
-    return LinkLoad(unique, np.bincount(position, weights=link_bytes, minlength=len(unique)))
+    summed = np.bincount(position, weights=link_bytes, minlength=len(unique)).astype(np.float64)
+    return LinkLoad(unique, summed)

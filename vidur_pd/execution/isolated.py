@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from netsim import GraphHandle
 
+from netsim import GraphHandle
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.flight import Flight
 

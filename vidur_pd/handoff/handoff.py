@@ -1,7 +1,7 @@
 """Hand-off of requests from prefill to decode instances: reservation, transfer, first token.
 
-A transfer is one or more flow graphs on the shared network; the decode instance runs a request only after the last of them
-has arrived, and the prefill instance keeps the blocks until then.
+A transfer is one or more flow graphs on the shared network; the decode instance runs a request only after the last of
+them has arrived, and the prefill instance keeps the blocks until then.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from netsim import GraphHandle
-
 from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.flight import Flight
 from vidur_pd.handoff.wire import KvWire
@@ -91,7 +90,7 @@ class Handoff:
                 if passage.is_prefilled:
                     self._send_rest(passage, now_ps)
 
-    def launched(self, instance: Instance, flight: Flight, now_ps: int) -> None:
+    def launched(self, flight: Flight, now_ps: int) -> None:
         """A prefill instance computes chunks: in layer-wise mode each layer leaves as soon as it is done."""
         if self._config.mode != "layerwise" or flight.batches is None:
             return
@@ -138,13 +137,20 @@ class Handoff:
         has_state = until_tokens == request.prompt_tokens
         if tokens <= 0 and not (has_state and self._wire.has_state):
             return
-        sent = self._wire.send(passage.source, destination, max(tokens, 0), has_state, now_ps, compute_ps)
+        sent = self._wire.send(
+            passage.source,
+            destination,
+            max(tokens, 0),
+            with_state=has_state,
+            now_ps=now_ps,
+            compute_ps=compute_ps,
+        )
         passage.sent_tokens = until_tokens
         passage.outstanding.add(sent.handle)
         self._by_handle[sent.handle] = passage
         passage.journey.kv_bytes = (passage.journey.kv_bytes or 0) + sent.size_bytes
         if request.kv_sent_ps is None:
-            request.kv_sent_ps = now_ps
+            request.kv_sent_ps = sent.first_byte_ps
         self._traffic_changed()
 
     def _finish_if_complete(self, passage: _Passage, now_ps: int) -> None:

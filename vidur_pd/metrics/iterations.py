@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from aicb import Phase
 from numpy.typing import NDArray
 
+from aicb import Phase
 from vidur_pd.metrics.quantities import PS_PER_S
 
 COMPUTE_PHASES = tuple(phase for phase in Phase if phase is not Phase.COMMUNICATION)
@@ -27,6 +27,8 @@ class IterationRun:
     """Parts of the first iteration's compute time, in the order of ``COMPUTE_PHASES``; later iterations of a run
     differ from it in attention alone."""
     estimated_ps: int
+    """Part of the first iteration's compute time that rests on flagged estimates."""
+    estimated_operators: tuple[str, ...]
     requests: int
     prefill_tokens: int
     decode_tokens: int
@@ -49,6 +51,7 @@ class IterationLog:
         self.busy_ps = np.zeros(len(instances), dtype=np.int64)
         self.compute_ps = 0
         self.estimated_ps = 0
+        self._estimated: set[tuple[str, str]] = set()
 
     def add(self, run: IterationRun) -> None:
         self.runs.append(run)
@@ -56,6 +59,8 @@ class IterationLog:
         self.busy_ps[run.instance] += int(run.compute_ps.sum() + run.communication_ps.sum())
         self.compute_ps += int(run.compute_ps.sum())
         self.estimated_ps += run.estimated_ps * len(run.ends_ps)
+        pool = self.instances[run.instance][1]
+        self._estimated.update((pool, operator) for operator in run.estimated_operators)
 
     def add_gaps(self, gaps_ps: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Gaps between consecutive tokens: ``gaps_ps[i]`` was seen by ``counts[i]`` requests."""
@@ -67,6 +72,10 @@ class IterationLog:
         if not self._gap_ps:
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         return np.concatenate(self._gap_ps) / PS_PER_S, np.concatenate(self._gap_count)
+
+    def estimated_operators(self) -> list[dict[str, str]]:
+        """Operators priced by flagged estimates at least once, by pool."""
+        return [{"pool": pool, "operator": operator} for pool, operator in sorted(self._estimated)]
 
     def kv_use(self, instances: list[int], makespan_s: float) -> tuple[float | None, float | None]:
         """Mean over time and peak of the share of KV blocks in use on these instances.
@@ -96,7 +105,8 @@ class IterationLog:
         columns: dict[str, NDArray[np.generic] | list[str]] = {
             "instance": np.array(names, dtype=object)[index],
             "pool": np.array(pools, dtype=object)[index],
-            "start_s": self._joined([np.concatenate(([run.start_ps], run.ends_ps[:-1])) for run in self.runs]) / PS_PER_S,
+            "start_s": self._joined([np.concatenate(([run.start_ps], run.ends_ps[:-1])) for run in self.runs])
+            / PS_PER_S,
             "end_s": self._joined([run.ends_ps for run in self.runs]) / PS_PER_S,
         }
         for field in ("requests", "prefill_tokens", "decode_tokens", "waiting", "running"):

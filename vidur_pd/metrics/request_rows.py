@@ -61,7 +61,8 @@ def _row(journey: Journey) -> tuple[str | int, ...]:
     times = times_of(request) if request.status is RequestStatus.COMPLETED else None
     transfer_ps = exposed_ps = None
     if request.kv_arrived_ps is not None:
-        assert request.kv_sent_ps is not None and request.prefill_completed_ps is not None
+        assert request.kv_sent_ps is not None
+        assert request.prefill_completed_ps is not None
         transfer_ps = request.kv_arrived_ps - request.kv_sent_ps
         exposed_ps = max(0, request.kv_arrived_ps - request.prefill_completed_ps)
     status = request.status.value

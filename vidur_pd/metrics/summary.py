@@ -28,13 +28,12 @@ class RequestTimes:
 
 def times_of(request: Request) -> RequestTimes:
     """TTFT, E2E and TPOT of a completed request; TPOT is rounded to the picosecond."""
-    assert request.first_token_ps is not None and request.completed_ps is not None
+    assert request.first_token_ps is not None
+    assert request.completed_ps is not None
     assert request.last_token_ps is not None
     gaps = request.output_tokens - 1
     tpot_ps = (2 * (request.last_token_ps - request.first_token_ps) + gaps) // (2 * gaps) if gaps else None
-    return RequestTimes(
-        request.first_token_ps - request.arrived_ps, request.completed_ps - request.arrived_ps, tpot_ps
-    )
+    return RequestTimes(request.first_token_ps - request.arrived_ps, request.completed_ps - request.arrived_ps, tpot_ps)
 
 
 def summarise(requests: Sequence[Request], log: IterationLog, slo: SloConfig) -> dict[str, Any]:

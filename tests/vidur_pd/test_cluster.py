@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from netsim.config import RailOptimizedSpec
+
+from vidur_pd.cluster import build_cluster
+from vidur_pd.config import ClusterConfig, PoolConfig
+from vidur_pd.errors import InputError
+
+
+def cluster(*pools: PoolConfig, nodes: int | None = None) -> ClusterConfig:
+    return ClusterConfig(topology=RailOptimizedSpec(gpus_per_node=8, nodes=nodes), pools=pools)
+
+
+def test_an_instance_that_fits_a_node_never_straddles_two() -> None:
+    """Three instances of 3 GPUs and one of 8: 0-2, 3-5, then 6-7 are skipped: 8-10, and 16-23 on a node of its own."""
+    small = PoolConfig(name="small", role="mixed", instances=3, tp=3)
+    large = PoolConfig(name="large", role="mixed", tp=8)
+    placed = build_cluster(cluster(small, large))
+    assert [p.gpus for p in placed.placements] == [(0, 1, 2), (3, 4, 5), (8, 9, 10), tuple(range(16, 24))]
+    assert [p.name for p in placed.placements] == ["small-0", "small-1", "small-2", "large-0"]
+    assert placed.topology.gpus == 24
+
+
+def test_rank_groups_are_ordered_by_stage_then_data_rank_then_tensor_rank() -> None:
+    """pp 2 × dp 2 × tp 2 on GPUs 0-7: stage 1 is 4-7, its second data-parallel rank 6-7."""
+    placement = build_cluster(cluster(PoolConfig(name="p", role="mixed", tp=2, dp=2, pp=2, ep=4))).placements[0]
+    assert placement.stage_gpus(1) == (4, 5, 6, 7)
+    assert placement.tensor_group(1, 1) == (6, 7)
+    assert placement.rank_gpus(1) == ((2, 3), (6, 7))
+
+
+def test_pools_larger_than_the_topology_are_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match=r"16.*24|24.*16"):
+        build_cluster(cluster(PoolConfig(name="p", role="mixed", instances=3, tp=8), nodes=2))
+
+
+def test_an_expert_group_that_is_not_the_stage_is_refused() -> None:
+    with pytest.raises(InputError, match=r"cluster\.pools\.p\.ep: found 4"):
+        build_cluster(cluster(PoolConfig(name="p", role="mixed", tp=8, ep=4)))

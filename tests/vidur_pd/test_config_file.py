@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vidur_pd.config_file import dump_config, load_config
+from vidur_pd.errors import InputError
+
+MINIMAL = {
+    "model": "qwen3-8b",
+    "hardware": "h200",
+    "workload": {
+        "kind": "synthetic",
+        "requests": 2,
+        "arrivals": {"kind": "poisson", "qps": 1},
+        "lengths": {"kind": "fixed", "prefill": 10, "decode": 2},
+    },
+    "cluster": {
+        "topology": {"kind": "single_switch"},
+        "pools": [{"name": "a", "role": "mixed"}, {"name": "b", "role": "mixed"}],
+    },
+}
+
+
+@pytest.fixture
+def config_path(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    return path
+
+
+def test_a_minimal_file_gets_the_documented_defaults(config_path: Path) -> None:
+    config = load_config(config_path)
+    assert config.engine.max_batched_tokens == 8192
+    assert config.network.backend == config.network.coupling == "fluid"
+    assert config.slo.ttft_s == 2.0
+
+
+def test_the_resolved_configuration_loads_as_an_equal_tree(config_path: Path, tmp_path: Path) -> None:
+    config = load_config(config_path, ["cluster.topology={kind: rail_optimized, nic: 200Gbps}"])
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(dump_config(config))
+    assert load_config(resolved) == config
+
+
+def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
+    settings = ["engine.max_seqs=7", "cluster.pools.b.instances=3", "cluster.pools.0.engine.kv=fp8"]
+    config = load_config(config_path, settings)
+    assert config.engine.max_seqs == 7
+    assert config.cluster.pools[1].instances == 3
+    assert config.engine_of(config.cluster.pools[0]).kv == "fp8"
+    assert config.engine_of(config.cluster.pools[1]).kv == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("engine.max_seq=1", r"engine\.max_seq: unknown field; did you mean 'max_seqs'"),
+        ("engine.max_seqs=-1", r"engine\.max_seqs: found -1, expected"),
+        ("engine.max_seqs=.nan", r"engine\.max_seqs: found nan"),
+        ("workload.arrivals.qqs=3", r"workload\.arrivals\.qqs: unknown field; did you mean 'qps'"),
+        ("workload.arrivals.qps=-3", r"workload\.arrivals\.qps: found -3"),
+        ("workload.lengths.prefill=-3", r"workload\.lengths\.prefill: found -3"),
+        ("workload.kind=tracee", r"workload: .*tracee"),
+        ("cluster.topology.nick=1", r"cluster\.topology\.nick: unknown field; did you mean 'nic'"),
+        ("cluster.pools.0.rolle=1", r"cluster\.pools\.0\.rolle: unknown field; did you mean 'role'"),
+        ("cluster.pools.0.role=prefill", r"cluster: found no pool with role decode"),
+        ("cluster.pools.1.name=a", r"cluster: found two pools named 'a'"),
+        ("cluster.pools.c.tp=1", r"--set cluster\.pools\.c\.tp=1: found no item 'c', expected one of a, b"),
+        ("engine", r"--set engine: expected path=value"),
+        ("model.x=1", r"--set model\.x=1"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_field_and_remedy(config_path: Path, setting: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected) as raised:
+        load_config(config_path, [setting])
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
+        load_config(tmp_path / "nowhere.yaml")
+
+
+def test_malformed_yaml_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("model: a\nhardware: [\n")
+    with pytest.raises(InputError, match=r"line \d+: not YAML"):
+        load_config(path)

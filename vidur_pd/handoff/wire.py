@@ -1,0 +1,176 @@
+"""KV transfers on the network: what is sent between two ranks, and which links carry it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+import simccl
+from aicb import Model, Precision, stage_layers
+from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
+from aicb.precision import ELEMENT_BYTES
+from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
+from netsim.routing import Router as PathFinder
+from vidur_pd.execution.executor import LinkLoad
+from vidur_pd.instance import Rank
+from vidur_pd.metrics.links import LinkLog
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A transfer that has been put on the network."""
+
+    handle: GraphHandle
+    size_bytes: int
+    first_byte_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """One flow of an arrived transfer."""
+
+    src: int
+    dst: int
+    size_bytes: int
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the layers of a model keep for a request: KV per token, and a recurrent state."""
+
+    token_bytes: tuple[int, ...]
+    """[layers] one copy"""
+    kv_heads: int | None
+    """Heads the KV is divided by; ``None``: a latent, whole on every rank."""
+    state: simccl.LayerCache | None
+
+
+class KvWire:
+    """Sends the KV cache of requests between the GPUs of two ranks over the shared network.
+
+    The GPUs of a prefill rank all hold an MLA latent; the one on the destination's rail sends it, which spreads
+    transfers over NICs and keeps them off the spines. Set-up (descriptors, first round trip) precedes the first byte.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        precision: Precision,
+        network: NetworkBackend,
+        topology: Topology,
+        link_log: LinkLog,
+        *,
+        setup_ps: int,
+        keep_flows: bool,
+    ) -> None:
+        self._model = model
+        self._kept = _kept_by_layers(model, precision)
+        self._network = network
+        self._topology = topology
+        self._paths = PathFinder(topology)
+        self._link_log = link_log
+        self._setup_ps = setup_ps
+        self._on_the_way: dict[GraphHandle, tuple[FlowGraph, int]] = {}
+        self._layouts: dict[tuple[int, int], simccl.KvLayout] = {}
+        self.flows: list[FlowRow] | None = [] if keep_flows else None
+
+    @property
+    def active(self) -> int:
+        """Transfers on the network."""
+        return len(self._on_the_way)
+
+    @property
+    def has_state(self) -> bool:
+        """The model keeps a recurrent state that travels once, whatever the prompt."""
+        return self._kept.state is not None
+
+    def send(
+        self, source: Rank, destination: Rank, tokens: int, *, with_state: bool, now_ps: int, compute_ps: int
+    ) -> Sent:
+        """Puts the KV of ``tokens`` on the network; with ``compute_ps`` layers become ready evenly spread over it."""
+        layers = len(self._model.pattern)
+        plan = simccl.kv_handoff_plan(
+            self._source_layout(source, destination),
+            self._layout(destination),
+            kv=simccl.LayerCache(tuple(size * tokens for size in self._kept.token_bytes), self._kept.kv_heads),
+            state=self._kept.state if with_state else None,
+            layer_ready_ps=[compute_ps * (layer + 1) // layers for layer in range(layers)] if compute_ps else None,
+            layers_per_flow=1 if compute_ps else None,
+            setup_ps=self._setup_ps,
+        )
+        graph = plan.graph()
+        handle = self._network.submit(graph, now_ps)
+        self._on_the_way[handle] = (graph, now_ps)
+        first_ready_ps = int(plan.ready_ps.min()) if len(plan.ready_ps) else 0
+        return Sent(handle, plan.total_bytes, now_ps + first_ready_ps + self._setup_ps)
+
+    def arrived(self, handle: GraphHandle, now_ps: int) -> None:
+        """Books the links of an arrived transfer."""
+        graph, start_ps = self._on_the_way.pop(handle)
+        if self.flows is not None:
+            times = self._network.flow_times(handle)
+            columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
+            self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        self._network.forget(handle)
+        self._link_log.add("kv", self._load(graph), start_ps, now_ps)
+
+    def _load(self, graph: FlowGraph) -> LinkLoad:
+        carried: dict[int, float] = defaultdict(float)
+        columns = (graph.src, graph.dst, graph.flow_label, graph.size_bytes)
+        for src, dst, label, size in zip(*(column.tolist() for column in columns), strict=True):
+            for link in self._paths.route(src, dst, label).tolist():
+                carried[link] += size
+        links = sorted(carried)
+        return LinkLoad(np.array(links, dtype=np.int64), np.array([carried[link] for link in links]))
+
+    def _layout(self, rank: Rank) -> simccl.KvLayout:
+        key = (rank.instance.index, rank.index)
+        if key not in self._layouts:
+            self._layouts[key] = self._layout_of(rank, shift=0)
+        return self._layouts[key]
+
+    def _source_layout(self, source: Rank, destination: Rank) -> simccl.KvLayout:
+        """The source's GPUs, turned so that a latent comes from the GPU on the destination's rail."""
+        if self._kept.kv_heads is not None:
+            return self._layout(source)
+        own_rail, other_rail = (
+            self._topology.rail_of(rank.instance.placement.rank_gpus(rank.index)[0][0])
+            for rank in (source, destination)
+        )
+        return self._layout_of(source, shift=other_rail - own_rail)
+
+    def _layout_of(self, rank: Rank, *, shift: int) -> simccl.KvLayout:
+        placement = rank.instance.placement
+        tp, pp = placement.partition.tp, placement.partition.pp
+        stages = [[gpus[(i + shift) % tp] for i in range(tp)] for gpus in placement.rank_gpus(rank.index)]
+        return simccl.KvLayout(
+            gpus=tuple(gpu for stage in stages for gpu in stage),
+            tp=tp,
+            pp=pp,
+            stage_layers=tuple(len(layers) for layers in stage_layers(self._model, pp)),
+        )
+
+
+def _kept_by_layers(model: Model, precision: Precision) -> _Kept:
+    token_bytes, state_bytes = [], []
+    kv_heads: int | None = None
+    state_heads: int | None = None
+    for layer in model.layers:
+        in_layer = state_in_layer = 0
+        match layer.attention:
+            case GroupedQueryAttention() as attention:
+                in_layer, kv_heads = attention.kv_elements * ELEMENT_BYTES[precision.kv], attention.kv_heads
+            case LatentAttention() as attention:
+                in_layer = attention.kv_elements * ELEMENT_BYTES[precision.kv]
+            case GatedDeltaNet() as attention:
+                state_in_layer = ELEMENT_BYTES[precision.state] * attention.state_elements
+                state_in_layer += ELEMENT_BYTES["bf16"] * attention.conv_state_elements
+                state_heads = attention.key_heads
+        token_bytes.append(in_layer)
+        state_bytes.append(state_in_layer)
+    state = simccl.LayerCache(tuple(state_bytes), state_heads) if any(state_bytes) else None
+    return _Kept(tuple(token_bytes), kv_heads, state)
