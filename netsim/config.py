@@ -150,7 +150,8 @@ def _nodes(spec: _GpuSpec, gpus_per_node: int, gpus_needed: int | None) -> int:
 
 def _first_line(error: ValidationError, document: Mapping[str, object], source: str) -> str:
     first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"] if part not in _SPECS]
+    place = first["loc"]
+    path = [str(part) for part in (place[1:] if place and place[0] in _SPECS else place)]  # after the variant's tag
     where = " ".join([source, ".".join(path)]).strip()
     match first["type"]:
         case "union_tag_not_found" | "union_tag_invalid":

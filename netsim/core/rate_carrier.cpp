@@ -1,5 +1,6 @@
 #include "rate_carrier.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -63,18 +64,26 @@ LinkTotals RateCarrier::totals(TimePs now_ps) const {
     return totals;
 }
 
-void RateCarrier::set_background_bps(LinkId link, double background_bps) {
-    const auto capacity_bps = static_cast<double>(network_.link(link).capacity_bps);
-    // Sums of rates in floating point may exceed the capacity by their rounding.
-    if (!(background_bps >= 0 && background_bps <= capacity_bps * (1 + 1e-9))) {
-        throw MisuseError("background of link " + std::to_string(link) + ": found " + std::to_string(background_bps) +
-                          " bit/s, expected 0 to " + std::to_string(network_.link(link).capacity_bps));
+void RateCarrier::set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps) {
+    std::vector<Rate> available(links.size());
+    for (std::size_t i = 0; i < links.size(); ++i) available[i] = available_beside(links[i], rates_bps[i]);
+    for (std::size_t i = 0; i < links.size(); ++i) {
+        if (available[i] == active_.available(links[i])) continue;
+        policy_->on_capacity(active_, links[i], available[i]);
+        active_.set_available(links[i], available[i]);
     }
-    const double free_bps = std::max(0.0, capacity_bps - background_bps);
-    const auto available = static_cast<Rate>(std::floor(free_bps * static_cast<double>(kRateUnitsPerBps)));
-    if (available == active_.available(link)) return;
-    policy_->on_capacity(active_, link, available);
-    active_.set_available(link, available);
+}
+
+Rate RateCarrier::available_beside(LinkId link, double background_bps) const {
+    const std::int64_t capacity_bps = network_.link(link).capacity_bps;
+    const auto capacity = static_cast<double>(capacity_bps);
+    // Sums of rates in floating point may exceed the capacity by their rounding.
+    if (!(background_bps >= 0 && background_bps <= capacity * (1 + 1e-9))) {
+        throw MisuseError("background of link " + std::to_string(link) + ": found " + std::to_string(background_bps) +
+                          " bit/s, expected 0 to " + std::to_string(capacity_bps));
+    }
+    const auto taken = static_cast<Rate>(std::ceil(background_bps * static_cast<double>(kRateUnitsPerBps)));
+    return std::max(Rate{0}, capacity_bps * kRateUnitsPerBps - taken);
 }
 
 std::vector<double> RateCarrier::link_rates_bps() const {

@@ -23,8 +23,8 @@ class RateCarrier final : public Carrier {
     TimePs next_event_ps() const override { return drains_.empty() ? kNever : drains_.next_ps(); }
     LinkTotals totals(TimePs now_ps) const override;
 
-    // Takes part of a link's capacity for traffic that is not simulated; effective at the next `settle`.
-    void set_background_bps(LinkId link, double background_bps);
+    // Takes part of the links' capacities for traffic that is not simulated; effective at the next `settle`.
+    void set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps);
     // Rates of simulated flows per link.
     std::vector<double> link_rates_bps() const;
 
@@ -41,6 +41,7 @@ class RateCarrier final : public Carrier {
         TimePs busy_since_ps = 0;
     };
 
+    Rate available_beside(LinkId link, double background_bps) const;
     void release(Slot slot, Work carried, TimePs now_ps);
     void change_rate(Slot slot, Rate rate, TimePs now_ps);
     Work left_at(Slot slot, TimePs now_ps) const;

@@ -24,15 +24,15 @@ void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, 
         throw MisuseError("set_background_bps: found " + std::to_string(rates_bps.size()) +
                           " rates, expected one for each of " + std::to_string(links.size()) + " links");
     }
+    std::vector<LinkId> ids;
     for (const std::int64_t link : links) {
         if (link < 0 || link >= static_cast<std::int64_t>(network_.link_count())) {
             throw MisuseError("set_background_bps: found link " + std::to_string(link) + ", expected 0 to " +
                               std::to_string(network_.link_count() - 1));
         }
+        ids.push_back(static_cast<LinkId>(link));
     }
-    for (std::size_t i = 0; i < links.size(); ++i) {
-        carrier_.set_background_bps(static_cast<LinkId>(links[i]), rates_bps[i]);
-    }
+    carrier_.set_background_bps(ids, rates_bps);
     carrier_.settle(executor_.now_ps());
 }
 

@@ -1,0 +1,342 @@
+"""What every backend owes to `netsim.backend.NetworkBackend`, whatever its model of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsim import (
+    BackendError,
+    BackendUnavailable,
+    Completion,
+    FlowGraph,
+    FlowGraphError,
+    GraphHandle,
+    NetworkBackend,
+    NodeKind,
+    Topology,
+    create_backend,
+)
+from netsim.routing import Router
+from tests.netsim.strategies import LATENCY_PS, networks_with_flows, star
+
+FAR_PS = 10**18
+PATH_LATENCY_PS = 2 * LATENCY_PS
+KB400_PS = 8_000_000
+"""400 kB at 400 Gbit/s."""
+
+BACKENDS = ("fluid", "analytical")
+
+Start = Callable[[Topology], NetworkBackend]
+
+
+@pytest.fixture(params=BACKENDS)
+def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts backends of the kind under test and closes them."""
+    opened: list[NetworkBackend] = []
+
+    def create(topology: Topology) -> NetworkBackend:
+        opened.append(create_backend(request.param, topology))
+        return opened[-1]
+
+    yield create
+    for backend in opened:
+        backend.close()
+
+
+@pytest.fixture
+def backend(start: Start) -> NetworkBackend:
+    """On a star of four hosts at 400 Gbit/s."""
+    return start(star(4))
+
+
+def completions_until_idle(backend: NetworkBackend, step: Callable[[int], int]) -> list[Completion]:
+    """Advances in steps chosen by ``step(now_ps)`` until nothing is left to happen."""
+    found: list[Completion] = []
+    while backend.next_event_ps() is not None:
+        found += backend.advance(step(backend.now_ps))
+    return found
+
+
+def test_a_flow_ends_after_its_transmission_and_the_latency_of_its_path(backend: NetworkBackend) -> None:
+    handle = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    assert backend.advance(FAR_PS) == [Completion(handle, None, KB400_PS + PATH_LATENCY_PS)]
+    times = backend.flow_times(handle)
+    assert (times.start_ps.tolist(), times.end_ps.tolist()) == ([0], [KB400_PS + PATH_LATENCY_PS])
+
+
+def test_a_flow_starts_at_submission_plus_readiness_plus_delay(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0], [1], [400_000], ready_ps=[70], delay_ps=[7])
+    handle = backend.submit(graph, 1_000)
+    backend.advance(FAR_PS)
+    assert backend.flow_times(handle).start_ps.tolist() == [1_077]
+
+
+def test_a_dependent_flow_starts_a_delay_after_the_last_arrival_it_waits_for(backend: NetworkBackend) -> None:
+    """Flow 1 is twice as long as flow 0; flow 2 waits for both, and 5 ps more."""
+    graph = FlowGraph.from_lists(
+        [0, 1, 2], [1, 2, 3], [400_000, 800_000, 400_000], deps=[[], [], [0, 1]], delay_ps=[0, 0, 5]
+    )
+    handle = backend.submit(graph, 0)
+    backend.advance(FAR_PS)
+    assert backend.flow_times(handle).start_ps.tolist() == [0, 0, 2 * KB400_PS + PATH_LATENCY_PS + 5]
+
+
+def test_readiness_later_than_the_dependencies_holds_a_flow_back(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 1], [1, 2], [1, 1], deps=[[], [0]], ready_ps=[0, 10**9])
+    handle = backend.submit(graph, 3)
+    backend.advance(FAR_PS)
+    assert backend.flow_times(handle).start_ps.tolist() == [3, 3 + 10**9]
+
+
+def test_flows_of_no_bytes_and_flows_to_oneself_take_only_their_delay(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 2], [1, 2], [0, 10**9], delay_ps=[3, 4], deps=[[], [0]])
+    handle = backend.submit(graph, 10)
+    assert backend.advance(FAR_PS) == [Completion(handle, None, 17)]
+    assert backend.flow_times(handle).end_ps.tolist() == [13, 17]
+    assert not backend.link_stats().carried_bytes.any()
+
+
+def test_an_empty_graph_completes_when_it_is_submitted_for(backend: NetworkBackend) -> None:
+    handle = backend.submit(FlowGraph.from_lists([], [], []), 5)
+    assert backend.next_event_ps() == 5
+    assert backend.advance(4) == []
+    assert backend.advance(5) == [Completion(handle, None, 5)]
+
+
+def test_advance_is_inclusive(backend: NetworkBackend) -> None:
+    end = KB400_PS + PATH_LATENCY_PS
+    handle = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    assert backend.advance(end - 1) == []
+    assert backend.now_ps == end - 1
+    assert backend.advance(end) == [Completion(handle, None, end)]
+
+
+def test_advance_stops_at_the_first_completion_and_continues_when_called_again(backend: NetworkBackend) -> None:
+    late = backend.submit(FlowGraph.from_lists([0], [1], [800_000]), 0)
+    early = backend.submit(FlowGraph.from_lists([2], [3], [400_000]), 0)
+    assert [c.handle for c in backend.advance(FAR_PS)] == [early]
+    assert backend.now_ps == KB400_PS + PATH_LATENCY_PS
+    assert [c.handle for c in backend.advance(FAR_PS)] == [late]
+    assert backend.advance(FAR_PS) == []
+    assert backend.now_ps == FAR_PS
+
+
+def test_completions_of_one_instant_come_together_ordered_by_graph_and_flow(backend: NetworkBackend) -> None:
+    """All end at the same picosecond: flow 1 of the first graph, itself, then the flows of the second and itself."""
+    first = backend.submit(FlowGraph.from_lists([0, 0], [1, 0], [400_000, 1], notify=[True, False]), 0)
+    second = backend.submit(FlowGraph.from_lists([2, 3], [3, 2], [400_000, 400_000], notify=[True, True]), 0)
+    end = KB400_PS + PATH_LATENCY_PS
+    assert backend.advance(FAR_PS) == [
+        Completion(first, 0, end),
+        Completion(first, None, end),
+        Completion(second, 0, end),
+        Completion(second, 1, end),
+        Completion(second, None, end),
+    ]
+
+
+def test_only_flows_marked_notify_interrupt_a_graph(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 1, 2], [1, 2, 3], [400_000] * 3, deps=[[], [0], [1]], notify=[False, True, False])
+    handle = backend.submit(graph, 0)
+    hop = KB400_PS + PATH_LATENCY_PS
+    assert backend.advance(FAR_PS) == [Completion(handle, 1, 2 * hop)]
+    assert backend.advance(FAR_PS) == [Completion(handle, None, 3 * hop)]
+
+
+def test_next_event_is_a_lower_bound_and_none_when_idle(backend: NetworkBackend) -> None:
+    assert backend.next_event_ps() is None
+    backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 100)
+    bounds = []
+    while (bound := backend.next_event_ps()) is not None:
+        assert bound >= backend.now_ps
+        bounds.append(bound)
+        backend.advance(bound)
+    assert bounds == sorted(bounds)
+    assert backend.now_ps == 100 + KB400_PS + PATH_LATENCY_PS
+
+
+def test_times_of_unfinished_flows_are_minus_one(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 1], [1, 2], [400_000, 400_000], deps=[[], [0]])
+    handle = backend.submit(graph, 0)
+    backend.advance(1_000_000)
+    times = backend.flow_times(handle)
+    assert (times.start_ps.tolist(), times.end_ps.tolist()) == ([0, -1], [-1, -1])
+
+
+def test_link_statistics_follow_the_clock_between_events(backend: NetworkBackend) -> None:
+    """After 2 µs of a transfer of 8 µs: 100 kB on both links, which were busy all the time; later 8 µs and no more."""
+    backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 1_000_000)
+    backend.advance(3_000_000)
+    used = [0, 3]  # host 0 to the switch, switch to host 1
+    stats = backend.link_stats()
+    assert stats.carried_bytes[used].tolist() == [100_000, 100_000]
+    assert stats.busy_ps[used].tolist() == [2_000_000, 2_000_000]
+    backend.advance(FAR_PS)
+    backend.advance(FAR_PS)
+    stats = backend.link_stats()
+    assert stats.carried_bytes.tolist() == [400_000, 0, 0, 400_000, 0, 0, 0, 0]
+    assert stats.busy_ps.tolist() == [KB400_PS, 0, 0, KB400_PS, 0, 0, 0, 0]
+
+
+def test_a_cancelled_graph_leaves_the_network_and_never_completes(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 1], [1, 2], [400_000, 400_000], deps=[[], [0]])
+    handle = backend.submit(graph, 0)
+    backend.advance(KB400_PS // 2)
+    backend.cancel(handle)
+    assert backend.next_event_ps() is None
+    assert backend.advance(FAR_PS) == []
+    assert backend.flow_times(handle).end_ps.tolist() == [-1, -1]
+    assert backend.link_stats().carried_bytes[[0, 3]].tolist() == [200_000, 200_000]
+    assert backend.link_stats().busy_ps[[0, 3]].tolist() == [KB400_PS // 2] * 2
+    backend.forget(handle)
+
+
+def test_a_graph_may_be_cancelled_before_it_starts_and_while_it_propagates(backend: NetworkBackend) -> None:
+    waiting = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), FAR_PS)
+    propagating = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    backend.advance(KB400_PS + 1)
+    for handle in (waiting, propagating):
+        backend.cancel(handle)
+        backend.cancel(handle)
+        backend.forget(handle)
+    assert backend.next_event_ps() is None
+
+
+def test_cancelling_a_completed_graph_keeps_its_times(backend: NetworkBackend) -> None:
+    handle = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    backend.advance(FAR_PS)
+    backend.cancel(handle)
+    assert backend.flow_times(handle).end_ps.tolist() == [KB400_PS + PATH_LATENCY_PS]
+
+
+def test_forget_takes_completed_graphs_only_and_ends_their_handle(backend: NetworkBackend) -> None:
+    handle = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    with pytest.raises(BackendError, match="running"):
+        backend.forget(handle)
+    backend.advance(FAR_PS)
+    backend.forget(handle)
+    for use in (backend.flow_times, backend.forget, backend.cancel):
+        with pytest.raises(BackendError, match="unknown handle"):
+            use(handle)
+    assert backend.submit(FlowGraph.from_lists([0], [1], [1]), FAR_PS) != handle
+
+
+def test_misuse_raises_and_leaves_the_backend_usable(backend: NetworkBackend) -> None:
+    one = FlowGraph.from_lists([0], [1], [400_000])
+    backend.advance(1_000)
+    misuses: list[Callable[[], object]] = [
+        lambda: backend.submit(one, 999),
+        lambda: backend.advance(999),
+        lambda: backend.advance(2e3),  # type: ignore[arg-type]
+        lambda: backend.submit(FlowGraph.from_lists([0], [9], [1]), 1_000),
+        lambda: backend.submit(FlowGraph.from_lists([-1], [1], [1]), 1_000),
+        lambda: backend.submit(FlowGraph.from_lists([0], [1], [1], ready_ps=[2**63 - 1]), 1_000),
+        lambda: backend.flow_times(GraphHandle(7)),
+        lambda: backend.flow_times(GraphHandle(-1)),
+    ]
+    for misuse in misuses:
+        with pytest.raises(BackendError, match="expected"):
+            misuse()
+    assert backend.next_event_ps() is None
+    backend.submit(one, 1_000)
+    assert backend.advance(FAR_PS)[0].at_ps == 1_000 + KB400_PS + PATH_LATENCY_PS
+
+
+def test_use_after_close_raises(backend: NetworkBackend) -> None:
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendError, match="close"):
+        backend.advance(1)
+
+
+def test_a_cycle_is_refused_at_submission(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 1, 2], [1, 2, 3], [1, 1, 1], deps=[[], [2], [1]])
+    with pytest.raises(FlowGraphError, match="cycle"):
+        backend.submit(graph, 0)
+    assert backend.next_event_ps() is None
+
+
+def test_nodes_without_a_path_are_refused_at_submission(start: Start) -> None:
+    apart = Topology.from_cables([(NodeKind.GPU, "a"), (NodeKind.GPU, "b")], [], gpus_per_node=1)
+    with pytest.raises(BackendError, match="no path"):
+        start(apart).submit(FlowGraph.from_lists([0], [1], [1]), 0)
+
+
+def test_two_backends_do_not_share_state(start: Start) -> None:
+    topology = star(3)
+    first, second = start(topology), start(topology)
+    first.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    assert second.next_event_ps() is None
+    second.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
+    assert first.advance(FAR_PS) == second.advance(FAR_PS)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@given(case=networks_with_flows(), step_ps=st.integers(100_000, 10_000_000))
+@settings(max_examples=40, deadline=None)
+def test_the_step_size_does_not_change_results(name: str, case: tuple[Topology, FlowGraph], step_ps: int) -> None:
+    topology, graph = case
+    whole, stepped = create_backend(name, topology), create_backend(name, topology)
+    handle = whole.submit(graph, 0)
+    stepped.submit(graph, 0)
+    expected = completions_until_idle(whole, lambda _: FAR_PS)
+    assert completions_until_idle(stepped, lambda now: now + step_ps) == expected
+    for one, other in zip(_record(whole, handle), _record(stepped, handle), strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_steps_of_a_nanosecond_give_the_same_as_one_step(name: str) -> None:
+    """Three flows into one host (a share that is no whole number of bit per ps), 30 µs of 1 ns steps."""
+    graph = FlowGraph.from_lists([0, 1, 2], [3, 3, 3], [300_001, 400_003, 500_007])
+    whole, stepped = create_backend(name, star(4)), create_backend(name, star(4))
+    handle = whole.submit(graph, 0)
+    stepped.submit(graph, 0)
+    whole.advance(FAR_PS)
+    completions_until_idle(stepped, lambda now: now + 1_000)
+    for one, other in zip(_record(whole, handle), _record(stepped, handle), strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@given(case=networks_with_flows())
+@settings(max_examples=60, deadline=None)
+def test_every_flow_obeys_its_dependencies_and_its_path(name: str, case: tuple[Topology, FlowGraph]) -> None:
+    """No flow ends before its bytes could have crossed its path alone, and none starts before what it waits for."""
+    topology, graph = case
+    backend = create_backend(name, topology)
+    handle = backend.submit(graph, 0)
+    completions_until_idle(backend, lambda _: FAR_PS)
+    times = backend.flow_times(handle)
+    router = Router(topology)
+    for i in range(len(graph)):
+        deps = graph.deps[graph.dep_offsets[i] : graph.dep_offsets[i + 1]]
+        ready = max([int(graph.ready_ps[i]), *times.end_ps[deps].tolist()])
+        assert times.start_ps[i] == ready + graph.delay_ps[i]
+        key = int(graph.src[i]), int(graph.dst[i]), int(graph.flow_label[i])
+        size = int(graph.size_bytes[i])
+        alone = 0
+        if size and key[0] != key[1]:
+            alone = -(-size * 8 * 10**12 // router.bottleneck_bps(*key)) + router.path_latency_ps(*key)
+        assert times.end_ps[i] - times.start_ps[i] >= alone
+
+
+@pytest.mark.parametrize("name", ["packet", "ns3", "rdma"])
+def test_backends_that_are_not_built_say_so(name: str) -> None:
+    with pytest.raises(BackendUnavailable, match=name):
+        create_backend(name, star(2))
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(BackendError, match="'fluyd'"):
+        create_backend("fluyd", star(2))
+
+
+def _record(backend: NetworkBackend, handle: GraphHandle) -> tuple[np.ndarray, ...]:
+    times, stats = backend.flow_times(handle), backend.link_stats()
+    return times.start_ps, times.end_ps, stats.carried_bytes, stats.busy_ps

@@ -1,0 +1,182 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netsim import read_topology, single_switch, to_simai, to_yaml
+
+HEADER = "flow_id,src,dst,bytes,start_ns,deps"
+TWO_INTO_ONE = f"{HEADER}\na,0,2,400000,0,\nb,1,2,400000,0,\nthen,2,0,400000,1,a;b\n"
+
+
+def netsim(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "netsim", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """A folder with T.yaml, T.txt (three hosts behind a switch) and F.csv."""
+    (tmp_path / "T.yaml").write_text(to_yaml(single_switch(3)))
+    (tmp_path / "T.txt").write_text(to_simai(single_switch(3)))
+    (tmp_path / "F.csv").write_text(TWO_INTO_ONE)
+    return tmp_path
+
+
+def run(folder: Path, *more: str, topology: str = "T.yaml") -> subprocess.CompletedProcess[str]:
+    arguments = ("--topology", folder / topology, "--flows", folder / "F.csv", "-o", folder / "fct.csv", *more)
+    return netsim("run", *arguments)
+
+
+@pytest.mark.parametrize("topology", ["T.yaml", "T.txt"])
+def test_run_writes_one_row_per_flow_in_the_order_of_the_input(inputs: Path, topology: str) -> None:
+    """400 kB take 8 µs at 400 Gbit/s, 16 µs where two share; a path has 1 µs of latency; `then` waits for both."""
+    assert run(inputs, "--backend", "fluid", topology=topology).returncode == 0
+    assert (inputs / "fct.csv").read_text() == (
+        "flow_id,src,dst,bytes,start_ps,end_ps,fct_ps,status\n"
+        "a,0,2,400000,0,17000000,17000000,completed\n"
+        "b,1,2,400000,0,17000000,17000000,completed\n"
+        "then,2,0,400000,17000000,26000000,9000000,completed\n"
+    )
+
+
+def test_backends_differ_in_contention(inputs: Path) -> None:
+    assert run(inputs, "--backend", "analytical").returncode == 0
+    with (inputs / "fct.csv").open() as file:
+        assert [row["fct_ps"] for row in csv.DictReader(file)] == ["9000000"] * 3
+
+
+def test_json_gives_the_summary_alone(inputs: Path) -> None:
+    summary = json.loads(run(inputs, "--json").stdout)
+    assert summary == {
+        "backend": "fluid",
+        "flows": 3,
+        "completed": 3,
+        "bytes": 1_200_000,
+        "makespan_ps": 26_000_000,
+        "output": str(inputs / "fct.csv"),
+    }
+
+
+def test_a_file_without_flows_gives_a_file_without_results(inputs: Path) -> None:
+    (inputs / "F.csv").write_text(f"{HEADER}\n")
+    assert run(inputs).returncode == 0
+    assert (inputs / "fct.csv").read_text() == "flow_id,src,dst,bytes,start_ps,end_ps,fct_ps,status\n"
+
+
+def test_columns_may_come_in_any_order_and_starts_in_fractions_of_a_nanosecond(inputs: Path) -> None:
+    (inputs / "F.csv").write_text('deps,bytes,dst,src,start_ns,flow_id\n,0,1,0,0.125,"x, y"\n"x, y",0,1,0,0,z\n')
+    assert run(inputs).returncode == 0
+    lines = (inputs / "fct.csv").read_text().splitlines()
+    assert lines[1:] == ['"x, y",0,1,0,125,125,0,completed', "z,0,1,0,125,125,0,completed"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a,0,2", "line 3: found 3 fields, expected 6"),
+        ("a,0,2,1,0,", "line 3 flow_id: found 'a' again, expected a unique one"),
+        (",0,2,1,0,", "line 3 flow_id: found '', expected a text without ;"),
+        ("c,9,2,1,0,", "line 3 src: found '9', expected a node, 0 to 3"),
+        ("c,0,two,1,0,", "line 3 dst: found 'two', expected a node, 0 to 3"),
+        ("c,0,2,-1,0,", "line 3 bytes: found '-1', expected whole bytes"),
+        ("c,0,2,1.5,0,", "line 3 bytes: found '1.5', expected whole bytes"),
+        ("c,0,2,1,soon,", "line 3 start_ns: found 'soon', expected nanoseconds"),
+        ("c,0,2,1,-1,", "line 3 start_ns: found '-1', expected nanoseconds"),
+        ("c,0,2,1,0,d", "line 3 deps: found 'd', expected the flow_id of a row of this file"),
+        ("c,0,2,1,0,d\nd,0,2,1,0,c", "F.csv deps: found the cycle"),
+        ("c,0,2,1,0,c", "F.csv deps: found the cycle c -> c, expected none"),
+    ],
+)
+def test_a_malformed_row_is_named_by_line_and_field_and_nothing_is_written(
+    inputs: Path, row: str, message: str
+) -> None:
+    (inputs / "F.csv").write_text(f"{HEADER}\na,0,2,1,0,\n{row}\n")
+    result = run(inputs)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert "F.csv" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert sorted(path.name for path in inputs.iterdir()) == ["F.csv", "T.txt", "T.yaml"]
+
+
+@pytest.mark.parametrize("header", ["", "flow_id,src,dst,bytes,start_ns", f"{HEADER},weight", f"{HEADER},deps"])
+def test_a_wrong_header_is_refused(inputs: Path, header: str) -> None:
+    (inputs / "F.csv").write_text(f"{header}\n")
+    result = run(inputs)
+    assert result.returncode == 2
+    assert f"line 1 header: found {header!r}, expected {HEADER}" in result.stderr
+
+
+def test_missing_files_and_unwritable_places_are_bad_input(inputs: Path) -> None:
+    assert run(inputs, topology="nowhere.yaml").returncode == 2
+    (inputs / "F.csv").unlink()
+    assert "F.csv: found no such file, expected flows" in run(inputs).stderr
+    (inputs / "F.csv").write_text(TWO_INTO_ONE)
+    result = run(inputs, "-o", str(inputs / "nowhere" / "fct.csv"))
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_hosts_without_a_path_are_bad_input(inputs: Path) -> None:
+    (inputs / "T.yaml").write_text("gpus_per_node: 1\nnodes: [[gpu, a], [gpu, b], [gpu, c]]\nlinks: []\n")
+    result = run(inputs)
+    assert result.returncode == 2
+    assert "F.csv: no path: found none from node 0 to node 2" in result.stderr
+
+
+def test_an_existing_result_survives_a_failure(inputs: Path) -> None:
+    (inputs / "fct.csv").write_text("old")
+    assert run(inputs, "--backend", "packet").returncode == 1
+    assert run(inputs, "--backend", "fluyd").returncode == 2
+    assert (inputs / "fct.csv").read_text() == "old"
+
+
+def test_topology_writes_yaml_and_simai_text_and_converts_between_them(tmp_path: Path) -> None:
+    made = netsim("topology", "rail_optimized", "--nodes", "2", "--nic=200Gbps", "-o", tmp_path / "T.yaml", "--json")
+    assert json.loads(made.stdout) == {
+        "gpus": 16,
+        "gpus_per_node": 8,
+        "nodes": 28,
+        "links": 96,
+        "output": str(tmp_path / "T.yaml"),
+    }
+    assert netsim("topology", tmp_path / "T.yaml", "-o", tmp_path / "T.txt", "--gpu-type", "H800").returncode == 0
+    assert (tmp_path / "T.txt").read_text().startswith("28 8 2 10 48 H800\n")
+    assert (
+        read_topology(tmp_path / "T.txt").capacity_bps.tolist()
+        == read_topology(tmp_path / "T.yaml").capacity_bps.tolist()
+    )
+    assert netsim("topology", tmp_path / "T.txt").stdout.startswith("gpus_per_node: 8\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rail_optimized", "--nods", "2"), "topology nods: unknown field"),
+        (("rail_optimized", "--nodes", "two"), "topology nodes: found 'two', expected"),
+        (("rail_optimized", "--nodes", "2", "--nic", "fast"), "topology nic: found 'fast', expected a positive rate"),
+        (("rail_optimized", "extra"), "topology: found 'extra', expected --field value"),
+        (("torus",), "torus: found no such file, expected a topology"),
+        (("torus", "--nodes", "2"), "topology torus: found --nodes"),
+    ],
+)
+def test_wrong_topology_arguments_are_named(arguments: tuple[str, ...], message: str) -> None:
+    result = netsim("topology", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_help_is_available_everywhere() -> None:
+    for arguments in (("--help",), ("run", "--help"), ("topology", "--help")):
+        result = netsim(*arguments)
+        assert result.returncode == 0
+        assert "Usage" in result.stdout
