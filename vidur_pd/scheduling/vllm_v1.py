@@ -40,7 +40,7 @@ class VllmV1Scheduler:
     come by ``add_remote``, get blocks from ``admit_remote`` and run after ``remote_arrived``; one that is preempted
     recomputes its prompt and generated tokens here.
 
-    Raises ``InputError`` for a limit below 1.
+    ``long_prefill_token_threshold`` caps the chunk of each prompt; 0 is off. Raises ``InputError`` for a limit below 1.
     """
 
     def __init__(
@@ -53,13 +53,14 @@ class VllmV1Scheduler:
         long_prefill_token_threshold: int = 0,
         role: Role = "mixed",
     ) -> None:
-        for name, limit in (
-            ("max_batched_tokens", max_batched_tokens),
-            ("max_seqs", max_seqs),
-            ("max_model_len", max_model_len),
+        for name, found, least in (
+            ("max_batched_tokens", max_batched_tokens, 1),
+            ("max_seqs", max_seqs, 1),
+            ("max_model_len", max_model_len, 1),
+            ("long_prefill_token_threshold", long_prefill_token_threshold, 0),
         ):
-            if limit < 1:
-                raise InputError(f"engine.{name}: found {limit}, expected at least 1")
+            if found < least:
+                raise InputError(f"engine.{name}: found {found}, expected at least {least}")
         self._pool = pool
         self._block_tokens = pool.block_tokens
         self._max_batched_tokens = max_batched_tokens
