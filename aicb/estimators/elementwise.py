@@ -2,9 +2,9 @@
 
 Engines fuse and tune these kernels, and few are in the table. Their general time is the *envelope* of the measured
 ``rms_norm`` rows: the least time in which a measured kernel moved so many bytes, floor included. The kernels measured
-under their own name are upper bounds of what an engine runs: ``rms_norm`` is torch's (one block per row), ``quant`` and
-``silu_mul_quant`` are deliberately simple Triton kernels, ``topk`` is unfused ``torch.topk``. So ``engine`` timing takes
-the envelope where it is faster; ``graph`` and ``cold`` take the measured kernel.
+under their own name are upper bounds of what an engine runs: ``rms_norm`` is torch's (one block per row), ``quant``
+and ``silu_mul_quant`` are deliberately simple Triton kernels, ``topk`` is unfused ``torch.topk``. So ``engine``
+timing takes the envelope where it is faster; ``graph`` and ``cold`` take the measured kernel.
 """
 
 from __future__ import annotations

@@ -80,11 +80,10 @@ class BatchedGemmCurves:
 
 
 class GroupedGemmCurves:
-    """Grouped FP8 GEMM of one layout: sites (active experts, n, k), axis rows per active expert.
+    """Grouped FP8 GEMM of one layout: sites (experts, active experts, n, k), axis rows per active expert.
 
     Only rows measured with equal experts are used: the work states total rows, so skew among the experts of one rank
-    (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled. Inactive experts cost
-    nothing.
+    (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
     """
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, layout: str):
@@ -92,26 +91,26 @@ class GroupedGemmCurves:
         tile = MASKED_ROWS if layout == "masked" else CONTIGUOUS_ROWS
 
         def reference(site: tuple[float, ...], rows: float) -> float:
-            active, n, k = site
+            _, active, n, k = site
             padded = active * max(float(tile), rows if layout == "masked" else math.ceil(rows / tile) * tile)
             moved = active * (n * k + rows * (k + 2.0 * n))
             return reference_us(2.0 * padded * n * k, moved, peak, bandwidth)
 
         rows = measured.table.select(f"grouped_gemm_{layout}", "fp8", "balanced")
         points = [_grouped_point(row, measured) for row in rows]
-        self.curves = CurveSet(f"{layout} grouped fp8 gemm (experts, n, k)", points, reference)
+        self.curves = CurveSet(f"{layout} grouped fp8 gemm (experts, active, n, k)", points, reference)
 
     def price(self, work: GroupedGemm) -> Estimate:
         """fp8 as measured; bf16 (another kernel, not measured) at fp8's share of its own roofline, flagged."""
-        active = max(float(work.active_groups), 1.0)
+        groups, active = float(work.groups), max(float(work.active_groups), 1.0)
         rows = max(work.rows / active, 1.0)
         if work.dtype == "fp8":
-            return self.curves.price((active, float(work.n), float(work.k)), rows)
-        twice = self.curves.price((active, 2.0 * work.n, float(work.k)), rows)
+            return self.curves.price((groups, active, float(work.n), float(work.k)), rows)
+        twice = self.curves.price((groups, active, 2.0 * work.n, float(work.k)), rows)
         return Estimate(twice.time_us, True, f"estimate: bf16 as fp8 of twice the columns; {twice.source}")
 
 
 def _grouped_point(row: KernelRow, measured: MeasuredTimes) -> Point:
     active = row["active_groups"]
-    site = (float(active), float(row["n"]), float(row["k"]))
+    site = (float(row["groups"]), float(active), float(row["n"]), float(row["k"]))
     return Point(site, max(row["rows"] / active, 1.0), measured.time_us(row, gemm_weight_bytes(row)))

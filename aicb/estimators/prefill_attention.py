@@ -55,6 +55,9 @@ class PrefillCurves:
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu):
         self._peak = gpu.peak_flops["bf16"]
+        floors = measured.table.launch.event_floor_us
+        # No graph times were measured here: both other timings contain the event floor.
+        self.floor_us = FLOOR_US + (0.0 if measured.timing == "engine" else max(floors.values()))
         rows = measured.table.select("prefill_attention", "bf16")
         grouped: dict[Geometry, dict[tuple[int, int], float]] = {}
         for row in rows:
@@ -69,7 +72,7 @@ class PrefillCurves:
         """Utilisations of one geometry from its points (q, S) → µs."""
         plain = sorted(q for q, kv in times if q == kv)
         shares = {
-            (q, kv): float(self._flop_us(geometry, np.array([q]), np.array([kv]))[0]) / (time - FLOOR_US)
+            (q, kv): float(self._flop_us(geometry, np.array([q]), np.array([kv]))[0]) / (time - self.floor_us)
             for (q, kv), time in times.items()
         }
         past = sorted((kv, q) for q, kv in times if kv > q)
@@ -87,7 +90,7 @@ class PrefillCurves:
                 return Estimate(exact, False, "measured FA3 prefill")
         chosen, is_near = self._sources(geometry)
         at_peak_us = self._flop_us(geometry, work.new_tokens, work.kv_tokens)
-        time_us = FLOOR_US + sum(weight * math.fsum(at_peak_us / fit.at(new, kv)) for weight, fit in chosen)
+        time_us = self.floor_us + sum(weight * math.fsum(at_peak_us / fit.at(new, kv)) for weight, fit in chosen)
         is_inside = self._inside(new, kv)
         kind = "interpolated" if geometry in self.fits else f"borrowed (utilisation of {len(chosen)} geometries)"
         is_estimate = not (is_near and is_inside)
@@ -124,7 +127,7 @@ class PrefillCurves:
                 fit = self.fit(geometry, {point: time for point, time in plain.items() if point[0] != q})
                 length = np.array([q])
                 at_peak_us = self._flop_us(geometry, length, length)
-                predicted = FLOOR_US + float((at_peak_us / fit.at(length, length))[0])
+                predicted = self.floor_us + float((at_peak_us / fit.at(length, length))[0])
                 errors.append(abs(predicted / plain[q, q] - 1.0))
         return errors
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -124,8 +124,8 @@ def main() -> int:
             errors = [abs(p.error) for p in points if p.model == name and p.table == table]
             summary[f"{name} {table}"] = {"mean": float(np.mean(errors)), "worst": float(np.max(errors))}
     if "--json" in sys.argv[1:]:
-        print(json.dumps({"points": [{**p.__dict__} if hasattr(p, "__dict__") else _fields(p) for p in points],
-                          "summary": summary}, indent=1))
+        listed = [asdict(point) | {"error": point.error} for point in points]
+        print(json.dumps({"points": listed, "summary": summary}, indent=1))
         return 0
     for point in points:
         print(

@@ -1,0 +1,116 @@
+"""The command that prices a table of operators."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aicb.errors import InputError, UnmeasuredShape
+
+
+class TimingName(StrEnum):
+    """Kinds of time, see ``aicb.estimators.Timing``."""
+
+    ENGINE = "engine"
+    GRAPH = "graph"
+    COLD = "cold"
+
+
+class EstimatorName(StrEnum):
+    """Estimators."""
+
+    INTERPOLATION = "interpolation"
+    ROOFLINE = "roofline"
+
+
+class StateName(StrEnum):
+    """Formats of recurrent state."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds ``predict`` to the command line."""
+    app.command()(predict)
+
+
+def predict(
+    gpu: Annotated[str, typer.Option(help="GPU whose measurements are used, such as h200.")],
+    table: Annotated[Path, typer.Option(help="CSV with a column op and the shape columns of each operation.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: the input and three more columns.")],
+    timing: Annotated[
+        TimingName,
+        typer.Option(
+            help="graph: warm graph replay, cold where not measured. cold: flushed L2. engine: inside a model."
+        ),
+    ] = TimingName.GRAPH,
+    estimator: Annotated[EstimatorName, typer.Option(help="Measured tables, or the bare roofline.")] = (
+        EstimatorName.INTERPOLATION
+    ),
+    state: Annotated[
+        StateName, typer.Option(help="Format of gated-delta-rule state; measured: fp32.")
+    ] = StateName.FP32,
+    measured_only: Annotated[bool, typer.Option(help="Fail (exit code 1) where a time would be an estimate.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> None:
+    """Price the operators of a CSV table; adds time_us, is_estimate, source. Columns: see aicb/README.md."""
+    from aicb import predict as prediction
+    from aicb.estimators import InterpolationEstimator, RooflineEstimator
+    from aicb.gpu import get_gpu
+    from aicb.precision import Precision
+
+    device, precision = get_gpu(gpu), Precision(state=state.value)
+    pricing = (
+        InterpolationEstimator(device, precision, timing.value)
+        if estimator is EstimatorName.INTERPOLATION
+        else RooflineEstimator(device, precision)
+    )
+    columns, rows, estimates = prediction.predict(_read(table), pricing, str(table))
+    estimated = [i for i, found in enumerate(estimates) if found.is_estimate]
+    if measured_only and estimated:
+        raise UnmeasuredShape(f"{table}: row {estimated[0] + 1}: {estimates[estimated[0]].source}")
+    _write(
+        output,
+        [*columns, *prediction.ADDED_COLUMNS],
+        [
+            [*row.values(), f"{found.time_us:.10g}", str(found.is_estimate).lower(), found.source]
+            for row, found in zip(rows, estimates, strict=True)
+        ],
+    )
+    summary = {"rows": len(rows), "estimates": len(estimated), "output": str(output)}
+    typer.echo(json.dumps(summary) if as_json else f"{len(rows)} rows, {len(estimated)} estimates: {output}")
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: file: {error.strerror}, expected a readable CSV file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: file: found bytes that are not UTF-8, expected a CSV text file") from None
+
+
+def _write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
+    """All or nothing: a temporary file in the same directory takes the place of ``path``."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise InputError(f"{path}: output: {error.strerror}, expected a writable directory") from None
+    try:
+        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(rows)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
