@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb.errors import InputError
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -35,15 +37,31 @@ class Batch:
 
     @classmethod
     def decode(cls, kv_tokens: NDArray[np.int64] | list[int]) -> Batch:
-        """One new token for each request; ``kv_tokens`` includes it."""
+        """One new token for each request; ``kv_tokens`` includes it.
+
+        Raises:
+            InputError: a request without a past, which would be a prefill.
+        """
         kv = np.asarray(kv_tokens, dtype=np.int64)
+        if len(kv) and kv.min() < 2:
+            raise InputError(f"Batch.kv_tokens: found {kv.min()}, expected at least 2 for a decode")
         return cls(np.ones_like(kv), kv, len(kv))
 
     @classmethod
     def prefill(cls, new_tokens: list[int], past_tokens: list[int] | None = None) -> Batch:
-        """Whole prompts (or their last chunks, after ``past_tokens``); each yields one token."""
+        """Whole prompts (or their last chunks, after ``past_tokens``); each yields one token.
+
+        Raises:
+            InputError: a prompt without new tokens, a negative past, unequal lengths.
+        """
         new = np.asarray(new_tokens, dtype=np.int64)
         past = np.zeros_like(new) if past_tokens is None else np.asarray(past_tokens, dtype=np.int64)
+        if len(past) != len(new):
+            raise InputError(f"Batch.past_tokens: found {len(past)} entries, expected {len(new)} (as new_tokens)")
+        if len(new) and new.min() < 1:
+            raise InputError(f"Batch.new_tokens: found {new.min()}, expected at least 1")
+        if len(past) and past.min() < 0:
+            raise InputError(f"Batch.past_tokens: found {past.min()}, expected at least 0")
         return cls(new, new + past, len(new))
 
     @classmethod

@@ -36,7 +36,8 @@ def load_model(name_or_path: str) -> Model:
     known = built_in_models()
     near = difflib.get_close_matches(name_or_path.lower(), known, n=3, cutoff=0.4) or known
     raise InputError(
-        f"model: found {name_or_path!r}, expected the path of a config.json or a built-in name such as {', '.join(near)}"
+        f"model: found {name_or_path!r}, expected the path of a config.json or a built-in name"
+        f" such as {', '.join(near)}"
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from aicb import (
     Batch,
     Operator,
+    Partition,
     Precision,
     attention_operators,
     load_model,
@@ -147,3 +151,41 @@ def test_gated_delta_prefill_processes_every_token() -> None:
         for n in (1000, 4000)
     ]
     assert flops[1] == 4 * flops[0]
+
+
+MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured" / "h200_kernels.csv"
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    """H200 measurements of kernels with the FLOPs and bytes their benchmark counted."""
+    if not MEASURED.exists():
+        pytest.skip("the raw measurements are not beside this checkout")
+    return pd.read_csv(MEASURED)
+
+
+def test_mla_decode_counts_what_the_measurements_recorded(rows: pd.DataFrame) -> None:
+    """FLOPs and bytes stored beside each FlashMLA measurement of equal lengths; heads stand for tp = 128 / heads."""
+    decodes = rows[(rows.op == "dense_decode_fwd") & (rows.q_len == 1) & (rows.dist == "equal")]
+    model = load_model("deepseek-v3")
+    for row in decodes.itertuples():
+        batch = Batch.decode([int(row.kv_len)] * int(row.batch))
+        operators = attention_operators(model, Partition(tp=128 // int(row.heads)), BF16, batch)
+        decode = next(op for op in operators if op.name == "mla_decode")
+        assert (decode.flops, decode.moved_bytes) == (pytest.approx(row.flops), pytest.approx(row.bytes))
+    assert len(decodes) > 20
+
+
+def test_gqa_attention_counts_what_the_measurements_recorded(rows: pd.DataFrame) -> None:
+    """FLOPs stored beside each FA3 measurement of Qwen3-235B (64 query heads, 4 KV heads)."""
+    of_model = rows[(rows.heads == 64) & (rows.kv_heads == 4)]
+    model = load_model("qwen3-235b-a22b")
+    prefills, decodes = of_model[of_model.op == "varlen_prefill"], of_model[of_model.op == "paged_decode"]
+    for row in prefills.itertuples():
+        new, past = int(row.q_len), int(row.kv_len - row.q_len)
+        batch = Batch.prefill([new] * int(row.batch), [past] * int(row.batch))
+        assert attention_operators(model, ONE, BF16, batch)[0].flops == pytest.approx(row.flops)
+    for row in decodes.itertuples():
+        batch = Batch.decode([int(row.kv_len)] * int(row.batch))
+        assert attention_operators(model, ONE, BF16, batch)[0].flops == pytest.approx(row.flops)
+    assert min(len(prefills), len(decodes)) > 5
