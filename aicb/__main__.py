@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
 import typer
 
-from aicb import cli_show
+from aicb import cli_predict, cli_show
 from aicb.errors import InputError, UnmeasuredShape
 
 app = typer.Typer(
@@ -17,10 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli_show.register(app)
-if find_spec("aicb.cli_predict") is not None:
-    from aicb import cli_predict
-
-    cli_predict.register(app)
+cli_predict.register(app)
 
 
 def main() -> None:
