@@ -247,7 +247,8 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
+        details = ", ".join(f"{key}: {_text(item)}" for key, item in value.items() if key != "kind")
+        return f"{value['kind']} ({details})" if "kind" in value and details else str(value.get("kind", details))
     return str(value)
 
 

@@ -1,0 +1,108 @@
+"""The page of several runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from report_page import Page, parse_page
+from report_run import Shape, write_run
+
+from vidur_pd.errors import InputError
+from vidur_pd.report import write_comparison
+from vidur_pd.report.comparison import flatten
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    few = Shape(requests=80, rejected={}, estimates_share=0.0)
+    more = Shape(requests=80, decode_instances=4, is_first_token_from_decode=False)
+    return [write_run(root / "two-decode", few), write_run(root / "four-decode", more)]
+
+
+@pytest.fixture(scope="module")
+def page(folders: list[Path]) -> Page:
+    return parse_page(write_comparison(folders, folders[0].parent / "comparison.html"))
+
+
+def test_the_page_overlays_every_run_in_one_colour_each(page: Page) -> None:
+    for chart in ("cdf-ttft", "cdf-tpot", "cdf-itl", "cdf-e2e", "output-rate"):
+        traces = page.charts[chart]["data"]
+        assert [trace["name"] for trace in traces] == ["two-decode", "four-decode"]
+        assert [trace["line"]["color"] for trace in traces] == ["#1f6fb4", "#d9730d"]
+    assert set(page.charts) == {
+        "cdf-ttft",
+        "cdf-tpot",
+        "cdf-itl",
+        "cdf-e2e",
+        "ttft-stages",
+        "output-rate",
+        "efficiency",
+    }
+
+
+def test_the_headline_gives_the_change_against_the_first_run(folders: list[Path], page: Page) -> None:
+    first, second = (json.loads((folder / "summary.json").read_text()) for folder in folders)
+    table = {row[0]: row[1:] for row in page.rows_of("headline")}
+    change = (second["tpot_s"]["p50"] / first["tpot_s"]["p50"] - 1) * 100
+    assert change < 0  # half the requests per instance make shorter iterations
+    assert table["TPOT p50"][1].endswith(f"(−{-change:.1f} %)")
+    assert table["GPUs"] == ["48", "80 (+66.7 %)"]
+
+
+def test_shares_change_in_points(page: Page) -> None:
+    table = {row[0]: row[1:] for row in page.rows_of("headline")}
+    assert table["Time on estimates"] == ["0.0 %", "4.0 % (+4.0 pp)"]
+
+
+def test_only_fields_that_differ_are_listed(page: Page) -> None:
+    assert page.rows_of("differences") == [["cluster.pools.decode.instances", "2", "4"]]
+
+
+def test_warnings_name_their_run(page: Page) -> None:
+    assert page.banners == [
+        "four-decode: 3 of 83 requests were not completed; 4.0 % of the time rests on estimates, not on measurements."
+    ]
+
+
+def test_stages_are_compared_by_run(page: Page) -> None:
+    """The second run delivers the first token from the prefill side: no decode wait in its TTFT."""
+    wait = [trace["name"] for trace in page.charts["ttft-stages"]["data"]].index("decode wait")
+    first, second = page.values("ttft-stages", wait)
+    assert first > 0.005
+    assert second == 0
+
+
+def test_one_objective_is_drawn_only_if_all_runs_share_it(tmp_path: Path, folders: list[Path], page: Page) -> None:
+    assert any("SLO" in note["text"] for note in page.charts["cdf-ttft"]["layout"]["annotations"])
+    other = write_run(tmp_path / "strict", Shape(requests=20))
+    summary = json.loads((other / "summary.json").read_text())
+    summary["slo"]["ttft_s"] = 0.5
+    (other / "summary.json").write_text(json.dumps(summary))
+    mixed = parse_page(write_comparison([folders[0], other], tmp_path / "mixed.html"))
+    assert "annotations" not in mixed.charts["cdf-ttft"]["layout"]
+    assert "annotations" in mixed.charts["cdf-tpot"]["layout"]
+
+
+def test_a_run_compared_with_itself_differs_in_nothing(tmp_path: Path, folders: list[Path]) -> None:
+    same = parse_page(write_comparison([folders[0], folders[0]], tmp_path / "same.html"))
+    assert same.rows_of("differences") == []
+    assert not [cell for row in same.rows_of("headline") for cell in row if cell.endswith(")") and "%" in cell]
+
+
+def test_no_directory_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one"):
+        write_comparison([], tmp_path / "none.html")
+
+
+def test_configuration_leaves_are_named_by_path_and_list_items_by_name() -> None:
+    tree = {"seed": 1, "cluster": {"pools": [{"name": "decode", "tp": 2}, 7]}, "slo": None}
+    assert flatten(tree) == {
+        "seed": "1",
+        "cluster.pools.decode.name": "decode",
+        "cluster.pools.decode.tp": "2",
+        "cluster.pools.1": "7",
+        "slo": "None",
+    }

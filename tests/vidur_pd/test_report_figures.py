@@ -1,0 +1,198 @@
+"""What the charts show, by hand-computed examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_run import NIC_BPS, Shape, write_run
+
+from vidur_pd.report.charts import compact, label, log_axis
+from vidur_pd.report.figures_instances import measure_activity
+from vidur_pd.report.figures_latency import histogram_curve, slo_shares, ttft_stages
+from vidur_pd.report.figures_network import busiest_links, line_rates_bps
+from vidur_pd.report.figures_phases import phase_seconds
+from vidur_pd.report.load import distinct_labels, read_run
+from vidur_pd.report.summary import ItlHistogram
+from vidur_pd.report.text import digits, duration
+
+STAMPS = [
+    "arrived_at_s",
+    "scheduled_at_s",
+    "prefill_completed_at_s",
+    "kv_sent_at_s",
+    "kv_arrived_at_s",
+    "first_token_at_s",
+]
+
+
+def stages_of(*stamps: float) -> list[float]:
+    return ttft_stages(pd.DataFrame([stamps], columns=STAMPS)).iloc[0].tolist()
+
+
+def test_ttft_is_cut_at_the_stamps_of_the_request() -> None:
+    """Queue 1 s, prefill 2 s, 0.5 s until the KV leaves, 4 s on the wire, 0.25 s until the first decode step ends."""
+    assert stages_of(10.0, 11.0, 13.0, 13.5, 17.5, 17.75) == [1.0, 2.0, 0.5, 4.0, 0.25]
+
+
+def test_a_first_token_of_the_prefill_side_does_not_wait_for_the_kv_cache() -> None:
+    assert stages_of(10.0, 11.0, 13.0, 13.5, 17.5, 13.0) == [1.0, 2.0, 0.0, 0.0, 0.0]
+
+
+def test_of_a_layer_wise_transfer_only_what_outlasts_the_prefill_counts() -> None:
+    """Sent from 11.2 s on, during the prefill that ends at 13 s; 0.4 s remain exposed."""
+    assert stages_of(10.0, 11.0, 13.0, 11.2, 13.4, 13.5) == pytest.approx([1.0, 2.0, 0.0, 0.4, 0.1])
+
+
+def test_a_request_that_stays_on_its_instance_has_no_transfer() -> None:
+    assert stages_of(10.0, 11.0, 13.0, np.nan, np.nan, 13.0) == [1.0, 2.0, 0.0, 0.0, 0.0]
+
+
+@given(st.lists(st.floats(0.0, 50.0), min_size=6, max_size=6), st.booleans())
+def test_stages_are_never_negative_and_sum_to_ttft(gaps: list[float], is_disaggregated: bool) -> None:
+    arrived, scheduled, prefilled, sent, arrival, first = np.cumsum(gaps).tolist()
+    kv = (sent, arrival) if is_disaggregated else (np.nan, np.nan)
+    stages = stages_of(arrived, scheduled, prefilled, *kv, first)
+    assert min(stages) >= 0.0
+    assert sum(stages) == pytest.approx(first - arrived)
+
+
+def iteration_table(rows: list[dict[str, object]]) -> pd.DataFrame:
+    zeros = dict.fromkeys(
+        ("prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_used", "compute_s", "communication_s",
+         "attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s"), 0.0)  # fmt: skip
+    table = pd.DataFrame([{**zeros, "kv_blocks_total": 100.0, "pool": "decode", **row} for row in rows])
+    return table.astype({"instance": "category", "pool": "category"})
+
+
+def test_instance_values_are_weighted_by_time_and_idle_time_counts_zero_requests() -> None:
+    """Bins of 1 s. 8 requests run in 0…0.5 and 4 in 0.5…1: mean 6. Then 4 in 1…1.25 alone: mean 1.
+
+    KV use is a mean over busy time: 40 % and 20 % give 30 %, then 10 %, and nothing in the idle third bin.
+    """
+    rows = [
+        {"instance": "d-0", "start_s": 0.0, "end_s": 0.5, "running": 8.0, "kv_blocks_used": 40.0},
+        {"instance": "d-0", "start_s": 0.5, "end_s": 1.0, "running": 4.0, "kv_blocks_used": 20.0},
+        {"instance": "d-0", "start_s": 1.0, "end_s": 1.25, "running": 4.0, "kv_blocks_used": 10.0},
+    ]
+    activity = measure_activity(iteration_table(rows), ["decode"], (0.0, 160.0))
+    assert np.diff(activity.edges_s)[0] == 1.0
+    assert activity.running[0, :3].tolist() == [6.0, 1.0, 0.0]
+    assert activity.busy_share[0, :3].tolist() == [1.0, 0.25, 0.0]
+    assert activity.kv_use[0, :2] == pytest.approx([0.3, 0.1])
+    assert np.isnan(activity.kv_use[0, 2:]).all()
+
+
+def test_instances_follow_the_order_of_the_pools_and_count_as_people_do() -> None:
+    names = [("decode-10", "decode"), ("decode-2", "decode"), ("prefill-0", "prefill")]
+    rows = [{"instance": name, "pool": pool, "start_s": 0.0, "end_s": 1.0} for name, pool in names]
+    table = iteration_table(rows).sort_values(["instance", "start_s"])
+    activity = measure_activity(table, ["prefill", "decode"], (0.0, 1.0))
+    assert activity.instances == ("prefill-0", "decode-2", "decode-10")
+    assert activity.pools == ("prefill", "decode", "decode")
+
+
+def test_phases_split_an_iteration_without_a_rest() -> None:
+    """Two iterations of 10 ms: 2 + 1 + 3 ms in phases of 7 ms compute leave 1 ms, 2 ms communicate, 1 ms waits."""
+    one = {"instance": "d-0", "attention_s": 2e-3, "dense_s": 1e-3, "experts_s": 3e-3, "compute_s": 7e-3}
+    rows = [{**one, "communication_s": 2e-3, "start_s": at, "end_s": at + 10e-3} for at in (0.0, 0.01)]
+    decode = phase_seconds(iteration_table(rows))["decode"] / 2
+    phases = decode.drop(["length", "iterations"])
+    assert decode["iterations"] * 2 == 2
+    assert decode[["attention", "other compute", "communication", "waiting"]].to_numpy() == pytest.approx(
+        [2e-3, 1e-3, 2e-3, 1e-3]
+    )
+    assert phases.sum() == pytest.approx(decode["length"])
+
+
+def links_of(rows: list[tuple[str, str, float, float, float]]) -> pd.DataFrame:
+    """Rows of (link, traffic, window start, window end, bytes) on links of 8 Gbit/s: 10⁹ bytes fill a second."""
+    names = ["link", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
+    table = pd.DataFrame(rows, columns=names).assign(src="a", dst="b", kind="nic", capacity_bps=8e9)
+    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic"), "category"))
+
+
+def test_link_use_counts_all_traffic_of_a_window_against_the_capacity() -> None:
+    """Link x: 0.3 + 0.4 of one second, then 0.1 of the next, over 4 s: peak 70 %, mean 20 %. Link y: 12.5 %."""
+    rows = [
+        ("y", "kv", 0.0, 1.0, 0.5e9),
+        ("x", "kv", 0.0, 1.0, 0.3e9),
+        ("x", "collective", 0.0, 1.0, 0.4e9),
+        ("x", "kv", 1.0, 2.0, 0.1e9),
+    ]
+    first, second = busiest_links(links_of(rows), 4.0)
+    assert (first.peak_use, first.mean_use) == pytest.approx((0.7, 0.2))
+    assert (first.kv_bytes, first.collective_bytes) == pytest.approx((0.4e9, 0.4e9))
+    assert (second.peak_use, second.mean_use, second.collective_bytes) == pytest.approx((0.5, 0.125, 0.0))
+
+
+def test_only_the_twenty_busiest_links_are_listed() -> None:
+    rows = [(f"link{place}", "kv", 0.0, 1.0, 1e6 * (place + 1)) for place in range(30)]
+    listed = busiest_links(links_of(rows), 1.0)
+    assert [round(link.kv_bytes / 1e6) for link in listed] == list(range(30, 10, -1))
+
+
+def test_a_transfer_uses_the_nics_of_the_smaller_side(tmp_path: Path) -> None:
+    """Prefill TP8 sends with 8 NICs, but a decode rank of TP1 receives with one."""
+    run = read_run(write_run(tmp_path / "run", Shape(requests=5)))
+    assert line_rates_bps(run) == {"1 NIC": NIC_BPS}
+
+
+def test_a_histogram_is_drawn_at_the_upper_edges_of_its_bins() -> None:
+    """Empty bins at both ends are left out; 1 of 4 gaps lies below 2 s, all below 4 s."""
+    curve = histogram_curve("run", ItlHistogram((0.0, 1.0, 2.0, 3.0, 4.0, 5.0), (0, 1, 0, 3, 0)))
+    assert curve.values_s.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert curve.shares.tolist() == [0.0, 0.25, 0.25, 1.0]
+
+
+def test_requests_that_failed_miss_every_objective(tmp_path: Path) -> None:
+    """Nothing is slower than 2 s or 50 ms per token here, so all but the 5 rejected of 20 requests meet both."""
+    shape = Shape(requests=15, qps=1.0, decode_instances=1, prefill_instances=1, rejected={"too long": 5})
+    assert slo_shares(read_run(write_run(tmp_path / "run", shape))) == (0.75, 0.75)
+
+
+def test_logarithmic_ticks_are_round_and_inside_the_axis() -> None:
+    axis = log_axis([3.0, 70.0])
+    assert axis["ticktext"] == ["5", "10", "20", "50"]
+    assert log_axis([2e-3, 4e3])["tickvals"] == pytest.approx([1e-2, 1e-1, 1, 10, 100, 1000])
+
+
+def test_text_of_files_cannot_be_read_as_markup_by_the_charts() -> None:
+    assert label("<b>x</b>&") == "&lt;b&gt;x&lt;/b&gt;&amp;"
+    assert len(label("a" * 500)) == 48
+
+
+def test_values_far_from_zero_keep_their_differences() -> None:
+    """1.7·10⁹ s and 10 ms later are equal in single precision."""
+    late = compact([1.7e9, 1.7e9 + 0.01])
+    assert late[1] - late[0] == pytest.approx(0.01, rel=1e-3)
+    assert compact([0.1, 0.2]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "–"), (0.0, "0 s"), (12.345, "12.3 s"), (0.0456, "45.6 ms"), (7.8e-6, "7.80 µs"), (1234.0, "1,234 s")],
+)
+def test_durations_have_three_digits_in_the_unit_that_fits(seconds: float | None, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.0, "0"), (0.05061, "0.0506"), (31080.4, "31,080"), (5.286, "5.29")])
+def test_numbers_have_three_significant_digits(value: float, shown: str) -> None:
+    assert digits(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("folders", "labels"),
+    [
+        (["x/a", "x/b"], ["a", "b"]),
+        (["x/out", "y/out"], ["x/out", "y/out"]),
+        (["x/a", "x/a"], ["a (1)", "a (2)"]),
+    ],
+)
+def test_labels_tell_the_folders_apart(folders: list[str], labels: list[str]) -> None:
+    assert distinct_labels([Path("/runs") / folder for folder in folders]) == labels
