@@ -87,9 +87,9 @@ class CurveSet:
         if own is not None and own.overshoot(x) <= AXIS_REACH:
             kind = "interpolated" if own.overshoot(x) == 1.0 else "interpolated (boundary utilisation held)"
             return Estimate(reference / own.at(x), False, f"{kind} {self.label}")
-        near = sorted((_distance(curve, site, x), curve.site) for curve in self.curves.values())[:NEIGHBOURS]
-        within = [(distance, other) for distance, other in near if distance <= SITE_REACH_OCTAVES]
-        chosen = within or near[:1]
+        ranked = sorted((_distance(curve, site, x), curve.site) for curve in self.curves.values())
+        within = [(gap, other) for gap, other in ranked if self._reaches(other, site, x)][:NEIGHBOURS]
+        chosen = within or ranked[:1]
         weights = [1.0 / max(distance, 1e-9) ** 2 for distance, _ in chosen]
         shares = [self.curves[other].at(x) for _, other in chosen]
         utilisation = sum(w * u for w, u in zip(weights, shares, strict=True)) / sum(weights)
@@ -98,6 +98,10 @@ class CurveSet:
             return Estimate(reference / utilisation, False, f"borrowed {self.label} utilisation of {names}")
         gap = f"nearest measured {names}, {chosen[0][0]:.1f} octaves away"
         return Estimate(reference / utilisation, True, f"estimate: {self.label} roofline, {gap}")
+
+    def _reaches(self, other: tuple[float, ...], site: tuple[float, ...], x: float) -> bool:
+        is_near = _octaves(other, site) <= SITE_REACH_OCTAVES
+        return is_near and self.curves[other].overshoot(x) <= AXIS_REACH
 
     def leave_one_out(self) -> list[float]:
         """Relative errors of the interior points of every curve, each predicted from the others of its curve."""
@@ -125,8 +129,10 @@ class CurveSet:
         return errors
 
 
+def _octaves(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    return math.sqrt(sum(math.log2(p / q) ** 2 for p, q in zip(a, b, strict=True)))
+
+
 def _distance(curve: Curve, site: tuple[float, ...], x: float) -> float:
     """Octaves between sites; a lack of range along the axis counts like a distance."""
-    squares = sum(math.log2(a / b) ** 2 for a, b in zip(curve.site, site, strict=True))
-    beyond = max(math.log2(curve.overshoot(x) / AXIS_REACH), 0.0)
-    return math.sqrt(squares + beyond**2)
+    return math.hypot(_octaves(curve.site, site), math.log2(curve.overshoot(x)))

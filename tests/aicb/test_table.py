@@ -1,0 +1,104 @@
+"""The shipped kernel table: schema, provenance, and what happens without one."""
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from aicb.errors import InputError
+from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable, measured_gpus, read_rows
+
+HEADER = ",".join(COLUMNS)
+RAW = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
+
+
+def row(**cells: str) -> str:
+    return ",".join(cells.get(column, "") for column in COLUMNS)
+
+
+def test_the_shipped_table_carries_its_provenance():
+    table = KernelTable.load("h200")
+    environment = table.provenance["environment"]
+    assert table.provenance["schema_version"] == SCHEMA_VERSION
+    assert len(table.rows) == table.provenance["rows"]
+    assert environment["gpu"] == "NVIDIA H200" and environment["driver"]
+    assert set(table.provenance["timing"]) >= {"cold_us", "graph_us"}
+    assert table.provenance["cautions"]
+
+
+def test_every_column_of_the_header_is_documented_and_in_order():
+    text = (files("aicb") / "data" / "h200" / "kernels.csv").read_text(encoding="utf-8")
+    assert text.splitlines()[0] == HEADER
+
+
+def test_a_gpu_without_measurements_is_refused_and_the_known_ones_named():
+    with pytest.raises(InputError, match=r"gpu: found 'h100', expected one with measurements: h200"):
+        KernelTable.load("h100")
+    with pytest.raises(InputError, match="gpu: found '../h200'"):
+        KernelTable.load("../h200")
+    assert "h200" in measured_gpus()
+
+
+def test_launch_costs_are_those_of_the_probe():
+    """compute facts 15.2: null kernel 4.72 and 3.68 µs, graph node 0.904 and 0.855, eager launch 7.45 and 5.09."""
+    launch = KernelTable.load("h200").launch
+    assert launch.event_floor_us == pytest.approx({"A": 4.72, "B": 3.68})
+    assert launch.graph_node_us == pytest.approx((0.904 + 0.855) / 2, abs=1e-3)
+    assert launch.eager_launch_us == pytest.approx((7.451 + 5.087) / 2, abs=2e-2)
+
+
+def test_repeated_measurements_of_a_shape_merge_into_their_mean():
+    lines = [
+        HEADER,
+        row(op="rms_norm", dtype="bf16", m="1", n="512", cold_us="5", graph_us="2", run="A"),
+        row(op="rms_norm", dtype="bf16", m="1", n="512", cold_us="7", graph_us="3", run="B"),
+        row(op="rms_norm", dtype="bf16", m="2", n="512", cold_us="9", run="B"),
+    ]
+    table = KernelTable("test", tuple(read_rows(lines, "t.csv")), {})
+    merged, single = table.select("rms_norm", "bf16")
+    assert (merged.cold_us, merged.graph_us) == (6.0, 2.5)
+    assert (single.cold_us, single.graph_us) == (9.0, None)
+
+
+def test_an_empty_cell_is_absent_and_not_zero():
+    (only,) = read_rows([HEADER, row(op="gemm", dtype="fp8", m="1", n="128", k="128", cold_us="1e1")], "t.csv")
+    assert only.cold_us == 10.0
+    assert only.graph_us is None
+    assert "heads" not in only.shape
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["op,m"], r"t.csv: header: found \['op', 'm'\], expected"),
+        ([HEADER, row(op="gemm", m="many", cold_us="1")], r"t.csv:2: number: .*'many'"),
+        ([HEADER, row(op="gemm", m="1")], r"t.csv:2: cold_us: found '', expected a positive time"),
+        ([HEADER, row(op="gemm", m="1", cold_us="-3")], r"t.csv:2: cold_us: found '-3'"),
+    ],
+)
+def test_a_malformed_table_is_named_by_file_line_and_field(lines, message):
+    with pytest.raises(InputError, match=message):
+        read_rows(lines, "t.csv")
+
+
+def test_no_cold_time_is_below_the_graph_time_by_more_than_the_power_limit_explains():
+    """Cold times contain the event floor; only sustained large kernels run slower in a graph (up to 1.15 x)."""
+    for measured in KernelTable.load("h200").rows:
+        if measured.graph_us is not None:
+            assert measured.graph_us < 1.16 * measured.cold_us
+
+
+def test_the_build_script_reproduces_the_shipped_table(tmp_path):
+    if not RAW.is_dir():
+        pytest.skip("the raw probe data are not beside the repository")
+    root = Path(__file__).resolve().parents[2]
+    script = root / "scripts" / "build_h200_table.py"
+    subprocess.run([sys.executable, script, RAW, tmp_path], check=True, cwd=root, env={"PYTHONPATH": str(root)})
+    shipped = files("aicb") / "data" / "h200"
+    assert (tmp_path / "kernels.csv").read_bytes() == (shipped / "kernels.csv").read_bytes()
+    assert json.loads((tmp_path / "provenance.json").read_text()) == json.loads(
+        (shipped / "provenance.json").read_text(encoding="utf-8")
+    )
