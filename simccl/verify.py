@@ -156,8 +156,10 @@ def _promise(
             owner = _owner(shares(plan.size_bytes, len(ranks)), begin, end)
             return {owner: 1 << owner}, dict.fromkeys(ranks, 1 << owner)
         case _:
-            bounds = np.concatenate(([0], np.cumsum(matrix[origin])))
-            return {origin: 1 << origin}, {_owner(bounds, begin, end): 1 << origin}
+            receiver = _owner(np.concatenate(([0], np.cumsum(matrix[origin]))), begin, end)
+            if receiver == origin:
+                raise PlanError(f"{plan.op} bytes {begin}…{end - 1} of rank {origin}: found its own part being sent")
+            return {origin: 1 << origin}, {receiver: 1 << origin}
 
 
 def _owner(bounds: NDArray[np.int64], begin: int, end: int) -> int:
@@ -176,8 +178,13 @@ def _message_matrix(plan: Plan) -> NDArray[np.int64]:
 
 
 def _check_coverage(plan: Plan, matrix: NDArray[np.int64]) -> None:
-    """Every byte that must move is carried by some flow: ranges are complete per origin."""
+    """Every byte that must move is carried by some flow: of each origin, as many different bytes as must move.
+
+    No other bytes can be among them: messages' ranges lie in blocks that must move, a ring's inside the buffer.
+    """
     flows = plan.flows
+    if plan.algorithm is Algorithm.RING and (flows.offset + flows.payload_bytes).max() > plan.size_bytes:
+        raise PlanError(f"{plan.op}: found bytes beyond the {plan.size_bytes} of the buffer")
     expected = matrix - np.diag(np.diag(matrix))
     for origin in range(plan.communicator.size) if plan.algorithm is Algorithm.PAIRWISE else (None,):
         mine = np.full(len(flows), True) if origin is None else flows.origin == origin

@@ -108,7 +108,7 @@ def _proxies(
 
 
 def _pxn_edges(first: NDArray[np.int64], pieces: NDArray[np.int64], proxy: NDArray[np.int64]) -> _Edges:
-    """A piece goes on the network when it is at the proxy; each leg takes the pieces of a message in order.
+    """Pieces go to the proxy in order, and each goes on the network when it is there.
 
     Flows of a message alternate: piece 0 to the proxy, piece 0 onwards, piece 1 to the proxy, …
     """
@@ -118,8 +118,7 @@ def _pxn_edges(first: NDArray[np.int64], pieces: NDArray[np.int64], proxy: NDArr
     piece = np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts)
     to_proxy = starts + 2 * piece
     later = to_proxy[piece > 0]
-    flows = np.concatenate((to_proxy + 1, later, later + 1))
-    return flows, np.concatenate((to_proxy, later - 2, later - 1))
+    return np.concatenate((to_proxy + 1, later)), np.concatenate((to_proxy, later - 2))
 
 
 def _batch_edges(
