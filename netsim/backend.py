@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NewType, Protocol
+from typing import Final, NewType, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,7 @@ class NetworkBackend(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
 class SharesCapacity(Protocol):
     """A backend whose links can also carry traffic that is not simulated as flows (used by the coupling)."""
 

@@ -102,7 +102,7 @@ def _simulate(config_path: Path, settings: list[str], *, show_progress: bool) ->
     base_dir = config_path.parent
     workload = load_workload(config.workload, base_dir=base_dir, rng=lambda name: generator(config.seed, name))
     hashes = workload.block_hashes
-    parts = assemble(config, base_dir, hashes.block_tokens if hashes is not None else None)
+    parts = assemble(config, hashes.block_tokens if hashes is not None else None)
     simulation = Simulation(config, workload, parts)
     if not show_progress:
         return simulation.run()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from aicb import IterationModel, Model, Precision, load_model
 from aicb.gpu import Gpu, get_gpu
 from aicb.memory import instance_memory
-from netsim import GraphHandle, NetworkBackend, Topology, create_backend
+from netsim import GraphHandle, NetworkBackend, SharesCapacity, Topology, create_backend
 from vidur_pd.cluster import Placement, build_cluster, partition_of
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.errors import InputError
@@ -69,15 +68,20 @@ class Parts:
     network: NetworkBackend
     pricer: CommunicationPricer
 
+    @property
+    def coupling(self) -> Literal["isolated", "fluid", "exact"]:
+        """The coupling in force: without shared capacity there is nothing for ``fluid`` to couple."""
+        wanted = self.config.network.coupling
+        return "isolated" if wanted == "fluid" and not isinstance(self.network, SharesCapacity) else wanted
+
     def launcher(self, queue: EventQueue, transfers: CountsTransfers) -> Coupling:
         """The coupling of iterations with the network that the configuration names."""
-        match self.config.network.coupling:
+        match self.coupling:
             case "isolated":
                 return IsolatedLauncher(queue)
             case "fluid":
+                assert isinstance(self.network, SharesCapacity)
                 capacity_bps = self.topology.capacity_bps.astype(np.float64)
-                if self.config.network.backend != "fluid":
-                    return IsolatedLauncher(queue)
                 return FluidLauncher(queue, self.network, capacity_bps, lambda: transfers.active)
             case "exact":
                 return ExactLauncher(queue, self.network, self.pricer)
@@ -89,14 +93,14 @@ class Parts:
         return (handing or list(self.pools.values()))[0].precision
 
 
-def assemble(config: SimulationConfig, base_dir: Path | None = None, hash_block_tokens: int | None = None) -> Parts:
-    """Builds all parts; ``base_dir`` is where a relative model path starts.
+def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> Parts:
+    """Builds all parts; ``hash_block_tokens`` is the block size of the workload's hashes.
 
     Raises: InputError of any package, for everything that can be wrong before simulated time starts.
     """
     _check_coupling(config)
-    model = load_model(_model_reference(config.model, base_dir))
-    cluster = build_cluster(config.cluster, base_dir)
+    model = load_model(config.model)
+    cluster = build_cluster(config.cluster)
     pools = {pool.name: _pool_parts(config, pool, model) for pool in config.cluster.pools}
     _check_wire(config, pools)
     network = create_backend(config.network.backend, cluster.topology)
@@ -109,13 +113,6 @@ def assemble(config: SimulationConfig, base_dir: Path | None = None, hash_block_
         for index, placement in enumerate(cluster.placements)
     )
     return Parts(config, model, cluster.topology, instances, pools, network, pricers[config.hardware])
-
-
-def _model_reference(name: str, base_dir: Path | None) -> str:
-    """A built-in name as it is; a path relative to the configuration file."""
-    if base_dir is not None and (name.endswith(".json") or "/" in name):
-        return str(base_dir / name)
-    return name
 
 
 def _check_coupling(config: SimulationConfig) -> None:

@@ -108,12 +108,12 @@ def generate(
 def _configured(config: Path | None, overrides: list[str]) -> WorkloadFile:
     from pydantic import ValidationError
 
-    from vidur_pd.config_file import _apply, _read_yaml, describe
+    from vidur_pd.config_file import apply_override, describe, read_yaml
     from vidur_pd.workload.config import WorkloadFile
 
-    tree = {"workload": deepcopy(DEFAULT_WORKLOAD)} if config is None else _read_yaml(config)
+    tree = {"workload": deepcopy(DEFAULT_WORKLOAD)} if config is None else read_yaml(config)
     for override in overrides:
-        _apply(tree, override)
+        apply_override(tree, override)
     try:
         return WorkloadFile.model_validate({key: tree[key] for key in ("seed", "workload") if key in tree})
     except ValidationError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from aicb import Partition
 from netsim.config import FileSpec, build
@@ -46,10 +45,8 @@ class Cluster:
     placements: tuple[Placement, ...]
 
 
-def build_cluster(config: ClusterConfig, base_dir: Path | None = None) -> Cluster:
+def build_cluster(config: ClusterConfig) -> Cluster:
     """Builds the topology, sized for the pools where its size is left open, and places the instances in order.
-
-    A topology file is looked up from ``base_dir``.
 
     An instance that fits into a node never straddles two; a larger one starts on a node border.
 
@@ -57,8 +54,6 @@ def build_cluster(config: ClusterConfig, base_dir: Path | None = None) -> Cluste
     """
     partitions = {pool.name: partition_of(pool) for pool in config.pools}
     spec = config.topology
-    if isinstance(spec, FileSpec) and base_dir is not None:
-        spec = spec.model_copy(update={"file": base_dir / spec.file})
     width = None if isinstance(spec, FileSpec) else spec.gpus_per_node
     needed = sum(pool.instances * pool.gpus_per_instance for pool in config.pools)
     if width is not None:

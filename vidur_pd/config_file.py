@@ -30,9 +30,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> SimulationConfig:
 
     from vidur_pd.config import SimulationConfig
 
-    tree = _read_yaml(path)
+    tree = read_yaml(path)
     for override in overrides:
-        _apply(tree, override)
+        apply_override(tree, override)
+    anchor_paths(tree, path.parent)
     try:
         return SimulationConfig.model_validate(tree)
     except ValidationError as error:
@@ -44,7 +45,8 @@ def dump_config(config: SimulationConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)
 
 
-def _read_yaml(path: Path) -> Tree:
+def read_yaml(path: Path) -> Tree:
+    """A YAML mapping. Raises: InputError, with the line where the text is malformed."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -63,7 +65,26 @@ def _read_yaml(path: Path) -> Tree:
     return tree
 
 
-def _apply(tree: Tree, override: str) -> None:
+def anchor_paths(tree: Tree, folder: Path) -> None:
+    """Makes the paths of traces, topologies and models absolute, as seen from the folder of the configuration."""
+
+    def anchor(section: Any, key: str) -> None:
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str((folder / section[key]).absolute())
+
+    if isinstance(workload := tree.get("workload"), dict):
+        anchor(workload, "path")
+        parts = workload.get("parts")
+        for part in parts.values() if isinstance(parts, dict) else ():
+            anchor(part, "path")
+    if isinstance(cluster := tree.get("cluster"), dict):
+        anchor(cluster.get("topology"), "file")
+    model = tree.get("model")
+    if isinstance(model, str) and (model.endswith(".json") or "/" in model):
+        anchor(tree, "model")
+
+
+def apply_override(tree: Tree, override: str) -> None:
     """Sets one ``path=value`` in place; list items are named by index or, for pools, by their name."""
     path, separator, text = override.partition("=")
     if not separator or not path:

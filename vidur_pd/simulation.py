@@ -303,7 +303,7 @@ class Simulation:
             },
             "network": {
                 "backend": network.backend,
-                "coupling": network.coupling,
+                "coupling": self._parts.coupling,
                 "topology": self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
                 "gpus": self._parts.topology.gpus,
             },

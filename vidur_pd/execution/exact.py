@@ -17,7 +17,7 @@ import simccl
 from netsim import FlowGraph, GraphHandle, NetworkBackend
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import CommunicationPricer
-from vidur_pd.execution.executor import StagePrice
+from vidur_pd.execution.executor import Collectives, StagePrice
 from vidur_pd.execution.flight import Flight
 
 
@@ -38,7 +38,7 @@ class ExactLauncher:
         self._network = network
         self._pricer = pricer
         self._flying: dict[GraphHandle, Flight] = {}
-        self._templates: dict[tuple[object, ...], IterationGraph] = {}
+        self._templates: dict[tuple[Collectives, ...], IterationGraph] = {}
 
     def launch(self, flight: Flight) -> None:
         assert len(flight.prices) == 1, "exact coupling needs one pipeline stage"
@@ -71,20 +71,22 @@ class ExactLauncher:
         flight.instance.land(flight)
 
     def _template(self, price: StagePrice) -> IterationGraph:
-        key = tuple((what.op, what.size_bytes, gpus, count) for what, gpus, count in price.collectives)
+        key = price.collectives
         if key not in self._templates:
-            self._templates[key] = _iteration_graph(list(self._rounds(price)), price.collectives[0][1][0])
+            first_gpu = price.collectives[0][1][0][0]
+            self._templates[key] = _iteration_graph(list(self._rounds(price)), first_gpu)
         return self._templates[key]
 
     def _rounds(self, price: StagePrice) -> Iterator[list[FlowGraph]]:
         """Graphs that run at the same time, in turn."""
-        kinds: dict[tuple[object, int], list[FlowGraph]] = {}
-        for what, gpus, count in price.collectives:
-            if len(gpus) > 1 and what.size_bytes:
-                plan = simccl.plan_collective(what.op, what.size_bytes, self._pricer.communicator(gpus))
-                kinds.setdefault((what, count), []).append(plan.graph())
-        for turn in range(max((count for _, count in kinds), default=0)):
-            for (_, count), graphs in kinds.items():
+        kinds: list[tuple[int, list[FlowGraph]]] = []
+        for what, groups, count in price.collectives:
+            communicators = [self._pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
+            plans = [simccl.plan_collective(what.op, what.size_bytes, at) for at in communicators]
+            if plans:
+                kinds.append((count, [plan.graph() for plan in plans]))
+        for turn in range(max((count for count, _ in kinds), default=0)):
+            for count, graphs in kinds:
                 if turn < count:
                     yield graphs
 
@@ -119,18 +121,27 @@ class _Assembly:
         return self._flows - 1
 
     def append(self, graph: FlowGraph, pause: int) -> list[int]:
-        """Adds a graph whose first flows wait for ``pause``; returns the flows that nothing in it waits for."""
+        """Adds a graph that starts after ``pause``; returns the flows that nothing in it waits for.
+
+        Ready times count from the submission of a graph; here they count from the pause, as flows without bytes whose
+        delay is the ready time.
+        """
+        ready_ps, timer_of_flow = np.unique(graph.ready_ps, return_inverse=True)
+        timers = np.array([pause if at_ps == 0 else self._timer(pause, int(at_ps)) for at_ps in ready_ps])
         counts = np.diff(graph.dep_offsets)
-        is_first = counts == 0
-        counts = np.where(is_first, 1, counts)
-        deps = np.full(int(counts.sum()), pause, dtype=np.int64)
-        deps[np.repeat(~is_first, counts)] = graph.deps + self._flows
+        needs_timer = (counts == 0) | (graph.ready_ps > 0)
+        first_dep = graph.dep_offsets[:-1][needs_timer]
+        deps = np.insert(graph.deps + self._flows, first_dep, timers[timer_of_flow[needs_timer]])
         is_last = np.ones(len(graph), dtype=np.bool_)
         is_last[graph.deps] = False
         last = np.flatnonzero(is_last) + self._flows
-        # What was relative to the submission becomes relative to the pause.
-        self._add(graph, graph.delay_ps + graph.ready_ps, counts, deps)
+        self._add(graph, graph.delay_ps, counts + needs_timer, deps)
         return last.tolist()
+
+    def _timer(self, pause: int, at_ps: int) -> int:
+        """A flow without bytes that ends ``at_ps`` after ``pause``."""
+        self._add(self._pause, np.array([at_ps], dtype=np.int64), np.array([1]), np.array([pause], dtype=np.int64))
+        return self._flows - 1
 
     def graph(self) -> FlowGraph:
         parts = self._parts

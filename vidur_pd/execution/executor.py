@@ -29,6 +29,10 @@ class LinkLoad:
 NO_LOAD = LinkLoad(np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
+Collectives = tuple[Communication, tuple[Gpus, ...], int]
+"""What, among which groups of GPUs at the same time, how often."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StagePrice:
     """One pipeline stage of one iteration on an idle fabric."""
@@ -36,8 +40,7 @@ class StagePrice:
     cost: IterationCost
     communication_ps: int
     load: LinkLoad
-    collectives: tuple[tuple[Communication, Gpus, int], ...]
-    """(what, among which GPUs, how often); equal collectives of parallel groups are listed for every group."""
+    collectives: tuple[Collectives, ...]
 
 
 class Executor(Protocol):
@@ -71,9 +74,7 @@ class InstanceExecutor:
         if key not in self._communication:
             self._communication[key] = self._communicate(*key)
         communication_ps, load = self._communication[key]
-        collectives = tuple(
-            (what, gpus, count) for what, count in cost.communications for gpus in self._groups(what.group, stage)
-        )
+        collectives = tuple((what, self._groups(what.group, stage), count) for what, count in cost.communications)
         return StagePrice(cost, communication_ps, load, collectives)
 
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
