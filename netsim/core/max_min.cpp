@@ -85,20 +85,31 @@ void MaxMin::fill(const ActiveFlows& flows, std::vector<RateChange>& changes) {
     }
     std::ranges::make_heap(shares_, std::greater<>{});
     while (!shares_.empty()) {
-        std::ranges::pop_heap(shares_, std::greater<>{});
-        const auto [share, link] = shares_.back();
-        shares_.pop_back();
+        const auto [share, link] = shares_.front();
         const LinkState& state = links_[link];
-        if (state.unfixed == 0) continue;
         // A share only grows while other links fix flows, so an entry may be old but never too large.
-        const Rate current = state.residual / state.unfixed;
-        if (current > share) {
-            shares_.emplace_back(current, link);
-            std::ranges::push_heap(shares_, std::greater<>{});
+        const Rate current = state.unfixed > 0 ? state.residual / state.unfixed : kUnassignedRate;
+        if (current == share) fix_flows_of(flows, link, share, changes);
+        if (state.unfixed > 0) {
+            replace_smallest({current, link});
         } else {
-            fix_flows_of(flows, link, share, changes);
+            const Share last = shares_.back();
+            shares_.pop_back();
+            if (!shares_.empty()) replace_smallest(last);
         }
     }
+}
+
+// Puts an entry in the place of the smallest and restores the heap, in one pass down.
+void MaxMin::replace_smallest(Share entry) {
+    std::size_t hole = 0;
+    for (std::size_t child = 1; child < shares_.size(); child = 2 * hole + 1) {
+        if (child + 1 < shares_.size() && shares_[child + 1] < shares_[child]) ++child;
+        if (!(shares_[child] < entry)) break;
+        shares_[hole] = shares_[child];
+        hole = child;
+    }
+    shares_[hole] = entry;
 }
 
 void MaxMin::fix_flows_of(const ActiveFlows& flows, LinkId link, Rate share, std::vector<RateChange>& changes) {

@@ -42,6 +42,7 @@ class MaxMin final : public RatePolicy {
     void visit(LinkId link);
     void collect_flows_of(const ActiveFlows& flows, LinkId link, Rate unchanged_below);
     void fill(const ActiveFlows& flows, std::vector<RateChange>& changes);
+    void replace_smallest(Share entry);
     void fix_flows_of(const ActiveFlows& flows, LinkId link, Rate share, std::vector<RateChange>& changes);
 
     std::vector<LinkId> touched_;  // links whose flows or capacity changed
