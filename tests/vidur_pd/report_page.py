@@ -43,10 +43,7 @@ class Page(HTMLParser):
         data = self.charts[chart]["data"][trace]
         if axis is None:
             axis = "z" if data["type"] == "heatmap" else "x" if data.get("orientation") == "h" else "y"
-        packed = data[axis]
-        if isinstance(packed, dict):
-            return np.frombuffer(base64.b64decode(packed["bdata"]), DTYPES[packed["dtype"]]).astype(float)
-        return np.array([np.nan if value is None else value for value in packed], dtype=float)
+        return unpack(data[axis])
 
     def rows_of(self, section: str) -> list[list[str]]:
         """Rows of the tables in a section, without their heads."""
@@ -116,6 +113,13 @@ class Page(HTMLParser):
             self.left_out[self.section_ids[-1]][-1] += data
         elif kind == "reading":
             self._reading += data
+
+
+def unpack(packed: Any) -> np.ndarray:
+    """Numbers of a trace as plotly wrote them: a list, or the bytes of an array in base64."""
+    if isinstance(packed, dict):
+        return np.frombuffer(base64.b64decode(packed["bdata"]), DTYPES[packed["dtype"]]).astype(float)
+    return np.array([np.nan if value is None else value for value in packed], dtype=float)
 
 
 def parse_page(path: Path) -> Page:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +11,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_page import unpack
 from report_run import NIC_BPS, Shape, write_run
 
-from vidur_pd.report.charts import compact, label, log_axis
+from vidur_pd.report.charts import Chart, compact, label, log_axis
 from vidur_pd.report.figures_instances import measure_activity
 from vidur_pd.report.figures_latency import histogram_curve, slo_shares, ttft_stages
-from vidur_pd.report.figures_network import busiest_links, line_rates_bps
-from vidur_pd.report.figures_phases import phase_seconds
+from vidur_pd.report.figures_load import token_rates
+from vidur_pd.report.figures_network import busiest_links, line_rates_bps, mean_use_chart, peak_use_chart
+from vidur_pd.report.figures_phases import phase_charts, phase_seconds
 from vidur_pd.report.load import distinct_labels, read_run
+from vidur_pd.report.page import charts_html
 from vidur_pd.report.summary import ItlHistogram
 from vidur_pd.report.text import digits, duration
 
@@ -75,13 +80,14 @@ def test_instance_values_are_weighted_by_time_and_idle_time_counts_zero_requests
     KV use is a mean over busy time: 40 % and 20 % give 30 %, then 10 %, and nothing in the idle third bin.
     """
     rows = [
-        {"instance": "d-0", "start_s": 0.0, "end_s": 0.5, "running": 8.0, "kv_blocks_used": 40.0},
+        {"instance": "d-0", "start_s": 0.0, "end_s": 0.5, "running": 8.0, "waiting": 3.0, "kv_blocks_used": 40.0},
         {"instance": "d-0", "start_s": 0.5, "end_s": 1.0, "running": 4.0, "kv_blocks_used": 20.0},
         {"instance": "d-0", "start_s": 1.0, "end_s": 1.25, "running": 4.0, "kv_blocks_used": 10.0},
     ]
     activity = measure_activity(iteration_table(rows), ["decode"], (0.0, 160.0))
     assert np.diff(activity.edges_s)[0] == 1.0
     assert activity.running[0, :3].tolist() == [6.0, 1.0, 0.0]
+    assert activity.waiting[0, :3].tolist() == [1.5, 0.0, 0.0]
     assert activity.busy_share[0, :3].tolist() == [1.0, 0.25, 0.0]
     assert activity.kv_use[0, :2] == pytest.approx([0.3, 0.1])
     assert np.isnan(activity.kv_use[0, 2:]).all()
@@ -109,6 +115,31 @@ def test_phases_split_an_iteration_without_a_rest() -> None:
     assert phases.sum() == pytest.approx(decode["length"])
 
 
+def test_phase_bars_are_shares_of_iteration_time_and_milliseconds_per_iteration() -> None:
+    """Iterations of 10 ms and 30 ms, half of each in attention: 50 %, and 10 ms on average."""
+    rows = [
+        {"instance": "d-0", "start_s": 0.0, "end_s": 0.01, "attention_s": 5e-3, "compute_s": 0.01},
+        {"instance": "d-0", "start_s": 0.01, "end_s": 0.04, "attention_s": 15e-3, "compute_s": 0.03},
+    ]
+    shares, milliseconds = phase_charts(iteration_table(rows), ["decode"])
+    assert bars(shares) == {"attention": pytest.approx(50.0), "other compute": pytest.approx(50.0)}
+    assert bars(milliseconds) == {"attention": pytest.approx(10.0), "other compute": pytest.approx(10.0)}
+
+
+def bars(chart: Chart) -> dict[str, float]:
+    return {trace["name"]: float(unpack(trace["x"])[0]) for trace in json.loads(chart.figure_json)["data"]}
+
+
+def test_output_tokens_count_from_the_first_to_the_last(tmp_path: Path) -> None:
+    """A prompt of 100 tokens prefilled in 1…2 s; 60 output tokens delivered in 3…5 s: 30 per second."""
+    run = read_run(write_run(tmp_path / "run", Shape(requests=1, rejected={})))
+    stamps = {"scheduled_at_s": 1.0, "prefill_completed_at_s": 2.0, "first_token_at_s": 3.0, "completed_at_s": 5.0}
+    one = run.requests.assign(**stamps, prefill_tokens=100.0, decode_tokens=60.0)
+    prompts, outputs = token_rates(dataclasses.replace(run, requests=one), np.arange(7.0))
+    assert prompts.tolist() == [0, 100, 0, 0, 0, 0]
+    assert outputs.tolist() == [0, 0, 0, 30, 30, 0]
+
+
 def links_of(rows: list[tuple[str, str, float, float, float]]) -> pd.DataFrame:
     """Rows of (link, traffic, window start, window end, bytes) on links of 8 Gbit/s: 10⁹ bytes fill a second."""
     names = ["link", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
@@ -128,6 +159,31 @@ def test_link_use_counts_all_traffic_of_a_window_against_the_capacity() -> None:
     assert (first.peak_use, first.mean_use) == pytest.approx((0.7, 0.2))
     assert (first.kv_bytes, first.collective_bytes) == pytest.approx((0.4e9, 0.4e9))
     assert (second.peak_use, second.mean_use, second.collective_bytes) == pytest.approx((0.5, 0.125, 0.0))
+
+
+def test_mean_link_use_is_over_all_links_of_a_kind_and_apart_by_traffic() -> None:
+    """Two links carry 0.6 and 0.2 of a second's bytes of KV: 40 % on average; collectives on one of them: 5 %."""
+    rows = [
+        ("x", "kv", 0.0, 1.0, 0.6e9),
+        ("y", "kv", 0.0, 1.0, 0.2e9),
+        ("x", "collective", 0.0, 1.0, 0.1e9),
+    ]
+    drawn = json.loads(mean_use_chart(links_of(rows)).figure_json)["data"]
+    use = {trace["name"]: unpack(trace["y"]).tolist() for trace in drawn}
+    assert use == {"nic, KV": [pytest.approx(40.0)], "nic, collective": [pytest.approx(5.0)]}
+
+
+def test_the_busiest_link_is_the_fullest_one_of_each_window() -> None:
+    """x carries KV and collectives in the first window, 70 %; y is fuller in the second, 50 %."""
+    rows = [
+        ("x", "kv", 0.0, 1.0, 0.3e9),
+        ("x", "collective", 0.0, 1.0, 0.4e9),
+        ("y", "kv", 0.0, 1.0, 0.6e9),
+        ("x", "kv", 1.0, 2.0, 0.1e9),
+        ("y", "kv", 1.0, 2.0, 0.5e9),
+    ]
+    (trace,) = json.loads(peak_use_chart(links_of(rows)).figure_json)["data"]
+    assert unpack(trace["y"]) == pytest.approx([70.0, 50.0])
 
 
 def test_only_the_twenty_busiest_links_are_listed() -> None:
@@ -164,6 +220,14 @@ def test_logarithmic_ticks_are_round_and_inside_the_axis() -> None:
 def test_text_of_files_cannot_be_read_as_markup_by_the_charts() -> None:
     assert label("<b>x</b>&") == "&lt;b&gt;x&lt;/b&gt;&amp;"
     assert len(label("a" * 500)) == 48
+
+
+def test_chart_data_cannot_close_its_script_element() -> None:
+    chart = Chart("key", "title", "reading", json.dumps({"data": ["</script><b>"]}), 100, False)
+    html = charts_html([chart])
+    assert html.count("</script>") == 1
+    data = html[html.index("{") : html.rindex("}") + 1]
+    assert json.loads(data) == {"data": ["</script><b>"]}
 
 
 def test_values_far_from_zero_keep_their_differences() -> None:
