@@ -5,8 +5,8 @@ enough; beyond that a rank starts a batch of rounds on a channel when it has fin
 
 A message to a rank of another node and another rail takes PXN: over NVLink to the GPU on the receiver's rail, then
 over that GPU's NIC, so that it stays on one rail. Long ones go in up to four pieces, the next piece on NVLink while
-one is on the network; NCCL pipelines more finely. Only the first piece pays the hardware latency. Without a rank on
-that rail the message leaves by its sender's own NIC.
+one is on the network; NCCL pipelines more finely. The hardware latency is the network leg's. Without a rank on that
+rail the message leaves by its sender's own NIC.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def pairwise_flows(
         ids[0, rounds, src], ids[1, rounds, src] = first, last
         edges += _batch_edges(ids, send_to, batch, base_channel)
     dep_offsets, deps = _csr(edges, len(message))
-    pays_latency = ~is_leg_to_proxy & (piece == 0)
-    latency = np.where(pays_latency, hop_latency_us(ll, node[sender] != node[receiver]), 0.0)
+    latency = np.where(is_leg_to_proxy, 0.0, hop_latency_us(ll, node[sender] != node[receiver]))
     return PlannedFlows(
         src=sender,
         dst=receiver,

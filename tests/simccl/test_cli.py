@@ -1,0 +1,129 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from simccl import collective_time, plan_collective
+from simccl.__main__ import app, main
+from tests.simccl.communicators import spread
+
+TABLE = "op,bytes,ranks,nodes,gpu\nall_reduce,8192,8,1,h100\n\nall_gather,1048576,16,2,h100\n"
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_time_prints_the_closed_form_as_json() -> None:
+    found = json.loads(run("time", "--op", "all_reduce", "--bytes", "1MiB", "--ranks", "8", "--gpu", "h100", "--json"))
+    expected = collective_time("all_reduce", 1 << 20, spread(1, 8))
+    assert found["time_us"] == pytest.approx(expected.time_ps / 1e6, abs=1e-6)
+    assert (found["algorithm"], found["protocol"], found["channels"]) == ("ring", "ll", 24)
+
+
+def test_time_prices_a_table_and_keeps_other_columns(tmp_path: Path) -> None:
+    source, destination = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("name,op,bytes,ranks,nodes,gpu\na,all_reduce,8192,8,1,h100\nb,all_to_all,0,16,2,b200\n")
+    run("time", "--table", str(source), "-o", str(destination))
+    with destination.open() as file:
+        rows = list(csv.DictReader(file))
+    added = ["time_us", "algorithm", "protocol", "channels"]
+    assert list(rows[0]) == ["name", "op", "bytes", "ranks", "nodes", "gpu", *added]
+    assert rows[0]["name"] == "a"
+    assert float(rows[0]["time_us"]) == pytest.approx(15.10, abs=0.005)
+    assert (rows[1]["time_us"], rows[1]["algorithm"], rows[1]["channels"]) == ("0.000000", "none", "0")
+    assert sorted(tmp_path.iterdir()) == [source, destination]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_plan_writes_one_row_per_flow(tmp_path: Path, suffix: str) -> None:
+    destination = tmp_path / f"plan{suffix}"
+    arguments = ["--op", "all_to_all", "--bytes", "1000003", "--ranks", "16", "--nodes", "2"]
+    summary = json.loads(run("plan", *arguments, "-o", str(destination), "--json"))
+    plan = plan_collective("all_to_all", 1_000_003, spread(2, 8))
+    if suffix == ".parquet":
+        rows = pyarrow.parquet.read_table(destination).to_pylist()
+        deps = [row["deps"] for row in rows]
+    else:
+        with destination.open() as file:
+            rows = list(csv.DictReader(file))
+        deps = [[int(d) for d in row["deps"].split(";") if d] for row in rows]
+    assert len(rows) == summary["flows"] == len(plan)
+    assert [int(row["payload_bytes"]) for row in rows] == plan.flows.payload_bytes.tolist()
+    assert [d for part in deps for d in part] == plan.flows.deps.tolist()
+    assert {row["operation"] for row in rows} == {"copy"}
+
+
+def test_verify_reports_the_proof() -> None:
+    found = json.loads(run("verify", "--op", "all_reduce", "--bytes", "100", "--ranks", "4", "--json"))
+    assert found == {"op": "all_reduce", "correct": True, "flows": 24, "ranges": 4, "depth": 6, "payload_bytes": 600}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["time", "--op", "allreduce", "--bytes", "1", "--ranks", "2"], "op: found 'allreduce'"),
+        (["time", "--op", "all_reduce", "--bytes", "x", "--ranks", "2"], "bytes: found 'x'"),
+        (["time", "--op", "all_reduce", "--bytes", "1"], "expected --op, --bytes and --ranks, or --table"),
+        (["time", "--op", "all_reduce", "--bytes", "1", "--ranks", "3", "--nodes", "2"], "divisor of the 3 ranks"),
+        (["time", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "--gpu", "tpu"], "gpu: found 'tpu'"),
+        (["time", "--table", "missing.csv", "-o", "out.csv"], "missing.csv: No such file"),
+        (["time", "--table", "missing.csv"], "-o: found nothing"),
+        (["plan", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "-o", "plan.txt"], "found suffix '.txt'"),
+        (["verify", "--op", "all_reduce", "--bytes", "1", "--ranks", "0"], "ranks: found 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["simccl", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found no line"),
+        ("op,bytes,ranks,nodes\n", "line 1: found op,bytes,ranks,nodes, expected op,bytes,ranks,nodes,gpu"),
+        (TABLE + "all_reduce,8,8,1\n", "line 5: found 4 fields, expected 5"),
+        (TABLE + "all_reduce,-8,8,1,h100\n", "line 5: bytes: found '-8'"),
+        (TABLE + "all_reduce,8.5,8,1,h100\n", "line 5: bytes: found '8.5'"),
+        (TABLE + "all_reduce,8,9,2,h100\n", "line 5: nodes: found 2, expected a divisor of the 9 ranks"),
+        (TABLE + "reduce,8,8,1,h100\n", "line 5: op: found 'reduce'"),
+        (TABLE + "all_reduce,8,8,1,h9000\n", "line 5: gpu: found 'h9000'"),
+    ],
+)
+def test_bad_tables_are_refused_by_line(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["simccl", "time", "--table", str(source), "-o", str(tmp_path / "out.csv")])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_module_runs_and_helps() -> None:
+    found = subprocess.run([sys.executable, "-m", "simccl", "--help"], capture_output=True, text=True, check=True)
+    for command in ("time", "plan", "verify"):
+        assert command in found.stdout
