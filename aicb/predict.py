@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,11 +77,11 @@ _DTYPES: Mapping[str, GemmDtype] = {"bf16": "bf16", "fp8": "fp8", "fp8_1x128_128
 class RowReader:
     """Cells of one input row with errors that name file, line and field."""
 
-    def __init__(self, cells: Mapping[str, str | None], place: str):
+    def __init__(self, cells: Mapping[str, str], place: str):
         self._cells, self._place = cells, place
 
     def text(self, field: str) -> str:
-        return (self._cells.get(field) or "").strip()
+        return self._cells.get(field, "").strip()
 
     def fail(self, field: str, expected: str) -> InputError:
         return InputError(f"{self._place}: {field}: found {self.text(field)!r}, expected {expected}")
@@ -152,30 +152,26 @@ def predict(
     Raises:
         InputError: the table has no ``op`` column, has a column that prediction adds, or a row is malformed.
     """
-    reader = csv.DictReader(lines)
-    columns = list(reader.fieldnames or ())
+    reader = csv.reader(lines)
+    columns = next(reader, [])
     if "op" not in columns:
         raise InputError(f"{name}:1: header: found {', '.join(columns) or 'nothing'}, expected a column op")
     clash = [column for column in ADDED_COLUMNS if column in columns]
     if clash:
         raise InputError(f"{name}:1: header: found {clash[0]}, expected no column that prediction adds")
     rows, estimates = [], []
-    known: dict[tuple[str | None, ...], Estimate] = {}
+    known: dict[tuple[str, ...], Estimate] = {}
     for cells in reader:
         place = f"{name}:{reader.line_num}"
-        if None in cells or None in cells.values():
-            found = sum(value is not None for value in cells.values()) + len(
-                cast("dict[None, list[str]]", cells).get(None, [])
-            )
-            raise InputError(f"{place}: row: found {found} cells, expected {len(columns)}")
-        key = tuple(cells.values())
-        if key not in known:
-            try:
-                known[key] = estimator.price(parse(RowReader(cells, place)))
-            except InputError as error:
-                raise error if str(error).startswith(place) else InputError(f"{place}: {error}") from None
-        rows.append(cells)
-        estimates.append(known[key])
+        if not cells:
+            continue
+        if len(cells) != len(columns):
+            raise InputError(f"{place}: row: found {len(cells)} cells, expected {len(columns)}")
+        row = dict(zip(columns, cells, strict=True))
+        if tuple(cells) not in known:
+            known[tuple(cells)] = estimator.price(parse(RowReader(row, place)))
+        rows.append(row)
+        estimates.append(known[tuple(cells)])
     return columns, rows, estimates
 
 

@@ -24,7 +24,8 @@ def test_the_shipped_table_carries_its_provenance():
     environment = table.provenance["environment"]
     assert table.provenance["schema_version"] == SCHEMA_VERSION
     assert len(table.rows) == table.provenance["rows"]
-    assert environment["gpu"] == "NVIDIA H200" and environment["driver"]
+    assert environment["gpu"] == "NVIDIA H200"
+    assert environment["driver"]
     assert set(table.provenance["timing"]) >= {"cold_us", "graph_us"}
     assert table.provenance["cautions"]
 
@@ -37,7 +38,7 @@ def test_every_column_of_the_header_is_documented_and_in_order():
 def test_a_gpu_without_measurements_is_refused_and_the_known_ones_named():
     with pytest.raises(InputError, match=r"gpu: found 'h100', expected one with measurements: h200"):
         KernelTable.load("h100")
-    with pytest.raises(InputError, match="gpu: found '../h200'"):
+    with pytest.raises(InputError, match=r"gpu: found '\.\./h200'"):
         KernelTable.load("../h200")
     assert "h200" in measured_gpus()
 

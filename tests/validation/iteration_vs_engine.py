@@ -70,7 +70,7 @@ def submit_together_ms(model: IterationModel, context: int, requests: int) -> fl
     token_times: list[list[float]] = [[] for _ in range(requests)]
     now_us = 0.0
     while (produced < OUTPUT_TOKENS).any():
-        new = _schedule(computed, produced, context)
+        new = schedule(computed, produced, context)
         active = np.flatnonzero(new)
         computed[active] += new[active]
         yields = active[computed[active] >= context]
@@ -83,7 +83,7 @@ def submit_together_ms(model: IterationModel, context: int, requests: int) -> fl
     return float(np.median(np.concatenate(gaps))) / 1e3
 
 
-def _schedule(computed: np.ndarray, produced: np.ndarray, context: int) -> np.ndarray:  # type: ignore[type-arg]
+def schedule(computed: np.ndarray, produced: np.ndarray, context: int) -> np.ndarray:  # type: ignore[type-arg]
     """New tokens of each request in the next step: running requests first, then waiting ones in order."""
     new = np.zeros_like(computed)
     budget = TOKEN_BUDGET
