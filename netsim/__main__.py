@@ -69,7 +69,7 @@ def run(
         "backend": backend,
         "flows": len(named.flow_ids),
         "completed": int((times.end_ps >= 0).sum()),
-        "bytes": int(named.graph.size_bytes.sum()),
+        "bytes": sum(named.graph.size_bytes.tolist()),
         "makespan_ps": int(times.end_ps.max(initial=0)),
         "output": str(output),
     }

@@ -98,7 +98,7 @@ PYBIND11_MODULE(_core, module) {
 
     py::class_<FlowSimulation>(module, "FlowSimulation")
         .def(py::init<Network, Sharing>(), py::arg("network"), py::arg("sharing"))
-        .def_property_readonly("now_ps", [](FlowSimulation& self) { return self.executor().now_ps(); })
+        .def_property_readonly("now_ps", [](FlowSimulation& self) { return self.executor()->now_ps(); })
         .def(
             "submit",
             [](FlowSimulation& self, const Array<std::int32_t>& src, const Array<std::int32_t>& dst,
@@ -107,18 +107,20 @@ PYBIND11_MODULE(_core, module) {
                const Array<std::uint32_t>& flow_label, const Array<bool>& notify, TimePs at_ps) {
                 FlowGraph graph =
                     make_graph(src, dst, size_bytes, ready_ps, delay_ps, dep_offsets, deps, flow_label, notify);
+                auto executor = self.executor();
                 const py::gil_scoped_release released;
-                return self.executor().submit(std::move(graph), at_ps);
+                return executor->submit(std::move(graph), at_ps);
             },
             py::arg("src"), py::arg("dst"), py::arg("size_bytes"), py::arg("ready_ps"), py::arg("delay_ps"),
             py::arg("dep_offsets"), py::arg("deps"), py::arg("flow_label"), py::arg("notify"), py::arg("at_ps"))
         .def(
             "advance",
             [](FlowSimulation& self, TimePs until_ps) {
+                auto executor = self.executor();
                 std::vector<Completion> completions;
                 {
                     const py::gil_scoped_release released;
-                    completions = self.executor().advance(until_ps);
+                    completions = executor->advance(until_ps);
                 }
                 py::list result;
                 for (const Completion& c : completions) result.append(py::make_tuple(c.graph, c.flow, c.at_ps));
@@ -127,22 +129,22 @@ PYBIND11_MODULE(_core, module) {
             py::arg("until_ps"))
         .def("next_event_ps",
              [](FlowSimulation& self) -> std::optional<TimePs> {
-                 const TimePs next = self.executor().next_event_ps();
+                 const TimePs next = self.executor()->next_event_ps();
                  return next == kNever ? std::nullopt : std::optional(next);
              })
         .def(
-            "cancel", [](FlowSimulation& self, Handle handle) { self.executor().cancel(handle); }, py::arg("handle"))
+            "cancel", [](FlowSimulation& self, Handle handle) { self.executor()->cancel(handle); }, py::arg("handle"))
         .def(
-            "forget", [](FlowSimulation& self, Handle handle) { self.executor().forget(handle); }, py::arg("handle"))
+            "forget", [](FlowSimulation& self, Handle handle) { self.executor()->forget(handle); }, py::arg("handle"))
         .def(
             "flow_times",
             [](FlowSimulation& self, Handle handle) {
-                return py::make_tuple(to_array(self.executor().start_ps(handle)),
-                                      to_array(self.executor().end_ps(handle)));
+                auto executor = self.executor();
+                return py::make_tuple(to_array(executor->start_ps(handle)), to_array(executor->end_ps(handle)));
             },
             py::arg("handle"))
         .def("link_totals",
-             [](const FlowSimulation& self) {
+             [](FlowSimulation& self) {
                  const LinkTotals totals = self.totals();
                  return py::make_tuple(to_array(totals.carried_bytes), to_array(totals.busy_ps));
              })
@@ -152,7 +154,7 @@ PYBIND11_MODULE(_core, module) {
                 self.set_background_bps(to_vector<std::int64_t>(links), to_vector<double>(rates_bps));
             },
             py::arg("links"), py::arg("rates_bps"))
-        .def("link_rates_bps", [](const FlowSimulation& self) { return to_array(self.link_rates_bps()); });
+        .def("link_rates_bps", [](FlowSimulation& self) { return to_array(self.link_rates_bps()); });
 }
 
 }  // namespace netsim

@@ -119,7 +119,8 @@ void RateCarrier::change_rate(Slot slot, Rate rate, TimePs now_ps) {
         return;
     }
     const Work duration = (transfer.left + rate - 1) / rate;
-    if (duration < kNever - now_ps) {
+    // What would arrive after the end of the clock never does.
+    if (duration < kNever - now_ps - active_.path(slot).latency_ps) {
         drains_.set(slot, now_ps + static_cast<TimePs>(duration));
     } else {
         drains_.remove(slot);

@@ -1,5 +1,7 @@
 #include "simulation.hpp"
 
+#include <string>
+
 #include "max_min.hpp"
 
 namespace netsim {
@@ -19,7 +21,24 @@ FlowSimulation::FlowSimulation(Network network, Sharing sharing)
       carrier_(network_, make_policy(sharing, network_.link_count())),
       executor_(routing_, carrier_) {}
 
+FlowSimulation::Lease::Lease(FlowSimulation& simulation) : simulation_(simulation) {
+    if (simulation.is_in_use_.test_and_set()) {
+        throw MisuseError("backend: found a call while another thread is inside, expected one thread at a time");
+    }
+}
+
+LinkTotals FlowSimulation::totals() {
+    const Lease lease(*this);
+    return carrier_.totals(executor_.now_ps());
+}
+
+std::vector<double> FlowSimulation::link_rates_bps() {
+    const Lease lease(*this);
+    return carrier_.link_rates_bps();
+}
+
 void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps) {
+    const Lease lease(*this);
     if (links.size() != rates_bps.size()) {
         throw MisuseError("set_background_bps: found " + std::to_string(rates_bps.size()) +
                           " rates, expected one for each of " + std::to_string(links.size()) + " links");

@@ -25,8 +25,8 @@ def rail_optimized(
     uplink to every spine. Traffic between different rails of different servers crosses a spine; within a server it
     crosses the NVSwitch (one per server, standing for all of its planes).
 
-    A leaf has ``nodes_per_segment`` NIC ports (default: the servers, at most 64), whether or not all are in use, so
-    the fabric does not change when servers are added. Its uplinks together carry what the ports carry, divided by
+    A leaf has ``nodes_per_segment`` NIC ports (default: the servers, at most 64), whether or not all are in use. Its
+    uplinks together carry what the ports carry, divided by
     ``oversubscription``; by default there are so many spines that an uplink is at most as fast as a NIC.
 
     Nodes are numbered GPUs, NVSwitches, leaves (by segment, then rail), spines; cables per GPU NVLink then NIC, then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -245,6 +246,33 @@ def test_misuse_raises_and_leaves_the_backend_usable(backend: NetworkBackend) ->
     assert backend.next_event_ps() is None
     backend.submit(one, 1_000)
     assert backend.advance(FAR_PS)[0].at_ps == 1_000 + KB400_PS + PATH_LATENCY_PS
+
+
+def test_a_second_thread_is_refused_while_one_is_inside(start: Start) -> None:
+    """A chain of flows that takes long enough to run into; it releases the interpreter lock meanwhile."""
+    backend = start(star(4))
+    flows = 200_000
+    chain = FlowGraph.from_lists([0] * flows, [1] * flows, [1] * flows, deps=[[], *([i] for i in range(flows - 1))])
+    handle = backend.submit(chain, 0)
+    runner = threading.Thread(target=backend.advance, args=(FAR_PS,))
+    runner.start()
+    refused = False
+    while runner.is_alive():
+        try:
+            backend.link_stats()
+        except BackendError as error:
+            refused = "one thread at a time" in str(error)
+    runner.join()
+    assert refused
+    assert backend.flow_times(handle).end_ps[-1] == flows * (20 + PATH_LATENCY_PS)  # 1 byte at 400 Gbit/s is 20 ps
+
+
+def test_what_cannot_arrive_before_the_clock_ends_never_does(start: Start) -> None:
+    """10⁶ bytes at 1 bit/s take 8·10¹⁸ ps of the 9.2·10¹⁸ that a clock has; from 2·10¹⁸ on that is too late."""
+    backend = start(star(2, nic_bps=1))
+    backend.submit(FlowGraph.from_lists([0], [1], [10**6]), 2 * 10**18)
+    backend.advance(2 * 10**18)
+    assert backend.next_event_ps() is None
 
 
 def test_use_after_close_raises(backend: NetworkBackend) -> None:
