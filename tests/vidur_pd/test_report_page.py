@@ -150,6 +150,34 @@ def test_estimates_and_goodput_may_be_detailed_objects(own_run: Path) -> None:
     assert "all: 12.5 %" in page.text
 
 
+def test_estimated_operators_are_listed_by_pool(own_run: Path) -> None:
+    items = [
+        {"pool": "decode", "operator": "moe_quant"},
+        {"pool": "prefill", "operator": "kv_b"},
+        {"pool": "decode", "operator": "o_quant"},
+    ]
+    edit_summary(own_run, lambda tree: tree.update(estimated_operators=items))
+    rows = parse_page(write_report(own_run)).rows_of("iterations")
+    assert rows == [["decode", "moe_quant, o_quant", "no measurement"], ["prefill", "kv_b", "no measurement"]]
+
+
+def test_the_marked_percentiles_of_itl_are_those_of_the_summary(whole_run: Path, page: Page) -> None:
+    """To within one of the 60 bins of the histogram."""
+    summary = json.loads((whole_run / "summary.json").read_text())
+    edges = summary["itl_histogram"]["edges_s"]
+    marks = page.values("cdf-itl", 1, "x") / 1e3
+    for mark, name in zip(marks, ("p50", "p90", "p99"), strict=True):
+        assert mark == pytest.approx(summary["itl_s"][name], abs=edges[1] - edges[0])
+
+
+def test_the_page_says_when_the_prefill_side_delivers_the_first_token(tmp_path: Path, page: Page) -> None:
+    shape = Shape(requests=30, is_first_token_from_decode=False)
+    early = parse_page(write_report(write_run(tmp_path / "run", shape)))
+    sentence = "First tokens come from the prefill side"
+    assert sentence in early.readings["ttft-stage-shares"]
+    assert sentence not in page.readings["ttft-stage-shares"]
+
+
 def test_rejected_requests_are_counted_by_reason(tmp_path: Path) -> None:
     reasons = {"prompt longer than max_model_len": 4, "no KV space on any instance": 7}
     page = parse_page(write_report(write_run(tmp_path / "run", Shape(requests=30, rejected=reasons))))

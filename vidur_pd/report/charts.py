@@ -98,7 +98,7 @@ def log_axis(*series: npt.ArrayLike) -> dict[str, object]:
     low, high = values[values > 0].min(), values[values > 0].max()
     margin = max(0.04 * np.log10(high / low), 0.03)
     first, last = np.log10(low) - margin, np.log10(high) + margin
-    steps = (1, 2, 5) if last - first < 2.2 else (1,)
+    steps = (1, 2, 5) if last - first < 3.2 else (1,)
     ticks = [step * 10.0**power for power in range(int(np.floor(first)), int(np.ceil(last)) + 1) for step in steps]
     shown = [tick for tick in ticks if first <= np.log10(tick) <= last]
     return {

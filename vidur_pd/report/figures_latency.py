@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
-LOG_AXIS_RATIO = 40.0
-"""A distribution whose 99.9th percentile exceeds its 1st by this factor is drawn on a logarithmic axis."""
+LOG_AXIS_RATIO = 8.0
+"""A distribution whose largest value exceeds its first percentile by this factor is drawn on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Curve:
     label: str
     values_s: Floats
     shares: Floats
+    is_binned: bool = False
+    """Whether it comes from a histogram, whose values lie somewhere between the points, or from each value."""
 
 
 def sample_curve(name: str, values: pd.Series[float]) -> Curve:
@@ -54,7 +56,7 @@ def histogram_curve(name: str, histogram: ItlHistogram | None) -> Curve:
     shares = np.cumsum(counts) / counts.sum()
     occupied = np.flatnonzero(counts)
     kept = slice(int(occupied[0]), int(occupied[-1]) + 1)
-    return Curve(name, np.append(edges[kept][:1], uppers[kept]), np.append(0.0, shares[kept]))
+    return Curve(name, np.append(edges[kept][:1], uppers[kept]), np.append(0.0, shares[kept]), is_binned=True)
 
 
 def latency_curves(run: RunOutput, name: str) -> Mapping[str, Curve]:
@@ -98,7 +100,7 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
             y=compact(curve.shares * 100),
             name=label(curve.label),
             mode="lines",
-            line={"color": colour, "width": 2, "shape": "linear" if metric == "itl" else "hv"},
+            line={"color": colour, "width": 2, "shape": "linear" if curve.is_binned else "hv"},
             hovertemplate=f"%{{y:.1f}} % ≤ %{{x:.4g}} {unit}<extra>{label(curve.label)}</extra>",
         )
         if len(drawn) == 1:
@@ -115,9 +117,10 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
 def _mark_percentiles(figure: go.Figure, curve: Curve, scale: float, unit: str) -> None:
     shares = np.array([0.5, 0.9, 0.99])
     places = np.searchsorted(curve.shares, shares - 1e-12).clip(0, len(curve.shares) - 1)
+    values = np.interp(shares, curve.shares, curve.values_s) if curve.is_binned else curve.values_s[places]
     figure.add_scatter(
-        x=compact(curve.values_s[places] * scale),
-        y=compact(curve.shares[places] * 100),
+        x=compact(values * scale),
+        y=compact(shares * 100),
         mode="markers",
         marker={"color": series_colour(0), "size": 7},
         text=["p50", "p90", "p99"],
@@ -127,7 +130,7 @@ def _mark_percentiles(figure: go.Figure, curve: Curve, scale: float, unit: str) 
 
 
 def _is_wide(curve: Curve) -> bool:
-    low, high = np.interp([0.01, 0.999], curve.shares, curve.values_s)
+    low, high = np.interp(0.01, curve.shares, curve.values_s), curve.values_s[-1]
     return bool(low > 0 and high / low > LOG_AXIS_RATIO)
 
 
@@ -150,7 +153,7 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
         hovertemplate="request %{text}<br>arrived %{x:.4g} s, TTFT %{y:.4g} s<extra></extra>",
         showlegend=False,
     )
-    low, high = completed["ttft_s"].quantile([0.01, 0.999])
+    low, high = completed["ttft_s"].quantile(0.01), completed["ttft_s"].max()
     slo = run.summary.slo_ttft_s
     if low > 0 and high / low > LOG_AXIS_RATIO:
         figure.update_yaxes(**log_axis(completed["ttft_s"], [slo or 0.0]))
@@ -197,7 +200,10 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
         "Where TTFT goes",
         "Mean time in each stage, for all requests and for bands of TTFT: the lowest bar shows what makes the tail.",
     )
-    relative = Frame("ttft-stage-shares", "Where TTFT goes, as a share", "The same stages as a share of TTFT.")
+    reading = "The same stages as a share of TTFT."
+    if completed["kv_arrived_at_s"].notna().any() and not stages["KV transfer"].any():
+        reading += " First tokens come from the prefill side, so KV time delays the second token instead."
+    relative = Frame("ttft-stage-shares", "Where TTFT goes, as a share", reading)
     shares = means / means.sum(axis=0) * 100
     return [
         stage_bars(means, absolute, "Mean time (s)", "s"),

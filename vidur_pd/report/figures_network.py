@@ -24,6 +24,7 @@ from vidur_pd.report.charts import (
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
 from vidur_pd.report.summary import PoolSummary
+from vidur_pd.report.text import duration
 
 BITS_PER_BYTE = 8
 MOST_WINDOWS = 400
@@ -103,7 +104,10 @@ def peak_use_chart(links: pd.DataFrame) -> Chart:
     figure.update_layout(showlegend=True)
     figure.update_xaxes(**time_axis(edges))
     figure.update_yaxes(rangemode="tozero")
-    reading = "The fullest link of each kind: near 100 % transfers wait for each other there."
+    width = duration(float(np.median(np.diff(edges))))
+    reading = (
+        f"Near 100 % transfers wait for each other there; bursts shorter than a window of {width} are averaged out."
+    )
     return finish(figure, Frame("links-peak", "Busiest link", reading), "Simulated time (s)", "Utilisation (%)")
 
 

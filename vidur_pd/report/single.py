@@ -204,10 +204,13 @@ def _phases(run: RunOutput) -> str:
 
 
 def _estimates_table(summary: Summary) -> str:
-    """Operators whose time is a formula, with the reason."""
-    items = summary.estimated_operators
-    rows = [[item.operator, item.pool, item.reason, percent(item.share)] for item in items]
-    return table_html(("Estimated operator", "Pool", "Reason", "Share of time"), rows, text_columns=3) if rows else ""
+    """Operators whose time is a formula, by pool and reason."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for item in summary.estimated_operators:
+        share = "" if item.share is None else f" ({percent(item.share)})"
+        grouped.setdefault((item.pool, item.reason or "no measurement"), []).append(item.operator + share)
+    rows = [[pool, ", ".join(operators), reason] for (pool, reason), operators in grouped.items()]
+    return table_html(("Pool", "Estimated operators", "Reason"), rows, text_columns=3) if rows else ""
 
 
 def _network(run: RunOutput) -> str:
