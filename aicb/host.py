@@ -11,7 +11,8 @@ Three effects, each with one or two parameters.
   request but does not occupy the GPU; a serving simulator adds it to arrivals and never to iterations.
 
 The parameters are least-squares values over the ``prefill`` and ``decode`` tables of vLLM 0.24.0 with Qwen3-8B on one
-H200 (docstring of each); ``tests/validation/iteration_vs_engine.py`` prints the residuals. Ignored: tokenisation and
+H200 (docstring of each); ``tests/validation/iteration_vs_engine.py --calibrate`` repeats the fit, and without the
+option it prints the residuals. Ignored: tokenisation and
 detokenisation of text, structured output, stalls of the Python runtime.
 """
 
@@ -43,7 +44,7 @@ class HostModel:
     request_us: float = 0.5
     """Exposed per request of the batch. From the decode table, 1 to 225 requests (fit: 0.49)."""
     request_latency_us: float = 3000.0
-    """Client to scheduler plus sampled token to client. From the prefill table (fit: 3.14 ms with step_us 0)."""
+    """Client to scheduler plus sampled token to client. From the prefill table (fit: 2998)."""
 
     def launching_us(self, mode: GraphMode, kernels: int, attention_kernels: int, layers: int) -> float:
         """Host time to launch one iteration.

@@ -92,6 +92,7 @@ class BatchFamily:
     def __init__(self, points: dict[int, list[tuple[float, float]]], floor_us: float, slope_us: float):
         """``points``: batch → (volume, time). Left of the points the time falls to ``floor_us`` at volume 0."""
         self.batches = sorted(points)
+        self._points, self._floor_us, self._slope_us = points, floor_us, slope_us
         self.functions: dict[int, VolumeFunction] = {}
         volumes = [volume for knots in points.values() for volume, _ in knots]
         self.volume_range = (min(volumes) / AXIS_REACH, max(volumes) * AXIS_REACH)
@@ -112,7 +113,18 @@ class BatchFamily:
         return VolumeFunction.blend([(1.0 - weight, self.functions[low]), (weight, self.functions[high])])
 
     def is_far(self, batch: int) -> bool:
+        """Whether so many sequences lie beyond the reach of the measurements."""
         return batch > AXIS_REACH * self.batches[-1]
+
+    def leave_batch_out(self) -> list[float]:
+        """Relative errors of the points of interior batch sizes, predicted from the other batch sizes."""
+        errors = []
+        for batch in self.batches[1:-1]:
+            others = {other: knots for other, knots in self._points.items() if other != batch}
+            function = BatchFamily(others, self._floor_us, self._slope_us).at(batch)
+            for volume, time in self._points[batch]:
+                errors.append(abs(float(function(np.array([volume]))[0]) / time - 1.0))
+        return errors
 
 
 class PagedDecode:

@@ -39,7 +39,7 @@ def ms(cost) -> float:
 
 
 def test_capture_sizes_are_those_of_vllm():
-    """serving facts 1.3.10: 1, 2, 4, then 8…248 step 8, then 256…max step 16; max = min(512, 2·max_num_seqs)."""
+    """vLLM 0.24 configuration: 1, 2, 4, then 8…248 step 8, then 256…max step 16; max = min(512, 2·max_num_seqs)."""
     assert capture_sizes(256)[:6] == [1, 2, 4, 8, 16, 24]
     assert capture_sizes(256)[-3:] == [480, 496, 512]
     assert capture_sizes(20) == [1, 2, 4, 8, 16, 24, 32, 40]
@@ -195,7 +195,7 @@ def test_request_latency_is_not_part_of_an_iteration():
 
 
 def test_lockstep_runs_at_the_pace_of_the_slowest_rank():
-    """compute facts 12.25: the time with one heavy rank is the time with heavy attention on all, at equal tokens."""
+    """The time with one heavy rank is the time with heavy attention on all, at equal tokens."""
     heavy, light = Batch.decode([30000] * 8), Batch.decode([100] * 8)
     one_heavy = LOCKSTEP.price([light, heavy, light, light])
     assert one_heavy.compute_ps == LOCKSTEP.price([heavy] * 4).compute_ps
@@ -217,7 +217,7 @@ def test_a_prefill_on_one_rank_delays_the_decodes_of_all():
 
 
 def test_tensor_parallelism_returns_two_all_reduces_per_layer():
-    """compute facts 12.24: t = 2 adds 2 payloads of T·h·2 B per layer; 2048 tokens are above the captured sizes."""
+    """t = 2 adds 2 payloads of T·h·2 B per layer; 2048 tokens are above the captured sizes."""
     model = load_model("qwen3-8b")
     cost = IterationModel(model, Partition(tp=2), Precision(), H200).price([Batch.prefill([2048])])
     reduces = [(c, n) for c, n in cost.communications if c.op == "all_reduce" and c.size_bytes == 2048 * 4096 * 2]
@@ -307,6 +307,14 @@ def test_the_replayed_experiment_admits_8192_tokens_per_step():
     computed = np.array([4096, 4096, 0, 0])
     produced = np.array([1, 40, 0, 0])
     assert validation.schedule(computed, produced, 4096).tolist() == [1, 0, 4096, 4095]
+
+
+@needs_engine
+def test_host_parameters_are_the_rounded_fit():
+    fitted, shipped = validation.calibrate(), HostModel()
+    assert shipped.step_us == pytest.approx(fitted.step_us, abs=10)
+    assert shipped.request_us == pytest.approx(fitted.request_us, abs=0.1)
+    assert shipped.request_latency_us == pytest.approx(fitted.request_latency_us, abs=50)
 
 
 @needs_engine

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Compares iteration times with a serving engine: vLLM 0.24.0 on one H200, dummy weights, bf16.
 
-    python tests/validation/iteration_vs_engine.py [--json]
+    python tests/validation/iteration_vs_engine.py [--json | --calibrate]
 
 Replays the two offline experiments of the measurement files with ``IterationModel``: one prompt alone, and N prompts
 submitted together with 40 output tokens each (admission of 8192 tokens per step, 256 requests, the median of the last
 12 inter-token times pooled over requests). Host parameters were calibrated on the Qwen3-8B tables, so its row shows
-how well the model can represent the engine; Qwen3-30B-A3B is a prediction, with experts as flagged estimates. The
-serving runs of the same files are left for end-to-end validation.
+how well the model can represent the engine (``--calibrate`` repeats the fit). Qwen3-30B-A3B is a prediction, with
+experts as flagged estimates. The serving runs of the same files are left for end-to-end validation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from aicb.batch import Batch
 from aicb.catalog import load_model
 from aicb.gpu import get_gpu
+from aicb.host import HostModel
 from aicb.iteration import PS_PER_US, IterationModel
 from aicb.parallelism import Partition
 from aicb.precision import Precision
@@ -97,18 +98,56 @@ def schedule(computed: np.ndarray, produced: np.ndarray, context: int) -> np.nda
     return new
 
 
-def compare(name: str) -> list[Comparison]:
-    """All points of the prefill and decode tables of one model."""
+def load_tables(name: str) -> dict[str, list[list[float]]]:
+    """The prefill and decode tables of one model; the serving runs are left unread."""
     with gzip.open(MEASUREMENTS / FILES[name], "rt") as file:
         tables = json.load(file)
-    model = IterationModel(load_model(name), Partition(), Precision(), get_gpu("h200"), max_seqs=MAX_REQUESTS)
+    return {key: tables[key] for key in ("prefill", "decode")}
+
+
+def iteration_model(name: str, host: HostModel | None = None) -> IterationModel:
+    """The measured configuration."""
+    gpu = get_gpu("h200")
+    return IterationModel(load_model(name), Partition(), Precision(), gpu, max_seqs=MAX_REQUESTS, host=host)
+
+
+def calibrate() -> HostModel:
+    """Host parameters of least squared relative error over the Qwen3-8B tables.
+
+    Step times are linear in ``step_us`` and ``request_us`` to first order, so unit changes give the regressors; the
+    latency follows from the prompts with those two in place.
+    """
+    tables = load_tables("qwen3-8b")
+    measured = np.array([step_s for _, _, step_s in tables["decode"]]) * 1e3
+    none = replace(HostModel(), step_us=0.0, request_us=0.0, request_latency_us=0.0)
+
+    def steps_ms(host: HostModel) -> np.ndarray:  # type: ignore[type-arg]
+        model = iteration_model("qwen3-8b", host)
+        return np.array([submit_together_ms(model, int(c), int(n)) for c, n, _ in tables["decode"]])
+
+    base = steps_ms(none)
+    slopes = [steps_ms(replace(none, step_us=1.0)) - base, steps_ms(replace(none, request_us=1.0)) - base]
+    relative = np.column_stack(slopes) / measured[:, None]
+    step_us, request_us = np.linalg.lstsq(relative, 1.0 - base / measured, rcond=None)[0]
+    fitted = replace(none, step_us=float(step_us), request_us=float(request_us))
+    model = iteration_model("qwen3-8b", fitted)
+    ttft_ms = np.array([ttft_s for _, ttft_s, _ in tables["prefill"]]) * 1e3
+    rest_ms = ttft_ms - np.array([first_token_ms(model, int(prompt)) for prompt, _, _ in tables["prefill"]])
+    latency_ms = np.average(rest_ms, weights=1.0 / ttft_ms**2)
+    return replace(fitted, request_latency_us=float(latency_ms) * 1e3)
+
+
+def compare(name: str) -> list[Comparison]:
+    """All points of the prefill and decode tables of one model."""
+    tables = load_tables(name)
+    model = iteration_model(name)
     prefill = [
-        Comparison(name, "prefill", prompt, 1, ttft_s * 1e3, first_token_ms(model, prompt))
+        Comparison(name, "prefill", int(prompt), 1, ttft_s * 1e3, first_token_ms(model, int(prompt)))
         for prompt, ttft_s, _ in tables["prefill"]
     ]
     decode = [
-        Comparison(name, "decode", context, requests, step_s * 1e3, submit_together_ms(model, context, requests))
-        for context, requests, step_s in tables["decode"]
+        Comparison(name, "decode", int(c), int(n), step_s * 1e3, submit_together_ms(model, int(c), int(n)))
+        for c, n, step_s in tables["decode"]
     ]
     return prefill + decode
 
@@ -116,6 +155,9 @@ def compare(name: str) -> list[Comparison]:
 def main() -> int:
     if not MEASUREMENTS.is_dir():
         print(f"skipped: no measurements at {MEASUREMENTS.name}")
+        return 0
+    if "--calibrate" in sys.argv[1:]:
+        print(calibrate())
         return 0
     points = [point for name in FILES for point in compare(name)]
     summary = {}
