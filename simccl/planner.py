@@ -102,7 +102,7 @@ def _plan_messages(
         communicator=communicator,
         algorithm=Algorithm.PAIRWISE,
         protocol=Protocol.LL if all_ll else Protocol.SIMPLE,
-        channels=len(used),
+        channels=parts if op is Collective.SEND_RECV else len(used),
         base_latency_ps=round(float(base_us[0]) * _PS_PER_US),
         port_rates=message_port_rates(at),
         flows=flows,

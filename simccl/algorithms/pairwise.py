@@ -11,6 +11,8 @@ rail the message leaves by its sender's own NIC.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,29 +49,21 @@ def pairwise_flows(
     node = communicator.node_of_rank()
     proxy = _proxies(communicator, src, dst, node)
 
-    pieces = np.where(proxy >= 0, np.clip(-(-size // _PXN_PIECE_BYTES), 1, _PXN_MAX_PIECES), 1)
-    flows = np.where(proxy >= 0, 2 * pieces, 1)
-    last = np.cumsum(flows) - 1
-    first = last - flows + 1
-    message = np.repeat(np.arange(len(size)), flows)
-    position = np.arange(len(message)) - first[message]
-    is_proxied = proxy[message] >= 0
-    piece = np.where(is_proxied, position // 2, 0)
-    is_leg_to_proxy = is_proxied & (position % 2 == 0)
-    begin, end = (-(-(piece + side) * size[message] // pieces[message]) for side in (0, 1))
-    sender = np.where(is_proxied & ~is_leg_to_proxy, proxy[message], src[message]).astype(np.int32)
-    receiver = np.where(is_leg_to_proxy, proxy[message], dst[message]).astype(np.int32)
-    payload, ll = end - begin, is_ll[src, dst][message]
+    legs = _Legs.of(size, proxy)
+    message = legs.message
+    sender = np.where(legs.is_from_proxy, proxy[message], src[message]).astype(np.int32)
+    receiver = np.where(legs.is_to_proxy, proxy[message], dst[message]).astype(np.int32)
+    payload, ll = legs.end - legs.begin, is_ll[src, dst][message]
 
     batch = batch_of_round(channels, *group)
     base_channel = channels.base_channels(*group)
-    edges = [_pxn_edges(first, pieces, proxy)]
+    edges = [_pxn_edges(legs)]
     if batch.max() > 0:
         ids = np.full((2, *send_to.shape), _NO_FLOW)
-        ids[0, rounds, src], ids[1, rounds, src] = first, last
+        ids[0, rounds, src], ids[1, rounds, src] = legs.first, legs.last
         edges += _batch_edges(ids, send_to, batch, base_channel)
     dep_offsets, deps = _csr(edges, len(message))
-    latency = np.where(is_leg_to_proxy, 0.0, hop_latency_us(ll, node[sender] != node[receiver]))
+    latency = np.where(legs.is_to_proxy, 0.0, hop_latency_us(ll, node[sender] != node[receiver]))
     return PlannedFlows(
         src=sender,
         dst=receiver,
@@ -78,13 +72,46 @@ def pairwise_flows(
         channel=base_channel[rounds][message].astype(np.int32),
         step=rounds[message].astype(np.int32),
         origin=src[message].astype(np.int32),
-        offset=(starts[src, dst][message] + begin),
+        offset=starts[src, dst][message] + legs.begin,
         operation=np.full(len(message), Operation.COPY, dtype=np.uint8),
         latency_ps=np.rint(latency * _PS_PER_US).astype(np.int64),
         not_before_ps=np.zeros(len(message), dtype=np.int64),
         dep_offsets=dep_offsets,
         deps=deps,
     )
+
+
+class _Legs(NamedTuple):
+    """Messages as flows: one each, or by way of a proxy two per piece (piece 0 to the proxy, piece 0 onwards, …)."""
+
+    first: NDArray[np.int64]
+    """[messages] first flow"""
+    last: NDArray[np.int64]
+    """[messages] last flow"""
+    message: NDArray[np.int64]
+    """[flows]"""
+    begin: NDArray[np.int64]
+    """[flows] first byte of the message carried"""
+    end: NDArray[np.int64]
+    """[flows] byte after the last one carried"""
+    is_to_proxy: NDArray[np.bool_]
+    """[flows]"""
+    is_from_proxy: NDArray[np.bool_]
+    """[flows]"""
+
+    @classmethod
+    def of(cls, size: NDArray[np.int64], proxy: NDArray[np.int64]) -> _Legs:
+        pieces = np.where(proxy >= 0, np.clip(-(-size // _PXN_PIECE_BYTES), 1, _PXN_MAX_PIECES), 1)
+        flows = np.where(proxy >= 0, 2 * pieces, 1)
+        last = np.cumsum(flows) - 1
+        first = last - flows + 1
+        message = np.repeat(np.arange(len(size)), flows)
+        position = np.arange(len(message)) - first[message]
+        is_proxied = proxy[message] >= 0
+        piece = np.where(is_proxied, position // 2, 0)
+        begin, end = (-(-(piece + side) * size[message] // pieces[message]) for side in (0, 1))
+        is_onwards = position % 2 == 1
+        return cls(first, last, message, begin, end, is_proxied & ~is_onwards, is_proxied & is_onwards)
 
 
 def _receivers(communicator: Communicator, ranks: int, group_ranks: int) -> NDArray[np.int64]:
@@ -106,18 +133,11 @@ def _proxies(
     return np.where(is_over_rails, rank_on[node[src], rail[dst]], -1)
 
 
-def _pxn_edges(first: NDArray[np.int64], pieces: NDArray[np.int64], proxy: NDArray[np.int64]) -> _Edges:
-    """Pieces go to the proxy in order, and each goes on the network when it is there.
-
-    Flows of a message alternate: piece 0 to the proxy, piece 0 onwards, piece 1 to the proxy, …
-    """
-    passed_on = proxy >= 0
-    counts = pieces[passed_on]
-    starts = np.repeat(first[passed_on], counts)
-    piece = np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts)
-    to_proxy = starts + 2 * piece
-    later = to_proxy[piece > 0]
-    return np.concatenate((to_proxy + 1, later)), np.concatenate((to_proxy, later - 2))
+def _pxn_edges(legs: _Legs) -> _Edges:
+    """Pieces go to the proxy in order, and each goes on the network when it is there."""
+    onwards, to_proxy = np.flatnonzero(legs.is_from_proxy), np.flatnonzero(legs.is_to_proxy)
+    later = to_proxy[to_proxy > legs.first[legs.message[to_proxy]]]
+    return np.concatenate((onwards, later)), np.concatenate((onwards - 1, later - 2))
 
 
 def _batch_edges(
