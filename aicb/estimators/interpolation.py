@@ -47,14 +47,15 @@ class InterpolationEstimator:
 
     Args:
         gpu: device whose table is used.
-        precision: element types of KV cache and recurrent state.
+        precision: element types of KV cache and recurrent state; bf16 if absent.
         timing: ``engine`` for iterations, ``graph`` or ``cold`` to compare with kernel measurements.
 
     Raises:
         InputError: no measurements are shipped for this GPU.
     """
 
-    def __init__(self, gpu: Gpu, precision: Precision = Precision(), timing: Timing = "engine"):  # noqa: B008
+    def __init__(self, gpu: Gpu, precision: Precision | None = None, timing: Timing = "engine"):
+        precision = precision or Precision()
         self.gpu, self.precision, self.timing = gpu, precision, timing
         measured = MeasuredTimes.of(KernelTable.load(gpu.name), timing, gpu.l2_bytes)
         self.gemm = {dtype: GemmCurves(measured, gpu, dtype) for dtype in gpu.peak_flops}
@@ -89,9 +90,9 @@ class InterpolationEstimator:
         # Activations within L2 and weights replayed in a graph need not cross the memory bus; evicted weights must.
         is_resident = self.timing == "graph" or isinstance(work, Elementwise)
         bound = roofline_us(demand(work, self.precision), self.gpu, is_resident=is_resident)
-        return (
-            found if found.time_us >= bound else found._replace(time_us=bound, source=f"roofline, above {found.source}")
-        )
+        if found.time_us >= bound:
+            return found
+        return found._replace(time_us=bound, source=f"roofline, above {found.source}")
 
     def _decode(self, work: Work) -> Estimate:
         match work:
@@ -103,9 +104,8 @@ class InterpolationEstimator:
                 volume = self.recurrent.volume(work)
                 low, high = self.recurrent.volume_range
                 is_estimate = not low <= volume <= high
-                time_us = max(
-                    float(self.recurrent.time(np.array([volume]))[0]), volume / self.gpu.hbm_bytes_per_s * 1e6
-                )
+                bound = volume / self.gpu.hbm_bytes_per_s * 1e6
+                time_us = max(float(self.recurrent.time(np.array([volume]))[0]), bound)
                 kind = "estimate:" if is_estimate else "interpolated"
                 return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule")
         raise AssertionError(work)

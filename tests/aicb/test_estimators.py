@@ -127,7 +127,7 @@ def test_a_batch_size_of_decode_attention_is_predicted_from_the_others(kernel, l
 
 
 def test_decode_attention_fits_are_those_of_the_published_analysis():
-    """Fits by hand over the same rows: FA3 12.4 µs + bytes / 4.41 TB/s; FlashMLA 10.3 + 1.99 and 12.5 + 2.03 µs per block."""
+    """Fitted by hand: FA3 12.4 µs + bytes / 4.41 TB/s; FlashMLA 10.3 + 1.99 and 12.5 + 2.03 µs per block."""
     assert GRAPH.paged.floor_us == pytest.approx(12.4, abs=0.2)
     assert 1e-6 / GRAPH.paged.slope_us == pytest.approx(4.41, abs=0.05)
     assert GRAPH.latent.lines[2] == pytest.approx((10.3, 1.99), rel=0.15)
