@@ -56,14 +56,20 @@ def run_title(run: RunOutput) -> str:
 def run_facts(run: RunOutput) -> list[tuple[str, str]]:
     """Model, hardware, cluster, network and workload in one line each."""
     summary = run.summary
-    pools = "; ".join(f"{pool.name}: {pool.instances} × {pool.partition} ({pool.gpus} GPUs)" for pool in summary.pools)
+    pools = "; ".join(
+        f"{pool.name}: {pool.instances} × {pool.partition} ({_gpus(pool.gpus)})" for pool in summary.pools
+    )
     return [
         ("Model", summary.model or "not recorded"),
         ("Hardware", summary.hardware or "not recorded"),
-        ("Cluster", f"{pools}; {summary.gpus} GPUs in all" if pools else "not recorded"),
+        ("Cluster", f"{pools}; {_gpus(summary.gpus)} in all" if pools else "not recorded"),
         ("Network", ", ".join(text for text in (summary.topology, summary.network) if text) or "not recorded"),
         ("Workload", workload_text(run)),
     ]
+
+
+def _gpus(number: int) -> str:
+    return f"{number:,} GPU" if number == 1 else f"{number:,} GPUs"
 
 
 def workload_text(run: RunOutput) -> str:
