@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.validation.serving_vs_engine import SERVING, compare_serving, print_table
 
 TOLERANCE = 0.15

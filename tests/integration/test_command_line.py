@@ -1,0 +1,189 @@
+"""``vidur-pd`` as its users call it: files, determinism, bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+CONFIG: dict[str, Any] = {
+    "seed": 3,
+    "model": "qwen3-8b",
+    "hardware": "h200",
+    "workload": {
+        "kind": "synthetic",
+        "requests": 60,
+        "arrivals": {"kind": "gamma", "qps": 20, "cv": 2},
+        "lengths": {
+            "kind": "lognormal",
+            "prefill": {"median": 400, "p90": 2000},
+            "decode": {"median": 20, "p90": 60},
+        },
+    },
+    "cluster": {
+        "topology": {"kind": "rail_optimized"},
+        "pools": [
+            {"name": "prefill", "role": "prefill", "instances": 2},
+            {"name": "decode", "role": "decode", "instances": 2},
+        ],
+    },
+    "routing": {"policy": "random"},
+    "output": {"trace": True, "flows": True},
+}
+
+
+def vidur_pd(*arguments: str | Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "vidur_pd", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**CONFIG, **changes}))
+    return path
+
+
+def read_rows(out: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((out / "requests.csv").read_text().splitlines()))
+
+
+def test_a_run_writes_the_contracted_files(tmp_path: Path) -> None:
+    finished = vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "out", "--json")
+    assert finished.returncode == 0, finished.stderr
+    out = tmp_path / "out"
+    summary = json.loads((out / "summary.json").read_text())
+    assert json.loads(finished.stdout) == summary
+    assert summary["requests"] == summary["completed"] == 60
+    for metric in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+        values = [summary[metric][name] for name in ("p50", "p90", "p99")]
+        assert values == sorted(values)
+        assert 0 < summary[metric]["mean"] < 60
+    assert set(summary["throughput"]) == {"requests_per_s", "input_tokens_per_s", "output_tokens_per_s"}
+    assert set(summary["simulator"]) >= {"wall_s", "cpu_s", "peak_rss_bytes", "iterations", "events", "version"}
+    rows = read_rows(out)
+    assert len(rows) == 60
+    assert all(row["status"] == "completed" for row in rows)
+    iterations = pd.read_parquet(out / "iterations.parquet")
+    assert len(iterations) == summary["simulator"]["iterations"]
+    parts = ["attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s"]
+    assert (iterations[parts].sum(axis=1) - iterations["compute_s"]).abs().max() < 1e-9
+    flows = pd.read_parquet(out / "flows.parquet")
+    assert flows["size_bytes"].sum() == sum(int(row["pd_p2p_comm_bytes"] or 0) for row in rows)
+    assert (out / "trace.json.gz").stat().st_size > 100
+    assert "<html" in (out / "report.html").read_text()[:2000]
+
+
+def test_the_same_seed_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    files = []
+    for run, hash_seed in enumerate(("0", "1", "4711")):
+        out = tmp_path / f"out{run}"
+        assert vidur_pd("run", config, "-o", out, "--quiet", hash_seed=hash_seed).returncode == 0
+        files.append((out / "requests.csv").read_bytes())
+    assert files[0] == files[1] == files[2]
+    other = vidur_pd("run", config, "-o", tmp_path / "other", "--quiet", "--set", "seed=4")
+    assert other.returncode == 0
+    assert (tmp_path / "other" / "requests.csv").read_bytes() != files[0]
+
+
+def test_the_resolved_configuration_repeats_the_run_from_anywhere(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("request_id,arrived_at_s,prefill_tokens,decode_tokens\na,0,100,5\nb,0.5,300,2\n")
+    config = write_config(tmp_path, workload={"kind": "trace", "path": "t.csv"})
+    assert vidur_pd("run", config, "-o", tmp_path / "one").returncode == 0
+    assert vidur_pd("run", tmp_path / "one" / "config.yaml", "-o", tmp_path / "two").returncode == 0
+    assert (tmp_path / "one" / "requests.csv").read_bytes() == (tmp_path / "two" / "requests.csv").read_bytes()
+
+
+def test_what_cannot_be_served_is_rejected_in_its_row_and_the_run_goes_on(tmp_path: Path) -> None:
+    """Qwen3-8B has a context of 40,960 tokens; 100 blocks of 16 hold 1,584 tokens beside the null block."""
+    trace = tmp_path / "t.csv"
+    rows = ["fits,0,100,5", "too_long,0.1,50000,5", "too_large,0.2,1580,6", "fits_too,0.3,100,1"]
+    trace.write_text("request_id,arrived_at_s,prefill_tokens,decode_tokens\n" + "\n".join(rows) + "\n")
+    config = write_config(tmp_path, workload={"kind": "trace", "path": "t.csv"}, engine={"num_kv_blocks": 100})
+    assert vidur_pd("run", config, "-o", tmp_path / "out").returncode == 0
+    found = {row["request_id"]: row for row in read_rows(tmp_path / "out")}
+    assert found["fits"]["status"] == found["fits_too"]["status"] == "completed"
+    assert found["too_long"]["status"].startswith("rejected: ")
+    assert "40960" in found["too_long"]["status"]
+    assert found["too_large"]["status"].startswith("rejected: ")
+    assert found["too_large"]["first_token_at_s"] == found["too_large"]["ttft_s"] == ""
+    assert found["fits_too"]["tpot_s"] == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["model=qwen3-9b"], "qwen3-8b"),
+        (["model=./nowhere.json"], "nowhere.json"),
+        (["hardware=h300"], "h200"),
+        (["engine.max_seq=3"], "did you mean 'max_seqs'"),
+        (["workload.lengths.prefill.median=-5"], "workload.lengths.prefill.median: found -5"),
+        (["workload.lengths.prefill.median=.nan"], "workload.lengths.prefill.median: found nan"),
+        (["workload={kind: trace, path: nowhere.csv}"], "nowhere.csv"),
+        (["cluster.pools.prefill.tp=3"], "found 3"),
+        (["cluster.topology.nodes=1", "cluster.pools.prefill.instances=30"], "expected at least 32"),
+        (["model=deepseek-v3", "engine.weights=bf16"], "bytes"),
+        (["network.backend=packet"], "packet"),
+        (["network.backend=fluidd"], "network.backend: found 'fluidd'"),
+        (["engine.max_model_len=1000000"], "engine.max_model_len: found 1000000"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_no_output(tmp_path: Path, settings: list[str], expected: str) -> None:
+    arguments = [argument for setting in settings for argument in ("--set", setting)]
+    finished = vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "out", *arguments)
+    assert finished.returncode == (1 if "packet" in settings[0] else 2)
+    assert expected in finished.stderr
+    assert finished.stderr.count("\n") == 1, finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("b,0.1,ten,5", "ten"),
+        ("b,0.1,10", "found 3 columns"),
+        ("b,-0.1,10,5", "-0.1"),
+        ("b,0.1,nan,5", "nan"),
+        ("b,0.1,10,-5", "-5"),
+    ],
+)
+def test_a_malformed_trace_line_is_named_by_its_number(tmp_path: Path, line: str, expected: str) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text(f"request_id,arrived_at_s,prefill_tokens,decode_tokens\na,0,10,5\n{line}\n")
+    config = write_config(tmp_path, workload={"kind": "trace", "path": "t.csv"})
+    finished = vidur_pd("run", config, "-o", tmp_path / "out")
+    assert finished.returncode == 2
+    assert expected in finished.stderr
+    assert "line 3:" in finished.stderr
+    assert finished.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_with_foreign_files_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    finished = vidur_pd("run", write_config(tmp_path), "-o", out)
+    assert finished.returncode == 2
+    assert "thesis.tex" in finished.stderr
+    assert (out / "thesis.tex").read_text() == "years of work"
+
+
+def test_backends_can_be_compared(tmp_path: Path) -> None:
+    finished = vidur_pd("compare", write_config(tmp_path), "--backends", "analytical,fluid", "-o", tmp_path / "out")
+    assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "out" / "comparison.html").is_file()
+    assert (tmp_path / "out" / "fluid" / "requests.csv").is_file()
