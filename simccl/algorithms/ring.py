@@ -14,6 +14,7 @@ equal hop times this changes neither the sum of latencies nor that of transfers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,41 +72,60 @@ def ring_flows(op: Collective, size_bytes: int, hops: RingHops, protocol: Protoc
     """The flows of a ring collective over two or more ranks, chain by chain; empty shares send nothing."""
     rings, ranks = hops.orders.shape
     steps = costs.steps
-    block = shares(size_bytes, ranks)
-    ring, index = (grid.ravel() for grid in np.indices((rings, ranks)))
-    owner = hops.orders[ring, index]
-    block_bytes = block[owner + 1] - block[owner]
-    begin, end = (-(-(ring + side) * block_bytes // rings) for side in (0, 1))
-    kept = end > begin
-    ring, index, owner = ring[kept], index[kept], owner[kept]
-    offset, payload = block[owner] + begin[kept], (end - begin)[kept]
-
+    chains = _Chains.of(hops, size_bytes)
+    copies = op is Collective.ALL_GATHER
     step = np.arange(steps)
     ring_bytes_per_s = costs.bus_gbytes_per_s[PROTOCOLS.index(protocol)] * 1e9 / rings
-    first_sender = 0 if op is Collective.ALL_GATHER else 1
-    sender = (index[:, None] + first_sender + step) % ranks
-    ring_of_hop = np.broadcast_to(ring[:, None], sender.shape)
-    copies = op is Collective.ALL_GATHER
+    sender = (chains.place[:, None] + (0 if copies else 1) + step) % ranks
+    ring_of_hop = np.broadcast_to(chains.ring[:, None], sender.shape)
     is_reduce = np.broadcast_to(~copies & (step < ranks - 1), sender.shape)
     latency_ps = _hop_latency_ps(hops, protocol, costs, size_bytes)[hops.crosses[ring_of_hop, sender].astype(np.intp)]
-    transfer_ps = (payload * (_PS_PER_S / ring_bytes_per_s)).astype(np.int64)
-    payload_bytes = np.repeat(payload, steps)
+    transfer_ps = (chains.payload_bytes * (_PS_PER_S / ring_bytes_per_s)).astype(np.int64)
+    payload_bytes = np.repeat(chains.payload_bytes, steps)
     chained = np.broadcast_to(step > 0, sender.shape).ravel()
     return PlannedFlows(
         src=hops.orders[ring_of_hop, sender].ravel(),
         dst=hops.orders[ring_of_hop, (sender + 1) % ranks].ravel(),
         payload_bytes=payload_bytes,
         wire_bytes=wire_bytes(payload_bytes, protocol),
-        channel=np.repeat(ring, steps).astype(np.int32),
-        step=np.tile(step, len(ring)).astype(np.int32),
-        origin=np.repeat(owner if copies else np.full_like(owner, PARTIAL_SUM), steps),
-        offset=np.repeat(offset, steps),
+        channel=np.repeat(chains.ring, steps).astype(np.int32),
+        step=np.tile(step, len(chains.ring)).astype(np.int32),
+        origin=np.repeat(chains.owner if copies else np.full_like(chains.owner, PARTIAL_SUM), steps),
+        offset=np.repeat(chains.offset, steps),
         operation=np.where(is_reduce, Operation.REDUCE, Operation.COPY).astype(np.uint8).ravel(),
         latency_ps=latency_ps.ravel(),
         not_before_ps=(np.cumsum(latency_ps, axis=1) - latency_ps + transfer_ps[:, None] * step).ravel(),
         dep_offsets=np.concatenate(([0], np.cumsum(chained, dtype=np.int64))),
         deps=np.flatnonzero(chained) - 1,
     )
+
+
+class _Chains(NamedTuple):
+    """Shares of the buffer that travel along a ring; empty ones left out."""
+
+    ring: NDArray[np.int64]
+    """[chains]"""
+    place: NDArray[np.int64]
+    """[chains] place of the owner in its ring"""
+    owner: NDArray[np.int32]
+    """[chains] rank whose block it is from"""
+    offset: NDArray[np.int64]
+    """[chains] first byte in the buffer"""
+    payload_bytes: NDArray[np.int64]
+    """[chains]"""
+
+    @classmethod
+    def of(cls, hops: RingHops, size_bytes: int) -> _Chains:
+        """One block per rank of all, cut into one share per ring."""
+        rings, ranks = hops.orders.shape
+        block = shares(size_bytes, ranks)
+        ring, index = (grid.ravel() for grid in np.indices((rings, ranks)))
+        owner = hops.orders[ring, index]
+        block_bytes = block[owner + 1] - block[owner]
+        begin, end = (-(-(ring + side) * block_bytes // rings) for side in (0, 1))
+        kept = end > begin
+        offset = block[owner] + begin
+        return cls(ring[kept], index[kept], owner[kept], offset[kept], (end - begin)[kept])
 
 
 def _hop_latency_ps(hops: RingHops, protocol: Protocol, costs: RingCosts, size_bytes: int) -> NDArray[np.int64]:
