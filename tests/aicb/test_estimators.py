@@ -101,9 +101,18 @@ def test_leave_one_out_error_of_gemm_is_that_of_the_best_public_methods(dtype):
     assert np.quantile(errors, 0.9) <= 0.143
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [("fp8", 0.07), ("bf16", 0.06)])
+def test_an_unmeasured_gemm_shape_is_borrowed_within_a_few_percent(dtype, limit):
+    """Whole (n, k) held out. Published on denser tables: 3.63 % median, 14.7 % p90; these few sites reach less."""
+    errors = GRAPH.gemm[dtype].curves.leave_site_out()
+    print(f"gemm {dtype}: site out median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%} of {len(errors)}")
+    assert len(errors) >= 50
+    assert np.median(errors) <= limit
+
+
 @pytest.mark.parametrize("layout", ["masked", "contiguous"])
 def test_a_grouped_gemm_site_is_predicted_from_the_others(layout):
-    """Baseline for whole (n, k) sites held out: 3.63 % median (published, denser tables)."""
+    """A site is (experts, active experts, n, k): other expert counts of the same (n, k) remain among the neighbours."""
     errors = GRAPH.grouped[layout].curves.leave_site_out()
     print(f"grouped {layout}: site out median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%}")
     assert len(errors) >= 50
