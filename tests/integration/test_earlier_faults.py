@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_halving_the_nic_rate_never_makes_kv_arrive_earlier() -> None:
         topology = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": f"{gbps}Gbps"}
         run = simulate(config(PAIR, topology=topology, network={"coupling": "isolated"}), BURST)
         arrivals.append(stamps(run, "kv_arrived_ps"))
-    for faster, slower in zip(arrivals, arrivals[1:], strict=False):
+    for faster, slower in pairwise(arrivals):
         assert all(s >= f for s, f in zip(slower, faster, strict=True))
 
 

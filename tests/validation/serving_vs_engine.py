@@ -2,8 +2,8 @@
 
 Usage: python tests/validation/serving_vs_engine.py [MEASUREMENT.json.gz]
 
-The measurement (data/measured/serving of the shared data folder) holds one dict per request with its arrival and lengths.
-Engine settings are those of the measured server: bf16, 8192 batched tokens, 256 sequences, utilisation 0.9, blocks of 16.
+The measurement (data/measured/serving of the shared data folder) holds one dict per request: arrival, lengths, times.
+Engine settings are those of the measured server: bf16, 8192 batched tokens, 256 sequences, 0.9 of memory, blocks of 16.
 """
 
 from __future__ import annotations
