@@ -12,6 +12,7 @@ from netsim.backend import (
 )
 from netsim.errors import BackendError, BackendUnavailable, InputError
 from netsim.flow import FlowGraph, FlowGraphError
+from netsim.routing import Router
 from netsim.topologies import from_simai, from_yaml, rail_optimized, single_switch, to_simai, to_yaml
 from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.topology_file import read_topology
@@ -30,6 +31,7 @@ __all__ = [
     "LinkStats",
     "NetworkBackend",
     "NodeKind",
+    "Router",
     "SharesCapacity",
     "Topology",
     "create_backend",

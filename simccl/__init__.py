@@ -3,6 +3,7 @@
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.errors import InputError, PlanError, UnsupportedTopology
+from simccl.hardware import gpu_named
 from simccl.kv import KvHandoff, KvLayout, LayerCache, kv_handoff_plan
 from simccl.plan import Operation, Plan, PlannedFlows
 from simccl.planner import all_to_all_v, plan_collective
@@ -28,6 +29,7 @@ __all__ = [
     "VerifiedPlan",
     "all_to_all_v",
     "collective_time",
+    "gpu_named",
     "kv_handoff_plan",
     "plan_collective",
     "time_table",

@@ -157,10 +157,11 @@ def main() -> None:
     from aicb.errors import UnmeasuredShape
     from netsim.errors import BackendUnavailable
     from netsim.errors import InputError as NetworkInputError
+    from simccl.errors import InputError as CollectiveInputError
 
     try:
         app()
-    except (InputError, ComputeInputError, NetworkInputError) as error:
+    except (InputError, ComputeInputError, NetworkInputError, CollectiveInputError) as error:
         _fail(error, 2)
     except (BackendUnavailable, UnmeasuredShape, OSError, RuntimeError) as error:
         _fail(error, 1)

@@ -7,11 +7,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+import simccl
 from aicb import IterationModel, Model, Precision, load_model
 from aicb.gpu import Gpu, get_gpu
 from aicb.memory import instance_memory
 from netsim import GraphHandle, NetworkBackend, SharesCapacity, Topology, create_backend
-from vidur_pd.cluster import Placement, build_cluster, partition_of
+from netsim.units import PS_PER_MS, PS_PER_US
+from vidur_pd.cluster import Placement, build_cluster, partition_of, with_nvlink_of
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.errors import InputError
 from vidur_pd.events import EventQueue
@@ -87,6 +89,15 @@ class Parts:
                 return ExactLauncher(queue, self.network, self.pricer)
 
     @property
+    def request_latency_ps(self) -> int:
+        """From the client to the scheduler and from the sampled token back; charged once, before routing."""
+        given_ms = self.config.engine.request_latency_ms
+        if given_ms is not None:
+            return round(given_ms * PS_PER_MS)
+        entry = next(parts for parts in self.pools.values() if parts.pool.role != "decode")
+        return round(entry.iteration_model.host.request_latency_us * PS_PER_US)
+
+    @property
     def wire_precision(self) -> Precision:
         """Formats of what is handed over; equal for all pools that hand over."""
         handing = [parts for parts in self.pools.values() if parts.pool.role != "mixed"]
@@ -100,6 +111,9 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     """
     _check_coupling(config)
     model = load_model(config.model)
+    get_gpu(config.hardware)
+    nvlink_bps = round(simccl.gpu_named(config.hardware).nvlink_gbytes_per_s * 8e9)
+    config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
     cluster = build_cluster(config.cluster)
     pools = {pool.name: _pool_parts(config, pool, model) for pool in config.cluster.pools}
     _check_wire(config, pools)
@@ -162,7 +176,13 @@ def _pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> Poo
             f"expected at most the {model.max_context_tokens} tokens of {model.name}"
         )
     return PoolParts(
-        pool, engine, gpu, precision, iteration_model, engine.num_kv_blocks or memory.num_kv_blocks, max_model_len
+        pool=pool,
+        engine=engine,
+        gpu=gpu,
+        precision=precision,
+        iteration_model=iteration_model,
+        num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
+        max_model_len=max_model_len,
     )
 
 

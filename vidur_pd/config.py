@@ -35,6 +35,8 @@ class EngineConfig(Section):
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool = False
     cuda_graphs: bool = True
+    request_latency_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
     weights: Literal["bf16", "fp8"] = "bf16"
     kv: Literal["bf16", "fp8"] = "bf16"
 

@@ -73,9 +73,9 @@ class Simulation:
 
     def __init__(self, config: SimulationConfig, workload: Workload, parts: Parts | None = None) -> None:
         self._started_wall_s, self._started_cpu_s = time.perf_counter(), time.process_time()
-        self._config = config
-        self._workload = workload
         self._parts = parts if parts is not None else assemble(config)
+        self._config = config = self._parts.config
+        self._workload = workload
         self._queue = EventQueue()
         self._instances = self._parts.instances
         self._log = IterationLog(tuple((instance.name, instance.placement.pool) for instance in self._instances))
@@ -146,10 +146,11 @@ class Simulation:
 
     def _schedule_arrival(self, index: int) -> None:
         if index < len(self._journeys):
-            at_ps = self._journeys[index].request.arrived_ps
+            at_ps = self._journeys[index].request.arrived_ps + self._parts.request_latency_ps
             self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
 
     def _arrive(self, index: int) -> None:
+        """A request has come through the front end and is routed."""
         journey = self._journeys[index]
         self._schedule_arrival(index + 1)
         rank, reason = self._accepting(self._entries, journey.request)

@@ -312,7 +312,7 @@ def _summary(shape: Shape, requests: pd.DataFrame, cluster: _Cluster) -> dict[st
         "goodput": rate(met),
         "goodput_share": met / len(requests) if len(requests) else None,
         "estimates": shape.estimates_share,
-        "estimated_operators": [{"pool": "decode", "operator": "grouped_gemm", "reason": "no measured shape"}],
+        "estimated_operators": [{"pool": "decode", "operator": "grouped_gemm"}],
         "itl_histogram": {"edges_s": edges.tolist(), "counts": counts.tolist()},
         "pools": [
             _pool("prefill", shape.prefill_instances, {"tp": 8, "ep": 8, "dp": 1}, cluster),

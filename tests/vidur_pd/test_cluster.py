@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from netsim.config import RailOptimizedSpec
 
+from netsim.config import RailOptimizedSpec
 from vidur_pd.cluster import build_cluster
 from vidur_pd.config import ClusterConfig, PoolConfig
 from vidur_pd.errors import InputError

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from report_page import Page, parse_page
-from report_run import Shape, write_run
 
+from tests.vidur_pd.report_page import Page, parse_page
+from tests.vidur_pd.report_run import Shape, write_run
 from vidur_pd.errors import InputError
 from vidur_pd.report import write_comparison
 from vidur_pd.report.comparison import flatten

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_page import unpack
-from report_run import NIC_BPS, Shape, write_run
 
+from tests.vidur_pd.report_page import unpack
+from tests.vidur_pd.report_run import NIC_BPS, Shape, write_run
 from vidur_pd.report.charts import Chart, compact, label, log_axis
 from vidur_pd.report.figures_instances import measure_activity
 from vidur_pd.report.figures_latency import histogram_curve, slo_shares, ttft_stages

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workload_cases import workload
 
+from tests.vidur_pd.workload_cases import workload
 from vidur_pd.errors import InputError
 from vidur_pd.workload import BlockHashes, Workload
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from workload_cases import contents, load, synthetic
 
+from tests.vidur_pd.workload_cases import contents, load, synthetic
 from vidur_pd.cli_workload import app
 from vidur_pd.workload import read_trace
 

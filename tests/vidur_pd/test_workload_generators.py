@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload_cases import ROOT, contents, load, synthetic
 
+from tests.vidur_pd.workload_cases import ROOT, contents, load, synthetic
 from vidur_pd.errors import InputError
 from vidur_pd.workload import Workload, generator
 from vidur_pd.workload.statistics import perfect_cache_hit_share

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from workload_cases import contents, load, real_trace, synthetic, workload
 
+from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
 from vidur_pd.errors import InputError
 from vidur_pd.workload import Workload
 from vidur_pd.workload.config import WorkloadFile

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from workload_cases import ROOT
 
+from tests.vidur_pd.workload_cases import ROOT
 from vidur_pd.workload import read_trace
 from vidur_pd.workload.statistics import describe_workload
 from vidur_pd.workload.transform import picked

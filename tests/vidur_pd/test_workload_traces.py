@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workload_cases import contents, load, real_trace, synthetic, workload
 
+from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
 from vidur_pd.errors import InputError
 from vidur_pd.workload import BlockHashes, Workload, read_trace
 from vidur_pd.workload.config import TraceFormat

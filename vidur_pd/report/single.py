@@ -210,13 +210,12 @@ def _phases(run: RunOutput) -> str:
 
 
 def _estimates_table(summary: Summary) -> str:
-    """Operators whose time is a formula, by pool and reason."""
-    grouped: dict[tuple[str, str], list[str]] = {}
+    """Operators whose time is a formula, by pool."""
+    by_pool: dict[str, list[str]] = {}
     for item in summary.estimated_operators:
-        share = "" if item.share is None else f" ({percent(item.share)})"
-        grouped.setdefault((item.pool, item.reason or "no measurement"), []).append(item.operator + share)
-    rows = [[pool, ", ".join(operators), reason] for (pool, reason), operators in grouped.items()]
-    return table_html(("Pool", "Estimated operators", "Reason"), rows, text_columns=3) if rows else ""
+        by_pool.setdefault(item.pool, []).append(item.operator)
+    rows = [[pool, ", ".join(operators)] for pool, operators in by_pool.items()]
+    return table_html(("Pool", "Operators without a measurement near enough"), rows, text_columns=2) if rows else ""
 
 
 def _network(run: RunOutput) -> str:

@@ -48,12 +48,10 @@ class PoolSummary:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedOperator:
-    """An operator priced without a measurement; ``share`` of the time where it is known."""
+    """An operator priced without a measurement."""
 
     pool: str
     operator: str
-    reason: str
-    share: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +141,9 @@ class _Reader:
             e2e=self.latency(tree, "e2e_s"),
             slo_ttft_s=self.number(slo, "ttft_s"),
             slo_tpot_s=self.number(slo, "tpot_s"),
-            goodput_requests_per_s=self.figure(tree, "goodput", "requests_per_s"),
-            goodput_share=self.goodput_share(tree),
-            estimates_share=self.figure(tree, "estimates", "share"),
+            goodput_requests_per_s=self.number(tree, "goodput"),
+            goodput_share=self.number(tree, "goodput_share"),
+            estimates_share=self.number(tree, "estimates"),
             estimated_operators=self.estimated_operators(tree),
             itl_histogram=self.histogram(self.section(tree, "itl_histogram")),
             simulator_wall_s=self.number(simulator, "wall_s"),
@@ -177,26 +175,9 @@ class _Reader:
             raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a number")
         return float(value) if math.isfinite(value) else None
 
-    def figure(self, tree: Json, key: str, part: str) -> float | None:
-        """A figure that stands alone, or as one part of an object that details it."""
-        return self.number(self.section(tree, key), part) if _is_section(tree, key) else self.number(tree, key)
-
-    def goodput_share(self, tree: Json) -> float | None:
-        if _is_section(tree, "goodput"):
-            return self.figure(tree, "goodput", "share")
-        return self.number(tree, "goodput_share")
-
     def estimated_operators(self, tree: Json) -> tuple[EstimatedOperator, ...]:
-        nested = self.items(self.section(tree, "estimates"), "operators") if _is_section(tree, "estimates") else ()
-        return tuple(
-            EstimatedOperator(
-                pool=_text(item.get("pool")),
-                operator=_text(item.get("operator", item.get("name"))),
-                reason=_text(item.get("reason")),
-                share=self.number(item, "share"),
-            )
-            for item in (*self.items(tree, "estimated_operators"), *nested)
-        )
+        items = self.items(tree, "estimated_operators")
+        return tuple(EstimatedOperator(_text(item.get("pool")), _text(item.get("operator"))) for item in items)
 
     def count(self, tree: Json, key: str) -> int:
         value = self.number(tree, key)
@@ -237,10 +218,6 @@ class _Reader:
         if not all(isinstance(value, int | float) for value in (*edges, *counts)):
             raise InputError(f"{self.path}: itl_histogram: expected numbers in edges_s and counts")
         return ItlHistogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
-
-
-def _is_section(tree: Json, key: str) -> bool:
-    return isinstance(tree.get(key), dict)
 
 
 def _text(value: object) -> str:
