@@ -6,87 +6,45 @@ an iteration depend on few integers (tokens, rows) and are priced once; only att
     iteration = max over ranks (token part + attention part) + routed experts + head + host
 
 Assumes that all layers of one kind cost the same, so that a maximum per layer is the maximum of the sums; exact for
-models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Collectives are
-returned with their counts, not priced. No overlap: every kernel runs alone on its device.
+models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Routed experts are
+priced for the slowest rank of the EP group (``aicb.load_profile``). Collectives are returned with their counts, not
+priced. Every kernel runs alone on its device unless ``Overlap`` asks for the shared expert's second stream.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb.batch import Batch
 from aicb.errors import InputError
-from aicb.estimators import DecodeTimes, make_estimator
+from aicb.estimators import DecodeTimes, Estimator, make_estimator
+from aicb.expert_load import ExpertLoad, UniformLoad
 from aicb.gpu import Gpu
 from aicb.host import GraphMode, HostModel
-from aicb.model import Model, stage_range
+from aicb.load_profile import RankLoad, load_profile
+from aicb.model import Model, MoeFfn, stage_range
 from aicb.operator_list import attention_operators, expert_operators, head_operators, token_operators
-from aicb.operators import Communication, DecodeAttention, Elementwise, MlaDecode, Operator, Phase
+from aicb.operators import DecodeAttention, Elementwise, MlaDecode, Operator, Phase
+from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
+from aicb.pricing import NOTHING, PHASES, PS_PER_US, IterationCost, Part, price_operators
+from aicb.table import measured_gpus
+from aicb.transfer import TransferEstimator
 
-PHASES = tuple(Phase)
-"""Order of ``IterationCost.phase_ps``."""
-
-PS_PER_US = 1_000_000
-
-FUSED_OPERATORS = frozenset({"k_norm", "rope"})
-"""Run inside the kernel of the operator before them (q_norm): vLLM compiles head norms and RoPE into one kernel, so
-they add their bytes but no launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class IterationCost:
-    """Time of one iteration without its communication."""
-
-    compute_ps: int
-    """All phases and the exposed host time."""
-    host_ps: int
-    phase_ps: tuple[int, ...]
-    """By ``PHASES``, of the slowest rank; communication is 0."""
-    communications: tuple[tuple[Communication, int], ...]
-    """Collectives and how often each runs, with the sizes of the rank with the most tokens."""
-    estimated_ps: int
-    """Part of ``compute_ps`` that rests on flagged estimates."""
-    estimated_operators: tuple[str, ...]
-    """Their names, sorted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Priced operators that depend on the same integers."""
-
-    phase_ps: tuple[int, ...]
-    total_ps: int
-    estimated_ps: int
-    estimated: frozenset[str]
-    communications: tuple[tuple[Communication, int], ...]
-    kernels: int
-
-    def __add__(self, other: _Part) -> _Part:
-        return _Part(
-            tuple(a + b for a, b in zip(self.phase_ps, other.phase_ps, strict=True)),
-            self.total_ps + other.total_ps,
-            self.estimated_ps + other.estimated_ps,
-            self.estimated | other.estimated,
-            self.communications + other.communications,
-            self.kernels + other.kernels,
-        )
-
-
-_NOTHING = _Part((0,) * len(PHASES), 0, 0, frozenset(), (), 0)
+__all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes"]
 
 
 @dataclass(frozen=True, slots=True)
 class _DecodePart:
     """Attention part of a decode-only batch of one size: a fixed part and functions of the KV lengths."""
 
-    fixed: _Part
+    fixed: Part
     functions: tuple[tuple[str, int, DecodeTimes], ...]
     """(name, count, time)"""
 
@@ -104,11 +62,15 @@ class IterationModel:
         model, partition, precision, gpu: what runs where.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
         max_seqs: requests per rank; bounds the captured sizes.
-        estimator: ``"interpolation"`` (measured tables) or ``"roofline"``.
+        estimator: ``"interpolation"`` (measured tables), ``"transfer"`` (utilisation measured on an H200, flagged),
+            ``"roofline"`` (flagged), or ``"auto"``: measured tables where they are shipped, else transfer.
         host: overheads of the engine's host side.
+        expert_load: how tokens choose experts; the slowest rank of each layer is priced.
+        seed: of the samples of ``expert_load``.
+        overlap: what runs beside other work; by default nothing.
 
     Raises:
-        InputError: no measurements of this GPU, or the model cannot be divided this way.
+        InputError: no measurements of this GPU, no fp8 on it, or the model cannot be divided this way.
     """
 
     def __init__(
@@ -120,38 +82,46 @@ class IterationModel:
         *,
         cuda_graphs: bool = True,
         max_seqs: int = 256,
-        estimator: str = "interpolation",
+        estimator: str = "auto",
         host: HostModel | None = None,
+        expert_load: ExpertLoad | None = None,
+        seed: int = 0,
+        overlap: Overlap | None = None,
     ):
         gpu.check(precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
-        self.host = host or HostModel()
+        self.host, self.overlap = host or HostModel(), overlap or Overlap()
+        self.expert_load, self._seed = expert_load or UniformLoad(), seed
         self._sizes = capture_sizes(max_seqs) if cuda_graphs else []
-        self._estimator = make_estimator(estimator, gpu, precision)
+        self._estimator = _estimator(estimator, gpu, precision)
         self._elementwise_floor_us = self._estimator.price(Elementwise("add", 1, 1, 0)).time_us
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
-        self._tokens: dict[tuple[int, int], _Part] = {}
-        self._experts: dict[tuple[int, int, int, bool], _Part] = {}
-        self._heads: dict[tuple[int, int], _Part] = {}
-        self._decodes: dict[tuple[int, int, int], _DecodePart] = {}
+        self._tokens: dict[tuple[int, int], Part] = {}
+        self._experts: dict[tuple[int, int, int, bool], Part] = {}
+        self._heads: dict[tuple[int, int], Part] = {}
+        self._decodes: dict[tuple[int, int, int, int], _DecodePart] = {}
 
-    def price(self, batches: Sequence[Batch], *, stage: int = 0) -> IterationCost:
+    def price(self, batches: Sequence[Batch], *, stage: int = 0, queries: int = 1) -> IterationCost:
         """One iteration of one pipeline stage.
 
         Args:
             batches: one per data-parallel rank; an empty batch is an idle rank, which runs a dummy batch.
             stage: pipeline stage.
+            queries: tokens of each decode, more than 1 where drafts are verified; KV lengths include them all.
 
         Raises:
-            InputError: the number of batches is not dp, or all are empty.
+            InputError: the number of batches is not dp, all are empty, or drafts are verified beside prefills.
         """
-        tokens = [batch.tokens for batch in batches]
-        self._check(tokens)
         is_decode = all(bool(batch.is_decode.all()) for batch in batches)
+        if queries > 1 and not is_decode:
+            raise InputError(f"queries: found {queries} in a batch with prefills, expected decodes only")
+        tokens = [batch.tokens * queries for batch in batches]
+        self._check(tokens)
         mode, padded = self._pad(tokens, is_decode)
         if is_decode:
             attentions = [
-                self._decode_attention(batch.kv_tokens, pad, stage) for batch, pad in zip(batches, padded, strict=True)
+                self._decode_attention(batch.kv_tokens, (pad, queries), stage)
+                for batch, pad in zip(batches, padded, strict=True)
             ]
         else:
             attentions = [
@@ -160,7 +130,8 @@ class IterationModel:
             ]
         ranks = [self._token_part(pad, stage) + part for pad, part in zip(padded, attentions, strict=True)]
         slowest = max(range(len(ranks)), key=lambda rank: ranks[rank].total_ps)
-        common = self._common(padded, max(batch.logit_rows for batch in batches), is_decode, stage)
+        rows = max(batch.logit_rows for batch in batches) * queries
+        common = self._common(padded, rows, is_decode, stage)
         whole = ranks[slowest] + common
         requests = max(len(batch.new_tokens) for batch in batches)
         launch_ps = self._launch_ps(mode, whole.kernels, attentions[slowest].kernels, stage)
@@ -200,7 +171,7 @@ class IterationModel:
             rank_ps = np.full(steps, token_part.total_ps, dtype=np.int64)
             kernels = token_part.kernels
             if len(kv):
-                attention = self._decode_part(len(kv), pad, stage)
+                attention = self._decode_part(len(kv), (pad, 1), stage)
                 kernels += attention.fixed.kernels + sum(count for _, count, _ in attention.functions)
                 rank_ps += attention.fixed.total_ps
                 for _, count, function in attention.functions:
@@ -234,51 +205,81 @@ class IterationModel:
     def _exposed_ps(self, requests: int) -> int:
         return round(self.host.exposed_us(requests) * PS_PER_US)
 
-    def _token_part(self, tokens: int, stage: int) -> _Part:
+    def _token_part(self, tokens: int, stage: int) -> Part:
+        """What depends on a rank's tokens alone; the shared expert only where it runs by itself."""
         key = (tokens, stage)
         if key not in self._tokens:
             listed = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+            if self.overlap.shared_expert_stream:
+                listed = [operator for operator in listed if operator.name not in SHARED_EXPERT_OPERATORS]
             self._tokens[key] = self._price(listed)
         return self._tokens[key]
 
-    def _common(self, padded: list[int], rows: int, is_decode: bool, stage: int) -> _Part:
+    def _common(self, padded: list[int], rows: int, is_decode: bool, stage: int) -> Part:
         """Routed experts and head."""
         experts = (max(padded), sum(padded) if self._shares_experts else max(padded), stage, is_decode)
         if experts not in self._experts:
-            listed = expert_operators(
-                self.model,
-                self.partition,
-                self.precision,
-                tokens=experts[0],
-                group_tokens=experts[1],
-                is_decode=is_decode,
-                stage=stage,
-            )
-            self._experts[experts] = self._price(listed)
+            self._experts[experts] = self._expert_part(*experts)
         if (rows, stage) not in self._heads:
             head = head_operators(self.model, self.partition, self.precision, rows=rows, stage=stage)
             self._heads[rows, stage] = self._price(head)
         return self._experts[experts] + self._heads[rows, stage]
 
-    def _decode_part(self, requests: int, padded: int, stage: int) -> _DecodePart:
-        """Attention of ``requests`` decodes; kernels that do not read the KV cache run on the padded batch."""
-        key = (requests, padded, stage)
+    def _expert_part(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> Part:
+        """Routed experts of the slowest rank, and the shared expert where it runs beside them."""
+        listed = expert_operators(
+            self.model,
+            self.partition,
+            self.precision,
+            tokens=tokens,
+            group_tokens=group_tokens,
+            is_decode=is_decode,
+            stage=stage,
+            load=self._rank_load,
+        )
+        routed = self._price(listed)
+        if not self.overlap.shared_expert_stream:
+            return routed
+        token_wise = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+        second = [operator for operator in token_wise if operator.name in SHARED_EXPERT_OPERATORS]
+        shared = self._price(second)
+        both_ps = side_by_side_ps(
+            routed.total_ps,
+            shared.total_ps,
+            self.overlap.shared_expert_sm_share,
+            bound_ps([*listed, *second], self.gpu),
+        )
+        return routed + shared.shortened_to(both_ps - routed.total_ps)
+
+    def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
+        profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
+        return profile(tokens)
+
+    def _decode_part(self, requests: int, padded: tuple[int, int], stage: int) -> _DecodePart:
+        """Attention of ``requests`` decodes; kernels that do not read the KV cache run on the padded batch.
+
+        ``padded`` is the tokens of the padded batch and the queries per request. Several queries of a request read
+        its KV once, as more query heads would (FlashMLA and packed GQA treat them alike).
+        """
+        key = (requests, *padded, stage)
         if key not in self._decodes:
-            batch = Batch.decode(np.full(padded, 2, dtype=np.int64))
+            tokens, queries = padded
+            batch = Batch.decode(np.full(tokens, 2, dtype=np.int64))
             listed = attention_operators(self.model, self.partition, self.precision, batch, stage=stage)
-            functions = tuple(
-                (operator.name, operator.count, self._estimator.decode_times(operator.work, requests))
-                for operator in listed
-                if isinstance(operator.work, DecodeAttention | MlaDecode)
-            )
-            fixed = [operator for operator in listed if not isinstance(operator.work, DecodeAttention | MlaDecode)]
-            self._decodes[key] = _DecodePart(self._price(fixed), functions)
+            functions, fixed = [], []
+            for operator in listed:
+                if isinstance(operator.work, DecodeAttention | MlaDecode):
+                    work = replace(operator.work, heads=operator.work.heads * queries)
+                    functions.append((operator.name, operator.count, self._estimator.decode_times(work, requests)))
+                else:
+                    fixed.append(operator)
+            self._decodes[key] = _DecodePart(self._price(fixed), tuple(functions))
         return self._decodes[key]
 
-    def _decode_attention(self, kv_tokens: NDArray[np.int64], padded: int, stage: int) -> _Part:
+    def _decode_attention(self, kv_tokens: NDArray[np.int64], padded: tuple[int, int], stage: int) -> Part:
         """Attention part of a decode-only batch; an idle rank's dummy batch has no KV to read."""
         if len(kv_tokens) == 0:
-            return _NOTHING
+            return NOTHING
         part = self._decode_part(len(kv_tokens), padded, stage)
         total_ps = estimated_ps = kernels = 0
         estimated = []
@@ -290,30 +291,16 @@ class IterationModel:
                 estimated_ps += time_ps
                 estimated.append(name)
         phases = tuple(total_ps if phase is Phase.ATTENTION else 0 for phase in PHASES)
-        return part.fixed + _Part(phases, total_ps, estimated_ps, frozenset(estimated), (), kernels)
+        return part.fixed + Part(phases, total_ps, estimated_ps, frozenset(estimated), (), kernels)
 
-    def _price(self, operators: Sequence[Operator]) -> _Part:
-        phase_ps = dict.fromkeys(PHASES, 0)
-        estimated_ps = kernels = 0
-        estimated, communications = set(), []
-        has_fused_norm = any(operator.name == "q_norm" for operator in operators)
-        for operator in operators:
-            if isinstance(operator.work, Communication):
-                communications.append((operator.work, operator.count))
-                continue
-            time_us, is_estimate, _ = self._estimator.price(operator.work)
-            if has_fused_norm and operator.name in FUSED_OPERATORS:
-                time_us -= self._elementwise_floor_us
-            else:
-                kernels += operator.count
-            time_ps = round(time_us * operator.count * PS_PER_US)
-            phase_ps[operator.phase] += time_ps
-            if is_estimate:
-                estimated_ps += time_ps
-                estimated.add(operator.name)
-        total_ps = sum(phase_ps.values())
-        phases = tuple(phase_ps[phase] for phase in PHASES)
-        return _Part(phases, total_ps, estimated_ps, frozenset(estimated), tuple(communications), kernels)
+    def _price(self, operators: Sequence[Operator]) -> Part:
+        return price_operators(operators, self._estimator, self._elementwise_floor_us)
+
+
+def _estimator(name: str, gpu: Gpu, precision: Precision) -> Estimator:
+    if name == "auto":
+        name = "interpolation" if gpu.name in measured_gpus() else "transfer"
+    return TransferEstimator(gpu, precision) if name == "transfer" else make_estimator(name, gpu, precision)
 
 
 def _to_ps(time_us: NDArray[np.float64]) -> NDArray[np.int64]:

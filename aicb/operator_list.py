@@ -7,9 +7,12 @@ grouped by part, not in execution order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aicb.batch import Batch
 from aicb.layers import ffn, gated_delta, gqa, head, mla, moe
 from aicb.layers.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
+from aicb.load_profile import RankLoad
 from aicb.model import (
     Attention,
     DenseFfn,
@@ -97,6 +100,7 @@ def expert_operators(
     group_tokens: int,
     is_decode: bool,
     stage: int = 0,
+    load: Callable[[MoeFfn, int], RankLoad] | None = None,
 ) -> list[Operator]:
     """Routed experts of one rank, with dispatch and combine where attention is data parallel.
 
@@ -104,17 +108,24 @@ def expert_operators(
         tokens: tokens of this rank's batch, which it dispatches.
         group_tokens: distinct tokens over all DP ranks of the EP group; ignored where experts are not shared by DP.
         is_decode: the whole group decodes: masked layout and low-latency dispatch; else contiguous and normal.
+        load: rows and active experts of the rank in question as a function of the distinct tokens; by default the
+            expectation under uniform routing.
 
     Raises:
         InputError: the model cannot be divided this way.
     """
     listed: list[Operator] = []
     _, ffns, _ = _stage_parts(model, partition, stage)
+    distinct = group_tokens if partition.moe_layout is MoeLayout.EXPERT_DATA else tokens
     for network, count in ffns:
         if isinstance(network, MoeFfn):
-            shape = RankShape(model.hidden, partition, precision, count)
             listed += moe.expert_operators(
-                network, shape, tokens=tokens, group_tokens=group_tokens, is_decode=is_decode
+                network,
+                RankShape(model.hidden, partition, precision, count),
+                tokens=tokens,
+                group_tokens=group_tokens,
+                is_decode=is_decode,
+                load=load(network, distinct) if load and distinct else None,
             )
     return listed
 

@@ -54,7 +54,7 @@ class BatchedGemm:
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
-    """One product per local expert; ``rows`` is the total over local experts (expected value, may be fractional).
+    """One product per local expert; ``rows`` is the total over local experts (a mean, may be fractional).
 
     ``layout`` "masked" is used by decode (one row block per expert), "contiguous" by prefill (rows padded to 128
     per expert).
@@ -67,6 +67,8 @@ class GroupedGemm:
     k: int
     dtype: GemmDtype
     layout: Literal["masked", "contiguous"]
+    largest_group_rows: float | None = None
+    """Rows of the fullest local expert; ``None`` where only the total is known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

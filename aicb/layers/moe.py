@@ -1,6 +1,7 @@
 """Operators of routed experts on one rank, and the dispatch and combine that bring tokens there and back.
 
-Rows are expectations under uniform routing, spread evenly over ranks; imbalance is for the caller to add.
+Rows are those of the given ``RankLoad``, the slowest rank of the group; without one they are expectations under uniform
+routing, spread evenly over ranks. What a rank sends and receives is always the mean over ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from aicb.layers.build import (
     silu_mul,
 )
 from aicb.layers.ffn import tokens_to_route
+from aicb.load_profile import RankLoad
 from aicb.model import MoeFfn
 from aicb.operators import GroupedGemm, Operator, Phase
-from aicb.parallelism import MoeLayout, split
+from aicb.parallelism import MoeLayout, Partition, split
 from aicb.precision import activation_bytes_per_row
 
 LOW_LATENCY_HEADER_BYTES = 16
@@ -28,41 +30,53 @@ LOW_LATENCY_HEADER_BYTES = 16
 
 
 def expert_operators(
-    moe: MoeFfn, shape: RankShape, *, tokens: int, group_tokens: int, is_decode: bool
+    moe: MoeFfn,
+    shape: RankShape,
+    *,
+    tokens: int,
+    group_tokens: int,
+    is_decode: bool,
+    load: RankLoad | None = None,
 ) -> list[Operator]:
     """Routed experts of one rank; ``group_tokens`` are the distinct tokens of all ranks that share the experts.
 
-    Tokens are replicated, not multiplied, inside a TP group: rows are ``group_tokens · k / ep``.
+    Tokens are replicated, not multiplied, inside a TP group: the mean rows are ``group_tokens · k / ep``.
     """
-    if shape.partition.moe_layout is not MoeLayout.EXPERT_DATA:
-        return _replicated_tokens(moe, shape, tokens, is_decode=is_decode) if tokens else []
-    if group_tokens == 0:
+    is_dispatched = shape.partition.moe_layout is MoeLayout.EXPERT_DATA
+    distinct = group_tokens if is_dispatched else tokens
+    if distinct == 0:
         return []
-    return _dispatched_tokens(moe, shape, tokens, group_tokens=group_tokens, is_decode=is_decode)
+    load = load or expected_load(moe, shape.partition, distinct)
+    if not is_dispatched:
+        return _replicated_tokens(moe, shape, tokens, load, is_decode=is_decode)
+    return _dispatched_tokens(moe, shape, (tokens, group_tokens), load, is_decode=is_decode)
 
 
-def _replicated_tokens(moe: MoeFfn, shape: RankShape, tokens: int, *, is_decode: bool) -> list[Operator]:
+def _replicated_tokens(
+    moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, *, is_decode: bool
+) -> list[Operator]:
     """Every rank has all tokens: it gathers the rows of its experts and sums their outputs into ``[T, h]``."""
-    rows, hidden, count = tokens * moe.experts_per_token / shape.partition.ep, shape.hidden, shape.count
+    rows, hidden, count = load.rows, shape.hidden, shape.count
     size, per_element = (rows, hidden), 2 * ACTIVATION_BYTES
     return [
         elementwise("moe_permute", "permute", size, per_element, count=count, phase=Phase.EXPERTS),
         *([quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS)] if shape.is_fp8 else []),
-        *_grouped(moe, shape, tokens, is_decode=is_decode),
+        *_grouped(moe, shape, load, is_decode=is_decode),
         _weighted_sum(rows, tokens, hidden, count),
     ]
 
 
 def _dispatched_tokens(
-    moe: MoeFfn, shape: RankShape, tokens: int, *, group_tokens: int, is_decode: bool
+    moe: MoeFfn, shape: RankShape, sent: tuple[int, int], load: RankLoad, *, is_decode: bool
 ) -> list[Operator]:
     """Tokens travel to the ranks of their experts, quantised before they leave; bf16 outputs travel back.
 
     Low-latency kernels deliver one row per expert into the masked layout and sum at home. Normal kernels sum the
-    rows of a token on each destination rank first.
+    rows of a token on each destination rank first. ``sent``: tokens of the rank and of the group.
     """
     hidden, count, ep = shape.hidden, shape.count, shape.partition.ep
-    rows, mean_tokens = group_tokens * moe.experts_per_token / ep, group_tokens / ep
+    (tokens, group_tokens), rows = sent, load.rows
+    mean_tokens = group_tokens / ep
     routed, copies = tokens_to_route(shape.partition, tokens), copies_per_token(moe, ep, is_decode=is_decode)
     row_bytes = activation_bytes_per_row(hidden, shape.precision.weights)
     message_bytes = row_bytes + (LOW_LATENCY_HEADER_BYTES if is_decode else 0)
@@ -73,10 +87,11 @@ def _dispatched_tokens(
     listed += [
         communicate("moe_dispatch", "all_to_all", routed * copies * message_bytes, "ep", count),
         elementwise("moe_permute", "permute", (rows, hidden), permuted_bytes, count=count, phase=Phase.EXPERTS),
-        *_grouped(moe, shape, group_tokens, is_decode=is_decode),
+        *_grouped(moe, shape, load, is_decode=is_decode),
     ]
     if not is_decode:
-        listed.append(_weighted_sum(rows, mean_tokens * copies, hidden, count))
+        rows_per_token = moe.experts_per_token / copies
+        listed.append(_weighted_sum(rows, rows / rows_per_token, hidden, count))
     combined_bytes = mean_tokens * copies * hidden * ACTIVATION_BYTES
     listed.append(communicate("moe_combine", "all_to_all", combined_bytes, "ep", count))
     if routed:
@@ -96,22 +111,28 @@ def copies_per_token(moe: MoeFfn, ep: int, *, is_decode: bool) -> float:
     return ep * (1.0 - math.comb(others, moe.experts_per_token) / math.comb(moe.experts, moe.experts_per_token))
 
 
-def active_experts(moe: MoeFfn, slots: int, slots_per_rank: int, tokens: int) -> float:
-    """Expected local slots with at least one row when each token picks k of the slots uniformly."""
-    return slots_per_rank * (1.0 - (1.0 - moe.experts_per_token / slots) ** tokens)
+def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:
+    """Expectation over ranks when each of ``tokens`` ≥ 1 tokens picks k of the slots uniformly.
+
+    ``T·k/ep`` rows on ``G·(1 − (1 − k / slots)^T)`` active slots, equally full.
+    """
+    slots_per_rank = partition.expert_slots_per_rank(moe.experts)
+    chosen = moe.experts_per_token / (moe.experts + partition.redundant_experts)
+    rows = tokens * moe.experts_per_token / partition.ep
+    active = slots_per_rank * (1.0 - (1.0 - chosen) ** tokens)
+    return RankLoad(rows, active, rows / active)
 
 
-def _grouped(moe: MoeFfn, shape: RankShape, distinct: int, *, is_decode: bool) -> list[Operator]:
+def _grouped(moe: MoeFfn, shape: RankShape, load: RankLoad, *, is_decode: bool) -> list[Operator]:
     """Up projection, activation, down projection over the local experts."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
-    rows = distinct * moe.experts_per_token / partition.ep
+    rows, active, largest = load
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
-    active = active_experts(moe, moe.experts + partition.redundant_experts, slots_per_rank, distinct)
     layout: Literal["masked", "contiguous"] = "masked" if is_decode else "contiguous"
-    up = GroupedGemm(rows, slots_per_rank, active, 2 * width, shape.hidden, dtype, layout)
-    down = GroupedGemm(rows, slots_per_rank, active, shape.hidden, width, dtype, layout)
+    up = GroupedGemm(rows, slots_per_rank, active, 2 * width, shape.hidden, dtype, layout, largest)
+    down = GroupedGemm(rows, slots_per_rank, active, shape.hidden, width, dtype, layout, largest)
     return [
         grouped_gemm("moe_gate_up", up, shape.count),
         silu_mul("moe_silu_mul", rows, width, shape, phase=Phase.EXPERTS),

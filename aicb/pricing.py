@@ -1,0 +1,94 @@
+"""Times of operator lists: sums by phase, with what is estimated, what communicates and how many kernels there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aicb.estimators import Estimator
+from aicb.operators import Communication, Operator, Phase
+
+PHASES = tuple(Phase)
+"""Order of ``IterationCost.phase_ps``."""
+
+PS_PER_US = 1_000_000
+
+FUSED_OPERATORS = frozenset({"k_norm", "rope"})
+"""Run inside the kernel of the operator before them (q_norm): vLLM compiles head norms and RoPE into one kernel, so
+they add their bytes but no launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCost:
+    """Time of one iteration without its communication."""
+
+    compute_ps: int
+    """All phases and the exposed host time."""
+    host_ps: int
+    phase_ps: tuple[int, ...]
+    """By ``PHASES``, of the slowest rank; communication is 0."""
+    communications: tuple[tuple[Communication, int], ...]
+    """Collectives and how often each runs, with the sizes of the rank with the most tokens."""
+    estimated_ps: int
+    """Part of ``compute_ps`` that rests on flagged estimates."""
+    estimated_operators: tuple[str, ...]
+    """Their names, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Priced operators that depend on the same integers."""
+
+    phase_ps: tuple[int, ...]
+    total_ps: int
+    estimated_ps: int
+    estimated: frozenset[str]
+    communications: tuple[tuple[Communication, int], ...]
+    kernels: int
+
+    def __add__(self, other: Part) -> Part:
+        return Part(
+            tuple(a + b for a, b in zip(self.phase_ps, other.phase_ps, strict=True)),
+            self.total_ps + other.total_ps,
+            self.estimated_ps + other.estimated_ps,
+            self.estimated | other.estimated,
+            self.communications + other.communications,
+            self.kernels + other.kernels,
+        )
+
+    def shortened_to(self, total_ps: int) -> Part:
+        """The same kernels with ``total_ps`` of their time exposed, taken from all phases in proportion."""
+        if self.total_ps == 0:
+            return self
+        phases = [time_ps * total_ps // self.total_ps for time_ps in self.phase_ps]
+        phases[phases.index(max(phases))] += total_ps - sum(phases)
+        estimated_ps = self.estimated_ps * total_ps // self.total_ps
+        return Part(tuple(phases), total_ps, estimated_ps, self.estimated, self.communications, self.kernels)
+
+
+NOTHING = Part((0,) * len(PHASES), 0, 0, frozenset(), (), 0)
+
+
+def price_operators(operators: Sequence[Operator], estimator: Estimator, launch_floor_us: float) -> Part:
+    """Sum over a list; fused operators save ``launch_floor_us`` each."""
+    phase_ps = dict.fromkeys(PHASES, 0)
+    estimated_ps = kernels = 0
+    estimated, communications = set(), []
+    has_fused_norm = any(operator.name == "q_norm" for operator in operators)
+    for operator in operators:
+        if isinstance(operator.work, Communication):
+            communications.append((operator.work, operator.count))
+            continue
+        time_us, is_estimate, _ = estimator.price(operator.work)
+        if has_fused_norm and operator.name in FUSED_OPERATORS:
+            time_us -= launch_floor_us
+        else:
+            kernels += operator.count
+        time_ps = round(time_us * operator.count * PS_PER_US)
+        phase_ps[operator.phase] += time_ps
+        if is_estimate:
+            estimated_ps += time_ps
+            estimated.add(operator.name)
+    total_ps = sum(phase_ps.values())
+    phases = tuple(phase_ps[phase] for phase in PHASES)
+    return Part(phases, total_ps, estimated_ps, frozenset(estimated), tuple(communications), kernels)
