@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from aicb.estimators import DecodeTimes, Estimator, make_estimator
 from aicb.expert_load import ExpertLoad, UniformLoad
 from aicb.gpu import Gpu
 from aicb.host import GraphMode, HostModel
+from aicb.layers.build import RankShape
+from aicb.layers.mtp import draft_model, joining_operators
 from aicb.load_profile import RankLoad, load_profile
 from aicb.model import Model, MoeFfn, stage_range
 from aicb.operator_list import attention_operators, expert_operators, head_operators, token_operators
@@ -34,6 +37,7 @@ from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_sid
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
 from aicb.pricing import NOTHING, PHASES, PS_PER_US, IterationCost, Part, price_operators
+from aicb.speculative import Drafting, SpeculativeCost, later
 from aicb.table import measured_gpus
 from aicb.transfer import TransferEstimator
 
@@ -62,8 +66,8 @@ class IterationModel:
         model, partition, precision, gpu: what runs where.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
         max_seqs: requests per rank; bounds the captured sizes.
-        estimator: ``"interpolation"`` (measured tables), ``"transfer"`` (utilisation measured on an H200, flagged),
-            ``"roofline"`` (flagged), or ``"auto"``: measured tables where they are shipped, else transfer.
+        estimator: one, or its name: ``"interpolation"`` (measured tables), ``"transfer"`` (utilisation measured on an
+            H200, flagged), ``"roofline"`` (flagged), or ``"auto"``: tables where they are shipped, else transfer.
         host: overheads of the engine's host side.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
         seed: of the samples of ``expert_load``.
@@ -82,7 +86,7 @@ class IterationModel:
         *,
         cuda_graphs: bool = True,
         max_seqs: int = 256,
-        estimator: str = "auto",
+        estimator: str | Estimator = "auto",
         host: HostModel | None = None,
         expert_load: ExpertLoad | None = None,
         seed: int = 0,
@@ -93,7 +97,8 @@ class IterationModel:
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         self._sizes = capture_sizes(max_seqs) if cuda_graphs else []
-        self._estimator = _estimator(estimator, gpu, precision)
+        self._max_seqs = max_seqs
+        self._estimator = _estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._elementwise_floor_us = self._estimator.price(Elementwise("add", 1, 1, 0)).time_us
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._tokens: dict[tuple[int, int], Part] = {}
@@ -112,6 +117,11 @@ class IterationModel:
         Raises:
             InputError: the number of batches is not dp, all are empty, or drafts are verified beside prefills.
         """
+        rows = max(batch.logit_rows for batch in batches) * queries if batches else 0
+        return self._iteration(batches, stage, queries, rows)
+
+    def _iteration(self, batches: Sequence[Batch], stage: int, queries: int, rows: int) -> IterationCost:
+        """An iteration that computes logits of ``rows`` rows."""
         is_decode = all(bool(batch.is_decode.all()) for batch in batches)
         if queries > 1 and not is_decode:
             raise InputError(f"queries: found {queries} in a batch with prefills, expected decodes only")
@@ -130,7 +140,6 @@ class IterationModel:
             ]
         ranks = [self._token_part(pad, stage) + part for pad, part in zip(padded, attentions, strict=True)]
         slowest = max(range(len(ranks)), key=lambda rank: ranks[rank].total_ps)
-        rows = max(batch.logit_rows for batch in batches) * queries
         common = self._common(padded, rows, is_decode, stage)
         whole = ranks[slowest] + common
         requests = max(len(batch.new_tokens) for batch in batches)
@@ -182,6 +191,41 @@ class IterationModel:
         launch_ps = self._launch_ps(mode, kernels + common.kernels, 0, stage)
         return busy_ps + self._exposed_ps(max(requests)) + np.maximum(launch_ps - busy_ps, 0)
 
+    def speculative(self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0) -> SpeculativeCost:
+        """One step of speculative decoding: verification, and on the last stage the passes of the draft layer.
+
+        Args:
+            batches: decodes, one batch per data-parallel rank; KV lengths include the tokens to verify.
+            drafting: drafts per step and their acceptance.
+            stage: pipeline stage.
+
+        Raises:
+            InputError: as ``price``; a batch with prefills.
+        """
+        verification = self.price(batches, stage=stage, queries=drafting.queries)
+        passes: list[IterationCost] = []
+        if stage == self.partition.pp - 1:
+            rows, layer = max(batch.logit_rows for batch in batches), self._draft_layer
+            passes.append(layer._iteration(batches, 0, drafting.queries, rows))
+            passes += [layer.price(later(batches, draft)) for draft in range(1, drafting.drafts)]
+        return SpeculativeCost(verification, tuple(passes), drafting.expected_tokens)
+
+    @cached_property
+    def _draft_layer(self) -> _DraftLayer:
+        return _DraftLayer(
+            draft_model(self.model),
+            replace(self.partition, pp=1),
+            self.precision,
+            self.gpu,
+            cuda_graphs=bool(self._sizes),
+            max_seqs=self._max_seqs,
+            estimator=self._estimator,
+            host=replace(self.host, step_us=0.0, request_us=0.0),
+            expert_load=self.expert_load,
+            seed=self._seed,
+            overlap=self.overlap,
+        )
+
     def _check(self, tokens: Sequence[int]) -> None:
         if len(tokens) != self.partition.dp:
             raise InputError(
@@ -205,11 +249,14 @@ class IterationModel:
     def _exposed_ps(self, requests: int) -> int:
         return round(self.host.exposed_us(requests) * PS_PER_US)
 
+    def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
+        return token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+
     def _token_part(self, tokens: int, stage: int) -> Part:
         """What depends on a rank's tokens alone; the shared expert only where it runs by itself."""
         key = (tokens, stage)
         if key not in self._tokens:
-            listed = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+            listed = self._token_operators(tokens, stage)
             if self.overlap.shared_expert_stream:
                 listed = [operator for operator in listed if operator.name not in SHARED_EXPERT_OPERATORS]
             self._tokens[key] = self._price(listed)
@@ -240,8 +287,9 @@ class IterationModel:
         routed = self._price(listed)
         if not self.overlap.shared_expert_stream:
             return routed
-        token_wise = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
-        second = [operator for operator in token_wise if operator.name in SHARED_EXPERT_OPERATORS]
+        second = [
+            operator for operator in self._token_operators(tokens, stage) if operator.name in SHARED_EXPERT_OPERATORS
+        ]
         shared = self._price(second)
         both_ps = side_by_side_ps(
             routed.total_ps,
@@ -295,6 +343,15 @@ class IterationModel:
 
     def _price(self, operators: Sequence[Operator]) -> Part:
         return price_operators(operators, self._estimator, self._elementwise_floor_us)
+
+
+class _DraftLayer(IterationModel):
+    """A pass of the multi-token-prediction layer: a model of one layer that first joins two inputs."""
+
+    def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
+        shape = RankShape(self.model.hidden, self.partition, self.precision, 1)
+        joined = joining_operators(shape, tokens) if tokens else []
+        return [*super()._token_operators(tokens, stage), *joined]
 
 
 def _estimator(name: str, gpu: Gpu, precision: Precision) -> Estimator:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from aicb.batch import Batch
 from aicb.errors import InputError
 from aicb.gpu import MIB, Gpu
-from aicb.layers.build import ACTIVATION_BYTES
+from aicb.layers.build import ACTIVATION_BYTES, RankShape
+from aicb.layers.mtp import draft_model, joining_operators
 from aicb.model import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.operator_list import iteration_operators
 from aicb.operators import DecodeAttention, Elementwise, Gemm, GroupedGemm, MlaDecode, Operator, PrefillAttention
@@ -47,6 +48,7 @@ class _Limits:
     max_seqs: int
     block_tokens: int
     cuda_graphs: bool
+    has_draft_layer: bool
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -69,12 +71,14 @@ def instance_memory(
     max_seqs: int = 256,
     block_tokens: int = 16,
     cuda_graphs: bool = True,
+    has_draft_layer: bool = False,
 ) -> InstanceMemory:
     """Plans the memory of the fullest rank: KV gets what utilisation leaves after all else.
 
     ``blocks = ⌊(utilisation · HBM − weights − activations − runtime − max_seqs · state) / (block · KV per token)⌋``.
     Activations are the residual stream and the tensors of the largest single operator of a full prefill batch;
-    memory fragmentation and allocator caching are ignored.
+    memory fragmentation and allocator caching are ignored. ``has_draft_layer`` adds a multi-token-prediction layer to
+    the last stage: its weights and its KV cache.
 
     Raises:
         InputError: weights, or weights and all else, do not fit; the model cannot be divided this way.
@@ -85,6 +89,7 @@ def instance_memory(
         max_seqs=max_seqs,
         block_tokens=block_tokens,
         cuda_graphs=cuda_graphs,
+        has_draft_layer=has_draft_layer,
     )
     gpu.check(precision)
     plans = [_stage_memory(model, partition, precision, gpu, limits, stage) for stage in range(partition.pp)]
@@ -99,6 +104,21 @@ def resident_weight_bytes(model: Model, partition: Partition, precision: Precisi
     mixed = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
     by_name = {op.name: op for op in iteration_operators(model, partition, precision, mixed, stage=stage)}
     return sum(op.count * weight_bytes(op) for op in by_name.values())
+
+
+def draft_weight_bytes(model: Model, partition: Partition, precision: Precision) -> int:
+    """Weights that one rank of the last stage holds for a draft layer.
+
+    It shares the LM head, and the embedding where the first stage is also the last.
+    """
+    one_stage = replace(partition, pp=1)
+    shape = RankShape(model.hidden, one_stage, precision, 1)
+    whole = resident_weight_bytes(draft_model(model), one_stage, precision)
+    joining = sum(weight_bytes(operator) for operator in joining_operators(shape, 1))
+    embedding = ACTIVATION_BYTES * ceil_div(model.vocab, partition.tp) * model.hidden
+    is_head_tied = model.has_tied_embeddings
+    shared = embedding * (1 if is_head_tied else 2)
+    return whole - shared + joining + (embedding if partition.pp > 1 and not is_head_tied else 0)
 
 
 def weight_bytes(operator: Operator) -> int:
@@ -116,6 +136,10 @@ def _stage_memory(
     model: Model, partition: Partition, precision: Precision, gpu: Gpu, limits: _Limits, stage: int
 ) -> InstanceMemory:
     weights = resident_weight_bytes(model, partition, precision, stage)
+    per_token = kv_bytes_per_token_per_rank(model, partition, precision, stage)
+    if limits.has_draft_layer and stage == partition.pp - 1:
+        weights += draft_weight_bytes(model, partition, precision)
+        per_token += kv_bytes_per_token_per_rank(draft_model(model), replace(partition, pp=1), precision)
     usable = int(limits.gpu_memory_utilization * gpu.hbm_bytes)
     where = f"{gpu.name} at gpu_memory_utilization {limits.gpu_memory_utilization}"
     if weights > usable:
@@ -126,7 +150,6 @@ def _stage_memory(
     activations = _activation_bytes(model, partition, precision, limits, stage)
     runtime = _runtime_bytes(model, partition, limits)
     state = state_bytes_per_rank(model, partition, precision, stage)
-    per_token = kv_bytes_per_token_per_rank(model, partition, precision, stage)
     needed = weights + activations + runtime + limits.max_seqs * state
     available = usable - needed
     if available < limits.block_tokens * per_token:

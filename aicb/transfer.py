@@ -63,11 +63,13 @@ class TransferEstimator:
     def _ratio(self, work: Work) -> tuple[float, float]:
         """Roofline on the target over that on the measured GPU, and the former [µs].
 
-        Operands of elementwise kernels may stay in L2, so they have no bound; their ratio is that of the bandwidths.
+        Elementwise kernels scale with the bandwidth; their operands may stay in L2, so they have no bound.
         """
+        if isinstance(work, Elementwise):
+            return self._origin.hbm_bytes_per_s / self.gpu.hbm_bytes_per_s, 0.0
         need = demand(work, self.precision)
         target_us, origin_us = roofline_us(need, self.gpu), roofline_us(need, self._origin)
-        return target_us / origin_us, 0.0 if isinstance(work, Elementwise) else target_us
+        return target_us / origin_us, target_us
 
 
 class TransferredDecode:

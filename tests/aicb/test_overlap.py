@@ -1,0 +1,144 @@
+"""Work beside other work: the shared expert's stream and two half batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aicb import Batch, InputError, IterationCost, Partition, Precision, get_gpu, load_model
+from aicb.iteration import PHASES, IterationModel
+from aicb.operators import Communication, Phase
+from aicb.overlap import Overlap, halve, side_by_side_ps, two_batch_ps
+
+H200, FP8 = get_gpu("h200"), Precision("fp8")
+WIDE = Partition(dp=32, ep=32)
+COLLECTIVE = Communication("all_to_all", 1000, "ep")
+
+
+def model(overlap: Overlap | None = None) -> IterationModel:
+    return IterationModel(load_model("deepseek-v3"), WIDE, FP8, H200, overlap=overlap)
+
+
+def half(compute_ps: int, pieces: int, host_ps: int = 0) -> IterationCost:
+    return IterationCost(compute_ps + host_ps, host_ps, (), ((COLLECTIVE, pieces),), 0, ())
+
+
+def test_streams_last_as_long_as_the_longer_within_the_roofline() -> None:
+    assert side_by_side_ps(100, 40, 0.0, bound_ps=60) == 100
+    assert side_by_side_ps(100, 40, 0.2, bound_ps=60) == 125
+    assert side_by_side_ps(100, 40, 0.0, bound_ps=130) == 130
+    assert side_by_side_ps(100, 40, 0.5, bound_ps=60) == 140  # never longer than one after the other
+
+
+def test_overlap_is_off_by_default() -> None:
+    batch = [Batch.decode([4000] * 64)] * 32
+    assert model().price(batch) == model(Overlap()).price(batch)
+
+
+def test_the_shared_expert_hides_behind_the_routed_experts() -> None:
+    """The second stream takes time off DENSE and NORM only; all of the shared expert can go, never more."""
+    batch = [Batch.decode([4000] * 64)] * 32
+    alone, beside = model().price(batch), model(Overlap(shared_expert_stream=True)).price(batch)
+    less = {phase: a - b for phase, a, b in zip(PHASES, alone.phase_ps, beside.phase_ps, strict=True)}
+    assert less[Phase.DENSE] > 0
+    assert {phase for phase, saved in less.items() if saved} <= {Phase.DENSE, Phase.NORM}
+    assert sum(beside.phase_ps) + beside.host_ps == beside.compute_ps < alone.compute_ps
+    assert beside.communications == alone.communications
+
+
+def test_sms_taken_from_the_routed_experts_cost_time() -> None:
+    batch = [Batch.decode([4000] * 64)] * 32
+    times = [model(Overlap(True, share)).price(batch).compute_ps for share in (0.0, 0.05, 0.1)]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+def test_decode_steps_overlap_as_single_iterations_do() -> None:
+    overlapped = model(Overlap(shared_expert_stream=True))
+    kv = [np.array([3000, 500])] * 32
+    assert overlapped.decode_steps(kv, 2).tolist() == [
+        overlapped.price([Batch.decode(lengths + step) for lengths in kv]).compute_ps for step in range(2)
+    ]
+
+
+def test_two_batches_fill_overlap_and_drain() -> None:
+    """Two pieces each: compute 20 and 30 per half, communication 40 and 10.
+    C_a 10 | M_a 20 beside C_b 15 → 20 | C_a 10 beside M_b 5 → 10 | M_a 20 beside C_b 15 → 20 | M_b 5 = 65."""
+    assert two_batch_ps((half(20, 2), half(30, 2)), (40, 10)) == 65
+
+
+def test_compute_loses_the_sms_of_communication_beside_it() -> None:
+    """One piece: C_a 100 alone, M_a 50 beside C_b 100 / 0.8 = 125, M_b 50."""
+    assert two_batch_ps((half(100, 1), half(100, 1)), (50, 50), communication_sm_share=0.2) == 275
+
+
+def test_the_host_is_paid_once() -> None:
+    assert two_batch_ps((half(100, 4, host_ps=7), half(100, 4, host_ps=9)), (0, 0)) == 209
+
+
+def test_without_collectives_halves_run_one_after_the_other() -> None:
+    plain = IterationCost(100, 0, (), (), 0, ())
+    assert two_batch_ps((plain, plain), (0, 0)) == 200
+
+
+@given(
+    compute=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)),
+    communication=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)),
+    pieces=st.integers(1, 122),
+)
+def test_two_batches_lie_between_the_longer_resource_and_the_sum(
+    compute: tuple[int, int], communication: tuple[int, int], pieces: int
+) -> None:
+    found = two_batch_ps((half(compute[0], pieces), half(compute[1], pieces)), communication)
+    assert max(sum(compute), sum(communication)) - 1 <= found <= sum(compute) + sum(communication) + 1
+
+
+def test_many_layers_hide_all_but_the_larger_of_both() -> None:
+    """116 pieces of equal halves: compute-bound, communication adds one piece at the end."""
+    found = two_batch_ps((half(1160, 116), half(1160, 116)), (580, 580))
+    assert found == 1160 + 1160 + 580 / 116
+
+
+def test_decodes_are_halved_by_requests() -> None:
+    first, second = halve(Batch.decode([10, 20, 30, 40, 50]))
+    assert first.kv_tokens.tolist() == [10, 20, 30]
+    assert second.kv_tokens.tolist() == [40, 50]
+    assert (first.logit_rows, second.logit_rows) == (3, 2)
+
+
+def test_prefills_are_halved_by_tokens_and_a_long_one_is_cut() -> None:
+    """500 + 500 part at the border; 900 + 100 are cut at 500: the second piece has the first as its past."""
+    even = halve(Batch.prefill([500, 500]))
+    assert [part.new_tokens.tolist() for part in even] == [[500], [500]]
+    first, second = halve(Batch.prefill([900, 100], [50, 0]))
+    assert (first.new_tokens.tolist(), first.kv_tokens.tolist()) == ([500], [550])
+    assert (second.new_tokens.tolist(), second.kv_tokens.tolist()) == ([400, 100], [950, 100])
+    assert (first.logit_rows, second.logit_rows) == (0, 2)
+
+
+@given(prompts=st.lists(st.integers(1, 5000), min_size=1, max_size=20))
+def test_halves_lose_no_token(prompts: list[int]) -> None:
+    batch = Batch.prefill(prompts)
+    first, second = halve(batch)
+    assert first.tokens + second.tokens == batch.tokens
+    assert first.logit_rows + second.logit_rows == batch.logit_rows
+    assert second.kv_tokens.tolist() == batch.kv_tokens[len(prompts) - len(second.kv_tokens) :].tolist()
+    if batch.tokens > 1:
+        assert min(first.tokens, second.tokens) >= 0.48 * batch.tokens - 1
+
+
+def test_two_half_batches_cost_more_compute_than_one_whole() -> None:
+    whole = [Batch.decode([4000] * 64)] * 32
+    halves = list(zip(*(halve(batch) for batch in whole), strict=True))
+    first, second = (model().price(list(part)) for part in halves)
+    assert first.compute_ps + second.compute_ps > model().price(whole).compute_ps
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_impossible_shares_are_refused(share: float) -> None:
+    with pytest.raises(InputError, match=r"Overlap\.shared_expert_sm_share: found"):
+        Overlap(True, share)
+    with pytest.raises(InputError, match="communication_sm_share: found"):
+        two_batch_ps((half(1, 1), half(1, 1)), (1, 1), communication_sm_share=share)
