@@ -1,0 +1,1 @@
+"""Triton kernels of our own, for operations whose engine kernels are compiled from Python or need a whole engine."""

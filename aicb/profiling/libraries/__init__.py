@@ -1,0 +1,37 @@
+"""One module per kernel library; `all_libraries` lists them for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aicb.profiling.library import Library
+
+
+def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
+    """Libraries that may serve a device, present or not.
+
+    Args:
+        device: ``cuda`` or ``cpu``; a CPU has torch's own kernels only.
+        modules: paths of compiled modules that are not importable, by module name (``_flashmla_C``).
+    """
+    from aicb.profiling.libraries.torch_native import TorchNative
+
+    if device == "cpu":
+        return [TorchNative(device)]
+    from aicb.profiling.libraries.deep_gemm import DeepGemm
+    from aicb.profiling.libraries.flash_attention import FlashAttention3
+    from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
+    from aicb.profiling.libraries.flash_mla import FlashMla
+    from aicb.profiling.libraries.triton_own import TritonOwn
+    from aicb.profiling.libraries.vllm_ops import VllmOps
+
+    return [
+        TorchNative(device),
+        DeepGemm(),
+        FlashMla(modules.get("_flashmla_C")),
+        FlashAttention3(modules.get("_vllm_fa3_C")),
+        FlashLinearAttention(),
+        VllmOps(modules.get("_C_stable_libtorch"), modules.get("_moe_C_stable_libtorch")),
+        TritonOwn(),
+    ]

@@ -1,0 +1,187 @@
+"""A point of a sweep: one operation on one shape, with its FLOPs and bytes.
+
+Points carry the columns of ``aicb/table.py`` and a few more (``EXTRA_COLUMNS``), so that a measured row is a point with
+times. Lengths that differ within a batch are kept exactly, not as a mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+
+from aicb.layers.gqa import causal_pairs
+from aicb.precision import activation_bytes_per_row, weight_matrix_bytes
+
+BF16_BYTES = 2
+FP32_BYTES = 4
+
+SHAPE_COLUMNS = (
+    "m",
+    "n",
+    "k",
+    "groups",
+    "active_groups",
+    "rows",
+    "max_rows",
+    "experts_per_token",
+    "batch",
+    "q_len",
+    "kv_len",
+    "heads",
+    "kv_heads",
+    "d_qk",
+    "d_v",
+    "max_m",
+    "expected_m",
+    "page_tokens",
+)
+"""Integer columns of a point. The last three are not in ``aicb/table.py``: rows allotted to each expert in the masked
+layout, the host's hint of rows per expert, and tokens per KV page."""
+
+HOST_OPS = ("null_kernel", "empty_event_pair", "eager_launch_host", "graph_node", "graph_replay_host")
+"""Costs of launching; their times are not those of a kernel with operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What to measure. Two points are equal if their shapes are, whatever model they came from."""
+
+    op: str
+    """Operation, in the words of ``aicb/table.py``."""
+    dtype: str
+    shape: tuple[tuple[str, int], ...]
+    """(column, value), in the order of ``SHAPE_COLUMNS``."""
+    lengths: tuple[int, ...] = ()
+    """Attention: KV length of each sequence. Grouped GEMM: rows of each local expert."""
+    queries: tuple[int, ...] = ()
+    """Attention: new tokens of each sequence."""
+    distribution: str = ""
+    tag: str = field(default="", compare=False)
+    """Model and operator the shape was taken from."""
+    priority: int = field(default=0, compare=False)
+    """Smaller is measured earlier."""
+
+    def __getitem__(self, column: str) -> int:
+        return dict(self.shape)[column]
+
+    def get(self, column: str, default: int) -> int:
+        """The value of a column the point may lack."""
+        return dict(self.shape).get(column, default)
+
+    @property
+    def key(self) -> str:
+        """Text that is equal for equal points only."""
+        parts = [self.op, self.dtype, self.distribution, *(f"{name}={value}" for name, value in self.shape)]
+        return "|".join([*parts, encode_lengths(self.lengths), encode_lengths(self.queries)])
+
+
+def encode_lengths(values: Sequence[int]) -> str:
+    """Runs of equal values as ``value*count``, joined by ``;``: (5, 5, 7) is ``5*2;7``."""
+    runs = [(value, len(list(same))) for value, same in groupby(values)]
+    return ";".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
+
+
+def decode_lengths(text: str) -> tuple[int, ...]:
+    """Inverse of `encode_lengths`; empty text is no values."""
+    values: list[int] = []
+    for part in text.split(";") if text else []:
+        value, _, count = part.partition("*")
+        values += [int(value)] * int(count or 1)
+    return tuple(values)
+
+
+def point(
+    op: str,
+    dtype: str = "bf16",
+    *,
+    lengths: tuple[int, ...] = (),
+    queries: tuple[int, ...] = (),
+    distribution: str = "",
+    tag: str = "",
+    priority: int = 0,
+    **shape: int,
+) -> Point:
+    """A point from keyword columns, put in canonical order."""
+    unknown = sorted(set(shape) - set(SHAPE_COLUMNS))
+    assert not unknown, f"unknown columns {unknown}"
+    ordered = tuple((name, int(shape[name])) for name in SHAPE_COLUMNS if name in shape)
+    return Point(op, dtype, ordered, lengths, queries, distribution, tag, priority)
+
+
+def sequences(q: int, kv: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
+    """``queries`` and ``lengths`` of equal sequences, for `point`."""
+    return {"queries": (q,) * batch, "lengths": (kv,) * batch}
+
+
+def flops(p: Point) -> float:
+    """Algorithmic FLOPs; 0 for memory-bound kernels."""
+    match p.op:
+        case "gemm":
+            return 2.0 * p["m"] * p["n"] * p["k"]
+        case "bmm":
+            return 2.0 * p["heads"] * p["m"] * p["n"] * p["k"]
+        case "grouped_gemm_masked" | "grouped_gemm_contiguous" | "grouped_gemm_gathered":
+            return 2.0 * p["rows"] * p["n"] * p["k"]
+        case "prefill_attention" | "decode_attention" | "mla_decode":
+            pairs = causal_pairs(np.array(p.queries, np.int64), np.array(p.lengths, np.int64))
+            return 2.0 * p["heads"] * (p["d_qk"] + p["d_v"]) * pairs
+    return 0.0
+
+
+def moved_bytes(p: Point) -> float:
+    """Bytes of operands read once and results written once."""
+    match p.op:
+        case "gemm":
+            m, n, k = p["m"], p["n"], p["k"]
+            dtype = "fp8" if p.dtype == "fp8" else "bf16"
+            return float(m * activation_bytes_per_row(k, dtype) + weight_matrix_bytes(n, k, dtype) + m * n * BF16_BYTES)
+        case "bmm":
+            m, n, k = p["m"], p["n"], p["k"]
+            return float(BF16_BYTES * p["heads"] * (m * k + n * k + m * n))
+        case "grouped_gemm_masked" | "grouped_gemm_contiguous" | "grouped_gemm_gathered":
+            n, k = p["n"], p["k"]
+            dtype = "fp8" if p.dtype == "fp8" else "bf16"
+            per_row = activation_bytes_per_row(k, dtype) + BF16_BYTES * n
+            return float(p["rows"] * per_row + p["active_groups"] * weight_matrix_bytes(n, k, dtype))
+        case "prefill_attention" | "decode_attention":
+            width = p["d_qk"] + p["d_v"]
+            return float(BF16_BYTES * width * (p["heads"] * sum(p.queries) + p["kv_heads"] * sum(p.lengths)))
+        case "mla_decode":
+            per_query = p["heads"] * (p["d_qk"] + p["d_v"])
+            return float(BF16_BYTES * (p["d_qk"] * sum(p.lengths) + per_query * sum(p.queries)))
+        case "gdn_decode":
+            return float(2 * FP32_BYTES * p["batch"] * p["heads"] * p["d_qk"] * p["d_v"])
+        case "gdn_prefill":
+            per_token = 2 * p["kv_heads"] * p["d_qk"] + 2 * p["heads"] * p["d_v"]
+            states = 2 * FP32_BYTES * p["batch"] * p["heads"] * p["d_qk"] * p["d_v"]
+            return float(BF16_BYTES * per_token * sum(p.queries) + states)
+    return _elementwise_bytes(p) if p.op not in HOST_OPS else 0.0
+
+
+def _elementwise_bytes(p: Point) -> float:
+    """Per element of ``[m, n]``, as the kernels of this package read and write."""
+    scale = FP32_BYTES / 128
+    per_element = {
+        "rms_norm": 2 * BF16_BYTES,
+        "head_norm": 2 * BF16_BYTES,
+        "add_rms_norm": 4 * BF16_BYTES,
+        "rope": 2 * BF16_BYTES,
+        "quant": BF16_BYTES + 1 + scale,
+        "silu_mul": 3 * BF16_BYTES,
+        "silu_mul_quant": 2 * BF16_BYTES + 1 + scale,
+        "topk": FP32_BYTES,
+        "permute": 2 * BF16_BYTES,
+        "unpermute": BF16_BYTES * (1 + 1 / max(p.get("experts_per_token", 1), 1)),
+        "kv_write": 2 * BF16_BYTES,
+        "embedding": 2 * BF16_BYTES,
+        "sampling": BF16_BYTES,
+        "add": 3 * BF16_BYTES,
+        "gating": 3 * BF16_BYTES,
+        "conv": 2 * BF16_BYTES,
+        "device_copy": 2 * BF16_BYTES,
+        "memset": BF16_BYTES,
+    }.get(p.op, 2 * BF16_BYTES)
+    return per_element * p.get("m", 0) * p.get("n", 0)

@@ -1,0 +1,143 @@
+"""Attention points of a model: geometry from its layers, grids of batch, query and KV lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model
+from aicb.parallelism import kv_heads_per_rank
+from aicb.profiling.point import BF16_BYTES, Point, point, sequences
+from aicb.profiling.routing import kv_lengths
+
+GQA_PAGE_TOKENS = 16
+"""vLLM's default block size."""
+MLA_PAGE_TOKENS = 64
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_KV_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_QUERIES = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_PASTS = (0, 512, 2048, 8192, 30720)
+_PROMPTS = ((2, 512), (2, 2048), (2, 4096), (4, 512), (4, 1024), (4, 2048), (8, 256), (8, 1024), (16, 128), (16, 512))
+"""(batch, tokens of each) of prefill batches."""
+_UNEQUAL = ("uniform", "lognormal", "one_long")
+_UNEQUAL_BATCHES = (4, 16, 32, 64, 128)
+_UNEQUAL_MEANS = (1024, 4096, 8192)
+_CACHE_LIMIT_BYTES = 18 << 30
+"""Largest KV cache of a point."""
+_PREFILL_PAIR_LIMIT = 1 << 28
+"""Largest q·S of a prefill (16 k tokens of a whole prompt)."""
+
+
+def attention_points(model: Model, tp: int, max_tokens: int, max_kv: int) -> Iterator[Point]:
+    """Points of every kind of attention in the model, of one rank of ``tp``."""
+    kinds = dict.fromkeys(layer.attention for layer in model.layers)
+    for attention in kinds:
+        tag = f"{model.name}/tp{tp}"
+        match attention:
+            case GroupedQueryAttention():
+                heads, kv_heads = attention.heads // tp, kv_heads_per_rank(attention.kv_heads, tp)
+                shape = {"heads": heads, "kv_heads": kv_heads, "d_qk": attention.head_dim, "d_v": attention.head_dim}
+                yield from _decodes(shape, max_kv, tag)
+                yield from _prefills(shape, max_tokens, max_kv, tag)
+            case LatentAttention():
+                yield from _latent(attention, tp, max_tokens, max_kv, tag)
+            case GatedDeltaNet():
+                yield from _linear(attention, tp, max_tokens, tag)
+
+
+def _latent(attention: LatentAttention, tp: int, max_tokens: int, max_kv: int, tag: str) -> Iterator[Point]:
+    heads = attention.heads // tp
+    expanded = {"heads": heads, "kv_heads": heads, "d_qk": attention.qk_head_dim, "d_v": attention.v_head_dim}
+    yield from _prefills(expanded, max_tokens, max_kv, tag)
+    shape = {"heads": heads, "d_qk": attention.kv_elements, "d_v": attention.kv_lora_rank}
+    for s_q in (1, 2):
+        yield from _latent_decodes(shape, s_q, max_kv, tag)
+    for tokens in (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096):
+        if tokens <= max_tokens:
+            absorb = {"n": attention.kv_lora_rank, "k": attention.qk_nope_head_dim}
+            unabsorb = {"n": attention.v_head_dim, "k": attention.kv_lora_rank}
+            for part in (absorb, unabsorb):
+                yield point("bmm", m=tokens, heads=heads, **part, tag=tag)
+
+
+def _latent_decodes(shape: dict[str, int], s_q: int, max_kv: int, tag: str) -> Iterator[Point]:
+    for batch, mean, distribution in _decode_grid(shape["d_qk"] * BF16_BYTES, max_kv):
+        if s_q > 1 and (distribution != "equal" or mean not in (1024, 4096, 16384)):
+            continue
+        lengths = tuple(max(length, s_q) for length in kv_lengths(distribution, batch, mean))
+        yield point(
+            "mla_decode",
+            **shape,
+            batch=batch,
+            q_len=s_q,
+            kv_len=sum(lengths) // batch,
+            page_tokens=MLA_PAGE_TOKENS,
+            lengths=lengths,
+            queries=(s_q,) * batch,
+            distribution=distribution,
+            tag=tag,
+        )
+
+
+def _decodes(shape: dict[str, int], max_kv: int, tag: str) -> Iterator[Point]:
+    per_token = shape["kv_heads"] * (shape["d_qk"] + shape["d_v"]) * BF16_BYTES
+    for batch, mean, distribution in _decode_grid(per_token, max_kv):
+        lengths = kv_lengths(distribution, batch, mean)
+        yield point(
+            "decode_attention",
+            **shape,
+            batch=batch,
+            q_len=1,
+            kv_len=sum(lengths) // batch,
+            page_tokens=GQA_PAGE_TOKENS,
+            lengths=lengths,
+            queries=(1,) * batch,
+            distribution=distribution,
+            tag=tag,
+        )
+
+
+def _decode_grid(bytes_per_token: int, max_kv: int) -> Iterator[tuple[int, int, str]]:
+    """(batch, mean KV length, distribution)"""
+    for batch in _BATCHES:
+        for kv in _KV_LENGTHS:
+            if kv <= max_kv and batch * kv * bytes_per_token <= _CACHE_LIMIT_BYTES:
+                yield batch, kv, "equal"
+    for batch in _UNEQUAL_BATCHES:
+        for mean in _UNEQUAL_MEANS:
+            if mean <= max_kv and batch * mean * bytes_per_token <= _CACHE_LIMIT_BYTES:
+                for distribution in _UNEQUAL:
+                    yield batch, mean, distribution
+
+
+def _prefills(shape: dict[str, int], max_tokens: int, max_kv: int, tag: str) -> Iterator[Point]:
+    """One prompt or chunk with its past, and batches of equal prompts; few-token chunks only with a past."""
+    alone = [(1, q, q + past) for q in _QUERIES for past in _PASTS if past or q >= 64]
+    together = [(batch, q, q) for batch, q in _PROMPTS]
+    for batch, q, kv in [*alone, *together]:
+        if batch * q <= max_tokens and kv <= max_kv and q * kv <= _PREFILL_PAIR_LIMIT:
+            yield point(
+                "prefill_attention",
+                **shape,
+                batch=batch,
+                q_len=q,
+                kv_len=kv,
+                **sequences(q, kv, batch),
+                distribution="equal",
+                tag=tag,
+            )
+
+
+def _linear(attention: GatedDeltaNet, tp: int, max_tokens: int, tag: str) -> Iterator[Point]:
+    """Delta rule and convolution, chunked over prompts and recurrent over batches of single tokens."""
+    d = attention.head_dim
+    shape = {"heads": attention.value_heads // tp, "kv_heads": attention.key_heads // tp, "d_qk": d, "d_v": d}
+    channels = attention.conv_channels // tp
+    for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        if batch <= max_tokens:
+            yield point("gdn_decode", **shape, batch=batch, q_len=1, queries=(1,) * batch, tag=tag)
+    prompts = [(1, q) for q in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)]
+    for batch, q in [*prompts, (4, 256), (4, 1024), (4, 2048), (8, 1024), (16, 512)]:
+        if batch * q <= max(max_tokens, 2 * max_tokens if batch == 1 else 0):
+            yield point("gdn_prefill", **shape, batch=batch, q_len=q, queries=(q,) * batch, tag=tag)
+            if batch * q <= max_tokens:
+                yield point("conv", m=batch * q, n=channels, batch=batch, tag=tag)
