@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
 import numpy as np
 import pytest
 
@@ -9,11 +15,12 @@ from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
 from aicb.estimators import InterpolationEstimator
 from aicb.iteration import IterationModel
 from aicb.operators import DecodeAttention, Elementwise, Gemm, PrefillAttention, Work
-from aicb.transfer import TransferEstimator
+from aicb.transfer import TransferEstimator, transfer_ratio
 
 FP8 = Precision("fp8")
 MEASURED = InterpolationEstimator(get_gpu("h200"))
 BIG = Gemm(8192, 4096, 7168, "fp8")
+GEMM_TABLE = Path(__file__).parents[3] / "shared/data/kernels/gemm.csv.gz"
 SMALL = Gemm(64, 7168, 16384, "fp8")
 
 
@@ -22,15 +29,16 @@ def transferred(gpu: str, work: Work) -> float:
 
 
 def test_compute_bound_kernels_scale_with_the_peak() -> None:
-    """The H20 has 296 of 1979 fp8 TFLOPS: 6.69 times as long, a µs of launch apart; the H100 is equal."""
+    """The H20 has 296 of 1979 fp8 TFLOPS: nearly 6.69 times as long; the H100 has the same peak."""
     measured = MEASURED.price(BIG).time_us
-    assert transferred("h20", BIG) == pytest.approx(measured * 1979 / 296, rel=0.02)
-    assert transferred("h100", BIG) == pytest.approx(measured, rel=1e-9)
+    assert transferred("h20", BIG) == pytest.approx(measured * 1979 / 296, rel=0.04)
+    assert transferred("h100", BIG) == pytest.approx(measured, rel=0.02)
 
 
 def test_weight_bound_kernels_scale_with_the_bandwidth() -> None:
-    """4.8 / 3.35 TB/s of 117 MB of weights."""
-    assert transferred("h100", SMALL) == pytest.approx(MEASURED.price(SMALL).time_us * 4.8 / 3.35, rel=0.03)
+    """7168·16384 B of weights and 64·(16384 + 2·7168) B of activations take 31.1 µs at 0.8·4.8 TB/s, 44.6 at
+    0.8·3.35; the 15 GFLOP take 10.1 µs: (4 + √(44.6² + 10.1²)) / (4 + √(31.1² + 10.1²)) = 1.354."""
+    assert transferred("h100", SMALL) == pytest.approx(MEASURED.price(SMALL).time_us * 1.354, rel=2e-3)
 
 
 def test_launches_do_not_shrink_with_the_bandwidth() -> None:
@@ -97,3 +105,23 @@ def test_decodes_follow_the_bandwidth_of_the_device() -> None:
         for gpu in ("a100", "h200")
     ]
     assert 1.8 < times[0] / times[1] < 2.5
+
+
+@pytest.mark.skipif(not GEMM_TABLE.is_file(), reason="published kernel tables are not beside the repository")
+@pytest.mark.parametrize(("dtype", "version"), [("fp8_block", "0.5.9"), ("bfloat16", "0.5.14")])
+def test_published_gemm_times_of_the_h200_give_those_of_the_h100(dtype: str, version: str) -> None:
+    """Reached medians of the error: fp8 4 to 13 %, bf16 2 to 8 %; the worst is fp8 with 65 to 512 rows of large
+    weights, all predicted too slow."""
+    times: dict[tuple[int, int, int], dict[str, float]] = defaultdict(dict)
+    with gzip.open(GEMM_TABLE, "rt") as file:
+        for row in csv.DictReader(file):
+            if (row["gemm_dtype"], row["version"]) == (dtype, version):
+                times[int(row["m"]), int(row["n"]), int(row["k"])][row["system"]] = float(row["latency_us"])
+    errors: dict[tuple[bool, bool], list[float]] = defaultdict(list)
+    for (m, n, k), found in list(times.items())[::11]:
+        if len(found) == 2:
+            work = Gemm(m, n, k, "fp8" if dtype == "fp8_block" else "bf16")
+            ratio = transfer_ratio(work, Precision(), get_gpu("h200"), get_gpu("h100"))
+            errors[m > 64, n * k > 3e7].append(abs(found["h200_sxm"] * ratio / found["h100_sxm"] - 1))
+    assert sum(map(len, errors.values())) > 1000
+    assert max(median(group) for group in errors.values()) < 0.13
