@@ -13,7 +13,7 @@ from vidur_pd.cli_workload import app as workload_app
 from vidur_pd.errors import InputError
 
 if TYPE_CHECKING:
-    from vidur_pd.simulation import Result
+    from vidur_pd.simulation import Result, Simulation
 
 app = typer.Typer(
     help="Simulate LLM inference clusters with prefill/decode disaggregation on a contended network.",
@@ -22,6 +22,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(workload_app, name="workload")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from vidur_pd import __version__
+
+        print(f"vidur-pd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Simulate LLM inference clusters with prefill/decode disaggregation on a contended network."""
+    del version
+
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration; its relative paths start at its folder.")]
 OutFolder = Annotated[
@@ -73,10 +92,13 @@ def compare(
     from vidur_pd.report import write_comparison
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
-    if len(set(names)) < 2:
-        raise InputError(f"--backends: found {backends!r}, expected at least two names, as in analytical,fluid")
+    if len(set(names)) < 2 or len(set(names)) != len(names):
+        raise InputError(
+            f"--backends: found {backends!r}, expected at least two different names, as in analytical,fluid"
+        )
     for name in names:
         check_output(out / name)
+        _prepare(config, [*(settings or []), f"network.backend={name}"])
     results = {
         name: _simulate(config, [*(settings or []), f"network.backend={name}"], show_progress=not as_json)
         for name in names
@@ -92,18 +114,30 @@ def compare(
     print(f"comparison {written}")
 
 
-def _simulate(config_path: Path, settings: list[str], *, show_progress: bool) -> Result:
+def _prepare(config_path: Path, settings: list[str]) -> Simulation:
+    """Everything up to simulated time; what is wrong with the configuration is said with its file."""
+    from aicb.errors import InputError as ComputeInputError
+    from netsim.errors import InputError as NetworkInputError
+    from simccl.errors import InputError as CollectiveInputError
     from vidur_pd.assembly import assemble
     from vidur_pd.config_file import load_config
     from vidur_pd.simulation import Simulation
     from vidur_pd.workload import generator, load_workload
 
     config = load_config(config_path, settings)
-    base_dir = config_path.parent
-    workload = load_workload(config.workload, base_dir=base_dir, rng=lambda name: generator(config.seed, name))
+    workload = load_workload(
+        config.workload, base_dir=config_path.parent, rng=lambda name: generator(config.seed, name)
+    )
     hashes = workload.block_hashes
-    parts = assemble(config, hashes.block_tokens if hashes is not None else None)
-    simulation = Simulation(config, workload, parts)
+    try:
+        parts = assemble(config, hashes.block_tokens if hashes is not None else None)
+    except (InputError, ComputeInputError, NetworkInputError, CollectiveInputError) as error:
+        raise InputError(f"{config_path}: {error}") from error
+    return Simulation(config, workload, parts)
+
+
+def _simulate(config_path: Path, settings: list[str], *, show_progress: bool) -> Result:
+    simulation = _prepare(config_path, settings)
     if not show_progress:
         return simulation.run()
     from rich.console import Console
@@ -111,7 +145,7 @@ def _simulate(config_path: Path, settings: list[str], *, show_progress: bool) ->
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("requests", total=len(workload))
+        task = bar.add_task("requests", total=None)
 
         def advance(done: int, total: int, simulated_s: float) -> None:
             bar.update(task, completed=done, total=total, description=f"simulated {simulated_s:8.1f} s")
@@ -129,7 +163,7 @@ def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
     console = Console()
     rate = summary["throughput"]
     console.print(
-        f"[bold]{summary['model']}[/] on {summary['network']['gpus']} × {summary['hardware']}: "
+        f"[bold]{summary['model']}[/] on {sum(pool['gpus'] for pool in summary['pools'])} × {summary['hardware']}: "
         f"{summary['completed']} of {summary['requests']} requests in {summary['makespan_s']:.1f} simulated seconds "
         f"({summary['simulator']['wall_s']:.1f} s of wall time)"
     )
@@ -160,14 +194,21 @@ def main() -> None:
     from simccl.errors import InputError as CollectiveInputError
 
     try:
-        app()
+        code = app(standalone_mode=False)
     except (InputError, ComputeInputError, NetworkInputError, CollectiveInputError) as error:
         _fail(error, 2)
     except (BackendUnavailable, UnmeasuredShape, OSError, RuntimeError) as error:
-        _fail(error, 1)
+        _fail(getattr(error, "format_message", error.__str__)(), getattr(error, "exit_code", 1))
+    except KeyboardInterrupt:
+        _fail("interrupted; nothing was written", 130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # usage errors of the command-line parser have it
+            raise
+        _fail(error.format_message(), getattr(error, "exit_code", 2))
+    raise SystemExit(code or 0)
 
 
-def _fail(error: Exception, code: int) -> None:
+def _fail(error: Exception | str, code: int) -> None:
     sys.stderr.write("vidur-pd: " + " ".join(str(error).split()) + "\n")
     raise SystemExit(code)
 

@@ -35,7 +35,7 @@ class EngineConfig(Section):
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool = False
     cuda_graphs: bool = True
-    request_latency_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    request_latency_ms: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
     weights: Literal["bf16", "fp8"] = "bf16"
     kv: Literal["bf16", "fp8"] = "bf16"
@@ -116,7 +116,7 @@ class KvTransferConfig(Section):
 
     mode: Literal["pull", "push", "layerwise"] = "pull"
     first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
-    setup_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.4
+    setup_ms: Annotated[float, Field(ge=0, le=1e6)] = 0.4
     """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through
     transfers of 20 MB to 4.5 GB between two vLLM instances on H800 nodes, 0.4 ms + size / 145 GB/s."""
 

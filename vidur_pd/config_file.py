@@ -54,7 +54,7 @@ def read_yaml(path: Path) -> Tree:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}); expected a YAML configuration") from None
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark is not None else ""
@@ -63,6 +63,18 @@ def read_yaml(path: Path) -> Tree:
     if not isinstance(tree, dict):
         raise InputError(f"{path}: found {type(tree).__name__}, expected a mapping of sections")
     return tree
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, where YAML loaders keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for position, key in enumerate(keys):
+            if key in keys[:position]:
+                mark = node.value[position][0].start_mark
+                raise yaml.MarkedYAMLError(None, None, f"found the key {key!r} twice", mark)
+        return super().construct_mapping(node, deep)
 
 
 def anchor_paths(tree: Tree, folder: Path) -> None:
@@ -145,6 +157,12 @@ def _reason(problem: ErrorDetails, root: type) -> str:
             return "missing, expected a value"
         case "value_error":
             return str(problem["msg"]).removeprefix("Value error, ")
+        case "union_tag_not_found" | "union_tag_invalid":
+            kinds = sorted({str(tag) for model in _follow(problem["loc"], root)[1] for tag in _tags(model)[1:]})
+            kind = found.get("kind") if isinstance(found, dict) else found
+            return f"found kind {_short(kind)}, expected one of {', '.join(kinds)}"
+        case "too_short":
+            return "found an empty list, expected at least one item"
         case _:
             expected = problem["msg"][0].lower() + problem["msg"][1:]
             return f"found {_short(found)}, expected: {expected}"

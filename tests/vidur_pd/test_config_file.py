@@ -63,7 +63,10 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("workload.arrivals.qqs=3", r"workload\.arrivals\.qqs: unknown field; did you mean 'qps'"),
         ("workload.arrivals.qps=-3", r"workload\.arrivals\.qps: found -3"),
         ("workload.lengths.prefill=-3", r"workload\.lengths\.prefill: found -3"),
-        ("workload.kind=tracee", r"workload: .*tracee"),
+        ("workload.kind=tracee", r"workload: found kind 'tracee', expected one of mix, synthetic, trace"),
+        ("workload.arrivals={}", r"workload\.arrivals: found kind None, expected one of constant, gamma, poisson"),
+        ("cluster.pools=[]", r"cluster\.pools: found an empty list"),
+        ("kv_transfer.setup_ms=1e20", r"kv_transfer\.setup_ms: found 1e\+20, expected"),
         ("cluster.topology.nick=1", r"cluster\.topology\.nick: unknown field; did you mean 'nic'"),
         ("cluster.pools.0.rolle=1", r"cluster\.pools\.0\.rolle: unknown field; did you mean 'role'"),
         ("cluster.pools.0.role=prefill", r"cluster: found no pool with role decode"),
@@ -82,6 +85,13 @@ def test_a_wrong_value_is_one_line_with_field_and_remedy(config_path: Path, sett
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
         load_config(tmp_path / "nowhere.yaml")
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("model: a\nhardware: h200\nmodel: b\n")
+    with pytest.raises(InputError, match=r"line 3: not YAML: found the key 'model' twice"):
+        load_config(path)
 
 
 def test_malformed_yaml_names_the_line(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -42,11 +41,14 @@ def check_output(out: Path) -> None:
         foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in KNOWN_FILES)
         if foreign:
             raise InputError(f"-o {out}: found {foreign[0]!r} in it, expected an empty folder or an earlier result")
-    parent = out.absolute().parent
+    parent = out.resolve().parent
     while not parent.exists():
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise InputError(f"-o {out}: {parent} cannot be written to")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".vidur-pd-", dir=parent):
+            pass
+    except OSError as error:
+        raise InputError(f"-o {out}: found {parent}, which cannot be written to ({error.strerror})") from None
 
 
 def write_result(result: Result, out: Path) -> None:
@@ -82,8 +84,9 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> None:
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
     """A temporary folder beside ``out`` that replaces it if the block succeeds and vanishes if it fails."""
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         yield folder
         folder.chmod(0o755)
