@@ -57,6 +57,12 @@ def test_a_wrong_value_is_named_with_its_request_and_field(
         build(arrived, prefill, decode)
 
 
+def test_an_arrival_so_late_that_the_clock_may_end_while_it_is_served_is_refused() -> None:
+    """Built by any means: here two requests 5 · 10⁶ s apart, beyond the 2⁶² ps of the network's clock."""
+    with pytest.raises(InputError, match="arrived_ps of request b: found 5000000 s, expected at most 4000000 s"):
+        Workload(("a", "b"), np.array([0, 5 * 10**18]), np.array([1, 1]), np.array([1, 1]))
+
+
 def test_a_request_id_may_occur_once_only() -> None:
     with pytest.raises(InputError, match="request_id: found 'a' twice"):
         build([0, 1, 2], [1, 1, 1], [1, 1, 1], ["a", "b", "a"])

@@ -113,9 +113,11 @@ def test_a_ramp_passes_through_its_rates(shape: str, middle_qps: float) -> None:
 
 
 def test_arrivals_beyond_what_simulated_time_can_express_are_refused() -> None:
-    """2⁶³ ps are 9.22 · 10⁶ s; ten requests at one in 10⁶ s would need 10⁷ s."""
-    with pytest.raises(InputError, match="expected at most 9223372 s"):
-        load(synthetic(11, arrivals={"kind": "constant", "qps": 1e-6}))
+    """One request in 10⁶ s: the fifth arrives at 4 · 10⁶ s, the last instant accepted, the sixth later."""
+    slow = {"kind": "constant", "qps": 1e-6}
+    assert load(synthetic(5, arrivals=slow)).arrived_ps[-1] == 4 * 10**18
+    with pytest.raises(InputError, match="found a last arrival at 5e[+]06 s, expected at most 4000000 s"):
+        load(synthetic(6, arrivals=slow))
 
 
 # Lengths ------------------------------------------------------------------------------------------------------

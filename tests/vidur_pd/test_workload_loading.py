@@ -99,6 +99,12 @@ def test_jitter_delays_requests_and_keeps_each_one_whole(trace: Path) -> None:
     assert "jitter 5 s" in moved.source
 
 
+def test_jitter_beyond_simulated_time_is_refused(trace: Path) -> None:
+    """Whichever request draws it: the delays are in no order."""
+    with pytest.raises(InputError, match="expected at most 4000000 s"):
+        replay(trace, jitter_s=1e12)
+
+
 def test_jitter_spreads_the_groups_of_the_mooncake_time_stamps() -> None:
     """Its 12,031 requests have 1,180 distinct times about 3 s apart; spread over 3 s, hardly two are equal and the gaps
     vary about as in a Poisson process instead of three times as much."""

@@ -126,7 +126,11 @@ LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]
         (HEAD + "inf,10,2\n", "line 3: arrived_at_s: found 'inf', expected a number of seconds"),
         (HEAD + "soon,10,2\n", "line 3: arrived_at_s: found 'soon', expected a number of seconds"),
         (HEAD + "1e40,10,2\n", "line 3: arrived_at_s: found '1e40', expected a number of seconds"),
-        (HEAD + "99999999,10,2\n", "line 3: arrived_at_s: found '99999999', expected at most 9223372 s"),
+        (HEAD + "99999999,10,2\n", "line 3: arrived_at_s: found '99999999', expected at most 4000000 s"),
+        (
+            HEAD + "4000000,10,2\n4000000.000000000001,10,2\n",
+            "line 4: arrived_at_s: found '4000000.000000000001', expected at most 4000000 s after the start",
+        ),
         (HEAD + "0.5,10,2\n", "line 3: arrived_at_s: found '0.5', expected a time no earlier than in the row before"),
         (
             "arrived_at_s,prefill_tokens,decode_tokens\n-1,10,2\n",

@@ -14,10 +14,7 @@ from vidur_pd.workload.config import (
     RampArrivals,
     StaticArrivals,
 )
-
-PS_PER_S = 10**12
-MAX_SPAN_S = (2**63 - 1) // PS_PER_S
-"""Longest workload that int64 picoseconds can express: 106 days."""
+from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S
 
 
 def sample_arrivals(arrivals: Arrivals, requests: int, random: np.random.Generator) -> NDArray[np.int64]:
@@ -44,9 +41,9 @@ def sample_arrivals(arrivals: Arrivals, requests: int, random: np.random.Generat
 
 
 def to_ps(times_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Seconds, rounded to the nearest picosecond."""
-    if len(times_s) and not times_s[-1] <= MAX_SPAN_S:
-        raise InputError(f"arrivals: found a last arrival at {times_s[-1]:g} s, expected at most {MAX_SPAN_S} s")
+    """Seconds, in any order, rounded to the nearest picosecond. Raises `InputError` beyond `MAX_ARRIVAL_S`."""
+    if len(times_s) and not times_s.max() <= MAX_ARRIVAL_S:
+        raise InputError(f"arrivals: found a last arrival at {times_s.max():g} s, expected at most {MAX_ARRIVAL_S} s")
     return np.rint(times_s * PS_PER_S).astype(np.int64)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from vidur_pd.errors import InputError
-from vidur_pd.workload.arrivals import PS_PER_S, sample_arrivals
+from vidur_pd.workload.arrivals import sample_arrivals
 from vidur_pd.workload.config import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.lengths import sample_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
 from vidur_pd.workload.transform import jittered, length_scaled, merged, time_scaled, trimmed
-from vidur_pd.workload.workload import Workload
+from vidur_pd.workload.workload import PS_PER_S, Workload
 
 Streams = Callable[[str], np.random.Generator]
 """Gives each consumer of randomness, by name, its own generator."""

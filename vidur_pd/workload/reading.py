@@ -15,11 +15,10 @@ from typing import IO, Literal, NamedTuple, cast
 import numpy as np
 
 from vidur_pd.errors import InputError
-from vidur_pd.workload.arrivals import MAX_SPAN_S, PS_PER_S
 from vidur_pd.workload.checking import RowChecker
 from vidur_pd.workload.config import TraceFormat
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
-from vidur_pd.workload.workload import BlockHashes, Workload
+from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"
 """First two bytes of every gzip member (RFC 1952, section 2.3.1)."""
@@ -182,8 +181,8 @@ def _timed(
         last_ps = arrived_ps
         if end_ps is not None and arrived_ps - first_ps >= end_ps:
             return
-        if arrived_ps - origin_ps > MAX_SPAN_S * PS_PER_S:
-            checker.refuse(row.line, layout.arrival, row.arrival, f"at most {MAX_SPAN_S} s after the start")
+        if arrived_ps - origin_ps > MAX_ARRIVAL_S * PS_PER_S:
+            checker.refuse(row.line, layout.arrival, row.arrival, f"at most {MAX_ARRIVAL_S} s after the start")
         if arrived_ps >= origin_ps:
             yield str(number), arrived_ps - origin_ps, row
 

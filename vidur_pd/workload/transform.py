@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.errors import InputError
-from vidur_pd.workload.arrivals import MAX_SPAN_S, PS_PER_S, to_ps
-from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes, Workload
+from vidur_pd.workload.arrivals import to_ps
+from vidur_pd.workload.workload import MAX_ARRIVAL_S, MAX_TOKENS, PS_PER_S, BlockHashes, Workload
 
 
 def picked(workload: Workload, indices: NDArray[np.intp]) -> Workload:
@@ -28,8 +28,8 @@ def jittered(workload: Workload, jitter_s: float, random: np.random.Generator) -
 
 def time_scaled(workload: Workload, factor: float) -> Workload:
     """Multiplies arrival times by ``factor``."""
-    if int(workload.arrived_ps[-1]) / PS_PER_S * factor > MAX_SPAN_S:
-        raise InputError(f"time_scale: found {factor:g}, expected a last arrival before {MAX_SPAN_S} s")
+    if int(workload.arrived_ps[-1]) / PS_PER_S * factor > MAX_ARRIVAL_S:
+        raise InputError(f"time_scale: found {factor:g}, expected a last arrival before {MAX_ARRIVAL_S} s")
     scaled = np.rint(workload.arrived_ps * factor).astype(np.int64)
     return _noted(replace(workload, arrived_ps=scaled), f"time × {factor:g}")
 

@@ -11,6 +11,10 @@ from vidur_pd.errors import InputError
 
 MAX_TOKENS = 2**31 - 1
 """Longest prompt or output accepted: far beyond any context window, and safe to sum over a workload in int64."""
+PS_PER_S = 10**12
+MAX_ARRIVAL_S = 4_000_000
+"""Latest arrival accepted, 46 days from the start. The network's clock ends at 2^62 ps (4,611,686 s); what lies between
+is left for serving the last requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,8 +56,8 @@ class BlockHashes:
 class Workload:
     """Requests in order of arrival. Arrays are read-only, one entry per request.
 
-    Raises ``InputError`` when lengths disagree, a token count is below 1, an arrival is negative or earlier than
-    the one before it, an id occurs twice, or the block hashes do not cover the prompts exactly.
+    Raises ``InputError`` when lengths disagree, a token count is below 1, an arrival is negative, later than
+    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice, or the block hashes do not cover the prompts exactly.
     """
 
     request_ids: tuple[str, ...]
@@ -152,6 +156,11 @@ def _check_values(workload: Workload) -> None:
                 f"found {values[i]}, expected 1 to {MAX_TOKENS}"
             )
     arrived = workload.arrived_ps
+    if arrived[-1] > MAX_ARRIVAL_S * PS_PER_S:
+        raise InputError(
+            f"{workload.name}: arrived_ps of request {workload.request_ids[-1]}: found {arrived[-1] / PS_PER_S:.0f} s, "
+            f"expected at most {MAX_ARRIVAL_S} s"
+        )
     if arrived[0] < 0:
         raise InputError(f"{workload.name}: arrived_ps: found {arrived[0]}, expected no negative time")
     back = np.flatnonzero(np.diff(arrived) < 0)
