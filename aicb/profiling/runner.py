@@ -19,7 +19,7 @@ import torch
 
 from aicb.profiling.environment import device_facts, software_facts
 from aicb.profiling.library import Library, poison, seed_of
-from aicb.profiling.point import HOST_OPS, Point, encode_lengths, flops, moved_bytes
+from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes
 from aicb.profiling.store import Row, RowFile, write_table
 from aicb.profiling.timing import CpuTimer, CudaTimer, Spread, Timer
 
@@ -90,8 +90,8 @@ def run_plan(
     jobs = _jobs(points, usable, report, settings.seed)
     todo = [job for job in jobs if (job[0].key, type(job[1]).__name__) not in done]
     bench = _Bench(timer, settings, report)
-    if settings.device == "cuda" and any(point.op in HOST_OPS for point in points):
-        rows += _host_rows(file, settings, session, report)
+    if isinstance(timer, CudaTimer):
+        rows += _host_rows(timer, file, settings, session, report)
     for index, (point, library) in enumerate(todo):
         if time.monotonic() - began > settings.budget_s:
             report.left = len(todo) - index
@@ -130,8 +130,6 @@ def _jobs(
     """Each point with each library that takes it, shuffled within equal priority."""
     jobs = []
     for point in points:
-        if point.op in HOST_OPS:
-            continue
         takers = [library for library in libraries if library.refusal(point) is None]
         if not takers:
             report.unserved[f"{point.op} {point.dtype}".strip()] += 1
@@ -242,12 +240,12 @@ def _times(cold: Spread, warm: Spread | None) -> dict[str, float]:
     return {name: round(value, 4) for name, value in times.items()}
 
 
-def _host_rows(file: RowFile, settings: Settings, session: int, report: Report) -> list[Row]:
+def _host_rows(timer: CudaTimer, file: RowFile, settings: Settings, session: int, report: Report) -> list[Row]:
     """Launch costs, measured once in every session: floors differ between hosts."""
     from aicb.profiling.host import launch_costs
 
     rows: list[Row] = []
-    for point, label, cold, warm in launch_costs():
+    for point, label, cold, warm in launch_costs(timer):
         row = _shape_row(point, label)
         row.update(_times(cold, warm), key=f"{point.key}|{session}", library="host", run=settings.run, session=session)
         file.append(row)

@@ -16,7 +16,7 @@ from aicb.operator_list import head_operators, token_operators
 from aicb.operators import Elementwise, Gemm, Operator
 from aicb.parallelism import Partition, PartitionError
 from aicb.precision import Precision, WeightDtype
-from aicb.profiling.point import HOST_OPS, Point, point
+from aicb.profiling.point import Point, point
 from aicb.profiling.sweep_attention import attention_points
 from aicb.profiling.sweep_experts import expert_points
 
@@ -55,7 +55,6 @@ ALL_OPS = frozenset(
         *("mla_decode", "prefill_attention", "decode_attention", "gdn_prefill", "gdn_decode"),
         *("rms_norm", "add_rms_norm", "head_norm", "rope", "quant", "silu_mul", "silu_mul_quant", "topk", "moe_align"),
         *("permute", "unpermute", "kv_write", "embedding", "sampling", "conv", "add", "device_copy", "memset"),
-        *HOST_OPS,
     }
 )
 
@@ -167,8 +166,6 @@ def _moe(model: Model) -> MoeFfn:
 
 
 def _device_points() -> Iterator[Point]:
-    for op in HOST_OPS:
-        yield point(op, "")
     for mebibytes in (1, 16, 256, 2048):
         shape = {"m": mebibytes << 9, "n": 1024}
         yield point("device_copy", "bf16", **shape, priority=1)

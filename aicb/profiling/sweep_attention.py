@@ -12,12 +12,14 @@ from aicb.profiling.routing import kv_lengths
 GQA_PAGE_TOKENS = 16
 """vLLM's default block size."""
 MLA_PAGE_TOKENS = 64
-_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_KV_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_KV_LENGTHS = (128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 _QUERIES = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _PASTS = (0, 512, 2048, 8192, 30720)
 _PROMPTS = ((2, 512), (2, 2048), (2, 4096), (4, 512), (4, 1024), (4, 2048), (8, 256), (8, 1024), (16, 128), (16, 512))
 """(batch, tokens of each) of prefill batches."""
+_UNEQUAL_PROMPTS = ((4, 512), (4, 2048), (8, 256), (8, 1024), (16, 512), (32, 128))
+"""(batch, mean tokens) of whole prompts of log-normal length."""
 _UNEQUAL = ("uniform", "lognormal", "one_long")
 _UNEQUAL_BATCHES = (4, 16, 32, 64, 128)
 _UNEQUAL_MEANS = (1024, 4096, 8192)
@@ -123,6 +125,20 @@ def _prefills(shape: dict[str, int], max_tokens: int, max_kv: int, tag: str) -> 
                 kv_len=kv,
                 **sequences(q, kv, batch),
                 distribution="equal",
+                tag=tag,
+            )
+    for batch, mean in _UNEQUAL_PROMPTS:
+        prompts = kv_lengths("lognormal", batch, mean)
+        if sum(prompts) <= max_tokens:
+            yield point(
+                "prefill_attention",
+                **shape,
+                batch=batch,
+                q_len=sum(prompts) // batch,
+                kv_len=sum(prompts) // batch,
+                queries=prompts,
+                lengths=prompts,
+                distribution="lognormal",
                 tag=tag,
             )
 

@@ -60,6 +60,8 @@ class DeepGemm:
             return f"this build has none of {', '.join(_NAMES[point.op, point.dtype])}"
         if point.dtype == "fp8" and point["n"] % 64:
             return "n is not a multiple of 64"
+        if point.dtype == "bf16" and point["k"] % 64:
+            return "k is not a multiple of 64"
         return None
 
     def kernel(self, point: Point) -> Kernel:
@@ -108,8 +110,10 @@ def _weights(*shape: int, dtype: str) -> tuple[torch.Tensor | Scaled, Callable[[
     if dtype == "bf16":
         w = normal(*shape, device="cuda")
         return w, lambda group: (w if group is None else w[group]).float()
-    values = normal(*shape, device="cuda").to(torch.float8_e4m3fn)
     *groups, n, k = shape
+    values = torch.empty(shape, device="cuda", dtype=torch.float8_e4m3fn)
+    for part in values.view(-1, n, k):
+        part.copy_(normal(n, k, device="cuda"))
     scales = torch.rand(*groups, -(-n // 128), -(-k // 128), device="cuda") * (1 - 2.0**-5) + 2.0**-5
 
     def whole(group: int | None) -> torch.Tensor:

@@ -72,7 +72,9 @@ class FlashLinearAttention:
         starts: torch.Tensor,
     ) -> Callable[[], torch.Tensor]:
         return lambda: function(
-            *inputs,
+            *inputs[:3],
+            g=inputs[3],
+            beta=inputs[4],
             initial_state=state,
             output_final_state=True,
             use_qk_l2norm_in_kernel=True,

@@ -85,8 +85,8 @@ class FlashMla:
                 q, cache, table, lengths, VALUE, schedule, splits, softmax_scale=scale, causal=causal
             )[0]
         operator = torch.ops._flashmla_C.dense_decode_fwd
-        _, _, schedule, splits = operator(q, cache, VALUE, lengths, table, scale, causal, None, None)[:4]
-        return lambda: operator(q, cache, VALUE, lengths, table, scale, causal, schedule, splits)[0]
+        _, _, schedule, splits = operator(q, cache, VALUE, lengths, table, scale, causal, None, None, None)[:4]
+        return lambda: operator(q, cache, VALUE, lengths, table, scale, causal, schedule, splits, None)[0]
 
 
 def paged_cache(lengths: tuple[int, ...], page_tokens: int, row: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
