@@ -17,6 +17,7 @@ JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prom
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -117,6 +118,14 @@ LAYOUTS: dict[TraceFormat, Layout] = {
 assert set(LAYOUTS) == set(get_args(TraceFormat))
 
 
+def csv_columns(header: str) -> list[str]:
+    """Names of the columns, plain or quoted; none where the line is not CSV."""
+    try:
+        return [column.strip() for column in next(csv.reader([header], strict=True), [])]
+    except csv.Error:
+        return []
+
+
 def detect_format(path: object, first_line: str) -> TraceFormat:
     """The format of a file whose first line this is.
 
@@ -131,7 +140,7 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
             raise InputError(f"{path}: line 1: found malformed JSON, expected one JSON object per line") from None
         candidates: Iterable[TraceFormat] = ("qwen_bailian",) if "chat_id" in found else ("mooncake",)
     else:
-        found = {column.strip() for column in line.split(",")}
+        found = set(csv_columns(line))
         candidates = [name for name, layout in LAYOUTS.items() if not layout.is_json]
     for name in candidates:
         layout = LAYOUTS[name]

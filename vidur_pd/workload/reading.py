@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -109,6 +110,9 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
         for column in named:
             if column is not None and column not in header:
                 raise InputError(f"{path}: line 1: found columns {', '.join(header)}, expected {column} among them")
+        for column, number in Counter(filter(None, header)).items():
+            if number > 1:
+                raise InputError(f"{path}: line 1: {column}: found {number} columns of this name, expected one")
         optional = ("request_id", "hash_ids", "hash_block_tokens") if layout.hash_block_tokens else (None,) * 3
         # One more, empty, column stands for those that the file does not have.
         places = [header.index(name) if name in header else len(header) for name in (*named, *optional)]

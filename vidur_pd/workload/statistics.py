@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.workload.arrivals import PS_PER_S
-from vidur_pd.workload.workload import BlockHashes, Workload
+from vidur_pd.workload.workload import PS_PER_S, BlockHashes, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class Workload:
     """Requests in order of arrival. Arrays are read-only, one entry per request.
 
     Raises ``InputError`` when lengths disagree, a token count is below 1, an arrival is negative, later than
-    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice, or the block hashes do not cover the prompts exactly.
+    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice, or the block hashes do not
+    cover the prompts exactly.
     """
 
     request_ids: tuple[str, ...]
