@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vidur_pd.errors import InputError
+from vidur_pd.files import check_target
 
 if TYPE_CHECKING:
     from vidur_pd.workload import Workload
@@ -46,11 +46,10 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Rate, burstiness, lengths and prefix reuse of a trace."""
-    with _one_line_errors():
-        from vidur_pd.workload import read_trace
+    from vidur_pd.workload import read_trace
 
-        trace = read_trace(path, trace_format)
-        _show(trace.workload, as_json, {"format": trace.format})
+    trace = read_trace(path, trace_format)
+    _show(trace.workload, as_json, {"format": trace.format})
 
 
 @app.command()
@@ -65,15 +64,15 @@ def convert(
 
     To change it as well (window, load, lengths), describe it in a file and use generate.
     """
-    with _one_line_errors():
-        from vidur_pd.workload import read_trace
-        from vidur_pd.workload.writing import write_trace
+    from vidur_pd.workload import read_trace
+    from vidur_pd.workload.writing import write_trace
 
-        trace = read_trace(path, trace_format)
-        if not trace.has_arrivals:
-            raise InputError(f"{path}: found no arrival times, expected a trace with them (generate can draw some)")
-        write_trace(trace.workload, output, to)
-        _show(trace.workload, as_json, {"written": str(output)})
+    check_target(output, [path])
+    trace = read_trace(path, trace_format)
+    if not trace.has_arrivals:
+        raise InputError(f"{path}: found no arrival times, expected a trace with them (generate can draw some)")
+    write_trace(trace.workload, output, to)
+    _show(trace.workload, as_json, {"written": str(output)})
 
 
 @app.command()
@@ -94,40 +93,44 @@ def generate(
 
     Without a configuration: 1000 requests of 2048 + 512 tokens, one per second (Poisson), to be changed with --set.
     """
-    with _one_line_errors():
-        from vidur_pd.workload import generator, load_workload
-        from vidur_pd.workload.writing import write_trace
+    from vidur_pd.workload import generator, load_workload
+    from vidur_pd.workload.loading import trace_paths
+    from vidur_pd.workload.writing import write_trace
 
-        section = _configured(config, overrides or [])
-        base_dir = Path() if config is None else config.parent
-        workload = load_workload(section.workload, base_dir=base_dir, rng=lambda name: generator(section.seed, name))
-        write_trace(workload, output, to)
-        _show(workload, as_json, {"written": str(output)})
+    section = _configured(config, overrides or [])
+    base_dir = Path() if config is None else config.parent
+    check_target(output, [*([] if config is None else [config]), *trace_paths(section.workload, base_dir)])
+    workload = load_workload(section.workload, base_dir=base_dir, rng=lambda name: generator(section.seed, name))
+    write_trace(workload, output, to)
+    _show(workload, as_json, {"written": str(output)})
 
 
 def _configured(config: Path | None, overrides: list[str]) -> WorkloadFile:
+    """The workload section of a file, or the default one, with the overrides applied.
+
+    The other sections of a simulation's file are left out; whatever else is unknown is refused, in the file or in an
+    override.
+    """
     from pydantic import ValidationError
 
     from vidur_pd.config_file import apply_override, describe, read_yaml
     from vidur_pd.workload.config import WorkloadFile
 
-    tree = {"workload": deepcopy(DEFAULT_WORKLOAD)} if config is None else read_yaml(config)
+    tree = {"workload": deepcopy(DEFAULT_WORKLOAD)} if config is None else _without_other_sections(read_yaml(config))
     for override in overrides:
         apply_override(tree, override)
     try:
-        return WorkloadFile.model_validate({key: tree[key] for key in ("seed", "workload") if key in tree})
+        return WorkloadFile.model_validate(tree)
     except ValidationError as error:
         raise InputError(f"{config or 'options'}: {describe(error, WorkloadFile)}") from None
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Bad input ends the command with one line and exit code 2."""
-    try:
-        yield
-    except InputError as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(2) from None
+def _without_other_sections(tree: dict[str, Any]) -> dict[str, Any]:
+    from vidur_pd.config import SimulationConfig
+    from vidur_pd.workload.config import WorkloadFile
+
+    others = SimulationConfig.model_fields.keys() - WorkloadFile.model_fields.keys()
+    return {key: value for key, value in tree.items() if key not in others}
 
 
 def _show(workload: Workload, as_json: bool, extra: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.vidur_pd.workload_cases import contents, load, synthetic
+from vidur_pd.__main__ import main
 from vidur_pd.cli_workload import app
 from vidur_pd.workload import read_trace
 
@@ -29,6 +30,15 @@ def invoke(*arguments: object) -> tuple[int, str, str]:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit code of the program as it is installed."""
+    monkeypatch.setattr("sys.argv", ["vidur-pd", "workload", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
 
 
 @pytest.fixture
@@ -94,23 +104,48 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
         (["inspect", "bad.csv"], "bad.csv: line 2: num_decode_tokens: found 'x', expected a whole number"),
         (["convert", "lengths.csv", "-o", "o.csv"], "lengths.csv: found no arrival times, expected a trace with them"),
         (["convert", "fine.csv", "-o", "o.txt"], "o.txt: found suffix '.txt', expected .csv or .jsonl"),
-        (["convert", "fine.csv", "-o", "absent/o.csv"], "absent/o.csv: cannot be written"),
+        (["convert", "fine.csv", "-o", "absent/o.csv"], "absent/o.csv: found no folder absent, expected an existing"),
+        (["convert", "fine.csv", "-o", "folder"], "folder: found a folder, expected the name of a file"),
+        (["convert", "fine.csv", "-o", ".", "--to", "csv"], ".: found a folder, expected the name of a file"),
+        (["convert", "fine.csv", "-o", "fine.csv"], "fine.csv: found the file that is read, expected another one"),
+        (["convert", "fine.csv", "-o", "folder/../fine.csv"], "fine.csv: found the file that is read, expected"),
+        (["convert", "fine.csv", "-o", "link.csv"], "link.csv: found the file that is read, expected another one"),
+        (["generate", "replay.yaml", "-o", "fine.csv"], "fine.csv: found the file that is read, expected another one"),
+        (["generate", "mix.yaml", "-o", "fine.csv"], "fine.csv: found the file that is read, expected another one"),
+        (["generate", "replay.yaml", "-o", "replay.yaml", "--to", "csv"], "replay.yaml: found the file that is read"),
         (["generate", "absent.yaml", "-o", "o.csv"], "absent.yaml: no such file"),
         (["generate", "-o", "o.csv", "--set", "workload.request=3"], "workload.request: unknown field"),
+        (["generate", "-o", "o.csv", "--set", "foo=1"], "foo: unknown field; expected one of seed, workload"),
+        (["generate", "-o", "o.csv", "--set", "engine.max_seqs=8"], "engine: unknown field; expected one of seed"),
+        (["generate", "replay.yaml", "-o", "o.csv", "--set", "sead=1"], "sead: unknown field; did you mean 'seed'?"),
+        (["generate", "typo.yaml", "-o", "o.csv"], "typo.yaml: sede: unknown field; did you mean 'seed'?"),
         (["generate", "-o", "o.csv", "--set", "workload.requests=0"], "workload.requests: found 0, expected"),
         (["generate", "-o", "o.csv", "--set", "workload"], "--set workload: expected path=value"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("num_prefill_tokens,num_decode_tokens\n5,x\n")
     (tmp_path / "lengths.csv").write_text("num_prefill_tokens,num_decode_tokens\n5,6\n")
-    (tmp_path / "fine.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,6\n")
-    code, out, err = invoke(*arguments)
-    assert code == 2
+    fine = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,6\n"
+    replay = "{kind: trace, path: fine.csv}"
+    (tmp_path / "fine.csv").write_text(fine)
+    (tmp_path / "link.csv").symlink_to("fine.csv")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "replay.yaml").write_text(f"workload: {replay}\n")
+    (tmp_path / "mix.yaml").write_text(f"workload: {{kind: mix, parts: {{a: {replay}}}}}\n")
+    (tmp_path / "typo.yaml").write_text(f"sede: 3\nworkload: {replay}\n")
+    assert run_main(monkeypatch, *arguments) == 2
+    out, err = capfd.readouterr()
     assert out == ""
+    assert err.startswith("vidur-pd: ")
     assert said in err
     assert err.count("\n") == 1
+    assert (tmp_path / "fine.csv").read_text() == fine
     assert not list(tmp_path.glob("o.*"))

@@ -106,6 +106,30 @@ def test_columns_may_come_in_any_order_with_others_between_and_blank_lines_and_a
     assert contents(made) == (("0", "1"), [10**12, 2 * 10**12], [2, 5], [3, 4], None)
 
 
+@pytest.mark.parametrize("text", [OWN, VIDUR, LENGTHS, AZURE, BURSTGPT])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_quoted_cells_and_headers_read_as_plain_ones(tmp_path: Path, text: str, mark: str) -> None:
+    """As spreadsheets and R write them: every cell in quotes, with or without a byte order mark."""
+    rows = [",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()]
+    quoted = read_trace(write(tmp_path, mark + "\r\n".join(rows), "quoted"))
+    plain = read_trace(write(tmp_path, text, "plain"))
+    assert quoted.format == plain.format
+    assert contents(quoted.workload) == contents(plain.workload)
+
+
+def test_a_quoted_cell_may_hold_commas_and_line_breaks(tmp_path: Path) -> None:
+    """The refusal still names the line of the file: the broken cell takes lines 2 and 3."""
+    text = '"prompt, cut",arrived_at_s,prefill_tokens,decode_tokens\n"a, ""b""\nc",1,10,2\n'
+    assert read_trace(write(tmp_path, text)).workload.prefill_tokens.tolist() == [10]
+    with pytest.raises(InputError, match="line 4: prefill_tokens: found 'x'"):
+        read_trace(write(tmp_path, text + ",2,x,2\n"))
+
+
+def test_columns_without_a_name_may_be_several(tmp_path: Path) -> None:
+    text = "arrived_at_s,prefill_tokens,decode_tokens,,\n1,10,2,,\n"
+    assert len(read_trace(write(tmp_path, text)).workload) == 1
+
+
 HEAD = "arrived_at_s,prefill_tokens,decode_tokens\n1,10,2\n"
 HASHED = "arrived_at_s,prefill_tokens,decode_tokens,hash_ids,hash_block_tokens\n1,10,2,5,16\n"
 LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]}\n'
@@ -171,6 +195,18 @@ LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]
         (LINE + LINE.replace("output_length", "outputs"), "line 2: output_length: found no such key, expected a value"),
         (LINE + "[1, 2]\n", "line 2: row: found list, expected one JSON object"),
         (LINE + '{"timestamp": 1,\n', "line 2: row: found"),
+        (
+            "arrived_at_s,prefill_tokens,decode_tokens, prefill_tokens\n1,10,2,99\n",
+            "line 1: prefill_tokens: found 2 columns of this name, expected one",
+        ),
+        (
+            '"arrived_at_s","prefill_tokens","decode_tokens","note","note"\n1,10,2,a,b\n',
+            "line 1: note: found 2 columns of this name, expected one",
+        ),
+        (
+            '"arrived_at_s,prefill_tokens\n',
+            "line 1: found '\"arrived_at_s,prefill_tokens', expected the columns or keys",
+        ),
         ("{oops\n", "line 1: found malformed JSON"),
         ("{}\n", "line 1: found '{}', expected the columns or keys of a known format"),
         ("a,b,c\n1,2,3\n", "line 1: found 'a,b,c', expected the columns or keys of a known format (csv: arrived_at_s"),
@@ -207,6 +243,18 @@ def test_what_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(HEAD.encode() + b"\xff\xfe,1,1\n")
     with pytest.raises(InputError, match="cannot be read as text or gzip"):
         read_trace(tmp_path / "latin")
+
+
+def test_a_full_disk_is_said_and_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, data: bytes) -> int:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    path = write(tmp_path, VIDUR, "out.csv")
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(InputError, match=r"out\.csv: cannot be written \(No space left on device\)"):
+        write_trace(workload([1]), path)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out.csv", VIDUR)]
 
 
 def test_a_stated_format_must_have_its_columns(tmp_path: Path) -> None:
@@ -265,8 +313,11 @@ def test_mooncake_lines_are_written_as_mooncake_writes_them(tmp_path: Path) -> N
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "out.csv").mkdir()
-    with pytest.raises(InputError, match=r"out\.csv: cannot be written"):
+    with pytest.raises(InputError, match=r"out\.csv: found a folder"):
         write_trace(workload([1]), tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+    with pytest.raises(InputError, match=r"\.csv: cannot be written \(File name too long\)"):
+        write_trace(workload([1]), tmp_path / ("a" * 300 + ".csv"))
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
     with pytest.raises(InputError, match=r"found suffix '\.txt', expected \.csv or \.jsonl"):
         write_trace(workload([1]), tmp_path / "out.txt")

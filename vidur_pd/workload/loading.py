@@ -45,6 +45,12 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
             )
 
 
+def trace_paths(config: WorkloadConfig, base_dir: Path) -> list[Path]:
+    """The files that `load_workload` reads."""
+    parts = config.parts.values() if isinstance(config, MixWorkload) else (config,)
+    return [base_dir / part.path for part in parts if isinstance(part, TraceWorkload)]
+
+
 def _streams_of(part: str, rng: Streams) -> Streams:
     return lambda consumer: rng(f"{part}.{consumer}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from vidur_pd.errors import InputError
+from vidur_pd.files import check_target
 from vidur_pd.workload.formats import MOONCAKE_BLOCK_TOKENS
 from vidur_pd.workload.workload import Workload
 
@@ -27,6 +28,7 @@ def write_trace(workload: Workload, path: Path, trace_format: WritableFormat | N
     Raises:
         InputError: no format has this suffix, or the directory cannot be written to.
     """
+    check_target(path)
     match trace_format or _format_of(path):
         case "csv":
             text = _table(_csv_rows(workload))
@@ -50,7 +52,7 @@ def _format_of(path: Path) -> WritableFormat:
 
 def _replace(path: Path, data: bytes) -> None:
     """Writes beside ``path`` first, so that readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".vidur-pd.{os.getpid()}")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
