@@ -25,12 +25,12 @@ from netsim.topologies.rail_optimized import rail_optimized
 from netsim.topologies.single_switch import single_switch
 from netsim.topology import Topology
 from netsim.topology_file import read_topology
-from netsim.units import format_rate_bps, format_time_ps, parse_rate_bps, parse_time_ps
+from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
-Rate = Annotated[int, BeforeValidator(parse_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
-"""Bit/s, given as text or as an integer."""
-Time = Annotated[int, BeforeValidator(parse_time_ps), PlainSerializer(format_time_ps, when_used="json")]
-"""Picoseconds, given as text or as an integer."""
+Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
+"""Bit/s, given as text with a unit."""
+Time = Annotated[int, BeforeValidator(read_time_ps), PlainSerializer(format_time_ps, when_used="json")]
+"""Picoseconds, given as text with a unit."""
 
 
 class _Spec(BaseModel):

@@ -43,6 +43,7 @@ _TIME_UNITS: Final = {
 }
 
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,2})?|\.\d+)\s*([A-Za-zµμ/]+)\s*")
+_BARE_NUMBER: Final = re.compile(r"\s*[\d.]+\s*")
 
 
 def parse_rate_bps(value: str | int, where: str = "rate") -> int:
@@ -72,6 +73,24 @@ def parse_time_ps(value: str | int, where: str = "time") -> int:
     return _parse(value, _TIME_UNITS, where, "a time such as 500ns or 0.5us, whole in ps", least=0)
 
 
+def read_rate_bps(value: object, where: str = "rate") -> int:
+    """`parse_rate_bps` of a document, where a number without a unit would leave open what it means.
+
+    Raises:
+        InputError: also for a bare number.
+    """
+    return parse_rate_bps(_with_unit(value, where, "a rate with a unit such as 400Gbps"), where)
+
+
+def read_time_ps(value: object, where: str = "time") -> int:
+    """`parse_time_ps` of a document, where a number without a unit would leave open what it means.
+
+    Raises:
+        InputError: also for a bare number.
+    """
+    return parse_time_ps(_with_unit(value, where, "a time with a unit such as 500ns"), where)
+
+
 def format_rate_bps(rate_bps: int) -> str:
     """``400Gbps`` for 400·10⁹; `parse_rate_bps` gives the integer back."""
     return _format(rate_bps, {prefix + "bps": factor for prefix, factor in _DECIMAL.items() if prefix != "K"})
@@ -80,6 +99,12 @@ def format_rate_bps(rate_bps: int) -> str:
 def format_time_ps(time_ps: int) -> str:
     """``500ns`` for 500,000; `parse_time_ps` gives the integer back."""
     return _format(time_ps, {unit: factor for unit, factor in _TIME_UNITS.items() if unit.isascii()})
+
+
+def _with_unit(value: object, where: str, expected: str) -> str:
+    if not isinstance(value, str) or _BARE_NUMBER.fullmatch(value):
+        raise InputError(f"{where}: found {value!r}, expected {expected}")
+    return value
 
 
 def _parse(value: str | int, units: Mapping[str, int], where: str, expected: str, least: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from netsim.errors import InputError
 from netsim.topology import DuplexLink, LinkKind, NodeKind, Topology
-from netsim.units import format_rate_bps, format_time_ps, parse_rate_bps, parse_time_ps
+from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 _FIELDS: Final = ("gpus_per_node", "nodes", "links", "directed_links")
 _LINK: Final = "[src, dst, rate, latency, nvlink|nic|fabric]"
@@ -131,7 +131,7 @@ def _link(row: object, ids: Mapping[str, int], where: str) -> DuplexLink:
     return DuplexLink(
         ids[str(src)],
         ids[str(dst)],
-        parse_rate_bps(rate, f"{where} rate"),
-        parse_time_ps(latency, f"{where} latency"),
+        read_rate_bps(rate, f"{where} rate"),
+        read_time_ps(latency, f"{where} latency"),
         kinds[str(kind)],
     )

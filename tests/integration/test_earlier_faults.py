@@ -147,7 +147,8 @@ def test_changing_the_partition_changes_the_time(field: str) -> None:
 
 def test_an_infinitely_fast_network_leaves_the_compute_timeline() -> None:
     """With NVLink and NICs at 10^15 bit/s and no set-up, the decode steps of PD equal those of a co-located run."""
-    fast = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": 10**15, "nvlink": 10**15, "link_latency": "0ns"}
+    fast = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "1000000Gbps", "nvlink": "1000000Gbps"}
+    fast["link_latency"] = "0ns"
     pd = (
         simulate(
             config([pool("p", "prefill"), pool("d", "decode")], topology=fast, kv_transfer={"setup_ms": 0.0}),
