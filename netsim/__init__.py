@@ -1,5 +1,7 @@
 """Network simulation: topology + flow graph -> completion times."""
 
+__version__ = "0.1.0"
+
 from netsim.backend import (
     BACKENDS,
     Completion,

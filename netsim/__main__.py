@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netsim import __version__
+from netsim.command_line import run_command_line
 from netsim.errors import BackendError, BackendUnavailable, InputError
 
 if TYPE_CHECKING:
+    from netsim.backend import FlowTimes, NetworkBackend
+    from netsim.flow import FlowGraph
     from netsim.topology import Topology
 
 app = typer.Typer(
     name="netsim",
-    help="Network simulation: a topology and a flow graph give completion times.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
+
+class UnfinishedFlows(RuntimeError):
+    """The clock ended before the last flow."""
 
 
 class TopologyFormat(StrEnum):
@@ -34,37 +40,52 @@ class TopologyFormat(StrEnum):
     SIMAI = "simai"
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"netsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Network simulation: a topology and a flow graph give completion times."""
+
+
 @app.command()
 def run(
     *,
     topology: Annotated[Path, typer.Option(help="Topology: YAML, or SimAI's text.")],
-    flows: Annotated[Path, typer.Option(help="CSV: flow_id,src,dst,bytes,start_ns,deps (deps joined by ;).")],
+    flows: Annotated[
+        Path, typer.Option(help="CSV: flow_id,src,dst,bytes,deps (joined by ;) [,start_ns,delay_ns,flow_label].")
+    ],
     backend: Annotated[str, typer.Option(help="analytical, fluid, packet, ns3 or rdma.")] = "fluid",
     output: Annotated[Path, typer.Option("-o", "--output", help="CSV: start_ps, end_ps, fct_ps and status per flow.")],
     as_json: Json = False,
 ) -> None:
     """Run flows over a topology and write their completion times.
 
-    src and dst are node numbers of the topology (GPUs come first). Several flows of one pair have flow labels 0, 1, …,
-    so ECMP may put them on different paths.
+    src and dst are node numbers of the topology (GPUs come first). Without a column flow_label, several flows of one
+    pair have labels 0, 1, …, so ECMP may put them on different paths. Further columns are ignored.
     """
-    from netsim.atomic_file import write_text_atomically
+    from netsim.atomic_file import check_output, write_atomically
     from netsim.backend import create_backend
-    from netsim.flow_file import format_results, read_flows
+    from netsim.flow_file import format_results, read_flows, unfinished
     from netsim.topology_file import read_topology
-    from netsim.units import LAST_INSTANT_PS
 
+    check_output(output)
     network = read_topology(topology)
     named = read_flows(flows, network.nodes)
     simulation = create_backend(backend, network)
     try:
-        handle = simulation.submit(named.graph, 0)
+        times = _carried(simulation, named.graph)
     except BackendError as error:
         raise InputError(f"{flows}: {error}") from error
-    while simulation.next_event_ps() is not None:
-        simulation.advance(LAST_INSTANT_PS)
-    times = simulation.flow_times(handle)
-    write_text_atomically(output, format_results(named, times))
+    write_atomically(output, format_results(named, times))
     summary = {
         "backend": backend,
         "flows": len(named.flow_ids),
@@ -74,12 +95,29 @@ def run(
         "output": str(output),
     }
     _print_summary(summary, as_json)
+    if late := unfinished(named, times):
+        raise UnfinishedFlows(
+            f"{flows} flow {late[0]}: found no end before 2^63 ps (106 days), the end of the clock; expected less to "
+            f"carry ({len(late)} of {len(times.end_ps)} flows are marked unfinished in {output})"
+        )
+
+
+def _carried(simulation: NetworkBackend, graph: FlowGraph) -> FlowTimes:
+    """Runs the graph alone, until nothing happens any more."""
+    from netsim.units import LAST_INSTANT_PS
+
+    handle = simulation.submit(graph, 0)
+    while simulation.next_event_ps() is not None:
+        simulation.advance(LAST_INSTANT_PS)
+    return simulation.flow_times(handle)
 
 
 @app.command("topology", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def write_topology(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(help="rail_optimized, single_switch, or a topology file to convert.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="rail_optimized, single_switch, or a topology file to convert.")
+    ],
     *,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write; standard output if not given.")
@@ -96,7 +134,7 @@ def write_topology(
     --link-latency 500ns, --nvlink-latency 25ns; for rail_optimized also --nodes-per-segment 64, --spines 64,
     --oversubscription 1.
     """
-    from netsim.atomic_file import write_text_atomically
+    from netsim.atomic_file import write_atomically
     from netsim.topologies.simai_text import to_simai
     from netsim.topologies.yaml_text import to_yaml
 
@@ -109,7 +147,7 @@ def write_topology(
             sys.stdout.write(text)
             return
     else:
-        write_text_atomically(output, text)
+        write_atomically(output, text)
     summary = {
         "gpus": topology.gpus,
         "gpus_per_node": topology.gpus_per_node,
@@ -159,14 +197,7 @@ def _print_summary(summary: Mapping[str, object], as_json: bool) -> None:
 
 def main() -> None:
     """Console script: exit code 0, 1 for a failure, 2 for bad input."""
-    try:
-        app()
-    except (InputError, BackendError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    except BackendUnavailable as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    run_command_line(app, "netsim", {InputError: 2, BackendError: 2, BackendUnavailable: 1, UnfinishedFlows: 1})
 
 
 if __name__ == "__main__":

@@ -18,9 +18,11 @@ from netsim.errors import InputError
 from netsim.flow import FlowGraph
 from netsim.units import PS_PER_NS, parse_time_ps
 
-FIELDS: Final = ("flow_id", "src", "dst", "bytes", "start_ns", "deps")
+REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
+OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label")
 RESULT_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "start_ps", "end_ps", "fct_ps", "status")
 _MAX_INT64: Final = 2**63 - 1
+_MAX_UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +40,19 @@ class _Row:
     dst: int
     size_bytes: int
     start_ps: int
+    delay_ps: int
+    flow_label: int | None
     deps: tuple[str, ...]
     where: str
 
 
 def read_flows(path: Path, nodes: int) -> NamedFlows:
-    """Reads ``flow_id,src,dst,bytes,start_ns,deps`` for a topology of ``nodes`` nodes.
+    """Reads ``flow_id,src,dst,bytes,deps`` and, where given, ``start_ns``, ``delay_ns`` and ``flow_label``.
 
-    ``deps`` are flow ids joined by ``;``; a flow starts at ``start_ns`` or when the last of them has arrived, whichever
-    is later. The k-th flow of a (src, dst) pair gets flow label k, as if each had a queue pair of its own.
+    ``src`` and ``dst`` are below ``nodes``, the nodes of the topology. ``deps`` are flow ids joined by ``;``. A flow
+    starts ``delay_ns`` after ``start_ns`` or the arrival of the last of them, whichever is later; both are 0 where not
+    given, and may have fractions, whole in ps. Without ``flow_label``, the k-th flow of a (src, dst) pair gets label k,
+    as if each had a queue pair of its own. Further columns are ignored.
 
     Raises:
         InputError: naming the file, the line, the field, what was found and what was expected.
@@ -68,6 +74,12 @@ def read_flows(path: Path, nodes: int) -> NamedFlows:
     return NamedFlows(tuple(index), _graph(rows, index))
 
 
+def unfinished(flows: NamedFlows, times: FlowTimes) -> list[str]:
+    """Ids of flows without an end; those that started come first, as the others only wait for them."""
+    late = [i for i, end in enumerate(times.end_ps.tolist()) if end < 0]
+    return [flows.flow_ids[i] for i in sorted(late, key=lambda i: int(times.start_ps[i]) < 0)]
+
+
 def format_results(flows: NamedFlows, times: FlowTimes) -> str:
     """``flow_id,src,dst,bytes,start_ps,end_ps,fct_ps,status`` in the order of the flows; empty where not applicable."""
     text = io.StringIO()
@@ -87,7 +99,7 @@ def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
     seen: Counter[tuple[int, int]] = Counter()
     labels = []
     for row in rows:
-        labels.append(seen[row.src, row.dst])
+        labels.append(seen[row.src, row.dst] if row.flow_label is None else row.flow_label)
         seen[row.src, row.dst] += 1
     return FlowGraph.from_lists(
         [row.src for row in rows],
@@ -95,6 +107,7 @@ def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
         [row.size_bytes for row in rows],
         deps=[[index[dep] for dep in row.deps] for row in rows],
         ready_ps=[row.start_ps for row in rows],
+        delay_ps=[row.delay_ps for row in rows],
         flow_label=np.array(labels, dtype=np.uint32),
     )
 
@@ -117,8 +130,11 @@ def _read_rows(path: Path, nodes: int) -> list[_Row]:
 
 def _columns(header: Sequence[str], where: str) -> dict[str, int]:
     columns = {name.strip(): column for column, name in enumerate(header)}
-    if len(columns) != len(header) or set(columns) != set(FIELDS):
-        raise InputError(f"{where} header: found {','.join(header)!r}, expected {','.join(FIELDS)}")
+    if len(columns) != len(header) or not columns.keys() >= set(REQUIRED_FIELDS):
+        raise InputError(
+            f"{where} header: found {','.join(header)!r}, expected {','.join(REQUIRED_FIELDS)}, each once, and perhaps "
+            f"{', '.join(OPTIONAL_FIELDS)}"
+        )
     return columns
 
 
@@ -133,7 +149,13 @@ def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: i
         src=_integer(text["src"], f"{where} src", "a node", nodes - 1),
         dst=_integer(text["dst"], f"{where} dst", "a node", nodes - 1),
         size_bytes=_integer(text["bytes"], f"{where} bytes", "whole bytes", _MAX_INT64),
-        start_ps=_start_ps(text["start_ns"], f"{where} start_ns"),
+        start_ps=_time_ps(text.get("start_ns", "0"), f"{where} start_ns"),
+        delay_ps=_time_ps(text.get("delay_ns", "0"), f"{where} delay_ns"),
+        flow_label=(
+            _integer(text["flow_label"], f"{where} flow_label", "a label", _MAX_UINT32)
+            if "flow_label" in text
+            else None
+        ),
         deps=tuple(dict.fromkeys(dep.strip() for dep in text["deps"].split(";") if dep.strip())),
         where=where,
     )
@@ -145,11 +167,11 @@ def _integer(text: str, where: str, what: str, most: int) -> int:
     return int(text)
 
 
-def _start_ps(text: str, where: str) -> int:
+def _time_ps(text: str, where: str) -> int:
     try:
-        start_ps = parse_time_ps(f"{text}ns")
+        time_ps = parse_time_ps(f"{text}ns")
     except InputError:
-        start_ps = _MAX_INT64 + 1
-    if start_ps > _MAX_INT64:
+        time_ps = _MAX_INT64 + 1
+    if time_ps > _MAX_INT64:
         raise InputError(f"{where}: found {text!r}, expected nanoseconds, whole in ps, 0 to {_MAX_INT64 // PS_PER_NS}")
-    return start_ps
+    return time_ps

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def test_columns_may_come_in_any_order_and_starts_in_fractions_of_a_nanosecond(i
     ("row", "message"),
     [
         ("a,0,2", "line 3: found 3 fields, expected 6"),
+        ("c,0,2,1,0.0001,", "line 3 start_ns: found '0.0001', expected nanoseconds, whole in ps"),
         ("a,0,2,1,0,", "line 3 flow_id: found 'a' again, expected a unique one"),
         (",0,2,1,0,", "line 3 flow_id: found '', expected a text without ;"),
         ("c,9,2,1,0,", "line 3 src: found '9', expected a node, 0 to 3"),
@@ -108,12 +110,50 @@ def test_a_malformed_row_is_named_by_line_and_field_and_nothing_is_written(
     assert sorted(path.name for path in inputs.iterdir()) == ["F.csv", "T.txt", "T.yaml"]
 
 
-@pytest.mark.parametrize("header", ["", "flow_id,src,dst,bytes,start_ns", f"{HEADER},weight", f"{HEADER},deps"])
+@pytest.mark.parametrize("header", ["", "flow_id,src,dst,bytes,start_ns", f"{HEADER},deps"])
 def test_a_wrong_header_is_refused(inputs: Path, header: str) -> None:
     (inputs / "F.csv").write_text(f"{header}\n")
     result = run(inputs)
     assert result.returncode == 2
-    assert f"line 1 header: found {header!r}, expected {HEADER}" in result.stderr
+    assert f"line 1 header: found {header!r}, expected flow_id,src,dst,bytes,deps, each once" in result.stderr
+
+
+def test_starts_may_be_missing_delays_given_and_further_columns_are_ignored(inputs: Path) -> None:
+    """A flow of no bytes starts 1.5 ns after what it waits for, and ends 1 us, the latency of its path, later."""
+    (inputs / "F.csv").write_text("flow_id,note,src,dst,bytes,deps,delay_ns\na,x,0,1,0,,0\nb,y,1,2,50000,a,1.5\n")
+    assert run(inputs).returncode == 0
+    with (inputs / "fct.csv").open() as file:
+        a, b = csv.DictReader(file)
+    assert int(b["start_ps"]) == int(a["end_ps"]) + 1_500
+    assert b["fct_ps"] == "2000000"
+
+
+def test_equal_flow_labels_share_a_path_and_others_may_not(tmp_path: Path) -> None:
+    """Two 50 MB flows of one pair over two spines with links of 200 Gbit/s: 4 ms on one path, 2 ms on one each.
+
+    Every path has 2 µs of latency.
+    """
+    topology = ("--nodes=2", "--gpus-per-node=1", "--nodes-per-segment=1", "--spines=2")
+    assert netsim("topology", "rail_optimized", *topology, "-o", tmp_path / "T.yaml").returncode == 0
+    ends = []
+    for label in range(4):
+        rows = f"a,0,1,50000000,,0\nb,0,1,50000000,,{label}\n"
+        (tmp_path / "F.csv").write_text(f"flow_id,src,dst,bytes,deps,flow_label\n{rows}")
+        ends.append(json.loads(run(tmp_path, "--json").stdout)["makespan_ps"])
+    assert ends[0] == 4_002_000_000
+    assert set(ends) == {4_002_000_000, 2_002_000_000}
+
+
+def test_flows_beyond_the_end_of_the_clock_are_a_failure_that_keeps_the_other_results(inputs: Path) -> None:
+    """9·10¹⁸ bytes at 400 Gbit/s take 5.7 years; the clock ends after 106 days."""
+    (inputs / "F.csv").write_text(f"{HEADER}\nafter,1,0,1,0,long\nlong,0,2,9000000000000000000,0,\nshort,1,0,5,0,\n")
+    result = run(inputs, "--json")
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"netsim: {inputs / 'F.csv'} flow long: found no end before 2^63 ps")
+    assert "2 of 3 flows" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    with (inputs / "fct.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["unfinished", "unfinished", "completed"]
 
 
 def test_missing_files_and_unwritable_places_are_bad_input(inputs: Path) -> None:
@@ -173,6 +213,58 @@ def test_wrong_topology_arguments_are_named(arguments: tuple[str, ...], message:
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run",), "Missing option '--topology'"),
+        (("runn",), "No such command 'runn'"),
+        (("run", "--fast"), "No such option: --fast"),
+        (("topology",), "Missing argument 'KIND'"),
+        (("topology", "single_switch", "--nodes", "2", "--format", "xml"), "Invalid value for '--format'"),
+        (
+            ("topology", "single_switch", "--nodes", "2", "--nic", "400"),
+            "topology nic: found '400', expected a rate with",
+        ),
+        (("topology", "single_switch", "--nodes", "2", "-o", "."), ".: found a folder, expected the name of a file"),
+    ],
+)
+def test_wrong_use_is_one_line_with_the_name_of_the_program(arguments: tuple[str, ...], message: str) -> None:
+    result = netsim(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"netsim: {message}")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_as_output_of_a_run_is_refused_and_kept(inputs: Path) -> None:
+    (inputs / "folder").mkdir()
+    (inputs / "folder" / "kept").write_text("kept")
+    result = run(inputs, "-o", str(inputs / "folder"))
+    assert result.returncode == 2
+    assert result.stderr == f"netsim: {inputs / 'folder'}: found a folder, expected the name of a file to write\n"
+    assert (inputs / "folder" / "kept").read_text() == "kept"
+
+
+def test_an_output_that_is_a_link_or_a_device_stays_one(inputs: Path) -> None:
+    (inputs / "link.csv").symlink_to(inputs / "target.csv")
+    assert run(inputs, "-o", str(inputs / "link.csv")).returncode == 0
+    assert (inputs / "link.csv").is_symlink()
+    assert (inputs / "target.csv").read_text().startswith("flow_id,")
+    made = netsim("topology", "single_switch", "--nodes", "2", "-o", "/dev/stdout")
+    assert "3 1 0 1 2 H100\n" in made.stdout
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert netsim("--version").stdout == f"netsim {project['version']}\n"
+
+
+def test_without_arguments_the_help_is_printed() -> None:
+    result = netsim()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Usage" in result.stdout
 
 
 def test_help_is_available_everywhere() -> None:

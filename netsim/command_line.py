@@ -1,0 +1,40 @@
+"""Runs a command line so that whatever a user gets wrong ends in one line on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+import typer
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
+
+
+def run_command_line(app: typer.Typer, program: str, exit_codes: Mapping[type[Exception], int]) -> NoReturn:
+    """Runs ``app`` on the arguments of the process and exits; without arguments it prints the help.
+
+    A wrong use (unknown command, missing option, bad value) exits with 2, an exception of ``exit_codes`` with its code,
+    lack of memory with 1; all print ``program: message`` on one line. Other exceptions are faults and pass through.
+    """
+    try:
+        result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
+    except typer.Abort:
+        sys.exit(INTERRUPTED)
+    except tuple(exit_codes) as error:
+        code = next(code for kind, code in exit_codes.items() if isinstance(error, kind))
+        _fail(program, str(error), code)
+    except MemoryError as error:
+        _fail(program, f"memory: {error or 'found too little'}, expected a smaller problem", 1)
+    except Exception as error:
+        # Wrong uses are click's exceptions, which typer may carry a copy of; what they have in common is their form.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(program, error.format_message(), getattr(error, "exit_code", 2))
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail(program: str, message: str, code: int) -> NoReturn:
+    sys.stderr.write(f"{program}: {' '.join(message.split())}\n")
+    sys.exit(code)
