@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from aicb import cli_predict, cli_show
+from aicb import cli_export, cli_predict, cli_profile, cli_show
 from aicb.errors import InputError, UnmeasuredShape
 
 app = typer.Typer(
@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 cli_show.register(app)
 cli_predict.register(app)
+cli_export.register(app)
+cli_profile.register(app)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ from aicb.speculative import Drafting, SpeculativeCost, later
 from aicb.table import measured_gpus
 from aicb.transfer import TransferEstimator
 
-__all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes"]
+__all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class IterationModel:
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         self._sizes = capture_sizes(max_seqs) if cuda_graphs else []
         self._max_seqs = max_seqs
-        self._estimator = _estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
+        self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._elementwise_floor_us = self._estimator.price(Elementwise("add", 1, 1, 0)).time_us
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._tokens: dict[tuple[int, int], Part] = {}
@@ -354,7 +354,12 @@ class _DraftLayer(IterationModel):
         return [*super()._token_operators(tokens, stage), *joined]
 
 
-def _estimator(name: str, gpu: Gpu, precision: Precision) -> Estimator:
+def select_estimator(name: str, gpu: Gpu, precision: Precision) -> Estimator:
+    """The estimator of this name; ``"auto"`` takes the table of this GPU where one is shipped, else transfers.
+
+    Raises:
+        InputError: unknown name, no measurements of this GPU, or no fp8 on it.
+    """
     if name == "auto":
         name = "interpolation" if gpu.name in measured_gpus() else "transfer"
     return TransferEstimator(gpu, precision) if name == "transfer" else make_estimator(name, gpu, precision)

@@ -79,7 +79,7 @@ def price_operators(operators: Sequence[Operator], estimator: Estimator, launch_
         if isinstance(operator.work, Communication):
             communications.append((operator.work, operator.count))
             continue
-        time_us, is_estimate, _ = estimator.price(operator.work)
+        time_us, is_estimate, *_ = estimator.price(operator.work)
         if has_fused_norm and operator.name in FUSED_OPERATORS:
             time_us -= launch_floor_us
         else:

@@ -1,0 +1,108 @@
+"""What importers produce: rows of ``kernels.csv``, and what a user must know about them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aicb.errors import InputError
+from aicb.gpu import MIB, Gpu
+from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable
+
+RUN = "imported"
+LAUNCH_GPU = "h200"
+"""Whose launch constants stand in for those that foreign tables lack."""
+_LAUNCH_OPS = ("null_kernel", "graph_node", "eager_launch_host")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Rows by column name (only those that apply) and cautions in the order they came up."""
+
+    rows: tuple[Mapping[str, str], ...]
+    cautions: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Files the rows come from."""
+
+
+def kernel_row(op: str, kernel: str, dtype: str, time_us: float, shape: Mapping[str, int]) -> dict[str, str]:
+    """One row. Foreign times are those of kernels in graphs or by profiler, without an event floor, so that ``cold_us``
+    and ``graph_us`` are the same."""
+    cells = {column: str(value) for column, value in shape.items()}
+    return {"op": op, "kernel": kernel, "dtype": dtype, **cells, **_times(time_us), "run": RUN}
+
+
+def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
+    """Writes ``kernels.csv`` and ``provenance.json``; launch constants are those of ``LAUNCH_GPU``."""
+    rows = [*_launch_rows(), *imported.rows]
+    with (directory / "kernels.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(COLUMNS), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    launch = f"launch constants (null_kernel, graph_node, eager_launch_host) are those of the {LAUNCH_GPU}"
+    provenance = {
+        "schema_version": SCHEMA_VERSION,
+        "gpu": gpu.name,
+        "rows": len(rows),
+        "environment": {"gpu": gpu.name, "sm_count": gpu.sms, "memory_total_mib": gpu.hbm_bytes // MIB},
+        "timing": {"cold_us, graph_us": "the one time of the source; see its cautions"},
+        "sources": list(imported.sources),
+        "cautions": [*imported.cautions, launch],
+    }
+    text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
+    (directory / "provenance.json").write_text(text, encoding="utf-8")
+
+
+def number(cells: Mapping[str, str], column: str, place: str) -> float:
+    """A number of a row; exponents are fine.
+
+    Raises:
+        InputError: missing, or not a finite number.
+    """
+    try:
+        value = float(cells[column])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{place}: {column}: found {cells.get(column)!r}, expected a number") from None
+    if not -1e300 < value < 1e300:
+        raise InputError(f"{place}: {column}: found {value}, expected a finite number")
+    return value
+
+
+def count(cells: Mapping[str, str], column: str, place: str) -> int:
+    """A whole number ≥ 0 of a row.
+
+    Raises:
+        InputError: missing, negative or fractional.
+    """
+    value = number(cells, column, place)
+    if value < 0 or value != int(value):
+        raise InputError(f"{place}: {column}: found {cells[column]!r}, expected a whole number")
+    return int(value)
+
+
+def positive_us(cells: Mapping[str, str], column: str, place: str, *, us_per_unit: float = 1.0) -> float:
+    """A time in µs; ``us_per_unit`` is 1000 for columns in ms.
+
+    Raises:
+        InputError: not above 0.
+    """
+    value = number(cells, column, place)
+    if value <= 0:
+        raise InputError(f"{place}: {column}: found {value}, expected a positive time")
+    return value * us_per_unit
+
+
+def _times(time_us: float) -> dict[str, str]:
+    text = f"{time_us:.6g}"
+    return {"cold_us": text, "graph_us": text}
+
+
+def _launch_rows() -> list[dict[str, str]]:
+    table = KernelTable.load(LAUNCH_GPU)
+    return [
+        {"op": op, "kernel": f"{LAUNCH_GPU}/{op}", "run": RUN, "cold_us": f"{table.select(op)[0].cold_us:.6g}"}
+        for op in _LAUNCH_OPS
+    ]
