@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,16 @@ from tests.vidur_pd.report_page import unpack
 from tests.vidur_pd.report_run import NIC_BPS, Shape, write_run
 from vidur_pd.report.charts import Chart, compact, label, log_axis
 from vidur_pd.report.figures_instances import measure_activity
-from vidur_pd.report.figures_latency import histogram_curve, slo_shares, ttft_stages
+from vidur_pd.report.figures_latency import (
+    Curve,
+    distribution_chart,
+    histogram_curve,
+    sample_curve,
+    slo_shares,
+    ttft_over_time,
+    ttft_stage_charts,
+    ttft_stages,
+)
 from vidur_pd.report.figures_load import token_rates
 from vidur_pd.report.figures_network import busiest_links, line_rates_bps, mean_use_chart, peak_use_chart
 from vidur_pd.report.figures_phases import phase_charts, phase_seconds
@@ -186,10 +196,87 @@ def test_the_busiest_link_is_the_fullest_one_of_each_window() -> None:
     assert unpack(trace["y"]) == pytest.approx([70.0, 50.0])
 
 
-def test_only_the_twenty_busiest_links_are_listed() -> None:
-    rows = [(f"link{place}", "kv", 0.0, 1.0, 1e6 * (place + 1)) for place in range(30)]
-    listed = busiest_links(links_of(rows), 1.0)
-    assert [round(link.kv_bytes / 1e6) for link in listed] == list(range(30, 10, -1))
+def test_the_eight_busiest_links_of_each_kind_are_listed_nics_first() -> None:
+    """30 links, a third of each kind, the later the busier: NVLink, though fullest of all, hides no NIC."""
+    rows = [(f"link{place:02}", "kv", 0.0, 1.0, 1e6 * (place + 1)) for place in range(30)]
+    links = links_of(rows)
+    kinds = links["link"].astype(str).str[4:].astype(int).map(lambda place: ("nic", "fabric", "nvlink")[place // 10])
+    listed = busiest_links(links.assign(kind=kinds.astype("category")), 1.0)
+    assert [link.kind for link in listed] == ["nic"] * 8 + ["fabric"] * 8 + ["nvlink"] * 8
+    assert [round(link.kv_bytes / 1e6) for link in listed] == [
+        *range(10, 2, -1),
+        *range(20, 12, -1),
+        *range(30, 22, -1),
+    ]
+
+
+def test_a_kind_of_link_that_is_not_known_is_listed_last() -> None:
+    links = links_of([("x", "kv", 0.0, 1.0, 9e6), ("y", "collective", 0.0, 1.0, 1e6)])
+    listed = busiest_links(links.assign(kind=pd.Categorical(["cxl", "nvlink"])), 1.0)
+    assert [(link.kind, link.collective_bytes) for link in listed] == [("nvlink", 1e6), ("cxl", 0.0)]
+
+
+def layout_of(chart: Chart | None) -> Any:
+    assert chart is not None
+    return json.loads(chart.figure_json)["layout"]
+
+
+def ms_curve(*values_ms: float) -> Curve:
+    return sample_curve("run", pd.Series(values_ms) / 1e3)
+
+
+@pytest.mark.parametrize("slowest_ms", [40.0, 400.0])
+def test_an_objective_within_three_times_the_largest_value_is_a_line(slowest_ms: float) -> None:
+    """On a linear axis (20…40 ms) and on a logarithmic one (20…400 ms); 3 · 40 = 120 ms is still drawn."""
+    chart = distribution_chart("tpot", [ms_curve(20, 25, slowest_ms)], 3 * slowest_ms / 1e3)
+    layout = layout_of(chart)
+    assert layout["shapes"][0]["x0"] == pytest.approx(3 * slowest_ms)
+    assert [note["text"] for note in layout["annotations"]] == [f"SLO {3 * slowest_ms:g} ms"]
+    assert (layout["xaxis"].get("type") == "log") == (slowest_ms == 400.0)
+    assert chart is not None
+    assert chart.reading.endswith("Right of the dashed line the SLO is missed.")
+
+
+@pytest.mark.parametrize("slowest_ms", [4.0, 40.0])
+def test_a_farther_objective_is_told_in_words_and_leaves_the_axis_to_the_data(slowest_ms: float) -> None:
+    chart = distribution_chart("tpot", [ms_curve(2, 3, slowest_ms)], 1.0)
+    layout = layout_of(chart)
+    assert "shapes" not in layout
+    assert [note["text"] for note in layout["annotations"]] == ["SLO 1000 ms, beyond the axis"]
+    assert layout["xaxis"].get("range", [0])[-1] < np.log10(slowest_ms) + 0.1
+    assert chart is not None
+    assert "dashed" not in chart.reading
+
+
+def test_a_far_objective_is_not_drawn_over_the_run_either(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", Shape(requests=20, qps=1.0)))
+    assert layout_of(ttft_over_time(run))["annotations"][0]["text"] == "SLO 2 s, beyond the axis"
+    soon = dataclasses.replace(run, summary=dataclasses.replace(run.summary, slo_ttft_s=0.1))
+    assert layout_of(ttft_over_time(soon))["shapes"][0]["y0"] == 0.1
+
+
+@pytest.mark.parametrize(("longest_ms", "is_log"), [(99.0, False), (101.0, True)])
+def test_a_tail_of_five_times_the_median_is_drawn_on_a_logarithmic_axis(longest_ms: float, is_log: bool) -> None:
+    """The median is 20 ms, and the smallest value no eighth of the largest."""
+    chart = distribution_chart("tpot", [ms_curve(19, 20, 20, 20, longest_ms)], None)
+    assert (layout_of(chart)["xaxis"].get("type") == "log") == is_log
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ({}, "(about 3 ms unless configured)."),
+        ({"request_latency_ms": 1.5}, "(1.5 ms)."),
+        ({"request_latency_ms": 0}, None),
+    ],
+)
+def test_the_queue_is_said_to_contain_the_latency_of_the_front_end(
+    tmp_path: Path, engine: dict[str, float], said: str | None
+) -> None:
+    run = dataclasses.replace(read_run(write_run(tmp_path / "run", Shape(requests=5))), config={"engine": engine})
+    reading = ttft_stage_charts(run)[0].reading
+    assert reading.endswith(said or "what makes the tail.")
+    assert ("Queue includes the fixed latency of the front end" in reading) == (said is not None)
 
 
 def test_a_transfer_uses_the_nics_of_the_smaller_side(tmp_path: Path) -> None:

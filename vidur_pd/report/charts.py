@@ -38,6 +38,8 @@ PHASE_COLOURS = {
 }
 LINK_COLOURS = {"nvlink": "#16825d", "nic": "#1f6fb4", "fabric": "#8e4ec6"}
 SLO_COLOUR = "#c4262e"
+FARTHEST_SLO = 3.0
+"""An objective is drawn up to this multiple of the largest value; farther away it would press the data together."""
 INK, GRID, RULE, FAINT = "#1c2330", "#e6e8ec", "#b4bac4", "#6a7280"
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -151,14 +153,24 @@ def finish(figure: go.Figure, frame: Frame, x_title: str, y_title: str) -> Chart
     return Chart(frame.key, frame.title, frame.reading, figure.to_json(), frame.height_px, frame.is_wide)
 
 
-def mark_slo(figure: go.Figure, value: float | None, unit: str, *, vertical: bool = True) -> None:
-    """A dashed line at an objective; nothing where none was set."""
+def near_slo(value: float | None, largest: float) -> float | None:
+    """The objective, if it is to be drawn beside values up to ``largest``."""
+    return value if value is not None and value <= FARTHEST_SLO * largest else None
+
+
+def mark_slo(figure: go.Figure, value: float | None, largest: float, unit: str, *, vertical: bool = True) -> None:
+    """A dashed line at an objective, in words where it lies far beyond the values; nothing where none was set."""
     if value is None:
         return
     line = {"color": SLO_COLOUR, "width": 1.5, "dash": "dash"}
     font = {"color": SLO_COLOUR, "size": 11}
-    note = {"text": f"SLO {value:g} {unit}", "font": font, "bgcolor": "rgba(255,255,255,0.85)", "showarrow": False}
-    if vertical:
+    is_near = near_slo(value, largest) is not None
+    text = f"SLO {value:g} {unit}" + ("" if is_near else ", beyond the axis")
+    note = {"text": text, "font": font, "bgcolor": "rgba(255,255,255,0.85)", "showarrow": False}
+    if not is_near:
+        corner = {"x": 1, "xref": "paper", "xanchor": "right", "yref": "paper"}
+        figure.add_annotation(**corner, **({"y": 0.02, "yanchor": "bottom"} if vertical else {"y": 1}), **note)
+    elif vertical:
         is_log = figure.layout.xaxis.type == "log"
         figure.add_shape(type="line", x0=value, x1=value, y0=0, y1=1, yref="paper", line=line)
         x = float(np.log10(value)) if is_log else value  # annotations on a log axis take exponents, shapes values

@@ -11,6 +11,7 @@ from vidur_pd.report.figures_latency import (
     LATENCIES,
     distribution_chart,
     latency_curves,
+    queue_note,
     stage_bars,
     ttft_stages,
     visible_stages,
@@ -156,6 +157,7 @@ def _stage_chart(runs: Sequence[RunOutput]) -> Chart | None:
         return None
     means = visible_stages(means)
     reading = "Mean time in each stage of TTFT: the piece that grows from one run to the next is what the change cost."
+    reading += queue_note(runs)
     frame = Frame("ttft-stages", "Where TTFT goes", reading, height_px=150 + 46 * len(runs), is_wide=True)
     return stage_bars(means, frame, "Mean time (s)", "s")
 

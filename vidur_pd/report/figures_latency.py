@@ -18,6 +18,7 @@ from vidur_pd.report.charts import (
     label,
     log_axis,
     mark_slo,
+    near_slo,
     series_colour,
 )
 from vidur_pd.report.load import RunOutput
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
 LOG_AXIS_RATIO = 8.0
 """A distribution whose largest value exceeds its first percentile by this factor is drawn on a logarithmic axis."""
+LOG_AXIS_TAIL = 5.0
+"""So is one whose largest value exceeds its median by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ LATENCIES = {
     "e2e": ("End-to-end latency (E2E)", "s", 1.0),
 }
 READINGS = {
-    "ttft": "Share of completed requests whose first token came within x; right of the dashed line the SLO is missed.",
+    "ttft": "Share of completed requests whose first token came within x.",
     "tpot": "Mean gap between tokens of one request; requests with one output token have none.",
     "itl": "All gaps between tokens, pooled over requests: the tail shows stalls that TPOT averages out.",
     "e2e": "Arrival to last token; it grows with the output length, so compare runs rather than requests.",
@@ -106,12 +109,15 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
         if len(drawn) == 1:
             _mark_percentiles(figure, curve, scale, unit)
     slo = None if slo_s is None else slo_s * scale
+    largest = max(float(curve.values_s[-1]) for _, curve in drawn) * scale
+    near = near_slo(slo, largest)
     figure.update_layout(showlegend=len(drawn) > 1)
     figure.update_yaxes(range=[0, 101], ticksuffix=" %")
     if any(_is_wide(curve) for _, curve in drawn):
-        figure.update_xaxes(**log_axis(*(curve.values_s * scale for _, curve in drawn), [slo or 0.0]))
-    mark_slo(figure, slo, unit)
-    return finish(figure, Frame(f"cdf-{metric}", title, READINGS[metric]), f"{metric.upper()} ({unit})", "")
+        figure.update_xaxes(**log_axis(*(curve.values_s * scale for _, curve in drawn), [near or 0.0]))
+    mark_slo(figure, slo, largest, unit)
+    reading = READINGS[metric] + (" Right of the dashed line the SLO is missed." if near is not None else "")
+    return finish(figure, Frame(f"cdf-{metric}", title, reading), f"{metric.upper()} ({unit})", "")
 
 
 def _mark_percentiles(figure: go.Figure, curve: Curve, scale: float, unit: str) -> None:
@@ -130,8 +136,9 @@ def _mark_percentiles(figure: go.Figure, curve: Curve, scale: float, unit: str) 
 
 
 def _is_wide(curve: Curve) -> bool:
-    low, high = np.interp(0.01, curve.shares, curve.values_s), curve.values_s[-1]
-    return bool(low > 0 and high / low > LOG_AXIS_RATIO)
+    low, median = np.interp((0.01, 0.5), curve.shares, curve.values_s)
+    high = curve.values_s[-1]
+    return bool(low > 0 and (high / low > LOG_AXIS_RATIO or high / median > LOG_AXIS_TAIL))
 
 
 def ttft_over_time(run: RunOutput) -> Chart | None:
@@ -156,10 +163,10 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
     low, high = completed["ttft_s"].quantile(0.01), completed["ttft_s"].max()
     slo = run.summary.slo_ttft_s
     if low > 0 and high / low > LOG_AXIS_RATIO:
-        figure.update_yaxes(**log_axis(completed["ttft_s"], [slo or 0.0]))
+        figure.update_yaxes(**log_axis(completed["ttft_s"], [near_slo(slo, high) or 0.0]))
     else:
         figure.update_yaxes(rangemode="tozero")
-    mark_slo(figure, slo, "s", vertical=False)
+    mark_slo(figure, slo, high, "s", vertical=False)
     sampled = "" if len(shown) == len(completed) else f" {len(shown):,} of {len(completed):,} requests shown."
     reading = f"A cloud that rises to the right means that load exceeds capacity and queues grow.{sampled}"
     frame = Frame("ttft-time", "TTFT over the run", reading, is_wide=True)
@@ -198,7 +205,8 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
     absolute = Frame(
         "ttft-stages",
         "Where TTFT goes",
-        "Mean time in each stage, for all requests and for bands of TTFT: the lowest bar shows what makes the tail.",
+        "Mean time in each stage, for all requests and for bands of TTFT: the lowest bar shows what makes the tail."
+        + queue_note([run]),
     )
     reading = "The same stages as a share of TTFT."
     if completed["kv_arrived_at_s"].notna().any() and not stages["KV transfer"].any():
@@ -209,6 +217,23 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
         stage_bars(means, absolute, "Mean time (s)", "s"),
         stage_bars(shares, relative, "Share of TTFT (%)", "%"),
     ]
+
+
+def queue_note(runs: Sequence[RunOutput]) -> str:
+    """What the queue stage contains besides waiting, as a sentence to append; empty where it was configured away."""
+    given = {_request_latency_ms(run) for run in runs}
+    if given == {0.0}:
+        return ""
+    (amount,) = given if len(given) == 1 else (None,)
+    size = "about 3 ms unless configured" if amount is None else f"{amount:g} ms"
+    return f" Queue includes the fixed latency of the front end, from the client to the scheduler ({size})."
+
+
+def _request_latency_ms(run: RunOutput) -> float | None:
+    """The configured latency; ``None`` where the default applies."""
+    engine = run.config.get("engine")
+    given = engine.get("request_latency_ms") if isinstance(engine, Mapping) else None
+    return float(given) if isinstance(given, int | float) else None
 
 
 def visible_stages(means: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from vidur_pd.report.charts import (
@@ -28,7 +29,10 @@ from vidur_pd.report.text import duration
 
 BITS_PER_BYTE = 8
 MOST_WINDOWS = 400
-BUSIEST_LINKS = 20
+BUSIEST_LINKS = 8
+"""Links listed of each kind."""
+LINK_KINDS = ("nic", "fabric", "nvlink")
+"""Order of the kinds, the path of a KV transfer first; others follow."""
 TRAFFIC_DASHES = {"kv": "solid", "collective": "dot"}
 
 
@@ -122,7 +126,7 @@ def _window_use(links: pd.DataFrame) -> pd.DataFrame:
 
 
 def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
-    """The links of highest mean utilisation over ``seconds``, highest first."""
+    """Of each kind the links of highest mean utilisation over ``seconds``, highest first."""
     known = links.drop_duplicates("link").set_index("link")
     peaks = _window_use(links).groupby("link", observed=True)["use"].max()
     carried = {
@@ -147,8 +151,19 @@ def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
             kv_bytes=float(kv[place]),
             collective_bytes=float(collective[place]),
         )
-        for place in np.argsort(-mean, kind="stable")[:BUSIEST_LINKS]
+        for kind in sorted(set(ends[:, 2]), key=_kind_order)
+        for place in _highest(mean, ends[:, 2] == kind)
     ]
+
+
+def _kind_order(kind: str) -> tuple[int, str]:
+    return (LINK_KINDS.index(kind) if kind in LINK_KINDS else len(LINK_KINDS), kind)
+
+
+def _highest(values: Floats, is_candidate: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Places of the largest values among the candidates."""
+    places = np.flatnonzero(is_candidate)
+    return places[np.argsort(-values[places], kind="stable")[:BUSIEST_LINKS]]
 
 
 def transfer_chart(run: RunOutput) -> Chart | None:

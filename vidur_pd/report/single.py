@@ -244,7 +244,7 @@ def _link_table(links: pd.DataFrame, seconds: float) -> str:
         ]
         for link in busiest_links(links, seconds)
     ]
-    columns = ("Busiest links", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
+    columns = ("Busiest links of each kind", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
     return table_html(columns, rows, text_columns=2)
 
 
