@@ -1,5 +1,7 @@
 """Collective communication: collective on a communicator -> flow graph, or a time."""
 
+__version__ = "0.1.0"
+
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.errors import InputError, PlanError, UnsupportedTopology

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from netsim.atomic_file import check_output
+from netsim.command_line import run_command_line
 from netsim.errors import InputError as NetworkInputError
+from simccl import __version__
 from simccl.errors import InputError, PlanError
 
 if TYPE_CHECKING:
+    from netsim.topologies.defaults import LinkRates
     from simccl.communicator import Communicator
 
 app = typer.Typer(
     name="simccl",
-    help="Collective communication: a collective on some GPUs gives a time, or a graph of flows.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -40,6 +41,22 @@ ProtocolName = Annotated[str | None, typer.Option(help="ll, ll128 or simple inst
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"simccl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Collective communication: a collective on some GPUs gives a time, or a graph of flows."""
+
+
 @app.command("time")
 def print_time(
     *,
@@ -55,11 +72,12 @@ def print_time(
     as_json: Json = False,
 ) -> None:
     """Time of a collective on an idle system, by NCCL's cost model for rings."""
-    if table is not None:
-        from simccl.files import price_table
+    from simccl.files import price_table, read_size_bytes
 
+    if table is not None:
         if output is None:
             raise InputError("-o: found nothing, expected where to write the priced table")
+        check_output(output)
         rows = price_table(table, output)
         _print_result({"rows": rows, "output": str(output)}, as_json)
         return
@@ -71,7 +89,7 @@ def print_time(
 
     Collective.parse(op)
     gpu_named(gpu)
-    size_bytes = _size_bytes(size)
+    size_bytes = read_size_bytes(size)
     _check_spread(ranks, nodes)
     times = time_table([op], [size_bytes], [ranks], [nodes], gpu)
     time_us = float(times.time_us[0])
@@ -103,12 +121,20 @@ def write_plan_file(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the flows go: .csv or .parquet.")],
     as_json: Json = False,
 ) -> None:
-    """Write the flows of a collective, one row each, on a rail-optimised fabric."""
-    from simccl.files import write_plan
+    """Write the flows of a collective, one row each, on a rail-optimised fabric.
+
+    A .csv goes into ``netsim run`` with the topology that the printed command builds.
+    """
+    from netsim.units import format_rate_bps
+    from simccl.files import check_plan_file, read_size_bytes, write_plan
     from simccl.planner import plan_collective
 
-    plan = plan_collective(op, _size_bytes(size), _communicator(ranks, nodes, gpu), protocol=protocol)
+    check_plan_file(output)
+    check_output(output)
+    plan = plan_collective(op, read_size_bytes(size), _communicator(ranks, nodes, gpu), protocol=protocol)
     write_plan(plan, output)
+    nic, nvlink = (format_rate_bps(rate_bps) for rate_bps in (_rates(gpu).nic_bps, _rates(gpu).nvlink_bps))
+    fabric = f"rail_optimized --nodes {nodes} --gpus-per-node {ranks // nodes} --nic {nic} --nvlink {nvlink}"
     result = {
         "op": str(plan.op),
         "bytes": plan.size_bytes,
@@ -120,6 +146,7 @@ def write_plan_file(
         "payload_bytes": int(plan.flows.payload_bytes.sum()),
         "wire_bytes": int(plan.flows.wire_bytes.sum()),
         "output": str(output),
+        "topology": f"netsim topology {fabric}",
     }
     _print_result(result, as_json)
 
@@ -136,10 +163,11 @@ def verify_flows(
     as_json: Json = False,
 ) -> None:
     """Prove by symbolic execution that the plan of a collective leaves the right data on every rank."""
+    from simccl.files import read_size_bytes
     from simccl.planner import plan_collective
     from simccl.verify import verify_plan
 
-    plan = plan_collective(op, _size_bytes(size), _communicator(ranks, nodes, gpu), protocol=protocol)
+    plan = plan_collective(op, read_size_bytes(size), _communicator(ranks, nodes, gpu), protocol=protocol)
     proof = verify_plan(plan)
     result = {
         "op": str(plan.op),
@@ -155,27 +183,28 @@ def verify_flows(
 def _communicator(ranks: int, nodes: int, gpu: str) -> Communicator:
     """Ranks spread evenly over equal nodes, with the link rates of the GPU type."""
     from netsim import rail_optimized
-    from netsim.topologies.defaults import LinkRates
     from simccl.communicator import Communicator
-    from simccl.hardware import gpu_named
 
     _check_spread(ranks, nodes)
+    return Communicator(tuple(range(ranks)), rail_optimized(nodes, ranks // nodes, rates=_rates(gpu)), gpu)
+
+
+def _rates(gpu: str) -> LinkRates:
+    """Links of systems with GPUs of this type."""
+    from netsim.topologies.defaults import LinkRates
+    from simccl.hardware import gpu_named
+
     found = gpu_named(gpu)
-    rates = LinkRates(nic_bps=round(found.nic_gbytes_per_s * 8e9), nvlink_bps=round(found.nvlink_gbytes_per_s * 8e9))
-    return Communicator(tuple(range(ranks)), rail_optimized(nodes, ranks // nodes, rates=rates), gpu)
+    return LinkRates(nic_bps=round(found.nic_gbytes_per_s * 8e9), nvlink_bps=round(found.nvlink_gbytes_per_s * 8e9))
 
 
 def _check_spread(ranks: int, nodes: int) -> None:
-    if ranks < 1:
-        raise InputError(f"ranks: found {ranks}, expected at least 1")
+    from simccl.collective import MAX_RANKS
+
+    if not 1 <= ranks <= MAX_RANKS:
+        raise InputError(f"ranks: found {ranks}, expected 1 to {MAX_RANKS}")
     if nodes < 1 or ranks % nodes:
         raise InputError(f"nodes: found {nodes}, expected a divisor of the {ranks} ranks")
-
-
-def _size_bytes(text: str) -> int:
-    from netsim.units import parse_size_bytes
-
-    return int(text) if text.isascii() and text.isdigit() else parse_size_bytes(text, "bytes")
 
 
 def _print_result(result: Mapping[str, object], as_json: bool) -> None:
@@ -191,14 +220,7 @@ def _print_result(result: Mapping[str, object], as_json: bool) -> None:
 
 def main() -> None:
     """Console script: exit code 0, 1 for a plan that is not correct, 2 for bad input."""
-    try:
-        app()
-    except (InputError, NetworkInputError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    except PlanError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    run_command_line(app, "simccl", {InputError: 2, NetworkInputError: 2, PlanError: 1})
 
 
 if __name__ == "__main__":

@@ -9,6 +9,12 @@ from numpy.typing import NDArray
 
 from simccl.errors import InputError
 
+MAX_BYTES = 2**62 - 1
+"""Sizes are signed 64-bit integers, with a factor of two to spare for the flags of LL."""
+MAX_PLAN_BYTES = 2**50
+"""1 PiB: the flows of larger collectives would run to the end of the network's clock."""
+MAX_RANKS = 1_000_000
+
 
 class Collective(StrEnum):
     """A collective operation. Sizes follow nccl-tests 2.19: see each member."""
@@ -74,6 +80,16 @@ def wire_bytes(payload_bytes: NDArray[np.int64], protocol: Protocol) -> NDArray[
         return payload_bytes.copy()
     data_bytes, line_bytes = _LINE_BYTES[protocol]
     return -(-payload_bytes // data_bytes) * line_bytes
+
+
+def check_size(size_bytes: int, most: int) -> None:
+    """Refuses sizes that are negative or beyond ``most``.
+
+    Raises:
+        InputError: naming both.
+    """
+    if not 0 <= size_bytes <= most:
+        raise InputError(f"bytes: found {size_bytes}, expected 0 to {most}")
 
 
 def shares(total: int, parts: int) -> NDArray[np.int64]:

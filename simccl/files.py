@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simccl.collective import Collective
+from netsim.atomic_file import write_atomically
+from netsim.errors import InputError as NetworkInputError
+from netsim.units import PS_PER_NS, parse_size_bytes
+from simccl.collective import MAX_BYTES, MAX_RANKS, Collective, check_size
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
 from simccl.plan import Operation, Plan
@@ -23,39 +25,42 @@ _TIME_COLUMNS = ("op", "bytes", "ranks", "nodes", "gpu")
 def price_table(source: Path, destination: Path) -> int:
     """Adds ``time_us,algorithm,protocol,channels`` to a CSV of ``op,bytes,ranks,nodes,gpu``; returns its rows.
 
-    Further columns are kept. Raises:
+    Sizes may have units. Further columns are kept.
+
+    Raises:
         InputError: naming the file, the line and the field.
     """
     header, lines = _read(source)
     rows = [_parsed(source, line, dict(zip(header, fields, strict=True))) for line, fields in lines]
     columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in _TIME_COLUMNS]
     table = time_table(*columns)
-    _write_text(destination, _priced(header, [fields for _, fields in lines], table))
+    write_atomically(destination, _priced(header, [fields for _, fields in lines], table))
     return len(rows)
 
 
 def write_plan(plan: Plan, destination: Path) -> None:
-    """One row per flow; Parquet where the name ends so, else CSV with ``deps`` joined by ``;``.
+    """One row per flow; Parquet where the name ends so, else CSV that ``netsim run`` reads, ``deps`` joined by ``;``.
 
-    ``src`` and ``dst`` are ranks; ``bytes`` and ``start_ps`` are what the flow graph of the plan asks of the network.
+    ``src``, ``dst``, ``bytes``, ``flow_label``, ``start_ps`` and ``delay_ps`` (in CSV also in ns) are what the flow
+    graph of the plan asks of the network, between GPUs; the other columns are what the flow carries, between ranks.
 
     Raises:
-        InputError: a suffix other than .csv and .parquet.
+        InputError: a suffix other than .csv and .parquet, or a place that cannot be written.
     """
-    if destination.suffix not in (".csv", ".parquet"):
-        raise InputError(f"{destination}: found suffix {destination.suffix!r}, expected .csv or .parquet")
+    check_plan_file(destination)
     flows, graph = plan.flows, plan.graph()
     names = np.array([operation.name.lower() for operation in Operation])
     columns: dict[str, list[object]] = {
         "flow_id": list(range(len(flows))),
-        "src": flows.src.tolist(),
-        "dst": flows.dst.tolist(),
-        "src_gpu": graph.src.tolist(),
-        "dst_gpu": graph.dst.tolist(),
+        "src": graph.src.tolist(),
+        "dst": graph.dst.tolist(),
+        "src_rank": flows.src.tolist(),
+        "dst_rank": flows.dst.tolist(),
         "payload_bytes": flows.payload_bytes.tolist(),
         "wire_bytes": flows.wire_bytes.tolist(),
         "bytes": graph.size_bytes.tolist(),
         "channel": flows.channel.tolist(),
+        "flow_label": graph.flow_label.tolist(),
         "step": flows.step.tolist(),
         "origin": flows.origin.tolist(),
         "offset": flows.offset.tolist(),
@@ -68,17 +73,49 @@ def write_plan(plan: Plan, destination: Path) -> None:
         _write_parquet(destination, columns)
     else:
         columns["deps"] = [";".join(map(str, deps)) for deps in columns["deps"]]  # type: ignore[call-overload]
+        columns["start_ns"], columns["delay_ns"] = _nanoseconds(graph.ready_ps), _nanoseconds(graph.delay_ps)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
-        _write_text(destination, text.getvalue())
+        write_atomically(destination, text.getvalue())
+
+
+def check_plan_file(destination: Path) -> None:
+    """Refuses a name whose suffix says no format that `write_plan` writes.
+
+    Raises:
+        InputError: naming the suffix.
+    """
+    if destination.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{destination}: found suffix {destination.suffix!r}, expected .csv or .parquet")
+
+
+def read_size_bytes(text: str) -> int:
+    """A size as text: whole bytes, or with a unit as in ``1MiB``; `MAX_BYTES` at most.
+
+    Raises:
+        InputError: naming what was found.
+    """
+    stripped = text.strip()
+    try:
+        size = int(stripped) if stripped.isascii() and stripped.isdigit() else parse_size_bytes(stripped, "bytes")
+    except (NetworkInputError, ValueError):  # int() refuses thousands of digits
+        raise InputError(f"bytes: found {text!r}, expected whole bytes, or a size such as 16KiB or 1GB") from None
+    check_size(size, MAX_BYTES)
+    return size
+
+
+def _nanoseconds(times_ps: NDArray[np.int64]) -> list[object]:
+    """Exact decimals, as ``netsim run`` reads them."""
+    whole, rest = (part.tolist() for part in np.divmod(times_ps, PS_PER_NS))
+    return [f"{ns}.{ps:03d}" for ns, ps in zip(whole, rest, strict=True)]
 
 
 def _read(source: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Header and the (line number, fields) of a CSV with at least the columns of a time table."""
     try:
-        with source.open(encoding="utf-8", newline="") as file:
+        with source.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             lines = [(reader.line_num, fields) for fields in reader if fields]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -100,20 +137,18 @@ def _parsed(source: Path, line: int, row: dict[str, str]) -> tuple[str, int, int
     try:
         Collective.parse(row["op"].strip())
         gpu_named(row["gpu"])
-        size, ranks, nodes = (
-            _whole(name, row[name], least) for name, least in (("bytes", 0), ("ranks", 1), ("nodes", 1))
-        )
+        size, ranks, nodes = read_size_bytes(row["bytes"]), _count("ranks", row["ranks"]), _count("nodes", row["nodes"])
         if ranks % nodes:
             raise InputError(f"nodes: found {nodes}, expected a divisor of the {ranks} ranks")
     except InputError as error:
         raise InputError(f"{source} line {line}: {error}") from None
-    return row["op"].strip(), size, ranks, nodes, row["gpu"]
+    return row["op"].strip(), size, ranks, nodes, row["gpu"].strip()
 
 
-def _whole(name: str, text: str, least: int) -> int:
+def _count(name: str, text: str) -> int:
     stripped = text.strip()
-    if not (stripped.isascii() and stripped.isdigit()) or not least <= int(stripped) < 1 << 62:
-        raise InputError(f"{name}: found {text!r}, expected a whole number from {least}")
+    if not (stripped.isascii() and stripped.isdigit() and len(stripped) < 20 and 1 <= int(stripped) <= MAX_RANKS):
+        raise InputError(f"{name}: found {text!r}, expected a whole number, 1 to {MAX_RANKS}")
     return int(stripped)
 
 
@@ -141,26 +176,4 @@ def _write_parquet(destination: Path, columns: dict[str, list[object]]) -> None:
     types = {"operation": pyarrow.string(), "deps": pyarrow.list_(pyarrow.int64())}
     arrays = {name: pyarrow.array(values, types.get(name, pyarrow.int64())) for name, values in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
-    _write(destination, buffer.getvalue().to_pybytes())
-
-
-def _write_text(destination: Path, text: str) -> None:
-    _write(destination, text.encode())
-
-
-def _write(destination: Path, content: bytes) -> None:
-    """Writes beside the destination and renames, so that a reader sees the old file or the new one."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(temporary).chmod(0o666 & ~umask)
-            Path(temporary).replace(destination)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InputError(f"{destination}: {error.strerror}, expected a place to write to") from None
+    write_atomically(destination, buffer.getvalue().to_pybytes())

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from simccl.algorithms.pairwise import pairwise_flows
 from simccl.algorithms.ring import RingHops, ring_flows, ring_port_rates
 from simccl.algorithms.send_recv import neighbour_matrix
-from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol, shares
+from simccl.collective import MAX_PLAN_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size, shares
 from simccl.communicator import Communicator
 from simccl.errors import InputError
 from simccl.lowering import PortRates
@@ -25,12 +25,11 @@ def plan_collective(op: str, size_bytes: int, communicator: Communicator, *, pro
     ``protocol`` overrides NCCL's choice. One rank, or zero bytes, gives a plan without flows.
 
     Raises:
-        InputError: an unknown op or protocol, a negative size, or a protocol that NCCL cannot use here.
+        InputError: an unknown op or protocol, a size below 0 or above 1 PiB, or a protocol that NCCL cannot use here.
     """
     collective = Collective.parse(op)
     wanted = None if protocol is None else Protocol.parse(protocol)
-    if size_bytes < 0:
-        raise InputError(f"bytes: found {size_bytes}, expected at least 0")
+    check_size(size_bytes, MAX_PLAN_BYTES)
     if size_bytes == 0 or communicator.size == 1:
         return _nothing(collective, size_bytes, communicator)
     if collective.has_ring:

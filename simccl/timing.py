@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
+from simccl.collective import MAX_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size
 from simccl.communicator import Communicator
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
@@ -73,11 +73,10 @@ def collective_time(op: str, size_bytes: int, communicator: Communicator) -> Col
     """Time of one collective on an idle system, from the cost model alone; sizes as in nccl-tests.
 
     Raises:
-        InputError: an unknown op or a negative size.
+        InputError: an unknown op, or a size below 0 or from 2⁶².
     """
     collective = Collective.parse(op)
-    if size_bytes < 0:
-        raise InputError(f"bytes: found {size_bytes}, expected at least 0")
+    check_size(size_bytes, MAX_BYTES)
     table = _empty_table(1)
     _fill(table, np.array([0]), collective, np.array([size_bytes], dtype=np.int64), communicator.arrangement())
     time_ps = round(float(table.time_us[0]) * _PS_PER_US)

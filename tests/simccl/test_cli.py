@@ -2,15 +2,17 @@ import csv
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from netsim.__main__ import app as netsim_app
 from simccl import collective_time, plan_collective
 from simccl.__main__ import app, main
-from tests.simccl.communicators import spread
+from tests.simccl.communicators import run_on_idle_fluid, spread
 
 TABLE = "op,bytes,ranks,nodes,gpu\nall_reduce,8192,8,1,h100\n\nall_gather,1048576,16,2,h100\n"
 
@@ -40,6 +42,42 @@ def test_time_prices_a_table_and_keeps_other_columns(tmp_path: Path) -> None:
     assert float(rows[0]["time_us"]) == pytest.approx(15.10, abs=0.005)
     assert (rows[1]["time_us"], rows[1]["algorithm"], rows[1]["channels"]) == ("0.000000", "none", "0")
     assert sorted(tmp_path.iterdir()) == [source, destination]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "\ufeffop,bytes,ranks,nodes,gpu\nall_reduce,1MiB,8,1,h100\n",
+        '\ufeff"op","bytes","ranks","nodes","gpu"\r\n"all_reduce","1048576","8","1"," H100 "\r\n',
+        "op, bytes ,ranks,nodes,gpu\nall_reduce, 1 MiB,8,1,h100\n",
+    ],
+)
+def test_tables_may_have_a_byte_order_mark_quotes_and_units(table: str, tmp_path: Path) -> None:
+    source, destination = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text(table, encoding="utf-8")
+    run("time", "--table", str(source), "-o", str(destination))
+    with destination.open() as file:
+        (row,) = csv.DictReader(file)
+    expected = collective_time("all_reduce", 1 << 20, spread(1, 8))
+    assert float(row["time_us"]) == pytest.approx(expected.time_ps / 1e6, abs=1e-6)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all"])
+@pytest.mark.parametrize(("ranks", "nodes", "gpu"), [(8, 1, "h100"), (16, 2, "b200"), (12, 3, "a100")])
+def test_a_written_plan_takes_its_own_time_in_netsim_run(
+    op: str, ranks: int, nodes: int, gpu: str, tmp_path: Path
+) -> None:
+    """Same flows, labels, starts and delays, so not 1 % but 1 ps: `netsim run` ends when the plan's graph does."""
+    plan_file, topology, results = tmp_path / "p.csv", tmp_path / "T.yaml", tmp_path / "fct.csv"
+    arguments = ("--op", op, "--bytes", "1000003", "--ranks", str(ranks), "--nodes", str(nodes), "--gpu", gpu)
+    built = json.loads(run("plan", *arguments, "-o", str(plan_file), "--json"))["topology"].split()
+    assert built[0] == "netsim"
+    network = CliRunner()
+    assert network.invoke(netsim_app, [*built[1:], "-o", str(topology)]).exit_code == 0
+    files = ["--topology", str(topology), "--flows", str(plan_file), "-o", str(results)]
+    ran = network.invoke(netsim_app, ["run", *files, "--json"])
+    plan = plan_collective(op, 1_000_003, spread(nodes, ranks // nodes, gpu, ranks // nodes))
+    assert json.loads(ran.output)["makespan_ps"] == run_on_idle_fluid(plan)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -78,6 +116,19 @@ def test_verify_reports_the_proof() -> None:
         (["time", "--table", "missing.csv"], "-o: found nothing"),
         (["plan", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "-o", "plan.txt"], "found suffix '.txt'"),
         (["verify", "--op", "all_reduce", "--bytes", "1", "--ranks", "0"], "ranks: found 0"),
+        (
+            ["time", "--op", "all_reduce", "--bytes", "9" * 23, "--ranks", "8"],
+            f"bytes: found {'9' * 23}, expected 0 to",
+        ),
+        (["time", "--op", "all_reduce", "--bytes", "9" * 5000, "--ranks", "8"], "bytes: found '999"),
+        (["time", "--op", "all_reduce", "--bytes", "8", "--ranks", "9" * 23], "expected 1 to 1000000"),
+        (["verify", "--op", "all_reduce", "--bytes", "2000TiB", "--ranks", "8"], "expected 0 to 1125899906842624"),
+        (["plan", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "-o", "."], "found suffix ''"),
+        (["plan", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "-o", "no/p.csv"], "found no folder no"),
+        (["time", "--table", "in.csv", "-o", "."], ".: found a folder, expected the name of a file"),
+        (["time", "--ranks", "two"], "Invalid value for '--ranks'"),
+        (["plan", "--op", "all_reduce"], "Missing option '--bytes'"),
+        (["measure"], "No such command 'measure'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -93,6 +144,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
         main()
     assert stop.value.code == 2
     error = capsys.readouterr().err
+    assert error.startswith("simccl: ")
     assert message in error
     assert error.count("\n") == 1
 
@@ -121,6 +173,16 @@ def test_bad_tables_are_refused_by_line(
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_sizes_up_to_the_limit_have_a_time() -> None:
+    arguments = ("--op", "all_reduce", "--bytes", str(2**62 - 1), "--ranks", "8")
+    assert json.loads(run("time", *arguments, "--json"))["time_us"] > 1e10
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert run("--version") == f"simccl {project['version']}\n"
 
 
 def test_the_module_runs_and_helps() -> None:
