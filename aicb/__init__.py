@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING
 from aicb.batch import Batch
 from aicb.catalog import built_in_models, load_model
 from aicb.errors import InputError, UnmeasuredShape
+from aicb.expert_load import (
+    BalancedLoad,
+    ExpertLoad,
+    PowerLawLoad,
+    RecordedLoad,
+    UniformLoad,
+    ZipfLoad,
+    parse_expert_load,
+)
 from aicb.gpu import Gpu, get_gpu, known_gpus
 from aicb.memory import InstanceMemory, instance_memory
 from aicb.model import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
@@ -24,11 +33,16 @@ from aicb.precision import Precision
 
 if TYPE_CHECKING:
     from aicb.iteration import IterationCost, IterationModel
+    from aicb.overlap import Overlap, halve, two_batch_ps
+    from aicb.speculative import Drafting, SpeculativeCost
     from aicb.table import KernelTable
 
 __all__ = [
+    "BalancedLoad",
     "Batch",
     "Communication",
+    "Drafting",
+    "ExpertLoad",
     "Gpu",
     "InputError",
     "InstanceMemory",
@@ -38,27 +52,45 @@ __all__ = [
     "Model",
     "MoeLayout",
     "Operator",
+    "Overlap",
     "Partition",
     "PartitionError",
     "Phase",
+    "PowerLawLoad",
     "Precision",
+    "RecordedLoad",
+    "SpeculativeCost",
+    "UniformLoad",
     "UnmeasuredShape",
+    "ZipfLoad",
     "attention_operators",
     "built_in_models",
     "expert_operators",
     "get_gpu",
+    "halve",
     "head_operators",
     "instance_memory",
     "iteration_operators",
     "known_gpus",
     "kv_bytes_per_token_per_rank",
     "load_model",
+    "parse_expert_load",
     "stage_layers",
     "state_bytes_per_rank",
     "token_operators",
+    "two_batch_ps",
 ]
 
-_LAZY = {"IterationModel": "aicb.iteration", "IterationCost": "aicb.iteration", "KernelTable": "aicb.table"}
+_LAZY = {
+    "Drafting": "aicb.speculative",
+    "IterationCost": "aicb.iteration",
+    "IterationModel": "aicb.iteration",
+    "KernelTable": "aicb.table",
+    "Overlap": "aicb.overlap",
+    "SpeculativeCost": "aicb.speculative",
+    "halve": "aicb.overlap",
+    "two_batch_ps": "aicb.overlap",
+}
 """Names whose modules read tables of measurements: imported when first asked for."""
 
 if not TYPE_CHECKING:
