@@ -250,11 +250,11 @@ def decode_ms(load: ExpertLoad, redundant: int = 0, seed: int = 0) -> float:
 
 
 def test_iterations_are_priced_at_the_slowest_rank() -> None:
-    """8192 tokens in a group of 64: 58 layers cost some 0.33 ms more each at α = 1.2; balancing recovers most."""
+    """8192 tokens in a group of 64: 58 layers cost some 0.33 ms more each at α = 1.2; EPLB recovers nearly all."""
     even, uniform, skewed = (decode_ms(load) for load in (BalancedLoad(), UniformLoad(), PowerLawLoad(1.2)))
     assert even < uniform < 1.05 * even
     assert skewed - uniform > 58 * 0.25
-    assert uniform < decode_ms(PowerLawLoad(1.2), redundant=64) < uniform + 0.5 * (skewed - uniform)
+    assert even < decode_ms(PowerLawLoad(1.2), redundant=64) < even + 0.2 * (skewed - even)
 
 
 def test_iteration_times_repeat_with_the_seed() -> None:
