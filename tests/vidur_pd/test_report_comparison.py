@@ -10,7 +10,7 @@ import pytest
 from tests.vidur_pd.report_page import Page, parse_page
 from tests.vidur_pd.report_run import Shape, write_run
 from vidur_pd.errors import InputError
-from vidur_pd.report import write_comparison
+from vidur_pd.report import comparison_table, write_comparison
 from vidur_pd.report.comparison import flatten
 
 
@@ -95,6 +95,46 @@ def test_a_run_compared_with_itself_differs_in_nothing(tmp_path: Path, folders: 
 def test_no_directory_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one"):
         write_comparison([], tmp_path / "none.html")
+
+
+def test_the_table_of_differences_is_that_of_the_page(folders: list[Path], page: Page) -> None:
+    shown = {
+        row["metric"]: [
+            text + (f" ({row['change_texts'][run]})" if row["change_texts"].get(run) else "")
+            for run, text in row["texts"].items()
+        ]
+        for row in comparison_table(folders)
+    }
+    assert shown == {row[0]: row[1:] for row in page.rows_of("headline")}
+
+
+def test_the_table_of_differences_holds_values_and_changes_by_run(folders: list[Path]) -> None:
+    """48 and 80 GPUs, each completing 80 requests; a change from no time on estimates at all has no per cent."""
+    rows = {row["metric"]: row for row in comparison_table([folders[0], folders[1], folders[0]])}
+    names = ["two-decode (1)", "four-decode", "two-decode (2)"]
+    assert list(rows["GPUs"]["values"].items()) == list(zip(names, [48.0, 80.0, 48.0], strict=True))
+    assert rows["GPUs"]["changes_percent"] == {names[1]: pytest.approx(200 / 3), names[2]: 0.0}
+    assert rows["GPUs"]["change_texts"] == {names[1]: "+66.7 %", names[2]: ""}
+    assert rows["Completed requests"]["changes_percent"][names[1]] == 0.0
+    assert rows["Time on estimates"]["changes_percent"][names[1]] is None
+    assert rows["Time on estimates"]["change_texts"][names[1]] == "+4.0 pp"
+    assert json.loads(json.dumps(rows)) == rows
+
+
+def test_the_table_of_differences_needs_a_summary_of_every_run(tmp_path: Path, folders: list[Path]) -> None:
+    with pytest.raises(InputError, match=r"summary\.json: no such file"):
+        comparison_table([folders[0], tmp_path])
+    with pytest.raises(InputError, match="at least one"):
+        comparison_table([])
+
+
+def test_a_comparison_goes_into_a_file_of_an_existing_folder_only(tmp_path: Path, folders: list[Path]) -> None:
+    with pytest.raises(InputError, match="found a folder, expected the name of a file to write"):
+        write_comparison(folders, tmp_path)
+    with pytest.raises(InputError, match=r"c\.html: found no folder .*absent, expected an existing one"):
+        write_comparison(folders, tmp_path / "absent" / "c.html")
+    with pytest.raises(InputError, match=r"requests\.csv: found the file that is read"):
+        write_comparison(folders, folders[1] / "requests.csv")
 
 
 def test_configuration_leaves_are_named_by_path_and_list_items_by_name() -> None:

@@ -303,6 +303,29 @@ def test_the_title_may_be_given(whole_run: Path, own_run: Path) -> None:
     assert parse_page(write_report(own_run)).title == "deepseek-v3 on h200"
 
 
+def test_the_report_may_go_elsewhere(own_run: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "night.html"
+    assert write_report(own_run, path=elsewhere) == elsewhere
+    (own_run / "report.html").unlink(missing_ok=True)
+    write_report(own_run)
+    assert elsewhere.read_bytes() == (own_run / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (".", "found a folder, expected the name of a file to write"),
+        ("absent/r.html", "found no folder"),
+        ("summary.json", "found the file that is read, expected another one to write"),
+    ],
+)
+def test_a_report_cannot_go_where_no_file_can_be_or_over_a_result(own_run: Path, target: str, said: str) -> None:
+    before = (own_run / "summary.json").read_bytes()
+    with pytest.raises(InputError, match=said):
+        write_report(own_run, path=own_run / target)
+    assert (own_run / "summary.json").read_bytes() == before
+
+
 def test_pools_keep_their_colour_in_every_chart(page: Page) -> None:
     colours = {trace["name"]: trace["line"]["color"] for trace in page.charts["batch"]["data"] if "name" in trace}
     assert colours == {"prefill": "#1f6fb4", "decode": "#d9730d"}

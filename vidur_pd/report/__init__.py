@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["write_comparison", "write_report"]
+if TYPE_CHECKING:
+    from vidur_pd.report.differences import ComparisonRow
+
+__all__ = ["comparison_table", "write_comparison", "write_report"]
 
 
-def write_report(out_dir: Path, *, title: str | None = None) -> Path:
-    """Writes ``report.html`` into the output directory of a run and returns its path.
+def write_report(out_dir: Path, *, title: str | None = None, path: Path | None = None) -> Path:
+    """Writes the report of a run to ``path``, by default ``report.html`` in its output directory, and returns the path.
 
     Sections whose optional input (``iterations.parquet``, ``links.parquet``, ``config.yaml``) is missing say so.
-    Raises: InputError where a required file or column is missing or malformed.
+    Raises: InputError where a required file or column is missing or malformed, or no file can be at ``path``.
     """
+    from vidur_pd.files import check_target
     from vidur_pd.report.load import read_run
     from vidur_pd.report.single import run_page
 
-    path = out_dir / "report.html"
-    path.write_text(run_page(read_run(out_dir), title), encoding="utf-8")
-    return path
+    if path is not None:
+        check_target(path, _run_files([out_dir]))
+    run = read_run(out_dir)
+    target = path or out_dir / "report.html"
+    target.write_text(run_page(run, title), encoding="utf-8")
+    return target
 
 
 def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
@@ -27,13 +35,40 @@ def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
 
     Raises: InputError as `write_report`, or without any directory.
     """
-    from vidur_pd.errors import InputError
+    from vidur_pd.files import check_target
     from vidur_pd.report.comparison import comparison_page
-    from vidur_pd.report.load import distinct_labels, read_run
+    from vidur_pd.report.load import read_run
 
-    if not out_dirs:
-        raise InputError("report: found no output directory, expected at least one")
-    labels = distinct_labels(out_dirs)
+    labels = _labels(out_dirs)
+    check_target(path, _run_files(out_dirs))
     runs = [read_run(folder, name) for folder, name in zip(out_dirs, labels, strict=True)]
     path.write_text(comparison_page(runs), encoding="utf-8")
     return path
+
+
+def comparison_table(out_dirs: Sequence[Path]) -> list[ComparisonRow]:
+    """The headline figures of several runs, a row per metric, with the differences to the first run.
+
+    Raises: InputError where a ``summary.json`` is missing or malformed, or without any directory.
+    """
+    from vidur_pd.report.differences import compare_summaries
+    from vidur_pd.report.summary import read_summary
+
+    labels = _labels(out_dirs)
+    summaries = [read_summary(folder / "summary.json") for folder in out_dirs]
+    return compare_summaries(dict(zip(labels, summaries, strict=True)))
+
+
+def _labels(out_dirs: Sequence[Path]) -> list[str]:
+    from vidur_pd.errors import InputError
+    from vidur_pd.report.load import distinct_labels
+
+    if not out_dirs:
+        raise InputError("report: found no output directory, expected at least one")
+    return distinct_labels(out_dirs)
+
+
+def _run_files(out_dirs: Sequence[Path]) -> list[Path]:
+    """What the pages are made from."""
+    names = ("summary.json", "requests.csv", "config.yaml", "iterations.parquet", "links.parquet")
+    return [folder / name for folder in out_dirs for name in names]

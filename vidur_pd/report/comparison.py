@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.differences import compare_summaries
 from vidur_pd.report.figures_latency import (
     LATENCIES,
     distribution_chart,
@@ -20,30 +21,9 @@ from vidur_pd.report.figures_load import output_rate_comparison
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
 from vidur_pd.report.single import ESTIMATES_WARNING_SHARE, run_title, workload_text
-from vidur_pd.report.summary import Summary
-from vidur_pd.report.text import NONE, count, digits, duration, note_html, percent, table_html
+from vidur_pd.report.text import NONE, note_html, percent, table_html
 
 MOST_DIFFERENCES = 60
-Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
-METRICS: tuple[Metric, ...] = (
-    ("GPUs", lambda s: float(s.gpus), count),
-    ("Completed requests", lambda s: float(s.completed), count),
-    ("Requests/s", lambda s: s.requests_per_s, digits),
-    ("Input tokens/s", lambda s: s.input_tokens_per_s, digits),
-    ("Output tokens/s", lambda s: s.output_tokens_per_s, digits),
-    ("Output tokens/s per GPU", lambda s: s.per_gpu(s.output_tokens_per_s), digits),
-    ("TTFT p50", lambda s: s.ttft.p50, duration),
-    ("TTFT p99", lambda s: s.ttft.p99, duration),
-    ("TPOT p50", lambda s: s.tpot.p50, duration),
-    ("TPOT p99", lambda s: s.tpot.p99, duration),
-    ("ITL p99", lambda s: s.itl.p99, duration),
-    ("E2E p50", lambda s: s.e2e.p50, duration),
-    ("E2E p99", lambda s: s.e2e.p99, duration),
-    ("Goodput (requests/s)", lambda s: s.goodput_requests_per_s, digits),
-    ("Requests within SLO", lambda s: s.goodput_share, percent),
-    ("Time on estimates", lambda s: s.estimates_share, percent),
-    ("Simulator wall time", lambda s: s.simulator_wall_s, duration),
-)
 
 
 def comparison_page(runs: Sequence[RunOutput]) -> str:
@@ -75,28 +55,10 @@ def _warnings(runs: Sequence[RunOutput]) -> str:
 
 def _headline_table(runs: Sequence[RunOutput]) -> str:
     rows = []
-    for name, value_of, show in METRICS:
-        values = [value_of(run.summary) for run in runs]
-        cells = [show(values[0])]
-        change = _points if show is percent else _change
-        cells += [f"{show(value)}{change(values[0], value)}" for value in values[1:]]
-        rows.append([name, *cells])
+    for row in compare_summaries({run.label: run.summary for run in runs}):
+        changes = {run: f" ({text})" for run, text in row["change_texts"].items() if text}
+        rows.append([row["metric"], *(text + changes.get(run, "") for run, text in row["texts"].items())])
     return table_html(("Figure (change against the first run)", *(run.label for run in runs)), rows)
-
-
-def _change(base: float | None, value: float | None) -> str:
-    if base is None or value is None or base == 0 or value == base:
-        return ""
-    return _signed(f"{(value / base - 1) * 100:+.1f} %")
-
-
-def _points(base: float | None, value: float | None) -> str:
-    """The change of a share, in percentage points."""
-    return "" if base is None or value is None or value == base else _signed(f"{(value - base) * 100:+.1f} pp")
-
-
-def _signed(text: str) -> str:
-    return f" ({text.replace('-', '−')})"
 
 
 def _differences(runs: Sequence[RunOutput]) -> str:

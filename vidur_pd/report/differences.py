@@ -1,0 +1,81 @@
+"""Headline figures of several runs side by side, with their differences to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypedDict
+
+from vidur_pd.report.summary import Summary
+from vidur_pd.report.text import count, digits, duration, percent
+
+Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
+METRICS: tuple[Metric, ...] = (
+    ("GPUs", lambda s: float(s.gpus), count),
+    ("Completed requests", lambda s: float(s.completed), count),
+    ("Requests/s", lambda s: s.requests_per_s, digits),
+    ("Input tokens/s", lambda s: s.input_tokens_per_s, digits),
+    ("Output tokens/s", lambda s: s.output_tokens_per_s, digits),
+    ("Output tokens/s per GPU", lambda s: s.per_gpu(s.output_tokens_per_s), digits),
+    ("TTFT p50", lambda s: s.ttft.p50, duration),
+    ("TTFT p99", lambda s: s.ttft.p99, duration),
+    ("TPOT p50", lambda s: s.tpot.p50, duration),
+    ("TPOT p99", lambda s: s.tpot.p99, duration),
+    ("ITL p99", lambda s: s.itl.p99, duration),
+    ("E2E p50", lambda s: s.e2e.p50, duration),
+    ("E2E p99", lambda s: s.e2e.p99, duration),
+    ("Goodput (requests/s)", lambda s: s.goodput_requests_per_s, digits),
+    ("Requests within SLO", lambda s: s.goodput_share, percent),
+    ("Time on estimates", lambda s: s.estimates_share, percent),
+    ("Simulator wall time", lambda s: s.simulator_wall_s, duration),
+)
+
+
+class ComparisonRow(TypedDict):
+    """One figure of every run, keyed by the run's label, the run compared with first; ready for JSON."""
+
+    metric: str
+    values: dict[str, float | None]
+    """Seconds, counts, rates per second or shares of 1; ``None`` where a run has none."""
+    texts: dict[str, str]
+    """The values with their units."""
+    changes_percent: dict[str, float | None]
+    """(value / first − 1) · 100 of the other runs; ``None`` where one is missing or the first is zero."""
+    change_texts: dict[str, str]
+    """The changes, those of shares in percentage points; empty where there is none."""
+
+
+def compare_summaries(summaries: Mapping[str, Summary]) -> list[ComparisonRow]:
+    """One row per metric; the first summary is the one compared with."""
+    first, *others = summaries
+    rows = []
+    for metric, value_of, show in METRICS:
+        values = {run: value_of(summary) for run, summary in summaries.items()}
+        base = values[first]
+        change_text = _points if show is percent else _change
+        rows.append(
+            ComparisonRow(
+                metric=metric,
+                values=values,
+                texts={run: show(value) for run, value in values.items()},
+                changes_percent={run: _percent(base, values[run]) for run in others},
+                change_texts={run: change_text(base, values[run]) for run in others},
+            )
+        )
+    return rows
+
+
+def _percent(base: float | None, value: float | None) -> float | None:
+    return None if base is None or value is None or base == 0 else (value / base - 1) * 100
+
+
+def _change(base: float | None, value: float | None) -> str:
+    change = _percent(base, value)
+    return _signed(f"{change:+.1f} %") if change else ""
+
+
+def _points(base: float | None, value: float | None) -> str:
+    return "" if base is None or value is None or value == base else _signed(f"{(value - base) * 100:+.1f} pp")
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", "−")
