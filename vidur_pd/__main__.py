@@ -75,8 +75,11 @@ def report(
     for out in outs:
         if not (out / "summary.json").is_file():
             raise InputError(f"{out}: found no summary.json, expected a result folder of 'vidur-pd run'")
-    written = write_report(outs[0]) if len(outs) == 1 else write_comparison(outs, target or Path("comparison.html"))
-    print(written)
+    if len(outs) == 1:
+        print(write_report(outs[0], path=target))
+        return
+    print(write_comparison(outs, target or Path("comparison.html")))
+    _print_comparison(outs)
 
 
 @app.command()
@@ -109,9 +112,26 @@ def compare(
     if as_json:
         print(json.dumps({name: result.summary for name, result in results.items()}))
         return
-    for name, result in results.items():
-        _print_summary(result.summary, out / name, as_json=False)
+    _print_comparison([out / name for name in names])
     print(f"comparison {written}")
+
+
+def _print_comparison(outs: list[Path]) -> None:
+    """Headline figures of several runs, each with its change against the first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vidur_pd.report import comparison_table
+
+    rows = comparison_table(outs)
+    table = Table("", *(rows[0]["texts"] if rows else ()))
+    for row in rows:
+        cells = []
+        for run, text in row["texts"].items():
+            change = row["change_texts"].get(run)
+            cells.append(f"{text} ({change})" if change else text)
+        table.add_row(row["metric"], *cells)
+    Console().print(table)
 
 
 def _prepare(config_path: Path, settings: list[str]) -> Simulation:
