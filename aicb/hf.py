@@ -1,7 +1,9 @@
 """Reads the dimensions of a model from a Hugging Face ``config.json``.
 
-Fields that do not change cost or size (initialisers, token ids, RoPE scaling, quantisation of the checkpoint) are
-ignored; architecture features that would, but are not modelled (biases, sliding windows), are refused.
+Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored; architecture features that
+would, but are not modelled (biases, sliding windows), are refused. A checkpoint may be quantised to fp8 in blocks of
+128 by 128, the one quantisation that is priced, though the format of weights is chosen with the engine; others are
+refused.
 """
 
 from __future__ import annotations
@@ -78,20 +80,21 @@ class _Fields:
 
 
 def read_config_file(path: Path) -> Model:
-    """The model that a ``config.json`` describes.
+    """The model that a ``config.json`` describes, named after its folder; a file of another name gives its own.
 
     Raises:
         InputError: the file cannot be read, is not a JSON object, or `model_from_config` refuses it.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: found {error.strerror or error}, expected a readable config.json") from error
     except ValueError as error:
         raise InputError(f"{path}: found text that is not JSON ({error}), expected a config.json") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: found a JSON {type(config).__name__}, expected an object")
-    return model_from_config(config, name=path.resolve().parent.name, source=str(path), where=str(path))
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return model_from_config(config, name=name, source=str(path), where=str(path))
 
 
 def model_from_config(config: Mapping[str, object], *, name: str, source: str, where: str) -> Model:
@@ -103,9 +106,11 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
     fields = _Fields(config, where)
     architecture = _architecture(fields)
     _refuse_unmodelled(fields)
+    _check_quantization(fields)
+    count = fields.integer("num_hidden_layers")
+    _check_layer_indices(fields, count)
     layers = [
-        Layer(_attention(fields, architecture, index), _ffn(fields, architecture, index))
-        for index in range(fields.integer("num_hidden_layers"))
+        Layer(_attention(fields, architecture, index), _ffn(fields, architecture, index)) for index in range(count)
     ]
     kinds = tuple(dict.fromkeys(layers))
     return Model(
@@ -135,6 +140,36 @@ def _refuse_unmodelled(fields: _Fields) -> None:
     if fields.flag("use_sliding_window", default=fields.has("sliding_window")):
         name = "sliding_window" if fields.has("sliding_window") else "use_sliding_window"
         raise fields.refuse(name, "no sliding window (not modelled)")
+
+
+def _check_quantization(fields: _Fields) -> None:
+    if not fields.has("quantization_config"):
+        return
+    value = fields.values["quantization_config"]
+    if not isinstance(value, dict):
+        raise fields.refuse("quantization_config", "an object or nothing")
+    quantization = _Fields(value, f"{fields.where}: quantization_config")
+    if value.get("quant_method") != "fp8":
+        raise quantization.refuse("quant_method", "fp8 or no quantization_config; choose weights in the engine")
+    if value.get("weight_block_size") != _FP8_BLOCK:
+        raise quantization.refuse("weight_block_size", f"{_FP8_BLOCK}; choose weights in the engine")
+
+
+_FP8_BLOCK = [128, 128]
+"""Weights that share a scale (DeepSeek-V3 technical report, § 3.3)."""
+
+
+def _check_layer_indices(fields: _Fields, layers: int) -> None:
+    for index in fields.indices("mlp_only_layers"):
+        if not 0 <= index < layers:
+            raise fields.refuse("mlp_only_layers", f"indices 0 to {layers - 1} (num_hidden_layers {layers})")
+    if fields.integer("first_k_dense_replace", default=0, at_least=0) > layers:
+        raise fields.refuse("first_k_dense_replace", f"at most num_hidden_layers, {layers}")
+    types = fields.values.get("layer_types")
+    if isinstance(types, list) and len(types) != layers:
+        raise InputError(
+            f"{fields.where}: layer_types: found {len(types)} entries, expected {layers} (num_hidden_layers)"
+        )
 
 
 def _attention(fields: _Fields, architecture: str, index: int) -> Attention:
@@ -183,7 +218,7 @@ def _is_linear_layer(fields: _Fields, index: int) -> bool:
     types = fields.values.get("layer_types")
     if types is None:
         return (index + 1) % fields.integer("full_attention_interval", default=4) != 0
-    if not isinstance(types, list) or index >= len(types) or types[index] not in _LAYER_TYPES:
+    if not isinstance(types, list) or types[index] not in _LAYER_TYPES:
         raise fields.refuse("layer_types", f"one of {', '.join(_LAYER_TYPES)} for each layer")
     return bool(types[index] == "linear_attention")
 

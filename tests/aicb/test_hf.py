@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aicb import InputError, load_model
-from aicb.model import GroupedQueryAttention, LatentAttention
+from aicb.model import DenseFfn, GroupedQueryAttention, LatentAttention
 
 # As published, with the fields that do not change cost (token ids, RoPE scaling, quantisation) left in.
 QWEN3_30B: dict[str, Any] = {
@@ -166,14 +166,58 @@ def test_queries_of_deepseek_may_be_uncompressed(tmp_path: Path) -> None:
 def test_layer_types_decide_where_attention_is_linear(tmp_path: Path) -> None:
     types = ["full_attention" if (index + 1) % 4 == 0 else "linear_attention" for index in range(48)]
     assert load_model(write(tmp_path, QWEN3_NEXT | {"layer_types": types})) == load_model("qwen3-next-80b-a3b")
-    with pytest.raises(InputError, match=r"config.json: layer_types: found .* expected one of"):
+    with pytest.raises(InputError, match=r"config.json: layer_types: found 10 entries, expected 48"):
         load_model(write(tmp_path, QWEN3_NEXT | {"layer_types": types[:10]}))
+    with pytest.raises(InputError, match=r"config.json: layer_types: found .* expected one of"):
+        load_model(write(tmp_path, QWEN3_NEXT | {"layer_types": ["linear", *types[1:]]}))
 
 
 def test_mlp_only_layers_are_dense(tmp_path: Path) -> None:
     model = load_model(write(tmp_path, QWEN3_30B | {"mlp_only_layers": [0, 5]}))
     expected = 2 * (3 * 2048 * 6144 - 128 * 3 * 2048 * 768 - 128 * 2048)
     assert model.parameters - load_model("qwen3-30b-a3b").parameters == expected
+
+
+@pytest.mark.parametrize(("file", "name"), [("llama.json", "llama"), ("llama-2.7b.json", "llama-2.7b")])
+def test_a_file_of_another_name_gives_the_model_its_stem(file: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(json.dumps(LLAMA_2_7B), encoding="utf-8-sig")
+    assert load_model(str(tmp_path / file)).name == name
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "quant_method: found 'awq', expected fp8 or no quantization_config"),
+        ({"quant_method": "gptq"}, "quant_method: found 'gptq', expected fp8"),
+        ({"quant_method": "compressed-tensors"}, "quant_method: found 'compressed-tensors', expected fp8"),
+        ({"bits": 4}, "quant_method: found nothing, expected fp8"),
+        (
+            {"quant_method": "fp8"},
+            r"weight_block_size: found nothing, expected \[128, 128\]; choose weights in the eng",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size: found \[64, 64\], expected"),
+    ],
+)
+def test_a_quantisation_that_is_not_priced_is_refused(
+    quantization: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, DEEPSEEK_V3 | {"quantization_config": quantization})
+    with pytest.raises(InputError, match=f"config.json: quantization_config: {message}") as refused:
+        load_model(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_no_quantisation_and_that_of_deepseek_are_the_same_model(tmp_path: Path) -> None:
+    assert load_model(write(tmp_path, DEEPSEEK_V3 | {"quantization_config": None})) == load_model("deepseek-v3")
+    with pytest.raises(InputError, match="quantization_config: found 'fp8', expected an object or nothing"):
+        load_model(write(tmp_path, DEEPSEEK_V3 | {"quantization_config": "fp8"}))
+
+
+def test_as_many_dense_layers_as_layers_leave_no_experts(tmp_path: Path) -> None:
+    model = load_model(write(tmp_path, DEEPSEEK_V3 | {"first_k_dense_replace": 61}))
+    assert all(isinstance(layer.ffn, DenseFfn) for layer in model.layers)
+    with pytest.raises(InputError, match="first_k_dense_replace: found 62, expected at most num_hidden_layers, 61"):
+        load_model(write(tmp_path, DEEPSEEK_V3 | {"first_k_dense_replace": 62}))
 
 
 @pytest.mark.parametrize(
@@ -188,6 +232,9 @@ def test_mlp_only_layers_are_dense(tmp_path: Path) -> None:
         ({"num_experts_per_tok": 129}, r"num_experts_per_tok: found 129, expected at most num_experts, 128"),
         ({"attention_bias": True}, r"attention_bias: found True, expected false"),
         ({"use_sliding_window": True, "sliding_window": 4096}, r"sliding_window: found 4096, expected no sliding"),
+        ({"mlp_only_layers": [0, 48]}, r"mlp_only_layers: found \[0, 48\], expected indices 0 to 47"),
+        ({"mlp_only_layers": [-1]}, r"mlp_only_layers: found \[-1\], expected indices 0 to 47"),
+        ({"layer_types": ["full_attention"] * 47}, r"layer_types: found 47 entries, expected 48 \(num_hidden_layers\)"),
         ({"tie_word_embeddings": 1}, r"tie_word_embeddings: found 1, expected true or false"),
     ],
 )
