@@ -3,34 +3,65 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated, NoReturn
 
 import typer
 
 from aicb import cli_export, cli_predict, cli_profile, cli_show
 from aicb.errors import InputError, UnmeasuredShape
 
-app = typer.Typer(
-    help="Operators, memory and compute times of LLM inference.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+__version__ = "0.1.0"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 cli_show.register(app)
 cli_predict.register(app)
 cli_export.register(app)
 cli_profile.register(app)
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"aicb {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Operators, memory and compute times of LLM inference."""
+
+
 def main() -> None:
-    """Runs the command line: exit code 2 for bad input, 1 for a missing measurement, with one line on stderr."""
+    """Runs the command line; without arguments it prints the help.
+
+    Exit code 2 for bad input and wrong use, 1 for a missing measurement or too little memory, 130 after Ctrl-C; each
+    error is one line ``aicb: message`` on stderr. Other exceptions are faults and pass through.
+    """
     try:
-        app(prog_name="aicb")
+        result = app(args=sys.argv[1:] or ["--help"], prog_name="aicb", standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
     except InputError as error:
-        print(f"aicb: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error), 2)
     except UnmeasuredShape as error:
-        print(f"aicb: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(str(error), 1)
+    except MemoryError as error:
+        _fail(f"memory: {error or 'found too little'}, expected a smaller problem", 1)
+    except Exception as error:
+        # Wrong uses are click's exceptions, which typer may carry a copy of; what they have in common is their form.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(error.format_message(), getattr(error, "exit_code", 2))
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"aicb: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import typer
 
 from aicb.batch import Batch
@@ -36,6 +37,10 @@ from aicb.precision import Precision
 if TYPE_CHECKING:
     from rich.table import Table
 
+MAX_TOKENS = 10_000_000
+"""Of one iteration; engines batch thousands."""
+MAX_KV_TOKENS = 100_000_000
+"""Of one request; published models end at some millions."""
 TABLE_COLUMNS = 120
 """Width of tables that are not drawn on a terminal."""
 
@@ -160,8 +165,10 @@ def memory(
 
 
 def _shown_batch(phase: RequestPhase, tokens: int, kv: int | None) -> Batch:
-    if tokens < 1:
-        raise InputError(f"--tokens: found {tokens}, expected at least 1")
+    if not 1 <= tokens <= MAX_TOKENS:
+        raise InputError(f"--tokens: found {tokens}, expected 1 to {MAX_TOKENS}")
+    if kv is not None and kv > MAX_KV_TOKENS:
+        raise InputError(f"--kv: found {kv}, expected at most {MAX_KV_TOKENS}")
     if phase is RequestPhase.PREFILL:
         length = tokens if kv is None else kv
         if length < tokens:
@@ -170,7 +177,7 @@ def _shown_batch(phase: RequestPhase, tokens: int, kv: int | None) -> Batch:
     length = 1024 if kv is None else kv
     if length < 2:
         raise InputError(f"--kv: found {kv}, expected at least 2 for a decode")
-    return Batch.decode([length] * tokens)
+    return Batch.decode(np.full(tokens, length, dtype=np.int64))
 
 
 def describe(work: Work) -> str:

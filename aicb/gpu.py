@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -99,9 +98,8 @@ def get_gpu(name: str) -> Gpu:
     """A GPU by name, in lower case.
 
     Raises:
-        InputError: unknown name; the nearest known ones are named.
+        InputError: unknown name; the known ones are named.
     """
-    if name in _GPUS:
-        return _GPUS[name]
-    near = difflib.get_close_matches(name.lower(), _GPUS, n=3, cutoff=0.5) or known_gpus()
-    raise InputError(f"gpu: found {name!r}, expected one of {', '.join(near)}")
+    if name not in _GPUS:
+        raise InputError(f"gpu: found {name!r}, expected one of {', '.join(known_gpus())}")
+    return _GPUS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,21 @@ def test_memory_prints_the_plan(aicb_command: Any) -> None:
     [
         (("show", "qwen3-9b"), "aicb: model: found 'qwen3-9b', expected the path of a config.json or a built-in name"),
         (("show", "qwen3-8b", "--tp", "5"), "aicb: tp: found 5, expected a divisor of the 32 attention heads"),
-        (("show", "qwen3-8b", "--tokens", "0"), "aicb: --tokens: found 0, expected at least 1"),
+        (("show", "qwen3-8b", "--tokens", "0"), "aicb: --tokens: found 0, expected 1 to 10000000"),
+        (
+            ("show", "qwen3-8b", "--tokens", "1000000000000"),
+            "aicb: --tokens: found 1000000000000, expected 1 to 10000000",
+        ),
+        (("show", "qwen3-8b", "--kv", "1000000000000"), "aicb: --kv: found 1000000000000, expected at most 100000000"),
+        (("show",), "aicb: Missing argument 'MODEL'."),
+        (("show", "qwen3-8b", "--tp", "two"), "aicb: Invalid value for '--tp'"),
+        (("show", "qwen3-8b", "--weights", "int4"), "aicb: Invalid value for '--weights'"),
+        (("show", "qwen3-8b", "--fast"), "aicb: No such option: --fast"),
+        (("predict", "--gpu", "h200"), "aicb: Missing option '--table'."),
+        (("guess",), "aicb: No such command 'guess'."),
         (("show", "qwen3-8b", "--kv", "1"), "aicb: --kv: found 1, expected at least 2 for a decode"),
         (("show", "qwen3-8b", "--phase", "prefill", "--tokens", "9", "--kv", "8"), "aicb: --kv: found 8, expected at"),
-        (("memory", "qwen3-8b", "--gpu", "v100"), "aicb: gpu: found 'v100', expected one of"),
+        (("memory", "qwen3-8b", "--gpu", "v100"), "aicb: gpu: found 'v100', expected one of a100, b200, h100, h20, h"),
         (("memory", "deepseek-v3"), "aicb: model deepseek-v3: found 1344"),
     ],
 )
@@ -107,6 +119,26 @@ def test_a_wrong_config_file_is_named_in_the_line(tmp_path: Path, aicb_command: 
     assert err == (
         f"aicb: {tmp_path / 'config.json'}: num_hidden_layers: found nothing, expected an integer of at least 1\n"
     )
+
+
+def test_the_version_is_that_of_the_distribution(aicb_command: Any) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert aicb_command("--version") == (0, f"aicb {project['version']}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("show", "--help")])
+def test_help_is_printed_on_request_and_without_arguments(arguments: tuple[str, ...], aicb_command: Any) -> None:
+    code, out, err = aicb_command(*arguments)
+    assert (code, err) == (0, "")
+    assert "Usage: aicb" in out
+
+
+def test_the_most_tokens_are_shown(aicb_command: Any) -> None:
+    """Two FLOPs per weight of the query, key and value projection: 2 · 10⁷ · 4096 · 6144."""
+    _, out, _ = aicb_command("show", "qwen3-8b", "--phase", "prefill", "--tokens", "10000000", "--json")
+    by_name = {row["name"]: row for row in json.loads(out)["operators"]}
+    assert by_name["qkv"]["flops"] == 2 * 10**7 * 4096 * 6144
+    assert by_name["prefill_attention"]["flops"] > 0
 
 
 def test_the_command_line_starts_without_heavy_libraries() -> None:
