@@ -20,7 +20,7 @@ from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import InstanceExecutor
-from vidur_pd.execution.fluid import FluidLauncher
+from vidur_pd.execution.fluid import FluidLauncher, Transfers
 from vidur_pd.execution.isolated import IsolatedLauncher
 from vidur_pd.instance import Instance, Launcher
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
@@ -33,16 +33,13 @@ HASH_BLOCK_TOKENS = 512
 class Coupling(Launcher, Protocol):
     """A launcher that also hears of other traffic and of its own flow graphs."""
 
-    def traffic_changed(self) -> None: ...
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on."""
+        ...
 
-    def completed(self, handle: GraphHandle, at_ps: int) -> None: ...
-
-
-class CountsTransfers(Protocol):
-    """Knows how many KV transfers are on the network."""
-
-    @property
-    def active(self) -> int: ...
+    def completed(self, handle: GraphHandle, at_ps: int) -> None:
+        """A flow graph that is no transfer's has completed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +65,8 @@ class Parts:
     instances: tuple[Instance, ...]
     pools: dict[str, PoolParts]
     network: NetworkBackend
-    pricer: CommunicationPricer
+    pricers: dict[str, CommunicationPricer]
+    """By GPU."""
 
     @property
     def coupling(self) -> Literal["isolated", "fluid", "exact"]:
@@ -76,7 +74,7 @@ class Parts:
         wanted = self.config.network.coupling
         return "isolated" if wanted == "fluid" and not isinstance(self.network, SharesCapacity) else wanted
 
-    def launcher(self, queue: EventQueue, transfers: CountsTransfers) -> Coupling:
+    def launcher(self, queue: EventQueue, transfers: Transfers) -> Coupling:
         """The coupling of iterations with the network that the configuration names."""
         match self.coupling:
             case "isolated":
@@ -84,9 +82,10 @@ class Parts:
             case "fluid":
                 assert isinstance(self.network, SharesCapacity)
                 capacity_bps = self.topology.capacity_bps.astype(np.float64)
-                return FluidLauncher(queue, self.network, capacity_bps, lambda: transfers.active)
+                return FluidLauncher(queue, self.network, capacity_bps, transfers)
             case "exact":
-                return ExactLauncher(queue, self.network, self.pricer)
+                pricers = {name: self.pricers[parts.gpu.name] for name, parts in self.pools.items()}
+                return ExactLauncher(queue, self.network, pricers)
 
     @property
     def request_latency_ps(self) -> int:
@@ -126,7 +125,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
         _instance(index, placement, pools[placement.pool], pricers, hash_block_tokens or HASH_BLOCK_TOKENS)
         for index, placement in enumerate(cluster.placements)
     )
-    return Parts(config, model, cluster.topology, instances, pools, network, pricers[config.hardware])
+    return Parts(config, model, cluster.topology, instances, pools, network, pricers)
 
 
 def _check_coupling(config: SimulationConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,6 +23,11 @@ LONGEST_RUN = 4096
 
 class Launcher(Protocol):
     """Decides when a flight ends and calls ``Instance.land`` then."""
+
+    @property
+    def carries_runs(self) -> bool:
+        """Whether a flight may have more than one step."""
+        ...
 
     def launch(self, flight: Flight) -> None: ...
 
@@ -67,6 +73,12 @@ class Rank:
     def pending_tokens(self) -> int:
         return self.scheduler.pending_prefill_tokens
 
+    def release(self, request: Request) -> None:
+        """Frees the KV that has been held for a transfer; something that waited for it may run now."""
+        self.scheduler.release(request)
+        self.instance.note_kv_use()
+        self.instance.wake()
+
 
 class Instance:
     """Forms micro-batches, hands them to the launcher and applies their results.
@@ -88,6 +100,8 @@ class Instance:
         self.flights: list[Flight] = []
         self.stage_free_ps = [0] * placement.partition.pp
         self._executor = executor
+        self._idle = [None] * len(self.ranks)
+        self.kv_blocks = sum(scheduler.usable_blocks for scheduler in schedulers)
         self._dispatch_at_ps: int | None = None
 
     def attach(self, queue: EventQueue, launcher: Launcher, listener: Listener, log: IterationLog) -> None:
@@ -122,10 +136,16 @@ class Instance:
         outcomes = self._credit(flight)
         self._record(flight, outcomes)
         self._listener.landed(flight)
-        for rank, outcome in zip(self.ranks, outcomes, strict=True):
-            if outcome is not None:
-                self._stamp(rank, outcome, flight)
+        self._stamp(flight, outcomes)
+        self.note_kv_use()
         self._dispatch_later(self._queue.now_ps)
+
+    def note_kv_use(self) -> None:
+        """Records the KV blocks held from now on."""
+        self._log.kv_use.hold(self.index, self._queue.now_ps, self._used_blocks())
+
+    def _used_blocks(self) -> int:
+        return sum(rank.scheduler.used_blocks for rank in self.ranks)
 
     def _dispatch_later(self, at_ps: int) -> None:
         if self._dispatch_at_ps is None or at_ps < self._dispatch_at_ps:
@@ -144,9 +164,10 @@ class Instance:
             return
         self._listener.before_step(self)
         flight = self._decode_run() or self._micro_batch()
+        self.note_kv_use()
         if flight is None:
             return
-        flight.start_ps = now_ps
+        flight.start_ps, flight.kv_blocks = now_ps, self._used_blocks()
         self.flights.append(flight)
         self._launcher.launch(flight)
         self._listener.launched(self, flight)
@@ -155,14 +176,18 @@ class Instance:
 
     def _decode_run(self) -> Flight | None:
         """A flight of at least two decode iterations in which no rank's batch changes."""
-        if len(self.stage_free_ps) > 1:
+        if len(self.stage_free_ps) > 1 or not self._launcher.carries_runs:
             return None
-        busy = [rank.scheduler for rank in self.ranks if rank.scheduler.has_work]
-        steps = min((scheduler.steady_decode_steps() for scheduler in busy), default=0)
-        if steps < 2:
+        steps, busy = LONGEST_RUN, False
+        for rank in self.ranks:
+            if rank.scheduler.has_work:
+                steps, busy = min(steps, rank.scheduler.steady_decode_steps()), True
+                if steps < 2:
+                    return None
+        if not busy:
             return None
         kv_tokens = [rank.scheduler.decode_kv_tokens() for rank in self.ranks]
-        compute_ps = self._executor.decode_compute_ps(kv_tokens, min(steps, LONGEST_RUN))
+        compute_ps = self._executor.decode_compute_ps(kv_tokens, steps)
         return Flight(self, None, self._executor.price([Batch.decode(kv) for kv in kv_tokens]), compute_ps)
 
     def _micro_batch(self) -> Flight | None:
@@ -180,48 +205,62 @@ class Instance:
 
     def _credit(self, flight: Flight) -> list[Outcome | None]:
         if flight.batches is None:
-            return [
-                rank.scheduler.advance_decode(flight.steps) if rank.scheduler.has_work else None for rank in self.ranks
+            outcomes: list[Outcome | None] = [
+                rank.scheduler.advance_decode(flight.steps) if rank.scheduler.running_requests else None
+                for rank in self.ranks
             ]
+            self._log.kv_use.ramp(self.index, self._queue.now_ps, self._used_blocks())
+            return outcomes
         return [
             None if batch is None else rank.scheduler.finish(batch)
             for rank, batch in zip(self.ranks, flight.batches, strict=True)
         ]
 
-    def _stamp(self, rank: Rank, outcome: Outcome, flight: Flight) -> None:
-        """Token and completion times of the requests of one rank."""
+    def _stamp(self, flight: Flight, outcomes: Sequence[Outcome | None]) -> None:
+        """Token and completion times of requests, and the gaps between their tokens."""
         now_ps, first_end_ps = self._queue.now_ps, int(flight.ends_ps[0])
-        for request in outcome.prefill_done:
-            if request.prefill_completed_ps is None:
-                request.prefill_completed_ps = now_ps
-                if self.placement.role == "prefill":
-                    self._listener.prefilled(rank, request)
-        if self.placement.role == "prefill":
-            return
-        first_gaps = []
-        for request in outcome.produced:
-            if request.last_token_ps is not None:
-                first_gaps.append(first_end_ps - request.last_token_ps)
-            elif request.first_token_ps is None:
-                request.first_token_ps = first_end_ps
-            request.last_token_ps = now_ps
-        if first_gaps:
-            gaps, counts = np.unique(np.array(first_gaps, dtype=np.int64), return_counts=True)
-            self._log.add_gaps(gaps, counts.astype(np.int64))
+        gaps: Counter[int] = Counter()
+        produced = 0
+        for rank, outcome in zip(self.ranks, outcomes, strict=True):
+            if outcome is None:
+                continue
+            for request in outcome.prefill_done:
+                if request.prefill_completed_ps is None:
+                    request.prefill_completed_ps = now_ps
+                    if self.placement.role == "prefill":
+                        self._listener.prefilled(rank, request)
+            if self.placement.role == "prefill":
+                continue
+            produced += len(outcome.produced)
+            for request in outcome.produced:
+                if request.last_token_ps is not None:
+                    gaps[first_end_ps - request.last_token_ps] += 1
+                elif request.first_token_ps is None:
+                    request.first_token_ps = first_end_ps
+                request.last_token_ps = now_ps
+            for request in outcome.finished:
+                self._listener.completed(request)
+        self._log.add_gaps(gaps)
         if flight.steps > 1:
-            following = np.diff(flight.ends_ps)
-            self._log.add_gaps(following, np.full(len(following), len(outcome.produced), dtype=np.int64))
-        for request in outcome.finished:
-            self._listener.completed(request)
+            self._log.add_equal_gaps(np.diff(flight.ends_ps), produced)
 
     def _record(self, flight: Flight, outcomes: Sequence[Outcome | None]) -> None:
-        prices, schedulers = flight.prices, [rank.scheduler for rank in self.ranks]
-        batches = [batch for batch in flight.batches or () if batch is not None]
-        produced = sum(len(outcome.produced) for outcome in outcomes if outcome is not None)
+        prices = flight.prices
         durations_ps = np.diff(flight.ends_ps, prepend=flight.start_ps)
         communication_ps = durations_ps - flight.compute_ps
-        if len(self.stage_free_ps) > 1:  # stages overlap with other flights: what was waited for is not communication
+        if flight.is_pipelined:  # stages overlap with other flights: what was waited for is not communication
             communication_ps = np.full(flight.steps, flight.communication_ps, dtype=np.int64)
+        prefill_tokens = decode_tokens = requests = waiting = running = 0
+        for rank, batch, outcome in zip(self.ranks, flight.batches or self._idle, outcomes, strict=True):
+            waiting += rank.scheduler.waiting_requests
+            running += rank.scheduler.running_requests
+            if batch is not None:
+                requests += len(batch.requests)
+                prefill_tokens += batch.prefill_tokens
+                decode_tokens += batch.decode_tokens
+            elif flight.is_run and outcome is not None:
+                requests += len(outcome.produced)
+                decode_tokens += len(outcome.produced)
         self._log.add(
             IterationRun(
                 instance=self.index,
@@ -235,13 +274,13 @@ class Instance:
                 ),
                 estimated_ps=sum(price.cost.estimated_ps for price in prices),
                 estimated_operators=tuple(name for price in prices for name in price.cost.estimated_operators),
-                requests=produced if flight.is_run else sum(len(batch.requests) for batch in batches),
-                prefill_tokens=sum(batch.prefill_tokens for batch in batches),
-                decode_tokens=produced if flight.is_run else sum(batch.decode_tokens for batch in batches),
-                waiting=sum(scheduler.waiting_requests for scheduler in schedulers),
-                running=sum(scheduler.running_requests for scheduler in schedulers),
-                kv_blocks_used=sum(scheduler.used_blocks for scheduler in schedulers),
-                kv_blocks_total=sum(scheduler.usable_blocks for scheduler in schedulers),
+                requests=requests,
+                prefill_tokens=prefill_tokens,
+                decode_tokens=decode_tokens,
+                waiting=waiting,
+                running=running,
+                kv_blocks_used=(flight.kv_blocks, self._used_blocks() if flight.is_run else flight.kv_blocks),
+                kv_blocks_total=self.kv_blocks,
             )
         )
 

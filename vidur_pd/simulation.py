@@ -16,6 +16,7 @@ from netsim.units import PS_PER_MS
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.flight import Flight
 from vidur_pd.handoff import FlowRow, Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
@@ -27,9 +28,10 @@ from vidur_pd.request import Request, RequestStatus
 from vidur_pd.routing import Router
 from vidur_pd.workload import Workload, generator
 
-FAR_PS = 2**62
-"""Later than any simulated instant; fits a signed 64-bit integer."""
 PROGRESS_EVERY_EVENTS = 256
+
+Routers = tuple[Router[Instance], dict[int, Router[Rank]]]
+"""Chooses among instances, and among the ranks of each, by its index."""
 
 Progress = Callable[[int, int, float], None]
 """Called with (requests done, requests in all, simulated seconds)."""
@@ -92,13 +94,12 @@ class Simulation:
         )
         self._launcher = self._parts.launcher(self._queue, self._wire)
         self._entries = self._routers(("prefill", "mixed"))
-        self._destinations = self._routers(("decode",))
+        self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
         self._handoff = Handoff(
-            config.kv_transfer, self._wire, self._choose_destination, self.completed, self._traffic_changed
+            config.kv_transfer, self._wire, self._choose_destination, self.completed, self._launcher.traffic_changes
         )
         self._journeys = [Journey(request) for request in self._requests()]
         self._done = 0
-        self._retune_pending = False
         for instance in self._instances:
             instance.attach(self._queue, self._launcher, self, self._log)
 
@@ -153,10 +154,8 @@ class Simulation:
         """A request has come through the front end and is routed."""
         journey = self._journeys[index]
         self._schedule_arrival(index + 1)
-        rank, reason = self._accepting(self._entries, journey.request)
-        if rank is not None and rank.instance.placement.role == "prefill":
-            reason = self._accepting_destination(journey.request)
-        if reason is not None or rank is None:
+        rank, reason = self._choose(self._entries, journey.request)
+        if rank is None:
             journey.request.status = RequestStatus.REJECTED
             journey.request.status_reason = reason
             self._done += 1
@@ -177,10 +176,8 @@ class Simulation:
 
     # Routing.
 
-    def _routers(self, roles: tuple[str, ...]) -> tuple[Router[Instance], dict[int, Router[Rank]]] | None:
+    def _routers(self, roles: tuple[str, ...]) -> Routers:
         instances = [instance for instance in self._instances if instance.placement.role in roles]
-        if not instances:
-            return None
         routing, seed, name = self._config.routing, self._config.seed, "+".join(roles)
         ranks = {
             instance.index: Router(routing.rank_policy, instance.ranks, generator(seed, f"routing.{instance.name}"))
@@ -188,39 +185,27 @@ class Simulation:
         }
         return Router(routing.policy, instances, generator(seed, f"routing.{name}")), ranks
 
-    def _accepting(
-        self, routers: tuple[Router[Instance], dict[int, Router[Rank]]] | None, request: Request
-    ) -> tuple[Rank | None, str | None]:
+    def _choose(self, routers: Routers, request: Request) -> tuple[Rank | None, str | None]:
         """A rank that can hold the request, or why none can."""
-        if routers is None:
-            return None, "no instance takes new requests"
         among, ranks = routers
-        refused: dict[int, str] = {}
-        while len(refused) < len(ranks):
-            instance = among.choose()
-            reason = instance.ranks[0].scheduler.rejection_reason(request)
-            if reason is None:
-                return ranks[instance.index].choose(), None
-            if instance.index in refused:  # a policy that repeats itself: ask the others in order
-                remaining = [i for i in self._instances if i.index in ranks and i.index not in refused]
-                for other in remaining:
-                    if other.ranks[0].scheduler.rejection_reason(request) is None:
-                        return ranks[other.index].choose(), None
-                return None, reason
-            refused[instance.index] = reason
-        return None, next(iter(refused.values()))
+        reasons = {index: self._refusal(self._instances[index], request) for index in ranks}
+        if None not in reasons.values():
+            return None, next(iter(reasons.values()))
+        instance = among.choose(lambda candidate: reasons[candidate.index] is None)
+        return ranks[instance.index].choose(), None
 
-    def _accepting_destination(self, request: Request) -> str | None:
-        """Why no decode instance could ever hold the request."""
-        reasons = [
-            instance.ranks[0].scheduler.rejection_reason(request)
-            for instance in self._instances
-            if instance.placement.role == "decode"
-        ]
-        return None if None in reasons else reasons[0]
+    def _refusal(self, instance: Instance, request: Request) -> str | None:
+        """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
+        reason = instance.ranks[0].scheduler.rejection_reason(request)
+        if reason is None and instance.placement.role == "prefill" and self._handoff.must_travel(request):
+            assert self._destinations is not None
+            reasons = [self._refusal(self._instances[index], request) for index in self._destinations[1]]
+            reason = None if None in reasons else reasons[0]
+        return reason
 
     def _choose_destination(self, request: Request) -> Rank:
-        rank, reason = self._accepting(self._destinations, request)
+        assert self._destinations is not None
+        rank, reason = self._choose(self._destinations, request)
         assert rank is not None, f"request {request.request_id} was let in although {reason}"
         return rank
 
@@ -237,7 +222,8 @@ class Simulation:
     def landed(self, flight: Flight) -> None:
         end_ps = int(flight.ends_ps[-1])
         for price in flight.prices:
-            self._link_log.add("collective", price.load.times(flight.steps), flight.start_ps, end_ps)
+            load = price.load
+            self._link_log.add("collective", load.links, load.link_bytes * flight.steps, (flight.start_ps, end_ps))
 
     def prefilled(self, rank: Rank, request: Request) -> None:
         del rank
@@ -254,16 +240,6 @@ class Simulation:
             if completion.flow is None and not self._handoff.arrived(completion.handle, completion.at_ps):
                 self._launcher.completed(completion.handle, completion.at_ps)
         return bool(completions)
-
-    def _traffic_changed(self) -> None:
-        """Couples again after everything else of this instant, when the network knows its new rates."""
-        if not self._retune_pending:
-            self._retune_pending = True
-            self._queue.schedule(self._queue.now_ps, Priority.DISPATCH, self._retune)
-
-    def _retune(self) -> None:
-        self._retune_pending = False
-        self._launcher.traffic_changed()
 
     # The end.
 
@@ -324,7 +300,8 @@ class Simulation:
         pool = next(pool for pool in self._config.cluster.pools if pool.name == name)
         indices = [instance.index for instance in self._instances if instance.placement.pool == name]
         busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
-        mean, peak = self._log.kv_use(indices, makespan_s)
+        blocks = self._instances[indices[0]].kv_blocks
+        mean, peak = self._log.kv_use.share(indices, blocks, makespan_s)
         return {
             "name": name,
             "role": pool.role,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aicb import load_model
@@ -33,6 +33,7 @@ DISAGGREGATED = st.fixed_dictionaries(
                 "num_kv_blocks": st.sampled_from([200, 260, 2_000]),
                 "max_batched_tokens": st.sampled_from([256, 2_048]),
                 "max_seqs": st.sampled_from([2, 16]),
+                "long_prefill_token_threshold": st.sampled_from([0, 100]),
             }
         ),
         "kv_transfer": st.fixed_dictionaries(
@@ -50,7 +51,13 @@ DISAGGREGATED = st.fixed_dictionaries(
     }
 )
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],
+)
+"""Shrinking takes minutes when each example is a simulation."""
 
 
 @SLOW
@@ -145,7 +152,11 @@ def check_kv_bytes(result: Result) -> None:
             continue
         copies = max(1, pools[journey.decode_instance.rsplit("-", 1)[0]].tp // 8)  # 8 and 4 KV heads divide by tp
         prompt = journey.request.prompt_tokens - journey.request.resident_tokens
-        assert journey.kv_bytes == copies * prompt * model.kv_bytes_per_token("bf16")
+        whole = copies * prompt * model.kv_bytes_per_token("bf16")
+        if result.config.kv_transfer.mode == "layerwise":  # a reservation may be lost, and layers sent again
+            assert journey.kv_bytes >= whole
+        else:
+            assert journey.kv_bytes == whole
         expected_on_links += journey.kv_bytes
     into_gpus = result.topology.link_dst < result.topology.gpus
     carried = result.links.total_bytes("kv")[into_gpus].sum()

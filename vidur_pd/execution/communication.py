@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 import simccl
 from aicb import Communication
-from netsim import NetworkBackend, Topology, create_backend
+from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
+from netsim.routing import Router as PathFinder
 
 Gpus = tuple[int, ...]
+
+FAR_PS = 2**62
+"""Later than any simulated instant; fits a signed 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +27,11 @@ class CollectiveCost:
     """[touched links] topology link indices."""
     link_bytes: NDArray[np.float64]
     """[touched links] bytes carried by each."""
+    link_flows: NDArray[np.float64]
+    """[touched links] mean number of its flows on each while there is one."""
+
+
+NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
 class CommunicationPricer:
@@ -30,15 +39,18 @@ class CommunicationPricer:
 
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
     the time of a collective is affine in its size, and a change of protocol is blurred over at most an eighth of an
-    octave. With the ``analytical`` backend the duration is simccl's closed form instead.
+    octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
+    are on a link at a time is taken from the first size that is run.
     """
 
     def __init__(self, topology: Topology, backend: str, gpu: str) -> None:
         self._topology = topology
+        self._paths = PathFinder(topology)
         self._gpu = gpu
         self._closed_form = backend == "analytical"
         self._idle: NetworkBackend = create_backend(backend, topology)
         self._communicators: dict[Gpus, simccl.Communicator] = {}
+        self._link_flows: dict[tuple[str, Gpus], NDArray[np.float64]] = {}
         self._exact: dict[tuple[str, int, Gpus], CollectiveCost] = {}
         self._priced: dict[tuple[str, int, Gpus], CollectiveCost] = {}
 
@@ -56,7 +68,7 @@ class CommunicationPricer:
 
     def _interpolated(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         if len(gpus) < 2 or size_bytes == 0:
-            return CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0))
+            return NO_COST
         step = 1 << max(0, size_bytes.bit_length() - 4)
         below = size_bytes - size_bytes % step
         low = self._run(op, below, gpus)
@@ -65,7 +77,7 @@ class CommunicationPricer:
         high = self._run(op, below + step, gpus)
         share = (size_bytes - below) / step
         duration = round(low.duration_ps + share * (high.duration_ps - low.duration_ps))
-        return CollectiveCost(duration, high.links, high.link_bytes * (size_bytes / (below + step)))
+        return CollectiveCost(duration, high.links, high.link_bytes * (size_bytes / (below + step)), high.link_flows)
 
     def _run(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         key = (op, size_bytes, gpus)
@@ -75,21 +87,34 @@ class CommunicationPricer:
 
     def _measure(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         communicator = self.communicator(gpus)
-        before = self._idle.link_stats().carried_bytes
-        start_ps = self._idle.now_ps
-        handle = self._idle.submit(simccl.plan_collective(op, size_bytes, communicator).graph(), start_ps)
-        end_ps = start_ps
-        finished = False
-        while not finished:
-            bound = self._idle.next_event_ps()
-            assert bound is not None, f"{op} of {size_bytes} bytes never completes"
-            for completion in self._idle.advance(2**62):
-                finished = finished or completion.flow is None
-                end_ps = completion.at_ps
-        self._idle.forget(handle)
-        carried = self._idle.link_stats().carried_bytes - before
+        before, start_ps = self._idle.link_stats(), self._idle.now_ps
+        graph = simccl.plan_collective(op, size_bytes, communicator).graph()
+        handle = self._idle.submit(graph, start_ps)
+        end_ps = self._run_to_the_end(handle)
+        after = self._idle.link_stats()
+        carried, busy_ps = after.carried_bytes - before.carried_bytes, after.busy_ps - before.busy_ps
         links = np.flatnonzero(carried > 0)
+        if (op, gpus) not in self._link_flows:
+            self._link_flows[op, gpus] = self._flow_time_ps(graph, handle) / np.maximum(busy_ps, 1)
+        self._idle.forget(handle)
         duration_ps = end_ps - start_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator).time_ps
-        return CollectiveCost(duration_ps, links, carried[links])
+        return CollectiveCost(duration_ps, links, carried[links], np.maximum(self._link_flows[op, gpus][links], 1.0))
+
+    def _run_to_the_end(self, handle: GraphHandle) -> int:
+        """Runs the idle copy until the graph has completed; returns that instant."""
+        while True:
+            assert self._idle.next_event_ps() is not None, f"graph {handle} never completes"
+            for completion in self._idle.advance(FAR_PS):
+                if completion.handle == handle and completion.flow is None:
+                    return completion.at_ps
+
+    def _flow_time_ps(self, graph: FlowGraph, handle: GraphHandle) -> NDArray[np.float64]:
+        """[links] time that flows have spent on each, summed over flows."""
+        times = self._idle.flow_times(handle)
+        spent_ps = np.zeros(self._topology.links)
+        columns = (graph.src, graph.dst, graph.flow_label, times.end_ps - times.start_ps)
+        for src, dst, label, duration_ps in zip(*(column.tolist() for column in columns), strict=True):
+            spent_ps[self._paths.route(src, dst, label)] += duration_ps
+        return spent_ps

@@ -7,6 +7,7 @@ stage.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,15 @@ from numpy.typing import NDArray
 
 import simccl
 from netsim import FlowGraph, GraphHandle, NetworkBackend
-from vidur_pd.events import EventQueue, Priority
+from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, StagePrice
 from vidur_pd.execution.flight import Flight
+from vidur_pd.execution.timing import schedule_landing, set_out
+
+KEPT_TEMPLATES = 64
+"""Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill
+has a size of its own, and a graph of an expert-parallel model takes megabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,24 +39,24 @@ class IterationGraph:
 class ExactLauncher:
     """Submits each iteration as one flow graph; it ends when its last flow has arrived."""
 
-    def __init__(self, queue: EventQueue, network: NetworkBackend, pricer: CommunicationPricer) -> None:
+    carries_runs = False
+
+    def __init__(self, queue: EventQueue, network: NetworkBackend, pricers: dict[str, CommunicationPricer]) -> None:
+        """``pricers`` by pool: they know the communicators of its instances."""
         self._queue = queue
         self._network = network
-        self._pricer = pricer
+        self._pricers = pricers
         self._flying: dict[GraphHandle, Flight] = {}
-        self._templates: dict[tuple[Collectives, ...], IterationGraph] = {}
+        self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
 
     def launch(self, flight: Flight) -> None:
         assert len(flight.prices) == 1, "exact coupling needs one pipeline stage"
-        if flight.is_run:
-            flight.keep_steps(1)
         price, compute_ps = flight.prices[0], int(flight.compute_ps[0])
+        set_out(flight, flight.instance.stage_free_ps)  # as on an idle fabric; the last flow says when it really ends
         if not price.communication_ps:
-            flight.ends_ps = np.array([flight.start_ps + compute_ps], dtype=np.int64)
-            at_ps = int(flight.ends_ps[0])
-            flight.event = self._queue.schedule(at_ps, Priority.COMPLETION, lambda: flight.instance.land(flight))
+            schedule_landing(self._queue, flight, flight.instance.land)
             return
-        template = self._template(price)
+        template = self._template(price, self._pricers[flight.instance.placement.pool])
         delay_ps = template.graph.delay_ps.copy()
         steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
         delay_ps[template.pauses] = np.diff(steps)
@@ -60,7 +66,7 @@ class ExactLauncher:
     def truncate(self, flight: Flight) -> None:
         """Flights have one step here: nothing to cut."""
 
-    def traffic_changed(self) -> None:
+    def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: flows meet on the network itself."""
 
     def completed(self, handle: GraphHandle, at_ps: int) -> None:
@@ -70,25 +76,30 @@ class ExactLauncher:
         flight.ends_ps = np.array([at_ps], dtype=np.int64)
         flight.instance.land(flight)
 
-    def _template(self, price: StagePrice) -> IterationGraph:
+    def _template(self, price: StagePrice, pricer: CommunicationPricer) -> IterationGraph:
         key = price.collectives
-        if key not in self._templates:
-            first_gpu = price.collectives[0][1][0][0]
-            self._templates[key] = _iteration_graph(list(self._rounds(price)), first_gpu)
+        if key in self._templates:
+            self._templates.move_to_end(key)
+            return self._templates[key]
+        first_gpu = price.collectives[0][1][0][0]
+        self._templates[key] = _iteration_graph(list(_rounds(price, pricer)), first_gpu)
+        if len(self._templates) > KEPT_TEMPLATES:
+            self._templates.popitem(last=False)
         return self._templates[key]
 
-    def _rounds(self, price: StagePrice) -> Iterator[list[FlowGraph]]:
-        """Graphs that run at the same time, in turn."""
-        kinds: list[tuple[int, list[FlowGraph]]] = []
-        for what, groups, count in price.collectives:
-            communicators = [self._pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
-            plans = [simccl.plan_collective(what.op, what.size_bytes, at) for at in communicators]
-            if plans:
-                kinds.append((count, [plan.graph() for plan in plans]))
-        for turn in range(max((count for count, _ in kinds), default=0)):
-            for count, graphs in kinds:
-                if turn < count:
-                    yield graphs
+
+def _rounds(price: StagePrice, pricer: CommunicationPricer) -> Iterator[list[FlowGraph]]:
+    """Graphs that run at the same time, in turn."""
+    kinds: list[tuple[int, list[FlowGraph]]] = []
+    for what, groups, count in price.collectives:
+        communicators = [pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
+        plans = [simccl.plan_collective(what.op, what.size_bytes, at) for at in communicators]
+        if plans:
+            kinds.append((count, [plan.graph() for plan in plans]))
+    for turn in range(max((count for count, _ in kinds), default=0)):
+        for count, graphs in kinds:
+            if turn < count:
+                yield graphs
 
 
 def _iteration_graph(rounds: list[list[FlowGraph]], gpu: int) -> IterationGraph:

@@ -11,22 +11,19 @@ from numpy.typing import NDArray
 
 from aicb import Batch, Communication, IterationCost, IterationModel
 from vidur_pd.cluster import Placement
-from vidur_pd.execution.communication import CommunicationPricer, Gpus
+from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkLoad:
-    """Bytes that the collectives of one iteration put on each link they touch."""
+    """What the collectives of one iteration put on the links they touch."""
 
     links: NDArray[np.int64]
+    """[touched links] rising."""
     link_bytes: NDArray[np.float64]
-
-    def times(self, count: int) -> LinkLoad:
-        """The load of ``count`` equal iterations."""
-        return self if count == 1 else LinkLoad(self.links, self.link_bytes * count)
-
-
-NO_LOAD = LinkLoad(np.zeros(0, dtype=np.int64), np.zeros(0))
+    """[touched links]"""
+    link_flows: NDArray[np.float64]
+    """[touched links] mean number of flows on each while there is one."""
 
 
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
@@ -80,15 +77,17 @@ class InstanceExecutor:
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
         """Time of all collectives of a stage one after another, and the bytes they leave on links."""
         total_ps = 0
-        loads: dict[int, float] = {}
+        parts: list[tuple[int, CollectiveCost]] = [(0, NO_COST)]
         for what, count in communications:
             costs = [self._pricer.cost(what, gpus) for gpus in self._groups(what.group, stage)]
             total_ps += count * max(cost.duration_ps for cost in costs)
-            for cost in costs:
-                for link, size in zip(cost.links.tolist(), cost.link_bytes.tolist(), strict=True):
-                    loads[link] = loads.get(link, 0.0) + count * size
-        links = sorted(loads)
-        return total_ps, LinkLoad(np.array(links, dtype=np.int64), np.array([loads[link] for link in links]))
+            parts += [(count, cost) for cost in costs]
+        links, place = np.unique(np.concatenate([cost.links for _, cost in parts]), return_inverse=True)
+        part_bytes = np.concatenate([count * cost.link_bytes for count, cost in parts])
+        link_bytes = np.bincount(place, weights=part_bytes, minlength=len(links)).astype(np.float64)
+        flow_bytes = part_bytes * np.concatenate([cost.link_flows for _, cost in parts])
+        link_flows = np.bincount(place, weights=flow_bytes, minlength=len(links)).astype(np.float64) / link_bytes
+        return total_ps, LinkLoad(links, link_bytes, link_flows)
 
     def _groups(self, group: str, stage: int) -> tuple[Gpus, ...]:
         """GPU groups that run a collective at the same time."""

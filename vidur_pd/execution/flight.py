@@ -24,13 +24,14 @@ class Flight:
 
     __slots__ = (
         "batches",
-        "communication_ps",
         "compute_ps",
         "ends_ps",
         "event",
         "instance",
-        "load",
+        "kv_blocks",
         "prices",
+        "stage_begins_ps",
+        "stage_ends_ps",
         "start_ps",
         "stretch",
     )
@@ -45,16 +46,21 @@ class Flight:
         self.instance = instance
         self.batches = batches
         self.prices = prices
+        """[pipeline stages]"""
         self.start_ps = 0
         self.compute_ps = compute_ps
         """[steps] compute time of each step, summed over pipeline stages."""
-        self.communication_ps = sum(price.communication_ps for price in prices)
-        """Communication time of one step on an idle fabric."""
         self.ends_ps: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """[steps] end of each step; set when launched."""
+        """[steps] end of each step, as far as known; set when launched."""
+        self.stage_begins_ps: list[int] = []
+        """[stages] with pipeline parallelism: when the flight enters each stage."""
+        self.stage_ends_ps: list[int] = []
+        """[stages] with pipeline parallelism: when it leaves each stage."""
+        self.stretch = [1.0] * len(prices)
+        """[stages] how much longer communication takes than on an idle fabric."""
+        self.kv_blocks = 0
+        """Blocks held by the instance at the start."""
         self.event: Event | None = None
-        self.stretch = 1.0
-        """How much longer communication takes than on an idle fabric."""
 
     @property
     def steps(self) -> int:
@@ -64,6 +70,20 @@ class Flight:
     def is_run(self) -> bool:
         """Whether this is a run of decode iterations rather than one scheduled micro-batch."""
         return self.batches is None
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether it passes through more than one stage."""
+        return len(self.prices) > 1
+
+    @property
+    def communication_ps(self) -> int:
+        """Communication time of one step at the present stretch, over all stages."""
+        return sum(map(self.stage_communication_ps, range(len(self.prices))))
+
+    def stage_communication_ps(self, stage: int) -> int:
+        """Communication time of one step in one stage at the present stretch."""
+        return round(self.prices[stage].communication_ps * self.stretch[stage])
 
     def keep_steps(self, steps: int) -> None:
         """Drops the steps after the first ``steps``."""

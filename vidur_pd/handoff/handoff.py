@@ -6,6 +6,7 @@ them has arrived, and the prefill instance keeps the blocks until then.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ class _Passage:
     is_prefilled: bool = False
     sent_tokens: int = 0
     """Prompt tokens whose KV has been put on the network, or need not travel."""
+    is_state_sent: bool = False
+    """The recurrent state of a hybrid model has been put on the network."""
     outstanding: set[GraphHandle] = field(default_factory=set)
 
 
@@ -42,15 +45,20 @@ class Handoff:
         wire: KvWire,
         choose_destination: Callable[[Request], Rank],
         completed: Callable[[Request], None],
-        traffic_changed: Callable[[], None],
+        traffic_changes: Callable[[int], None],
     ) -> None:
+        """``traffic_changes`` is told of every instant at which transfers begin or cease to load the network."""
         self._config = config
         self._wire = wire
         self._choose_destination = choose_destination
         self._completed = completed
-        self._traffic_changed = traffic_changed
+        self._traffic_changes = traffic_changes
+        self._unreserved: Counter[int] = Counter()
+        """Requests that wait for blocks, by index of the decode instance."""
         self._passages: dict[int, _Passage] = {}
         self._by_handle: dict[GraphHandle, _Passage] = {}
+        self._stuck: dict[int, _Passage] = {}
+        """Prefilled requests whose decode instance has no blocks for them yet, though they were routed to it before."""
 
     @property
     def open_passages(self) -> int:
@@ -61,7 +69,7 @@ class Handoff:
         """A request goes to a prefill rank; unless the decode side pulls, it reserves blocks from now on."""
         passage = _Passage(journey, source)
         self._passages[journey.request.index] = passage
-        if self._config.mode != "pull" and self._must_travel(journey.request):
+        if self._config.mode != "pull" and self.must_travel(journey.request):
             self._assign(passage)
 
     def prefilled(self, request: Request, now_ps: int) -> None:
@@ -70,23 +78,30 @@ class Handoff:
         passage.is_prefilled = True
         if self._config.first_token == "prefill":
             request.first_token_ps = request.last_token_ps = now_ps
-        if not self._must_travel(request):
+        if not self.must_travel(request):
             request.first_token_ps = request.last_token_ps = now_ps
             del self._passages[request.index]
-            passage.source.scheduler.release(request)
+            passage.source.release(request)
             self._completed(request)
         elif passage.destination is None:
             self._assign(passage)
         elif passage.is_reserved:
             self._send_rest(passage, now_ps)
+        else:
+            self._stuck[request.index] = passage
+            self._make_room(passage)
 
     def before_step(self, instance: Instance, now_ps: int) -> None:
         """A decode instance is about to schedule: it reserves blocks for requests that fit."""
+        if not self._unreserved[instance.index]:
+            return
         for rank in instance.ranks:
             for request in rank.scheduler.admit_remote():
+                self._unreserved[instance.index] -= 1
                 passage = self._passages[request.index]
                 passage.is_reserved = True
                 passage.sent_tokens = request.resident_tokens
+                self._stuck.pop(request.index, None)
                 if passage.is_prefilled:
                     self._send_rest(passage, now_ps)
 
@@ -110,11 +125,14 @@ class Handoff:
             return False
         self._wire.arrived(handle, now_ps)
         passage.outstanding.remove(handle)
-        self._traffic_changed()
+        self._traffic_changes(now_ps)
         self._finish_if_complete(passage, now_ps)
+        if not passage.outstanding and not passage.is_prefilled:
+            for stuck in [other for other in self._stuck.values() if other.destination is passage.destination]:
+                self._make_room(stuck)
         return True
 
-    def _must_travel(self, request: Request) -> bool:
+    def must_travel(self, request: Request) -> bool:
         """A single output token is sampled by the prefill instance, unless the decode side recomputes it."""
         return request.output_tokens > 1 or self._config.first_token == "decode_recompute"
 
@@ -123,6 +141,28 @@ class Handoff:
         passage.destination = rank
         passage.journey.decode_instance = rank.instance.name
         rank.scheduler.add_remote(passage.journey.request)
+        self._unreserved[rank.instance.index] += 1
+        rank.instance.wake()
+
+    def _make_room(self, passage: _Passage) -> None:
+        """A prefilled request goes before those that have reserved blocks but are not prefilled.
+
+        One that has overtaken them would otherwise hold KV on the prefill side that they need to go on.
+        """
+        rank = passage.destination
+        assert rank is not None
+        reserved = {
+            other.journey.request.index: other
+            for other in self._passages.values()
+            if other.destination is rank and other.is_reserved and not other.is_prefilled and not other.outstanding
+        }
+        candidates = [other.journey.request for other in reserved.values()]
+        for request in rank.scheduler.make_room_for_remote(passage.journey.request, candidates):
+            other = reserved[request.index]
+            other.is_reserved = other.is_state_sent = False
+            other.sent_tokens = 0
+            self._unreserved[rank.instance.index] += 1
+        rank.instance.note_kv_use()
         rank.instance.wake()
 
     def _send_rest(self, passage: _Passage, now_ps: int) -> None:
@@ -134,37 +174,36 @@ class Handoff:
         request, destination = passage.journey.request, passage.destination
         assert destination is not None
         tokens = until_tokens - passage.sent_tokens
-        has_state = until_tokens == request.prompt_tokens
-        if tokens <= 0 and not (has_state and self._wire.has_state):
+        sends_state = self._wire.has_state and until_tokens == request.prompt_tokens and not passage.is_state_sent
+        if tokens <= 0 and not sends_state:
             return
         sent = self._wire.send(
             passage.source,
             destination,
             max(tokens, 0),
-            with_state=has_state,
+            with_state=sends_state,
             now_ps=now_ps,
             compute_ps=compute_ps,
         )
-        passage.sent_tokens = until_tokens
+        passage.sent_tokens = max(until_tokens, passage.sent_tokens)
+        passage.is_state_sent |= sends_state
         passage.outstanding.add(sent.handle)
         self._by_handle[sent.handle] = passage
         passage.journey.kv_bytes = (passage.journey.kv_bytes or 0) + sent.size_bytes
         if request.kv_sent_ps is None:
             request.kv_sent_ps = sent.first_byte_ps
-        self._traffic_changed()
+        self._traffic_changes(now_ps)
+        self._traffic_changes(sent.first_byte_ps)
 
     def _finish_if_complete(self, passage: _Passage, now_ps: int) -> None:
         request, destination = passage.journey.request, passage.destination
         if passage.outstanding or not passage.is_prefilled or passage.sent_tokens < request.prompt_tokens:
             return
         assert destination is not None
+        assert request.kv_sent_ps is not None, "the last token of a prompt is never resident, so something was sent"
         del self._passages[request.index]
-        if request.kv_sent_ps is None:  # everything was resident already
-            request.kv_sent_ps = now_ps
-            passage.journey.kv_bytes = 0
         request.kv_arrived_ps = now_ps
-        passage.source.scheduler.release(request)
-        passage.source.instance.wake()
+        passage.source.release(request)
         recomputes = self._config.first_token == "decode_recompute"
         if self._config.first_token == "decode_after_transfer":
             request.first_token_ps = request.last_token_ps = now_ps

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 import simccl
 from aicb import Model, Precision, stage_layers
@@ -13,9 +14,20 @@ from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from aicb.precision import ELEMENT_BYTES
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
 from netsim.routing import Router as PathFinder
-from vidur_pd.execution.executor import LinkLoad
 from vidur_pd.instance import Rank
 from vidur_pd.metrics.links import LinkLog
+
+NO_LINKS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OnTheWay:
+    """A transfer on the network."""
+
+    graph: FlowGraph
+    start_ps: int
+    pair_links: NDArray[np.int64]
+    """Links of each pair of GPUs, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,9 @@ class KvWire:
         self._paths = PathFinder(topology)
         self._link_log = link_log
         self._setup_ps = setup_ps
-        self._on_the_way: dict[GraphHandle, tuple[FlowGraph, int]] = {}
+        self._on_the_way: dict[GraphHandle, _OnTheWay] = {}
+        self._routes: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._flows_on_links = np.zeros(topology.links)
         self._layouts: dict[tuple[int, int], simccl.KvLayout] = {}
         self.flows: list[FlowRow] | None = [] if keep_flows else None
 
@@ -82,6 +96,11 @@ class KvWire:
     def active(self) -> int:
         """Transfers on the network."""
         return len(self._on_the_way)
+
+    @property
+    def flows_on_links(self) -> NDArray[np.float64]:
+        """[links] pairs of GPUs with a transfer over each link; flows of a pair follow one another."""
+        return self._flows_on_links
 
     @property
     def has_state(self) -> bool:
@@ -104,28 +123,39 @@ class KvWire:
         )
         graph = plan.graph()
         handle = self._network.submit(graph, now_ps)
-        self._on_the_way[handle] = (graph, now_ps)
+        pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+        pair_links = np.concatenate([NO_LINKS, *(self._route(*pair) for pair in sorted(pairs))])
+        self._on_the_way[handle] = _OnTheWay(graph, now_ps, pair_links)
+        np.add.at(self._flows_on_links, pair_links, 1)
         first_ready_ps = int(plan.ready_ps.min()) if len(plan.ready_ps) else 0
         return Sent(handle, plan.total_bytes, now_ps + first_ready_ps + self._setup_ps)
 
     def arrived(self, handle: GraphHandle, now_ps: int) -> None:
         """Books the links of an arrived transfer."""
-        graph, start_ps = self._on_the_way.pop(handle)
+        sent = self._on_the_way.pop(handle)
+        graph = sent.graph
+        np.add.at(self._flows_on_links, sent.pair_links, -1)
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
             self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         self._network.forget(handle)
-        self._link_log.add("kv", self._load(graph), start_ps, now_ps)
+        self._link_log.add("kv", *self._carried(graph), (sent.start_ps, now_ps))
 
-    def _load(self, graph: FlowGraph) -> LinkLoad:
+    def _carried(self, graph: FlowGraph) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Links of a graph's flows, and the bytes on each."""
         carried: dict[int, float] = defaultdict(float)
-        columns = (graph.src, graph.dst, graph.flow_label, graph.size_bytes)
-        for src, dst, label, size in zip(*(column.tolist() for column in columns), strict=True):
-            for link in self._paths.route(src, dst, label).tolist():
+        for src, dst, size in zip(graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), strict=True):
+            for link in self._route(src, dst).tolist():
                 carried[link] += size
         links = sorted(carried)
-        return LinkLoad(np.array(links, dtype=np.int64), np.array([carried[link] for link in links]))
+        return np.array(links, dtype=np.int64), np.array([carried[link] for link in links])
+
+    def _route(self, src: int, dst: int) -> NDArray[np.int64]:
+        """Links from one GPU to another; all flows of a hand-off have label 0."""
+        if (src, dst) not in self._routes:
+            self._routes[src, dst] = self._paths.route(src, dst)
+        return self._routes[src, dst]
 
     def _layout(self, rank: Rank) -> simccl.KvLayout:
         key = (rank.instance.index, rank.index)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Phase
+from vidur_pd.metrics.kv_use import KvUse
 from vidur_pd.metrics.quantities import PS_PER_S
 
 COMPUTE_PHASES = tuple(phase for phase in Phase if phase is not Phase.COMMUNICATION)
@@ -34,7 +36,8 @@ class IterationRun:
     decode_tokens: int
     waiting: int
     running: int
-    kv_blocks_used: int
+    kv_blocks_used: tuple[int, int]
+    """Held during the first and during the last iteration, those held for transfers included; it grows evenly."""
     kv_blocks_total: int
 
 
@@ -45,8 +48,10 @@ class IterationLog:
         """``instances``: (name, pool) by index."""
         self.instances = instances
         self.runs: list[IterationRun] = []
-        self._gap_ps: list[NDArray[np.int64]] = []
-        self._gap_count: list[NDArray[np.int64]] = []
+        self.kv_use = KvUse(len(instances))
+        self._gaps: Counter[int] = Counter()
+        self._run_gap_ps: list[NDArray[np.int64]] = []
+        self._run_gap_count: list[int] = []
         self.iterations = 0
         self.busy_ps = np.zeros(len(instances), dtype=np.int64)
         self.compute_ps = 0
@@ -62,38 +67,27 @@ class IterationLog:
         pool = self.instances[run.instance][1]
         self._estimated.update((pool, operator) for operator in run.estimated_operators)
 
-    def add_gaps(self, gaps_ps: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Gaps between consecutive tokens: ``gaps_ps[i]`` was seen by ``counts[i]`` requests."""
-        self._gap_ps.append(gaps_ps)
-        self._gap_count.append(counts)
+    def add_gaps(self, gaps_ps: Counter[int]) -> None:
+        """Gaps between consecutive tokens of a request, and how many requests saw each."""
+        self._gaps.update(gaps_ps)
+
+    def add_equal_gaps(self, gaps_ps: NDArray[np.int64], requests: int) -> None:
+        """Gaps each of which was seen by so many requests."""
+        self._run_gap_ps.append(gaps_ps)
+        self._run_gap_count.append(requests)
 
     def gaps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """(seconds, counts) of all gaps."""
-        if not self._gap_ps:
-            return np.zeros(0), np.zeros(0, dtype=np.int64)
-        return np.concatenate(self._gap_ps) / PS_PER_S, np.concatenate(self._gap_count)
+        lengths = np.array([len(gaps) for gaps in self._run_gap_ps], dtype=np.int64)
+        gap_ps = self._joined([np.array(list(self._gaps), dtype=np.int64), *self._run_gap_ps])
+        counts = self._joined(
+            [np.array(list(self._gaps.values()), dtype=np.int64), self._spread(self._run_gap_count, lengths)]
+        )
+        return gap_ps / PS_PER_S, counts
 
     def estimated_operators(self) -> list[dict[str, str]]:
         """Operators priced by flagged estimates at least once, by pool."""
         return [{"pool": pool, "operator": operator} for pool, operator in sorted(self._estimated)]
-
-    def kv_use(self, instances: list[int], makespan_s: float) -> tuple[float | None, float | None]:
-        """Mean over time and peak of the share of KV blocks in use on these instances.
-
-        Use is read at the end of each run of iterations and held until the next one's end; before the first it is zero.
-        """
-        of_interest = set(instances)
-        integral = peak = 0.0
-        since: dict[int, tuple[int, float]] = {}
-        for run in sorted((r for r in self.runs if r.instance in of_interest), key=lambda r: int(r.ends_ps[-1])):
-            at_ps, share = int(run.ends_ps[-1]), run.kv_blocks_used / run.kv_blocks_total
-            last_ps, last_share = since.get(run.instance, (at_ps, 0.0))
-            integral += (at_ps - last_ps) * last_share
-            peak = max(peak, share)
-            since[run.instance] = (at_ps, share)
-        if not makespan_s or not self.runs:
-            return None, None
-        return integral / (PS_PER_S * makespan_s * len(instances)), peak
 
     def columns(self) -> dict[str, NDArray[np.generic] | list[str]]:
         """Columns of ``iterations.parquet``, one entry per iteration, ordered by end time within each instance."""
@@ -111,8 +105,10 @@ class IterationLog:
         }
         for field in ("requests", "prefill_tokens", "decode_tokens", "waiting", "running"):
             columns[field] = self._spread([getattr(run, field) for run in self.runs], lengths)
-        for field in ("kv_blocks_used", "kv_blocks_total"):
-            columns[field] = self._spread([getattr(run, field) for run in self.runs], lengths)
+        columns["kv_blocks_used"] = self._joined(
+            [np.linspace(*run.kv_blocks_used, len(run.ends_ps)).astype(np.int64) for run in self.runs]
+        )
+        columns["kv_blocks_total"] = self._spread([run.kv_blocks_total for run in self.runs], lengths)
         columns["compute_s"] = compute / PS_PER_S
         columns["communication_s"] = self._joined([run.communication_ps for run in self.runs]) / PS_PER_S
         columns["host_s"] = self._spread([run.host_ps for run in self.runs], lengths) / PS_PER_S

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.execution.executor import LinkLoad
 from vidur_pd.metrics.quantities import PS_PER_S
 
 Traffic = Literal["kv", "collective"]
@@ -17,7 +16,7 @@ FIRST_WINDOW_PS = PS_PER_S // 64
 class LinkLog:
     """Accumulates link loads in windows of equal width; the width doubles when time outgrows them.
 
-    A load that lasts from ``start_ps`` to ``end_ps`` is spread evenly over that time.
+    Bytes are spread evenly over the time (start, end) that they are given with.
     """
 
     def __init__(self, links: int, windows: int) -> None:
@@ -28,10 +27,17 @@ class LinkLog:
             "collective": np.zeros((self._windows, links)),
         }
 
-    def add(self, traffic: Traffic, load: LinkLoad, start_ps: int, end_ps: int) -> None:
-        """Adds a load in time; one without duration falls into the window of its instant."""
-        if not len(load.links):
+    def add(
+        self,
+        traffic: Traffic,
+        links: NDArray[np.int64],
+        link_bytes: NDArray[np.float64],
+        span_ps: tuple[int, int],
+    ) -> None:
+        """Adds bytes on distinct links in time; without duration they fall into the window of their instant."""
+        if not len(links):
             return
+        start_ps, end_ps = span_ps
         while end_ps >= self._windows * self.window_ps:
             self._widen()
         carried = self._carried[traffic]
@@ -40,7 +46,7 @@ class LinkLog:
             begin = max(start_ps, window * self.window_ps)
             end = min(end_ps, (window + 1) * self.window_ps)
             share = (end - begin) / (end_ps - start_ps) if end_ps > start_ps else 1.0
-            carried[window, load.links] += load.link_bytes * share
+            carried[window, links] += link_bytes * share
 
     def total_bytes(self, traffic: Traffic) -> NDArray[np.float64]:
         """[links]"""

@@ -50,7 +50,7 @@ def _iterations(log: IterationLog) -> Iterator[dict[str, Any]]:
                 "communication_us": int(run.communication_ps.sum()) / PS_PER_US,
             },
         }
-        for name, value in (("waiting", run.waiting), ("running", run.running), ("kv_blocks", run.kv_blocks_used)):
+        for name, value in (("waiting", run.waiting), ("running", run.running), ("kv_blocks", run.kv_blocks_used[1])):
             counter = {"ph": "C", "name": name, "pid": run.instance + 1, "ts": end_ps / PS_PER_US}
             yield counter | {"args": {name: value}}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -27,11 +27,16 @@ class Candidate(Protocol):
 Choice = TypeVar("Choice", bound=Candidate)
 
 
+def _accepts_all(candidate: Candidate) -> bool:  # noqa: ARG001
+    return True
+
+
 class Router(Generic[Choice]):
     """Assigns requests by one policy; ties go to the first candidate in order.
 
     ``round_robin`` counts per router, ``least_requests`` and ``least_tokens`` read the load at the instant of the
-    decision, ``random`` draws from the router's own generator.
+    decision (of equal tokens, as on decode instances, the fewest requests), ``random`` draws from the router's own
+    generator.
     """
 
     __slots__ = ("_candidates", "_policy", "_random", "_turn")
@@ -43,16 +48,20 @@ class Router(Generic[Choice]):
         self._random = random
         self._turn = 0
 
-    def choose(self) -> Choice:
-        """The candidate for the next request."""
+    def choose(self, accepts: Callable[[Choice], bool] = _accepts_all) -> Choice:
+        """The candidate for the next request, among those that ``accepts`` lets through: at least one."""
+        accepting = [candidate for candidate in self._candidates if accepts(candidate)]
+        assert accepting, "no candidate accepts"
         match self._policy:
             case "round_robin":
-                choice = self._candidates[self._turn % len(self._candidates)]
+                turns = len(self._candidates)
+                while not accepts(self._candidates[self._turn % turns]):
+                    self._turn += 1
                 self._turn += 1
-                return choice
+                return self._candidates[(self._turn - 1) % turns]
             case "random":
-                return self._candidates[int(self._random.integers(len(self._candidates)))]
+                return accepting[int(self._random.integers(len(accepting)))]
             case "least_requests":
-                return min(self._candidates, key=lambda candidate: candidate.pending_requests)
+                return min(accepting, key=lambda candidate: candidate.pending_requests)
             case "least_tokens":
-                return min(self._candidates, key=lambda candidate: candidate.pending_tokens)
+                return min(accepting, key=lambda candidate: (candidate.pending_tokens, candidate.pending_requests))

@@ -38,18 +38,31 @@ class RemoteQueue:
     def reserve(self, promised_blocks: int) -> list[Request]:
         """Reserve blocks for whole prompts until one does not fit beside ``promised_blocks``; returns those served."""
         reserved: list[Request] = []
-        while self._pending:
+        while self._pending and self.fits(self._pending[0], promised_blocks):
             request = self._pending[0]
             prefix = self._pool.cached_prefix(request)
-            needed = -(-request.prompt_tokens // self._pool.block_tokens) - prefix.shared_blocks
-            if needed > self._pool.free_blocks - promised_blocks:
-                break
             self._pool.allocate(request, request.prompt_tokens, prefix)
             request.resident_tokens = prefix.tokens
             request.status = RequestStatus.TRANSFERRING
             self._transferring[request.index] = self._pending.popleft()
             reserved.append(request)
         return reserved
+
+    def fits(self, request: Request, promised_blocks: int) -> bool:
+        """Whether blocks for the whole prompt are free beside ``promised_blocks``."""
+        needed = -(-request.prompt_tokens // self._pool.block_tokens) - self._pool.cached_prefix(request).shared_blocks
+        return needed <= self._pool.free_blocks - promised_blocks
+
+    def prefer(self, request: Request) -> None:
+        """Let a request without blocks be the next to get some."""
+        self._pending.remove(request)
+        self._pending.appendleft(request)
+
+    def retract(self, request: Request) -> None:
+        """Take reserved blocks back while no KV is on its way to them; the request queues again, behind the others."""
+        del self._transferring[request.index]
+        self._pool.release(request)
+        self.add(request)
 
     def complete(self, request: Request, computed_tokens: int) -> None:
         """The transfer has ended; ``computed_tokens`` is P (first token from prefill) or P − 1 (first token here)."""

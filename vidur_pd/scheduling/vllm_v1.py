@@ -144,6 +144,22 @@ class VllmV1Scheduler:
             return []
         return self._remote.reserve(self._promised_blocks())
 
+    def make_room_for_remote(self, request: Request, reserved: list[Request]) -> list[Request]:
+        """Let a remote request without blocks be next, at the cost of ``reserved`` ones whose KV is not on its way.
+
+        They lose their blocks, the last first, until the request fits, and queue again; returns those that did. Without
+        this, requests that hold KV elsewhere until they get blocks here, and others that hold blocks here until they
+        can compute there, could wait for each other.
+        """
+        self._remote.prefer(request)
+        retracted: list[Request] = []
+        for other in reversed(reserved):
+            if self._remote.fits(request, self._promised_blocks()) and not self._waiting:
+                break
+            self._remote.retract(other)
+            retracted.append(other)
+        return retracted
+
     def remote_arrived(self, request: Request, computed_tokens: int) -> None:
         """The KV of a remote request is complete: it runs from the next step on, before other waiting requests.
 

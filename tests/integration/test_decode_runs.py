@@ -1,0 +1,87 @@
+"""Runs of decode iterations are an optimisation: whole simulations are the same as with one iteration at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.integration.small_runs import config, pool, simulate
+from tests.integration.test_invariants import SLOW
+from vidur_pd import instance
+from vidur_pd.metrics.request_rows import requests_csv
+from vidur_pd.simulation import Result
+
+ROWS = st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 2_000), st.integers(1, 120)), min_size=1, max_size=14)
+"""(arrival in µs, prompt tokens, output tokens)"""
+
+CLUSTERS: list[dict[str, Any]] = [
+    {"pools": [pool("m", "mixed")]},
+    {"pools": [pool("m", "mixed", instances=2, tp=2)]},
+    {"pools": [pool("m", "mixed", dp=3)]},
+    {"pools": [pool("m", "mixed", pp=2)]},
+    {"pools": [pool("m", "mixed", dp=2, ep=2)], "model": "qwen3-30b-a3b"},
+    {"pools": [pool("p", "prefill"), pool("d", "decode")]},
+    {"pools": [pool("p", "prefill", instances=2), pool("d", "decode", dp=3)]},
+    {"pools": [pool("p", "prefill", pp=2), pool("d", "decode", instances=2), pool("m", "mixed")]},
+    {"pools": [pool("p", "prefill", tp=2, ep=2), pool("d", "decode", dp=4, ep=4)], "model": "qwen3-30b-a3b"},
+]
+
+SECTIONS = st.sampled_from(CLUSTERS).flatmap(
+    lambda cluster: st.fixed_dictionaries(
+        {
+            **{name: st.just(value) for name, value in cluster.items()},
+            "engine": st.fixed_dictionaries(
+                {
+                    "num_kv_blocks": st.sampled_from([150, 2_000]),
+                    "max_batched_tokens": st.sampled_from([64, 2_048]),
+                    "max_seqs": st.sampled_from([2, 16]),
+                    "prefix_caching": st.booleans(),
+                }
+            ),
+            "kv_transfer": st.fixed_dictionaries(
+                {
+                    "mode": st.sampled_from(["pull", "push", "layerwise"]),
+                    "first_token": st.sampled_from(["prefill", "decode_after_transfer", "decode_recompute"]),
+                }
+            ),
+            "network": st.just({"coupling": "isolated"}),
+        }
+    )
+)
+
+
+@contextmanager
+def one_iteration_at_a_time() -> Iterator[None]:
+    """Every iteration goes through ``schedule`` and ``finish``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instance.Instance, "_decode_run", lambda _: None)
+        yield
+
+
+@SLOW
+@given(SECTIONS, ROWS)
+def test_runs_of_decode_iterations_give_the_same_requests_as_single_ones(
+    sections: dict[str, Any], rows: list[tuple[int, int, int]]
+) -> None:
+    configuration = config(**sections)
+    with_runs = simulate(configuration, rows)
+    with one_iteration_at_a_time():
+        single = simulate(configuration, rows)
+    assert requests_csv(with_runs.journeys) == requests_csv(single.journeys)
+    assert with_runs.summary["simulator"]["iterations"] == single.summary["simulator"]["iterations"]
+    assert gaps(with_runs) == gaps(single)
+
+
+def gaps(result: Result) -> dict[int, int]:
+    """How often each gap between tokens occurs, by picoseconds."""
+    gap_s, counts = result.iterations.gaps()
+    found: dict[int, int] = {}
+    for gap_ps, count in zip(np.rint(gap_s * 1e12).astype(np.int64).tolist(), counts.tolist(), strict=True):
+        found[gap_ps] = found.get(gap_ps, 0) + count
+    return {gap_ps: count for gap_ps, count in found.items() if count}

@@ -1,0 +1,138 @@
+"""When flights end, and what happens to those in progress when communication gets slower."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aicb import IterationCost
+from vidur_pd.execution.executor import LinkLoad, StagePrice
+from vidur_pd.execution.flight import Flight
+from vidur_pd.execution.timing import retime_stages, retime_steps, set_out, truncate
+
+NO_LOAD = LinkLoad(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+
+
+def price(compute_ps: int, communication_ps: int) -> StagePrice:
+    return StagePrice(IterationCost(compute_ps, 0, (), (), 0, ()), communication_ps, NO_LOAD, ())
+
+
+def run(steps: int, compute_ps: int = 100, communication_ps: int = 100, start_ps: int = 0) -> Flight:
+    """A run of equal steps on one stage, launched."""
+    instance: Any = None
+    prices = (price(compute_ps, communication_ps),)
+    flight = Flight(instance, None, prices, np.full(steps, compute_ps, dtype=np.int64))
+    flight.start_ps = start_ps
+    set_out(flight, [0])
+    return flight
+
+
+def micro_batch(stages: list[tuple[int, int]], start_ps: int, free_ps: list[int]) -> Flight:
+    """A flight through stages of (compute, communication), launched."""
+    instance: Any = None
+    prices = tuple(price(*stage) for stage in stages)
+    flight = Flight(instance, [], prices, np.array([sum(compute for compute, _ in stages)], dtype=np.int64))
+    flight.start_ps = start_ps
+    set_out(flight, free_ps)
+    return flight
+
+
+def test_steps_follow_one_another() -> None:
+    assert run(3, start_ps=50).ends_ps.tolist() == [250, 450, 650]
+
+
+def test_half_a_step_done_stays_done_and_the_rest_takes_the_new_speed() -> None:
+    """Steps of 100 + 100; at 300 half of the second is left. At stretch 3 a step takes 400: 200 are left of it."""
+    flight = run(3)
+    retime_steps(flight, 3.0, 300)
+    assert flight.ends_ps.tolist() == [200, 500, 900]
+    assert flight.communication_ps == 300
+
+
+def test_a_step_that_ends_at_this_instant_is_not_touched() -> None:
+    flight = run(2)
+    retime_steps(flight, 3.0, 200)
+    assert flight.ends_ps.tolist() == [200, 600]
+    retime_steps(flight, 1.0, 600)
+    assert flight.ends_ps.tolist() == [200, 600]
+
+
+def test_a_stretch_that_passes_costs_only_the_time_it_lasted() -> None:
+    """From 50 to 150 at half the speed (400 for a step of 200): 50 of 200 are done in that time, not 100."""
+    flight = run(1)
+    retime_steps(flight, 3.0, 50)
+    retime_steps(flight, 1.0, 150)
+    assert flight.ends_ps.tolist() == [250]
+
+
+def test_a_run_cut_at_an_instant_keeps_the_step_in_progress_or_the_one_that_ends_then() -> None:
+    for now_ps, left in ((199, 1), (200, 1), (201, 2), (599, 3)):
+        flight = run(3)
+        assert truncate(flight, now_ps) == (left < 3)
+        assert flight.steps == left
+
+
+def test_a_run_cut_after_a_new_stretch_ends_with_the_stretched_step() -> None:
+    flight = run(3)
+    retime_steps(flight, 3.0, 300)
+    assert truncate(flight, 300)
+    assert flight.ends_ps.tolist() == [200, 500]
+
+
+def test_a_stretched_stage_holds_up_the_flights_behind_it() -> None:
+    """Two stages of 100 compute, the first with 100 communication. Flights start at 0 and 200 and end at 300 and 500.
+
+    At 100 communication triples: the first flight is half way through stage 0, of now 400: it leaves at 300, ends at
+    400. The second, not begun, has to wait for it: stage 0 from 300 to 700, end at 800.
+    """
+    free_ps = [0, 0]
+    flights = [micro_batch([(100, 100), (100, 0)], start, free_ps) for start in (0, 200)]
+    assert [int(flight.ends_ps[0]) for flight in flights] == [300, 500]
+    retime_stages(flights, [[3.0, 1.0], [3.0, 1.0]], free_ps, 100)
+    assert [int(flight.ends_ps[0]) for flight in flights] == [400, 800]
+    assert free_ps == [700, 800]
+
+
+STAGE = st.tuples(st.integers(1, 500), st.integers(0, 500))
+
+
+@given(
+    st.lists(STAGE, min_size=2, max_size=4),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.floats(1, 5), st.integers(0, 3000)), min_size=1, max_size=4),
+)
+def test_a_pipeline_keeps_its_order_and_its_capacity_whatever_the_stretches(
+    stages: list[tuple[int, int]], flights: int, changes: list[tuple[float, int]]
+) -> None:
+    free_ps = [0] * len(stages)
+    flying = [micro_batch(stages, free_ps[0], free_ps) for _ in range(flights)]
+    for stretch, now_ps in sorted(changes, key=lambda change: change[1]):
+        waiting = [flight for flight in flying if flight.start_ps <= now_ps < flight.ends_ps[0]]
+        later = [flight for flight in flying if flight.start_ps > now_ps]
+        if not waiting or later:
+            continue
+        retime_stages(waiting, [[stretch] * len(stages)] * len(waiting), free_ps, now_ps)
+        assert all(flight.ends_ps[0] > now_ps for flight in waiting)
+    for flight in flying:
+        assert all(begin < end for begin, end in zip(flight.stage_begins_ps, flight.stage_ends_ps, strict=True))
+        assert all(end <= begin for end, begin in zip(flight.stage_ends_ps, flight.stage_begins_ps[1:], strict=False))
+    for earlier, following in pairwise(flying):
+        for end_ps, begin_ps in zip(earlier.stage_ends_ps, following.stage_begins_ps, strict=True):
+            assert end_ps <= begin_ps
+
+
+@given(st.integers(1, 20), st.lists(st.tuples(st.floats(1, 4), st.integers(0, 4000)), max_size=5))
+def test_steps_keep_their_order_and_take_time_whatever_the_stretches(
+    steps: int, changes: list[tuple[float, int]]
+) -> None:
+    flight = run(steps)
+    for stretch, now_ps in sorted(changes, key=lambda change: change[1]):
+        done = flight.ends_ps[flight.ends_ps <= now_ps].tolist()
+        retime_steps(flight, stretch, now_ps)
+        assert flight.ends_ps[: len(done)].tolist() == done
+        assert np.all(np.diff(flight.ends_ps, prepend=0) > 0)
+        assert flight.ends_ps[-1] <= 400 * 4 * steps
