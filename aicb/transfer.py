@@ -48,6 +48,14 @@ def _busy_us(need: Demand, gpu: Gpu) -> float:
     return math.hypot(compute, need.moved_bytes / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s)) * 1e6
 
 
+TRANSFER_ERROR = 0.13
+"""Relative error (68 %) that a transfer adds: the largest median error met on the H100."""
+
+
+def _error(found: Estimate | DecodeTimes) -> float:
+    return math.hypot(found.error, TRANSFER_ERROR)
+
+
 class TransferEstimator:
     """Prices work on ``gpu`` by the utilisation of the same shape on ``measured_gpu``.
 
@@ -75,7 +83,7 @@ class TransferEstimator:
         time_us = found.time_us * transfer_ratio(work, self.precision, self._origin, self.gpu)
         if not isinstance(work, Elementwise):  # whose operands may stay in L2
             time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
-        return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}")
+        return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", _error(found))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""
@@ -92,6 +100,7 @@ class TransferredDecode:
     def __init__(self, measured: DecodeTimes, busy_us: tuple[float, float], bound_us: float, source: str):
         """``busy_us``: reference per KV token on the measured GPU and on the target; ``bound_us``: its roofline."""
         self._measured, self._busy_us, self._bound_us, self.source = measured, busy_us, bound_us, source
+        self.error = _error(measured)
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
         time_us, _ = self._measured(kv_tokens, steps)

@@ -1,13 +1,13 @@
 """Times of decode attention as piecewise-linear functions of the KV volume.
 
-Decode attention is bound by reading KV, so its time is a line in the volume; measured points bend that line. For each
-measured batch size there is one such function; between batch sizes they are blended in log2 of the batch. The
-functions use only comparisons, additions and multiplications, so that a vector of volumes gives the same bits as the
-volumes one by one.
+Decode attention is bound by reading KV, so its time is nearly a line in the volume. For a geometry and batch size the
+line is bent through measured points, and through the kriged reference model between them, once; then a vector of
+volumes costs a look-up. The functions use only comparisons, additions and multiplications, so that a vector gives the
+same bits as the volumes one by one.
 
     FA3 (GQA): volume = bytes of KV, Σ S_i · bytes per token; insensitive to how lengths are distributed.
-    FlashMLA:  volume = payload of the split-KV schedule, Σ(⌈S_i / 64⌉ + 5) / parts + 5 blocks (FlashMLA rounds
-               the quotient up), and a penalty for unequal lengths.
+    FlashMLA:  volume = payload of the split-KV schedule, Σ(⌈S_i / 64⌉ + 5) / parts + 5 blocks. The reference follows
+               the schedule of equal lengths exactly (``mla_schedule``); unequal lengths pay a penalty.
     Gated delta rule: volume = bytes of state.
 """
 
@@ -20,25 +20,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.estimators.curves import AXIS_REACH, SITE_REACH_OCTAVES
+from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
+from aicb.estimators.mla_schedule import (
+    BLOCK_TOKENS,
+    OVERHEAD_BLOCKS,
+    equal_schedule,
+    head_tiles,
+    parts_of,
+)
+from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface
 from aicb.gpu import Gpu
 from aicb.operators import DecodeAttention, GatedDeltaDecode, MlaDecode
 from aicb.precision import ELEMENT_BYTES, Precision
 from aicb.table import KernelRow
 
-MLA_BLOCK_TOKENS = 64
-"""Tokens per KV block of FlashMLA's schedule."""
-MLA_OVERHEAD_BLOCKS = 5
-"""Cost of starting a request in blocks (FlashMLA, ``get_mla_metadata``: fixed_overhead_num_blocks)."""
-MLA_HEAD_TILE = 64
-"""Query heads one SM works on."""
 MLA_UNEQUAL_US = 40.0
 MLA_UNEQUAL_SHARE = 0.37
 """Penalty of unequal KV lengths: 40 µs per unit of relative spread, at most 0.37 of the time. The six unequal rows of
 the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total."""
 _EQUAL_SPREAD = 0.5
 """Mean absolute deviation / mean of uniform lengths: the spread that costs the full penalty."""
+_KNOTS_PER_OCTAVE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,17 +66,6 @@ class VolumeFunction:
         volume, time = (np.array(column, dtype=np.float64) for column in zip(*sorted(knots), strict=True))
         return cls(volume, time, np.append(np.diff(time) / np.diff(volume), last_slope))
 
-    @classmethod
-    def blend(cls, parts: Sequence[tuple[float, VolumeFunction]]) -> VolumeFunction:
-        """Weighted sum of functions; weights add up to 1."""
-        if len(parts) == 1:
-            return parts[0][1]
-        volume = np.unique(np.concatenate([part.volume for _, part in parts]))
-        time = sum(weight * part(volume) for weight, part in parts)
-        last = sum(weight * float(part.slope[-1]) for weight, part in parts)
-        assert isinstance(time, np.ndarray)
-        return cls(volume, time, np.append(np.diff(time) / np.diff(volume), last))
-
 
 @dataclass(frozen=True, slots=True)
 class Priced:
@@ -84,129 +76,172 @@ class Priced:
     """Volumes outside are estimates."""
     is_estimate: bool
     source: str
+    error: float
+    """Relative (68 %), mean over the knots."""
 
 
-class BatchFamily:
-    """Functions of one geometry, one per measured batch size."""
+def _through_lengths(
+    surface: Surface, site: tuple[float, ...], lengths: Floats, volumes: Floats, last_slope: float
+) -> tuple[VolumeFunction, float]:
+    """The time of one site as a function of volume, never falling between measured points, and its mean error."""
+    shapes = np.column_stack([np.broadcast_to(site, (len(lengths), len(site))), lengths])
+    times = surface.times(shapes)
+    is_measured = (surface.shapes[:, None, :] == shapes[None, :, :]).all(axis=2).any(axis=0)
+    below = np.maximum.accumulate(np.where(is_measured, times, 0.0))
+    above = np.minimum.accumulate(np.where(is_measured, times, np.inf)[::-1])[::-1]
+    rising = np.maximum.accumulate(np.clip(times, below, np.maximum(above, below)))
+    knots = np.where(is_measured, times, rising)
+    start = [] if volumes[0] == 0.0 else [(0.0, float(knots[0]))]
+    first = np.unique(volumes[order := np.lexsort((~is_measured, volumes))], return_index=True)[1]
+    kept = order[first]
+    function = VolumeFunction.through([*start, *zip(volumes[kept], knots[kept], strict=True)], last_slope)
+    return function, float(surface.errors(shapes).mean())
 
-    def __init__(self, points: dict[int, list[tuple[float, float]]], floor_us: float, slope_us: float):
-        """``points``: batch → (volume, time). Left of the points the time falls to ``floor_us`` at volume 0."""
-        self.batches = sorted(points)
-        self._points, self._floor_us, self._slope_us = points, floor_us, slope_us
-        self.functions: dict[int, VolumeFunction] = {}
-        volumes = [volume for knots in points.values() for volume, _ in knots]
-        self.volume_range = (min(volumes) / AXIS_REACH, max(volumes) * AXIS_REACH)
-        for batch, knots in points.items():
-            start = (0.0, min(floor_us, min(time for _, time in knots)))
-            self.functions[batch] = VolumeFunction.through([start, *knots], slope_us)
 
-    def at(self, batch: int) -> VolumeFunction:
-        """Blend of the two measured batch sizes around ``batch`` in log2; the outermost is held beyond."""
-        known = self.batches
-        if batch <= known[0] or batch >= known[-1]:
-            return self.functions[known[0] if batch <= known[0] else known[-1]]
-        right = next(i for i, value in enumerate(known) if value >= batch)
-        low, high = known[right - 1], known[right]
-        weight = math.log2(batch / low) / math.log2(high / low)
-        if weight == 1.0:
-            return self.functions[high]
-        return VolumeFunction.blend([(1.0 - weight, self.functions[low]), (weight, self.functions[high])])
-
-    def is_far(self, batch: int) -> bool:
-        """Whether so many sequences lie beyond the reach of the measurements."""
-        return batch > AXIS_REACH * self.batches[-1]
-
-    def leave_batch_out(self) -> list[float]:
-        """Relative errors of the points of interior batch sizes, predicted from the other batch sizes."""
-        errors = []
-        for batch in self.batches[1:-1]:
-            others = {other: knots for other, knots in self._points.items() if other != batch}
-            function = BatchFamily(others, self._floor_us, self._slope_us).at(batch)
-            for volume, time in self._points[batch]:
-                errors.append(abs(float(function(np.array([volume]))[0]) / time - 1.0))
-        return errors
+def _lengths(low: float, high: float, step: int, measured: Iterable[float]) -> Floats:
+    """Increasing lengths from ``low`` to ``high`` in multiples of ``step``, the measured ones among them."""
+    count = max(int(math.log2(max(high / low, 2.0)) * _KNOTS_PER_OCTAVE), 1) + 1
+    grid = np.ceil(np.geomspace(low, max(high, 2.0 * low), count) / step) * step
+    return np.unique(np.concatenate([grid, list(measured)]))
 
 
 class PagedDecode:
-    """FA3 decode over a paged GQA cache: one family per measured KV bytes per token."""
+    """FA3 decode over a paged GQA cache: shapes (heads, kv_heads, head_dim, batch, KV tokens)."""
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._kv_element_bytes = ELEMENT_BYTES[precision.kv]
         self._is_measured_format = precision.kv == "bf16"
         rows = measured.table.select("decode_attention", "bf16")
-        timed = [(row, _kv_bytes(row), measured.time_us(row, _kv_bytes(row))) for row in rows]
-        floor_us, slope_us = _line([(volume, time) for _, volume, time in timed])
-        self.floor_us, self.slope_us = floor_us, max(slope_us, 1e6 / gpu.hbm_bytes_per_s)
-        points: dict[tuple[int, int, int], dict[int, list[tuple[float, float]]]] = {}
-        for row, volume, time in timed:
-            site = (row["heads"], row["kv_heads"], row["d_qk"])
-            points.setdefault(site, {}).setdefault(row["batch"], []).append((volume, time))
-        self.families = {site: BatchFamily(found, self.floor_us, self.slope_us) for site, found in points.items()}
+        shapes = np.array([[row[name] for name in _PAGED_COLUMNS] for row in rows], dtype=np.float64)
+        times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
+        volumes = _paged_volumes(shapes)
+        self.floor_us, slope_us = _line(list(zip(volumes, times_us, strict=True)))
+        self.slope_us = max(slope_us, 1e6 / gpu.hbm_bytes_per_s)
+        self.volume_range = (volumes.min() / AXIS_REACH, volumes.max() * AXIS_REACH)
+        self._largest_volume, self._most_sequences = float(volumes.max()), float(shapes[:, 3].max())
+
+        def reference_us(shapes: Floats) -> Floats:
+            return np.asarray(self.floor_us + self.slope_us * _paged_volumes(shapes))
+
+        def coordinates(shapes: Floats) -> Floats:
+            _, kv_heads, dim, batch, kv = shapes.T  # query heads hardly matter to a memory-bound kernel
+            columns = [batch * kv_heads, kv, dim, _paged_volumes(shapes)]
+            return np.asarray(np.log2(columns).T)
+
+        scales = Scales((6.0, 6.0, 4.0, 2.0), (1.0,) * 4, 0.0, 0.02)
+        label = "FA3 paged decode (heads, kv_heads, head_dim, batch)"
+        self.surface = Surface(Structure(label, 4, reference_us, coordinates, scales), shapes, times_us)
 
     def bytes_per_token(self, work: DecodeAttention) -> int:
         return 2 * work.kv_heads * work.head_dim * self._kv_element_bytes
 
     def function(self, work: DecodeAttention, batch: int) -> Priced:
         """Time as a function of KV bytes for ``batch`` sequences of this geometry."""
-        site = (work.heads, work.kv_heads, work.head_dim)
-        label = "FA3 paged decode"
-        if site in self.families and self._is_measured_format:
-            family = self.families[site]
-            return Priced(family.at(batch), family.volume_range, family.is_far(batch), f"interpolated {label}")
-        per_token = self.bytes_per_token(work)
-        distances = {other: abs(math.log2(2 * other[1] * other[2] * 2 / per_token)) for other in self.families}
-        near = {other: d for other, d in distances.items() if d <= SITE_REACH_OCTAVES}
-        chosen = near or {min(distances, key=lambda other: distances[other]): 1.0}
-        weights = {other: 1.0 / max(distance, 0.25) ** 2 for other, distance in chosen.items()}
-        total = sum(weights.values())
-        family = self.families[next(iter(chosen))]
-        function = VolumeFunction.blend([(w / total, self.families[other].at(batch)) for other, w in weights.items()])
-        is_estimate = not near or not self._is_measured_format or family.is_far(batch)
-        kind = "estimate:" if is_estimate else "borrowed"
-        return Priced(
-            function, family.volume_range, is_estimate, f"{kind} {label} of {len(chosen)} measured geometries"
-        )
+        geometry = (float(work.heads), float(work.kv_heads), float(work.head_dim))
+        shapes = self.surface.shapes
+        is_own = (shapes[:, :3] == geometry).all(axis=1)
+        per_token = 4.0 * work.kv_heads * work.head_dim * batch
+        measured = shapes[is_own & (shapes[:, 3] == batch), 4]
+        lengths = _lengths(32.0, self._largest_volume / per_token, 1, measured)
+        site = (*geometry, float(batch))
+        function, error = _through_lengths(self.surface, site, lengths, lengths * per_token, self.slope_us)
+        measured_tokens = 4.0 * shapes[:, 1] * shapes[:, 2]
+        octaves = np.abs(np.log2(measured_tokens / self.bytes_per_token(work))).min()
+        is_far = batch > AXIS_REACH * self._most_sequences or octaves > SITE_REACH_OCTAVES
+        is_estimate = bool(is_far or not self._is_measured_format)
+        kind = "estimate:" if is_estimate else "interpolated" if is_own.any() else "borrowed"
+        return Priced(function, self.volume_range, is_estimate, f"{kind} FA3 paged decode", error)
+
+
+_PAGED_COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")
+
+
+def _paged_volumes(shapes: Floats) -> Floats:
+    """[shapes] bytes of a bf16 cache."""
+    return np.asarray(4.0 * shapes[:, 1:].prod(axis=1))
 
 
 class LatentDecode:
-    """FlashMLA dense decode: one family per measured number of head tiles."""
+    """FlashMLA dense decode: shapes (query heads, batch, KV tokens). Query tokens of a request count as heads."""
+
+    START_US, FILL_US, BLOCK_US, SPLIT_US = 10.0, 16.4, 1.66, 0.217
+    """A request in a part, the pipeline's latency in a long part, one block, one split to combine. Least squares over
+    the 38 equal-length rows of the H200 table: 3.5 % median, 9.6 % p90."""
+    FILL_BLOCKS = 3.0
+    """Blocks over which the latency builds up."""
+    MEMORY_SHARE, THROTTLING, THROTTLING_US = 0.9, 0.143, 300.0
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._is_measured_format = precision.kv == "bf16"
-        self._sms = gpu.sms
-        points: dict[int, dict[int, list[tuple[float, float]]]] = {}
-        self.heads: set[int] = set()
-        for row in measured.table.select("mla_decode", "bf16", "equal"):
-            heads = row["heads"] * row["q_len"]  # query tokens of a request share its tiles
-            blocks = row["batch"] * (-(-row["kv_len"] // MLA_BLOCK_TOKENS) + MLA_OVERHEAD_BLOCKS)
-            volume = float(self.payload(np.array([blocks]), heads)[0])
-            time = measured.time_us(row, float(row["batch"] * row["kv_len"] * row["d_qk"] * 2))
-            self.heads.add(heads)
-            points.setdefault(_tiles(heads), {}).setdefault(row["batch"], []).append((volume, time))
-        self.lines = {
-            tiles: _line([knot for knots in found.values() for knot in knots]) for tiles, found in points.items()
-        }
-        self.families = {tiles: BatchFamily(found, *self.lines[tiles]) for tiles, found in points.items()}
+        self._gpu = gpu
+        rows = measured.table.select("mla_decode", "bf16", "equal")
+        shapes = np.array([[row["heads"] * row["q_len"], row["batch"], row["kv_len"]] for row in rows], np.float64)
+        cache_bytes = [float(row["batch"] * row["kv_len"] * row["d_qk"] * 2) for row in rows]
+        times_us = np.array([measured.time_us(row, moved) for row, moved in zip(rows, cache_bytes, strict=True)])
+        scales = Scales((3.0, 3.0, 3.0, 3.0, 3.0), (1.0,) * 5, 0.0, 0.05)
+        structure = Structure("FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales)
+        self.surface = Surface(structure, shapes, times_us)
+        self._heads = sorted({int(heads) for heads in shapes[:, 0]})
+        self._tiles = {head_tiles(heads) for heads in self._heads}
 
-    def payload(self, blocks: NDArray[np.int64], heads: int) -> NDArray[np.float64]:
+    def _schedules(self, shapes: Floats) -> Floats:
+        """[3, shapes] blocks and starts of the longest part, most splits of a request."""
+        found = [
+            equal_schedule(int(batch), math.ceil(kv / BLOCK_TOKENS), parts_of(int(heads), self._gpu.sms))
+            for heads, batch, kv in shapes
+        ]
+        return np.array(found, dtype=np.float64).reshape(-1, 3).T
+
+    def _reference_us(self, shapes: Floats) -> Floats:
+        blocks, starts, splits = self._schedules(shapes)
+        fill_us = self.FILL_US * (1.0 - np.exp(-blocks / self.FILL_BLOCKS))
+        compute_us = self.START_US * starts + fill_us + self.BLOCK_US * blocks
+        moved = shapes[:, 1] * shapes[:, 2] * 576 * 2
+        memory_us = self.MEMORY_SHARE * moved / self._gpu.hbm_bytes_per_s * 1e6
+        combine_us = np.where(splits > 1, self.SPLIT_US * splits, 0.0)
+        time_us = (compute_us**4 + memory_us**4) ** 0.25 + combine_us
+        return np.asarray(time_us * (1.0 + self.THROTTLING * np.log1p(time_us / self.THROTTLING_US)))
+
+    def _coordinates(self, shapes: Floats) -> Floats:
+        heads, batch, kv = shapes.T
+        blocks, _, splits = self._schedules(shapes)
+        return np.asarray(np.log2([batch, kv, heads, blocks, splits]).T)
+
+    def payload(self, blocks: NDArray[np.int64], heads: int) -> Floats:
         """Blocks one SM works through, not rounded; ``blocks`` is Σ_i (⌈S_i / 64⌉ + 5) of the batch."""
-        parts = max(self._sms // _tiles(heads), 1)
-        return np.asarray(blocks / parts + MLA_OVERHEAD_BLOCKS)
+        return np.asarray(blocks / parts_of(heads, self._gpu.sms) + OVERHEAD_BLOCKS)
 
     def function(self, work: MlaDecode, batch: int) -> Priced:
         """Time as a function of the payload for ``batch`` sequences."""
-        tiles, known = _tiles(work.heads), sorted(self.families)
-        label = f"FlashMLA decode, {work.heads} heads"
-        nearest = min(known, key=lambda other: abs(math.log2(other / tiles)))
-        family = self.families[nearest]
-        is_estimate = family.is_far(batch) or not self._is_measured_format or nearest != tiles
-        kind = "interpolated" if work.heads in self.heads else f"borrowed ({nearest} head tiles)"
-        return Priced(
-            family.at(batch), family.volume_range, is_estimate, f"{'estimate:' if is_estimate else kind} {label}"
-        )
+        shapes = self.surface.shapes
+        payloads = [
+            float(self.payload(np.array(b * (-(-kv // BLOCK_TOKENS) + OVERHEAD_BLOCKS)), int(h)))
+            for h, b, kv in shapes
+            if head_tiles(int(h)) == head_tiles(work.heads)
+        ] or [float(OVERHEAD_BLOCKS + 1), 2000.0]
+        parts = parts_of(work.heads, self._gpu.sms)
+        longest = ((max(payloads) - OVERHEAD_BLOCKS) * parts / batch - OVERHEAD_BLOCKS) * BLOCK_TOKENS
+        heads = self._nearest_heads(work.heads)
+        own = shapes[(shapes[:, 0] == heads) & (shapes[:, 1] == batch), 2]
+        lengths = _lengths(BLOCK_TOKENS, longest, BLOCK_TOKENS, own)
+        counts = batch * (np.ceil(lengths / BLOCK_TOKENS) + OVERHEAD_BLOCKS)
+        site = (float(heads), float(batch))
+        volumes = self.payload(counts.astype(np.int64), work.heads)
+        slope_us = self.BLOCK_US * (1.0 + self.THROTTLING)
+        function, error = _through_lengths(self.surface, site, lengths, volumes, slope_us)
+        is_far = batch > AXIS_REACH * shapes[:, 1].max() or head_tiles(work.heads) not in self._tiles
+        is_estimate = bool(is_far or not self._is_measured_format)
+        kind = "estimate:" if is_estimate else "interpolated" if work.heads in self._heads else "borrowed"
+        reach = (min(payloads) / AXIS_REACH, max(payloads) * AXIS_REACH)
+        return Priced(function, reach, is_estimate, f"{kind} FlashMLA decode, {work.heads} heads", error)
+
+    def _nearest_heads(self, heads: int) -> int:
+        """A measured number of heads that fills as many tiles: tiles are computed whole."""
+        same = [other for other in self._heads if head_tiles(other) == head_tiles(heads)]
+        return min(same, key=lambda other: abs(math.log2(other / heads))) if same else heads
 
     @staticmethod
-    def unequal_us(deviation: float, totals: NDArray[np.float64], time_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    def unequal_us(deviation: float, totals: Floats, time_us: Floats) -> Floats:
         """Penalty of unequal lengths. ``deviation`` = Σ|S_i − mean|, which does not change as all lengths grow."""
         spread = np.minimum(deviation / totals / _EQUAL_SPREAD, 1.0)
         return np.asarray(np.minimum(MLA_UNEQUAL_US * spread, MLA_UNEQUAL_SHARE * spread * time_us))
@@ -220,16 +255,14 @@ class GatedDeltaRecurrent:
         rows = measured.table.select("gdn_decode")
         points = [(_state_bytes(row), measured.time_us(row, _state_bytes(row))) for row in rows]
         floor_us, slope_us = _line(points)
-        family = BatchFamily({1: points}, max(floor_us, 0.0), max(slope_us, 1e6 / gpu.hbm_bytes_per_s))
-        self.time, self.volume_range = family.at(1), family.volume_range
+        start = (0.0, min(max(floor_us, 0.0), min(time for _, time in points)))
+        self.time = VolumeFunction.through([start, *points], max(slope_us, 1e6 / gpu.hbm_bytes_per_s))
+        volumes = [volume for volume, _ in points]
+        self.volume_range = (min(volumes) / AXIS_REACH, max(volumes) * AXIS_REACH)
 
     def volume(self, work: GatedDeltaDecode) -> float:
         elements = work.sequences * work.value_heads * work.head_dim**2
         return 2.0 * elements * self._state_element_bytes
-
-
-def _tiles(heads: int) -> int:
-    return -(-heads // MLA_HEAD_TILE)
 
 
 def _kv_bytes(row: KernelRow) -> float:

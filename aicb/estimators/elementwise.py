@@ -10,16 +10,20 @@ timing takes the envelope where it is faster; ``graph`` and ``cold`` take the me
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 
-from aicb.estimators.curves import AXIS_REACH, CurveSet, Point
+import numpy as np
+
 from aicb.estimators.estimate import Estimate
+from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
+from aicb.estimators.surface import AXIS_REACH, Structure, Surface
 from aicb.gpu import Gpu
 from aicb.operators import Elementwise
 
 _BYTES_PER_ELEMENT = {"rms_norm": 4.0, "quant": 3.0, "silu_mul_quant": 5.0, "topk": 4.0}
 """Read and written per element of [m, n] by the measured kernels: bf16 or fp32 in, bf16 or fp8 out."""
+ENVELOPE_ERROR = 0.25
+"""Relative error (68 %) of a kernel priced by its bytes: fused kernels of engines differ by that much from one norm."""
 _REFERENCE_BANDWIDTH_SHARE = 0.6
 _REFERENCE_FLOOR_US = 2.0
 """Shape of the reference along rows (bytes / share of bandwidth + floor), see ``rms_norm`` at 8192 rows."""
@@ -33,17 +37,14 @@ class ElementwiseTimes:
         self._bandwidth = gpu.hbm_bytes_per_s
         norms = measured.table.select("rms_norm")
         self._envelope = _envelope([(4.0 * row["m"] * row["n"], measured.time_us(row, 0.0)) for row in norms])
-        self.measured = {
-            kernel: CurveSet(f"{kernel} (columns)", _points(kernel, measured), self._reference(per_element))
-            for kernel, per_element in _BYTES_PER_ELEMENT.items()
-        }
+        self.measured = {kernel: self._surface(kernel, measured) for kernel in _BYTES_PER_ELEMENT}
 
     def price(self, work: Elementwise) -> Estimate:
         general = self.envelope(work.moved_bytes)
-        curves = self.measured.get(work.kernel)
-        if curves is None:
+        surface = self.measured.get(work.kernel)
+        if surface is None:
             return general
-        own = curves.price((float(work.cols),), float(max(work.rows, 1)))
+        own = surface.price(float(work.cols), float(max(work.rows, 1)))
         is_slower = self._timing == "engine" and own.time_us > general.time_us
         return general if is_slower else own
 
@@ -55,19 +56,20 @@ class ElementwiseTimes:
         time_us = max(times[right - 1] + slope * (moved_bytes - volumes[right - 1]), times[0])
         is_far = moved_bytes > AXIS_REACH * volumes[-1]
         kind = "estimate: beyond" if is_far else "interpolated"
-        return Estimate(time_us, is_far, f"{kind} bandwidth envelope of rms_norm")
+        return Estimate(time_us, is_far, f"{kind} bandwidth envelope of rms_norm", ENVELOPE_ERROR)
 
-    def _reference(self, bytes_per_element: float) -> Callable[[tuple[float, ...], float], float]:
-        def reference(site: tuple[float, ...], rows: float) -> float:
-            moved = bytes_per_element * rows * site[0]
-            return _REFERENCE_FLOOR_US + moved / (_REFERENCE_BANDWIDTH_SHARE * self._bandwidth) * 1e6
+    def _surface(self, kernel: str, measured: MeasuredTimes) -> Surface:
+        """Shapes (columns, rows)."""
+        rows = measured.table.select(kernel)
+        shapes = np.array([[row["n"], row["m"]] for row in rows], dtype=np.float64)
+        times_us = np.array([measured.time_us(row, 0.0) for row in rows])
 
-        return reference
+        def reference_us(shapes: Floats) -> Floats:
+            moved = _BYTES_PER_ELEMENT[kernel] * shapes.prod(axis=1)
+            return np.asarray(_REFERENCE_FLOOR_US + moved / (_REFERENCE_BANDWIDTH_SHARE * self._bandwidth) * 1e6)
 
-
-def _points(kernel: str, measured: MeasuredTimes) -> list[Point]:
-    rows = measured.table.select(kernel)
-    return [Point((float(row["n"]),), float(row["m"]), measured.time_us(row, 0.0)) for row in rows]
+        scales = Scales((4.0, 4.0), (0.1, 4.0), 0.3, 0.02)
+        return Surface(Structure(f"{kernel} (columns)", 1, reference_us, np.log2, scales), shapes, times_us)
 
 
 def _envelope(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:

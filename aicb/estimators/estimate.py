@@ -22,6 +22,9 @@ class Estimate(NamedTuple):
     """True where no measurement within the stated reach supports the time."""
     source: str
     """How the time was obtained: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
+    error: float
+    """Relative error of the time that 68 % of predictions keep: from leave-one-out residuals of the measurements
+    nearby, or what a method without measurements leaves on the shipped table."""
 
 
 class DecodeTimes(Protocol):
@@ -29,6 +32,11 @@ class DecodeTimes(Protocol):
 
     @property
     def source(self) -> str: ...
+
+    @property
+    def error(self) -> float:
+        """Relative error (68 %), see ``Estimate.error``."""
+        ...
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
         """[steps] µs, and whether they are estimates.

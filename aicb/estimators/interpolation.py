@@ -7,23 +7,18 @@ to the roofline of the device. Measured points are returned as measured.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.estimators.decode_attention import (
-    MLA_BLOCK_TOKENS,
-    MLA_OVERHEAD_BLOCKS,
-    GatedDeltaRecurrent,
-    LatentDecode,
-    PagedDecode,
-    Priced,
-)
+from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode, Priced
 from aicb.estimators.elementwise import ElementwiseTimes
 from aicb.estimators.estimate import Estimate, Timing
-from aicb.estimators.gemm import BatchedGemmCurves, GemmCurves, GroupedGemmCurves
+from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
-from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillCurves
+from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
+from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
 from aicb.estimators.roofline import check, demand, roofline_us
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -40,6 +35,10 @@ from aicb.operators import (
 )
 from aicb.precision import Precision
 from aicb.table import KernelTable
+
+LAYOUTS: tuple[Literal["masked", "contiguous"], ...] = ("masked", "contiguous")
+RECURRENT_ERROR = 0.05
+"""Relative error (68 %) of the recurrent gated delta rule: its five points lie on a line within 5 %."""
 
 
 class InterpolationEstimator:
@@ -58,10 +57,10 @@ class InterpolationEstimator:
         precision = precision or Precision()
         self.gpu, self.precision, self.timing = gpu, precision, timing
         measured = MeasuredTimes.of(KernelTable.load(gpu.name), timing, gpu.l2_bytes)
-        self.gemm = {dtype: GemmCurves(measured, gpu, dtype) for dtype in gpu.peak_flops}
-        self.batched = BatchedGemmCurves(measured, gpu)
-        self.grouped = {layout: GroupedGemmCurves(measured, gpu, layout) for layout in ("masked", "contiguous")}
-        self.prefill = PrefillCurves(measured, gpu)
+        self.gemm = {dtype: DenseGemm(measured, gpu, dtype) for dtype in gpu.peak_flops}
+        self.batched = ProductsGemm(measured, gpu)
+        self.grouped = {layout: ExpertsGemm(measured, gpu, layout) for layout in LAYOUTS}
+        self.prefill = PrefillTimes(measured, gpu)
         self.chunks = GatedDeltaChunks(measured)
         self.elementwise = ElementwiseTimes(measured, gpu)
         self.paged = PagedDecode(measured, gpu, precision)
@@ -99,7 +98,7 @@ class InterpolationEstimator:
             case DecodeAttention() | MlaDecode():
                 function = self.decode_times(work, len(work.kv_tokens))
                 steps, is_estimate = function(work.kv_tokens, 1)
-                return Estimate(float(steps[0]), is_estimate, function.source)
+                return Estimate(float(steps[0]), is_estimate, function.source, function.error)
             case GatedDeltaDecode():
                 volume = self.recurrent.volume(work)
                 low, high = self.recurrent.volume_range
@@ -107,7 +106,7 @@ class InterpolationEstimator:
                 bound = volume / self.gpu.hbm_bytes_per_s * 1e6
                 time_us = max(float(self.recurrent.time(np.array([volume]))[0]), bound)
                 kind = "estimate:" if is_estimate else "interpolated"
-                return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule")
+                return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule", RECURRENT_ERROR)
         raise AssertionError(work)
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
@@ -121,7 +120,7 @@ class MeasuredDecode:
     """Decode attention of one geometry and batch size over k consecutive iterations."""
 
     def __init__(self, estimator: InterpolationEstimator, work: DecodeAttention | MlaDecode, priced: Priced):
-        self.priced, self.source = priced, priced.source
+        self.priced, self.source, self.error = priced, priced.source, priced.error
         self._volumes: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]]
         self._is_latent = isinstance(work, MlaDecode)
         if isinstance(work, MlaDecode):
@@ -162,10 +161,10 @@ def _tokens(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
 
 def _blocks(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
     """[steps] Σ_i (⌈(S_i + j) / 64⌉ + 5), by the count of each residue instead of request by request."""
-    start = int((-(-kv_tokens // MLA_BLOCK_TOKENS)).sum()) + MLA_OVERHEAD_BLOCKS * len(kv_tokens)
+    start = int((-(-kv_tokens // BLOCK_TOKENS)).sum()) + OVERHEAD_BLOCKS * len(kv_tokens)
     if steps == 1:
         return np.array([start])
     # A request opens a block in step j ≥ 1 when (S + j - 1) is a multiple of the block.
-    residues = np.bincount(kv_tokens % MLA_BLOCK_TOKENS, minlength=MLA_BLOCK_TOKENS)
-    opened = residues[-np.arange(steps - 1) % MLA_BLOCK_TOKENS]
+    residues = np.bincount(kv_tokens % BLOCK_TOKENS, minlength=BLOCK_TOKENS)
+    opened = residues[-np.arange(steps - 1) % BLOCK_TOKENS]
     return np.concatenate([[start], start + np.cumsum(opened)])

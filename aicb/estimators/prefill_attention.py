@@ -1,135 +1,108 @@
 """Times of prefill attention: FA3 with causal mask over past and new keys, and the chunked gated delta rule.
 
-FA3 of one request takes ``floor + FLOPs / (utilisation(q, S) · peak)``. Utilisation is measured along q without past
-and, at one q, along S/q; the second scales the first, and the result is capped at the best value measured. Requests
-of one batch run in one kernel: their FLOP times add, the floor is paid once. So n equal requests cost at most n times
-one, and a prompt split in two costs less than whole.
+FA3 works in tiles of 128 queries per head. The reference of one request is
+
+    floor + ((FLOPs of the tiles / share of the peak)⁴ + (longest tile)⁴)^(1/4) + start of each SM's tiles
+
+and kriging over q, S/q, heads and head dimensions corrects it. A batch runs in one kernel: n equal requests of H heads
+are one request of n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many
+heads as its share of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after
+another are an upper bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aicb.estimators.curves import AXIS_REACH, SITE_REACH_OCTAVES
 from aicb.estimators.estimate import Estimate
+from aicb.estimators.kriging import LEAST_ERROR, Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
+from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface
 from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, PrefillAttention
 from aicb.table import KernelRow
 
-Geometry = tuple[int, int, int, int]
-"""(heads, kv_heads, d_qk, d_v)"""
+QUERY_TILE = 128
+"""Query rows of a tile of FA3."""
+FLOOR_US = 14.0
+TILED_SHARE, LONGEST_SHARE, TILE_US = 1.34, 1.19, 2.8
+THROTTLING, THROTTLING_US = 0.036, 1000.0
+"""Least squares over the 32 FA3 rows of the H200 table: 3.9 % median. The shares divide the nominal peak; a tile
+costs ``TILE_US`` beside its FLOPs; long kernels stretch with the power limit."""
 
 
-FLOOR_US = 10.0
-"""Time of the kernel apart from its FLOPs, least leave-one-out error of 0, 5, 10, 15 µs on the H200 table; FA3 decode
-leaves 12.4 µs at zero bytes."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GeometryFit:
-    """Utilisation of FA3 at one geometry, the floor taken off."""
-
-    log_q: NDArray[np.float64]
-    utilisation: NDArray[np.float64]
-    """[q] of prompts without past."""
-    log_ratio: NDArray[np.float64]
-    gain: NDArray[np.float64]
-    """[ratio] utilisation at S/q over that at S = q."""
-    best: float
-    """Highest utilisation measured."""
-
-    def at(self, new: NDArray[np.float64], kv: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[requests] share of the peak; linear in log q and log S/q, held beyond."""
-        base = np.interp(np.log2(new), self.log_q, self.utilisation)
-        return np.asarray(np.minimum(base * np.interp(np.log2(kv / new), self.log_ratio, self.gain), self.best))
-
-
-class PrefillCurves:
-    """FA3 varlen prefill of all measured geometries; others borrow in log2 of heads and head dimensions."""
+class PrefillTimes:
+    """FA3 varlen prefill: shapes (heads, kv_heads, d_qk, d_v, KV tokens, new tokens)."""
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu):
-        self._peak = gpu.peak_flops["bf16"]
-        floors = measured.table.launch.event_floor_us
-        # No graph times were measured here: both other timings contain the event floor.
-        self.floor_us = FLOOR_US + (0.0 if measured.timing == "engine" else max(floors.values()))
+        self._gpu = gpu
         rows = measured.table.select("prefill_attention", "bf16")
-        grouped: dict[Geometry, dict[tuple[int, int], float]] = {}
-        for row in rows:
-            geometry = (row["heads"], row["kv_heads"], row["d_qk"], row["d_v"])
-            grouped.setdefault(geometry, {})[row["q_len"], row["kv_len"]] = measured.time_us(row, _kv_bytes(row))
-        self.exact = grouped
-        self.q_range = _range([q for times in grouped.values() for q, _ in times])
-        self.kv_range = _range([kv for times in grouped.values() for _, kv in times])
-        self.fits = {geometry: self.fit(geometry, times) for geometry, times in grouped.items()}
-
-    def fit(self, geometry: Geometry, times: dict[tuple[int, int], float]) -> GeometryFit:
-        """Utilisations of one geometry from its points (q, S) → µs."""
-        plain = sorted(q for q, kv in times if q == kv)
-        shares = {
-            (q, kv): float(self._flop_us(geometry, np.array([q]), np.array([kv]))[0]) / (time - self.floor_us)
-            for (q, kv), time in times.items()
-        }
-        past = sorted((kv, q) for q, kv in times if kv > q)
-        ratios = [(1.0, 1.0)] + [(kv / q, shares[q, kv] / shares[q, q]) for kv, q in past if (q, q) in shares]
-        ratio, gain = (np.array(column) for column in zip(*ratios, strict=True))
-        utilisation = np.array([shares[q, q] for q in plain])
-        return GeometryFit(np.log2(plain), utilisation, np.log2(ratio), gain, max(shares.values()))
+        shapes = np.array([_shape(row) for row in rows], dtype=np.float64)
+        times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
+        scales = Scales((3.0, 3.0, 3.0, 1.0), (1.0,) * 4, 0.0, 0.02)
+        label = "FA3 prefill (heads, kv_heads, d_qk, d_v)"
+        self.surface = Surface(Structure(label, 4, self._reference_us, _coordinates, scales), shapes, times_us)
+        self._q_range = shapes[:, 5].min() / AXIS_REACH, shapes[:, 5].max() * AXIS_REACH
+        self._longest = shapes[:, 4].max() * AXIS_REACH
 
     def price(self, work: PrefillAttention) -> Estimate:
-        geometry = (work.heads, work.kv_heads, work.d_qk, work.d_v)
         new, kv = work.new_tokens.astype(np.float64), work.kv_tokens.astype(np.float64)
-        if geometry in self.exact and len(new) == 1:
-            exact = self.exact[geometry].get((int(new[0]), int(kv[0])))
-            if exact is not None:
-                return Estimate(exact, False, "measured FA3 prefill")
-        chosen, is_near = self._sources(geometry)
-        at_peak_us = self._flop_us(geometry, work.new_tokens, work.kv_tokens)
-        time_us = self.floor_us + sum(weight * math.fsum(at_peak_us / fit.at(new, kv)) for weight, fit in chosen)
-        is_inside = self._inside(new, kv)
-        kind = "interpolated" if geometry in self.fits else f"borrowed (utilisation of {len(chosen)} geometries)"
-        is_estimate = not (is_near and is_inside)
-        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} FA3 prefill")
-
-    def _sources(self, geometry: Geometry) -> tuple[list[tuple[float, GeometryFit]], bool]:
-        if geometry in self.fits:
-            return [(1.0, self.fits[geometry])], True
-        distances = {other: _distance(geometry, other) for other in self.fits}
-        near = {other: value for other, value in distances.items() if value <= SITE_REACH_OCTAVES}
-        chosen = near or dict([min(distances.items(), key=lambda item: item[1])])
-        weights = {other: 1.0 / max(value, 0.25) ** 2 for other, value in chosen.items()}
-        total = sum(weights.values())
-        return [(weight / total, self.fits[other]) for other, weight in weights.items()], bool(near)
-
-    def _inside(self, new: NDArray[np.float64], kv: NDArray[np.float64]) -> bool:
-        """Whether at least half of the FLOPs lie within reach of the measured lengths."""
-        low, high = self.q_range
-        inside = (new >= low) & (new <= high) & (kv <= self.kv_range[1])
         pairs = attention_pairs(new, kv)
-        return bool(pairs[inside].sum() >= 0.5 * pairs.sum())
+        total = math.fsum(pairs)
+        share = pairs / total
+        shapes = np.empty((len(new), 6))
+        shapes[:, 0], shapes[:, 1:4] = work.heads / share, (work.kv_heads, work.d_qk, work.d_v)
+        shapes[:, 4], shapes[:, 5] = kv, new
+        if len(new) == 1 or ((new == new[0]).all() and (kv == kv[0]).all()):
+            shapes, share = shapes[:1].round(), np.ones(1)
+        scaled_us = math.fsum(share * self.surface.times(shapes))
+        shapes[:, 0] = work.heads
+        apart_us = math.fsum(self.surface.times(shapes)) * len(new) / len(shapes)
+        time_us = min(scaled_us, apart_us)
+        geometry = np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64)
+        octaves = _geometry_octaves(self.surface.shapes, geometry[0])
+        is_inside = (new >= self._q_range[0]) & (new <= self._q_range[1]) & (kv <= self._longest)
+        is_estimate = bool(octaves.min() > SITE_REACH_OCTAVES or _share_of(pairs, is_inside) < 0.5)
+        error = float(self.surface.errors(shapes[share.argmax()][None, :])[0])
+        is_measured = len(new) == 1 and bool((self.surface.shapes == shapes[0]).all(axis=1).any())
+        kind = "measured" if is_measured else "interpolated" if octaves.min() == 0.0 else "borrowed"
+        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} FA3 prefill", error)
 
-    def _flop_us(self, geometry: Geometry, new: NDArray[np.int64], kv: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[requests] time of the FLOPs at the device's peak."""
-        heads, _, d_qk, d_v = geometry
-        return np.asarray(2.0 * heads * (d_qk + d_v) * attention_pairs(new, kv) / self._peak * 1e6)
+    def _reference_us(self, shapes: Floats) -> Floats:
+        heads, _, d_qk, d_v, kv, new = shapes.T
+        per_pair_us = 2.0 * (d_qk + d_v) / self._gpu.peak_flops["bf16"] * 1e6
+        tiles = heads * np.ceil(new / QUERY_TILE)
+        tiled_pairs = heads * (attention_pairs(new, kv) + new * QUERY_TILE / 2)
+        tiled_us = TILED_SHARE * per_pair_us * tiled_pairs
+        longest_us = LONGEST_SHARE * per_pair_us * np.minimum(new, QUERY_TILE) * kv * self._gpu.sms
+        time_us = FLOOR_US + (tiled_us**4 + longest_us**4) ** 0.25 + TILE_US * tiles / self._gpu.sms
+        return np.asarray(time_us * (1.0 + THROTTLING * np.log1p(time_us / THROTTLING_US)))
 
-    def leave_one_out(self) -> list[float]:
-        """Relative errors of interior prompt lengths without past, each predicted without its own point."""
-        errors = []
-        for geometry, times in self.exact.items():
-            plain = {point: time for point, time in times.items() if point[0] == point[1]}
-            for q in sorted(q for q, _ in plain)[1:-1]:
-                fit = self.fit(geometry, {point: time for point, time in plain.items() if point[0] != q})
-                length = np.array([q])
-                at_peak_us = self._flop_us(geometry, length, length)
-                predicted = self.floor_us + float((at_peak_us / fit.at(length, length))[0])
-                errors.append(abs(predicted / plain[q, q] - 1.0))
-        return errors
+
+def _share_of(weights: Floats, is_chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+    """Share of the weights that is chosen."""
+    return float(weights[is_chosen].sum() / weights.sum())
+
+
+def _shape(row: KernelRow) -> tuple[float, ...]:
+    """Equal sequences of one batch count as more heads."""
+    heads = row["heads"] * row.shape.get("batch", 1)
+    return heads, row["kv_heads"], row["d_qk"], row["d_v"], row["kv_len"], row["q_len"]
+
+
+def _coordinates(shapes: Floats) -> Floats:
+    heads, _, d_qk, d_v, kv, new = shapes.T
+    return np.asarray(np.log2([new, kv / new, heads, d_qk + d_v]).T)
+
+
+def _geometry_octaves(shapes: Floats, geometry: Floats) -> Floats:
+    """[shapes] octaves in query heads and in d_qk + d_v; KV heads hardly matter to a compute-bound kernel."""
+    heads = np.log2(shapes[:, 0] / geometry[0])
+    width = np.log2((shapes[:, 2] + shapes[:, 3]) / (geometry[2] + geometry[3]))
+    return np.asarray(np.hypot(heads, width))
 
 
 class GatedDeltaChunks:
@@ -152,21 +125,15 @@ class GatedDeltaChunks:
         time_us = max(floor_us, self._exact * scale)
         is_estimate = not 1.0 / AXIS_REACH <= scale <= AXIS_REACH
         kind = "measured" if scale == 1.0 else "estimate:" if is_estimate else "interpolated"
-        return Estimate(time_us, is_estimate, f"{kind} chunked gated delta rule")
+        error = LEAST_ERROR if scale == 1.0 else EXTRAPOLATION_ERROR
+        return Estimate(time_us, is_estimate, f"{kind} chunked gated delta rule", error)
 
 
+EXTRAPOLATION_ERROR = 0.2
+"""Relative error (68 %) away from the one point: kernels of the rule do not all scale with tokens and heads."""
 CHUNK_KERNELS = 6
 """Kernels of one chunked call: cumulative sum, k·kᵀ, triangular inverse, w and u, state pass, output (fla-core)."""
 
 
 def _kv_bytes(row: KernelRow) -> float:
-    return float(row["kv_len"] * row["kv_heads"] * (row["d_qk"] + row["d_v"]) * 2)
-
-
-def _range(values: list[int]) -> tuple[float, float]:
-    return min(values) / AXIS_REACH, max(values) * AXIS_REACH
-
-
-def _distance(a: Geometry, b: Geometry) -> float:
-    """Octaves in query heads and in d_qk + d_v; KV heads hardly matter to a compute-bound kernel."""
-    return math.hypot(math.log2(a[0] / b[0]), math.log2((a[2] + a[3]) / (b[2] + b[3])))
+    return float(row.shape.get("batch", 1) * row["kv_len"] * row["kv_heads"] * (row["d_qk"] + row["d_v"]) * 2)

@@ -177,6 +177,9 @@ of compute; 0.80 is 3.8 of 4.8 TB/s (FlashMLA, cold GEMM weights), between 0.72 
 LAUNCH_US = 2.0
 """Least time of a small kernel in a CUDA graph: the shipped ``rms_norm`` rows of 512 columns take 2.1 µs."""
 
+ROOFLINE_ERROR = 0.4
+"""Relative error (68 %) over all rows of the shipped H200 table, see docs/accuracy.md."""
+
 
 class RooflineEstimator:
     """Every operator at fixed shares of the device's peaks plus a launch floor; always flagged as an estimate.
@@ -189,7 +192,8 @@ class RooflineEstimator:
 
     def price(self, work: Work) -> Estimate:
         check(work)
-        return Estimate(LAUNCH_US + self._busy_us(demand(work, self.precision)), True, "estimate: roofline")
+        time_us = LAUNCH_US + self._busy_us(demand(work, self.precision))
+        return Estimate(time_us, True, "estimate: roofline", ROOFLINE_ERROR)
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Demand is linear in the KV tokens, so one token gives the slope."""
@@ -209,6 +213,7 @@ class LinearDecode:
     batch: int
     per_token_us: float
     source: str = "estimate: roofline"
+    error: float = ROOFLINE_ERROR
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
         totals = int(kv_tokens.sum()) + self.batch * np.arange(steps, dtype=np.int64)

@@ -1,0 +1,171 @@
+"""The time of a kernel over all its shapes: measured points, and a reference model corrected by them elsewhere.
+
+A shape is a row of numbers; the leading ones name the *site* (the fixed part, such as (n, k) of a GEMM) and the last
+is the axis along which it was measured (such as m). Measured shapes return their measured time. Others get the time
+of the kernel's reference model, corrected by kriging of the residuals (``aicb.estimators.kriging``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.estimators.estimate import Estimate
+from aicb.estimators.kriging import LEAST_ERROR, Floats, Kriging, Scales
+
+SITE_REACH_OCTAVES = 2.0
+"""Farther sites (Euclidean distance of log2 coordinates) do not count as measured; as in aiconfigurator."""
+AXIS_REACH = 4.0
+"""Beyond the measured range of the axis by more than this factor a time is an estimate."""
+MAX_POINTS = 640
+"""Measurements one kriging system holds; beyond that each site solves the system of its nearest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What is known about a kernel before it is measured."""
+
+    label: str
+    """Name in sources, with the columns of the site."""
+    site_columns: int
+    """Leading columns of a shape that name its site."""
+    reference_us: Callable[[Floats], Floats]
+    """[shapes, columns] → [shapes] µs; its constant factor does not matter."""
+    coordinates: Callable[[Floats], Floats]
+    """[shapes, columns] → [shapes, coordinates] of the residuals."""
+    scales: Scales
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Predictions of measured points from the others."""
+
+    relative: Floats
+    """[points] predicted / measured − 1"""
+    claimed: Floats
+    """[points] the error that each prediction claimed (68 %)."""
+
+
+class Surface:
+    """Times of one kernel. ``shapes`` is [points, columns]; repeated shapes are averaged."""
+
+    def __init__(self, structure: Structure, shapes: Floats, times_us: Floats):
+        self.structure = structure
+        self.shapes, inverse = np.unique(shapes, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        self.times_us = np.bincount(inverse, times_us) / np.bincount(inverse)
+        self._exact = {tuple(shape): time for shape, time in zip(self.shapes.tolist(), self.times_us, strict=True)}
+        keys = _keys(self.shapes)
+        self._order = np.argsort(keys)
+        self._sorted_keys = keys[self._order]
+        sites, owner = np.unique(self.shapes[:, : structure.site_columns], axis=0, return_inverse=True)
+        self._sites, owner = sites, owner.reshape(-1)
+        axis = self.shapes[:, -1]
+        self._low = np.array([axis[owner == site].min() for site in range(len(sites))])
+        self._high = np.array([axis[owner == site].max() for site in range(len(sites))])
+        self._points = structure.coordinates(self.shapes)
+        self._residuals = np.log(self.times_us / structure.reference_us(self.shapes))
+        self._models: dict[Hashable, Kriging] = {}
+
+    def price(self, *shape: float) -> Estimate:
+        """Time of one shape, its error, and where both come from."""
+        exact = self._exact.get(shape)
+        label = self.structure.label
+        if exact is not None:
+            return Estimate(float(exact), False, f"measured {label}", LEAST_ERROR)
+        row = np.array([shape], dtype=np.float64)
+        model, coordinates = self._model_of(row[0]), self.structure.coordinates(row)
+        time_us = float(self.structure.reference_us(row)[0] * np.exp(model.mean(coordinates)[0]))
+        error = float(model.error(coordinates)[0])
+        site = row[0, : self.structure.site_columns]
+        octaves = _octaves(self._sites, site[None, :])[:, 0]
+        nearest = int(octaves.argmin())
+        overshoot = np.maximum(np.maximum(self._low / shape[-1], shape[-1] / self._high), 1.0)
+        if octaves[nearest] == 0.0 and overshoot[nearest] <= AXIS_REACH:
+            kind = "interpolated" if overshoot[nearest] == 1.0 else "interpolated (beyond the axis)"
+            return Estimate(time_us, False, f"{kind} {label}", error)
+        name = str(tuple(round(value) for value in self._sites[nearest]))
+        if bool(((octaves <= SITE_REACH_OCTAVES) & (overshoot <= AXIS_REACH)).any()):
+            return Estimate(time_us, False, f"borrowed {label}, nearest {name}", error)
+        gap = float(np.hypot(octaves, np.log2(overshoot)).min())
+        return Estimate(time_us, True, f"estimate: {label}, nearest measured {name}, {gap:.1f} octaves away", error)
+
+    def times(self, shapes: Floats) -> Floats:
+        """[shapes] µs, measured where measured."""
+        times_us = self._modelled(shapes)
+        keys = _keys(shapes)
+        found = self._order[np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._order) - 1)]
+        is_exact = (self.shapes[found] == shapes).all(axis=1)
+        return np.where(is_exact, self.times_us[found], times_us)
+
+    def errors(self, shapes: Floats) -> Floats:
+        """[shapes] relative error (68 %) of modelled times."""
+        return self._by_model(shapes, Kriging.error)
+
+    def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
+        """[shapes] whether no measurement within reach supports the time."""
+        sites, inverse = np.unique(shapes[:, : self.structure.site_columns], axis=0, return_inverse=True)
+        near = _octaves(self._sites, sites) <= SITE_REACH_OCTAVES
+        low = np.where(near, self._low[:, None], np.inf).min(axis=0)[inverse.reshape(-1)]
+        high = np.where(near, self._high[:, None], 0.0).max(axis=0)[inverse.reshape(-1)]
+        return np.asarray((shapes[:, -1] * AXIS_REACH < low) | (shapes[:, -1] > AXIS_REACH * high))
+
+    def hold_out(self, folds: Sequence[Hashable]) -> HeldOut:
+        """Each point predicted without all points of its fold; ``folds`` is [points] in the order of ``shapes``."""
+        relative, claimed = np.zeros(len(folds)), np.zeros(len(folds))
+        for fold in dict.fromkeys(folds):
+            out = np.array([other == fold for other in folds])
+            if out.all():
+                continue
+            rest = Surface(self.structure, self.shapes[~out], self.times_us[~out])
+            relative[out] = rest.times(self.shapes[out]) / self.times_us[out] - 1.0
+            claimed[out] = rest.errors(self.shapes[out])
+        return HeldOut(relative, claimed)
+
+    def _modelled(self, shapes: Floats) -> Floats:
+        return np.asarray(self.structure.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))
+
+    def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
+        """[shapes] a quantity of the kriging system that covers each shape."""
+        coordinates = self.structure.coordinates(shapes)
+        if len(self.shapes) <= MAX_POINTS:
+            return quantity(self._model_of(shapes[0]), coordinates)
+        sites, inverse = np.unique(shapes[:, : self.structure.site_columns], axis=0, return_inverse=True)
+        inverse, found = inverse.reshape(-1), np.empty(len(shapes))
+        for index, site in enumerate(sites):
+            here = inverse == index
+            found[here] = quantity(self._model_of(site), coordinates[here])
+        return found
+
+    def _model_of(self, shape: Floats) -> Kriging:
+        """The kriging system that covers a shape or site."""
+        site = shape[: self.structure.site_columns]
+        is_whole = len(self.shapes) <= MAX_POINTS
+        key = () if is_whole else tuple(site)
+        if key not in self._models:
+            chosen = slice(None) if is_whole else self._nearest(site)
+            self._models[key] = Kriging(self._points[chosen], self._residuals[chosen], self.structure.scales)
+        return self._models[key]
+
+    def _nearest(self, site: Floats) -> NDArray[np.intp]:
+        """The points of the sites nearest to ``site``."""
+        octaves = _octaves(self.shapes[:, : self.structure.site_columns], site[None, :])[:, 0]
+        return np.argsort(octaves, kind="stable")[:MAX_POINTS]
+
+
+def _octaves(sites: Floats, others: Floats) -> Floats:
+    """[sites, others] Euclidean distance of log2 coordinates."""
+    gaps = np.log2(sites)[:, None, :] - np.log2(others)[None, :, :]
+    return np.asarray(np.sqrt((gaps * gaps).sum(axis=2)))
+
+
+def _keys(shapes: Floats) -> NDArray[np.uint64]:
+    """[shapes] hash of each row; equal rows have equal hashes."""
+    mixed = np.zeros(len(shapes), dtype=np.uint64)
+    for column in np.ascontiguousarray(shapes.T, dtype=np.float64).view(np.uint64):
+        mixed = (mixed ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(32)
+    return mixed
