@@ -1,8 +1,14 @@
 """Measured kernel times of one GPU, with their provenance.
 
-A table is a directory ``aicb/data/<gpu>`` of two files: ``kernels.csv`` (one row per measured shape, columns below)
-and ``provenance.json`` (schema version, device, driver, library versions, clocks, timing method, cautions).
-Times are microseconds. An empty cell means "does not apply" or "not measured"; it is never a zero.
+A table is a directory ``aicb/data/<gpu>`` of parts. ``kernels.csv`` with ``provenance.json`` is always there; further
+parts are ``NAME.parquet`` with ``NAME.provenance.json``. Each part has one row per measured shape, in the columns
+below, and says where its times come from: schema version, device, driver, library versions, clocks, timing method,
+cautions. Times are microseconds. An empty cell (null) means "does not apply" or "not measured"; it is never a zero.
+
+Rows of one shape, operation, number format and distribution are merged: within a part into their mean; of several
+parts the last in the order of names counts, ``kernels.csv`` being first. A Parquet part may lack shape columns and
+may have others, which are ignored; it is read when one of its operations is first asked for, so a large one costs
+nothing to a program that does not need it.
 """
 
 from __future__ import annotations
@@ -11,7 +17,10 @@ import csv
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 
@@ -87,7 +96,9 @@ class KernelTable:
 
     gpu: str
     rows: tuple[KernelRow, ...]
+    """Of ``kernels.csv``."""
     provenance: Mapping[str, object] = field(repr=False)
+    parts: tuple[ParquetPart, ...] = ()
 
     @classmethod
     def load(cls, gpu: str) -> KernelTable:
@@ -100,28 +111,91 @@ class KernelTable:
         directory = data / gpu
         if not gpu.isidentifier() or not (directory / "kernels.csv").is_file():
             raise InputError(f"gpu: found {gpu!r}, expected one with measurements: {', '.join(measured_gpus())}")
-        provenance = json.loads((directory / "provenance.json").read_text(encoding="utf-8"))
-        if provenance["schema_version"] != SCHEMA_VERSION:
-            found = provenance["schema_version"]
-            raise InputError(f"{gpu}/provenance.json: schema_version: found {found}, expected {SCHEMA_VERSION}")
+        return cls.read(directory, gpu)
+
+    @classmethod
+    def read(cls, directory: Traversable, gpu: str) -> KernelTable:
+        """The table in ``directory``; ``gpu`` is what errors call it."""
         text = (directory / "kernels.csv").read_text(encoding="utf-8")
-        return cls(gpu, tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv")), MappingProxyType(provenance))
+        rows = tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv"))
+        names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(".parquet"))
+        parts = tuple(
+            ParquetPart(Path(str(directory / name)), _provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json"))
+            for name in names
+        )
+        return cls(gpu, rows, _provenance(directory, "provenance.json"), parts)
 
     def select(self, op: str, dtype: str | None = None, distribution: str | None = None) -> list[KernelRow]:
         """Rows of one operation, repeated measurements of a shape merged into their mean."""
-        groups: dict[object, list[KernelRow]] = {}
-        for row in self.rows:
-            if row.op != op or dtype not in (None, row.dtype) or distribution not in (None, row.distribution):
-                continue
-            groups.setdefault((row.dtype, row.distribution, *row.shape.items()), []).append(row)
-        return [_merged(same) for same in groups.values()]
+        merged: dict[object, KernelRow] = {}
+        for rows in (self.rows, *(part.rows(op) for part in self.parts)):
+            groups: dict[object, list[KernelRow]] = {}
+            for row in rows:
+                if row.op != op or dtype not in (None, row.dtype) or distribution not in (None, row.distribution):
+                    continue
+                groups.setdefault((row.dtype, row.distribution, *sorted(row.shape.items())), []).append(row)
+            merged |= {key: _merged(same) for key, same in groups.items()}
+        return list(merged.values())
 
     @property
     def launch(self) -> LaunchCosts:
-        floors = {row.run: row.cold_us for row in self.rows if row.op == "null_kernel"}
-        (node,) = self.select("graph_node")
-        (eager,) = self.select("eager_launch_host")
+        """Floors of all runs; graph node and eager launch of the last part that has them."""
+        nulls = [row for rows in (self.rows, *(part.rows("null_kernel") for part in self.parts)) for row in rows]
+        floors = {row.run: row.cold_us for row in nulls if row.op == "null_kernel"}
+        node, eager = self.select("graph_node")[-1], self.select("eager_launch_host")[-1]
         return LaunchCosts(MappingProxyType(floors), node.cold_us, eager.cold_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetPart:
+    """One Parquet file of a table."""
+
+    file: Path
+    provenance: Mapping[str, object] = field(repr=False)
+
+    def rows(self, op: str) -> tuple[KernelRow, ...]:
+        """Rows of one operation. Runs are named ``part/run``, as other parts may use the same letters.
+
+        Raises:
+            InputError: a column is missing or a time is not positive.
+        """
+        return _parquet_rows(self.file, op)
+
+
+@cache
+def _parquet_rows(file: Path, op: str) -> tuple[KernelRow, ...]:
+    table, part = _parquet(file), file.name.removesuffix(".parquet")
+    import pyarrow.compute as pc
+
+    found = table.filter(pc.equal(table["op"], op))
+    return tuple(_parquet_row(cells, f"{file.name}: {op}", part) for cells in found.to_pylist())
+
+
+@cache
+def _parquet(file: Path):  # type: ignore[no-untyped-def]  # pyarrow has no types
+    import pyarrow.parquet as pq
+
+    names = pq.read_schema(file).names
+    missing = [name for name in ("op", "kernel", "dtype", "cold_us", "graph_us", "run") if name not in names]
+    if missing:
+        raise InputError(f"{file.name}: columns: found none named {missing[0]}, expected those of the table")
+    return pq.read_table(file, columns=[name for name in COLUMNS if name in names])
+
+
+def _parquet_row(cells: Mapping[str, object], place: str, part: str) -> KernelRow:
+    texts = {name: "" if cells.get(name) is None else str(cells[name]) for name in COLUMNS}
+    return _row({**texts, "run": f"{part}/{texts['run']}"}, place)
+
+
+def _provenance(directory: Traversable, name: str) -> Mapping[str, object]:
+    file = directory / name
+    if not file.is_file():
+        raise InputError(f"{name}: file: found none, expected the provenance of a part of the table")
+    provenance = json.loads(file.read_text(encoding="utf-8"))
+    found = provenance.get("schema_version")
+    if found != SCHEMA_VERSION:
+        raise InputError(f"{name}: schema_version: found {found}, expected {SCHEMA_VERSION}")
+    return MappingProxyType(provenance)
 
 
 def measured_gpus() -> list[str]:

@@ -13,8 +13,9 @@ The write-back is measured by rows whose operands exceed twice L2, where graph r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from aicb.estimators.estimate import Timing
 from aicb.precision import ELEMENT_BYTES
@@ -32,20 +33,22 @@ class MeasuredTimes:
     timing: Timing
     l2_bytes: int
     write_back_us: float
+    floors_us: Mapping[str, float]
+    """Event floor of each probe run; the mean stands for a run without a null kernel."""
 
     @classmethod
     def of(cls, table: KernelTable, timing: Timing, l2_bytes: int) -> MeasuredTimes:
         """Determines the write-back from the weight-bound GEMM rows of the table."""
         floors = table.launch.event_floor_us
         excess = [
-            row.cold_us - floors[row.run] - row.graph_us
+            row.cold_us - floors.get(row.run, fmean(floors.values())) - row.graph_us
             for row in table.select("gemm")
             if row.graph_us is not None
             and row["m"] <= 128
             and gemm_weight_bytes(row) >= 2 * l2_bytes
             and row.cold_us < _MAX_WRITE_BACK_SAMPLE_US
         ]
-        return cls(table, timing, l2_bytes, max(median(excess), 0.0))
+        return cls(table, timing, l2_bytes, max(median(excess), 0.0), floors)
 
     def time_us(self, row: KernelRow, cold_bytes: float) -> float:
         """Time of a row of which ``cold_bytes`` are evicted between executions.
@@ -60,7 +63,7 @@ class MeasuredTimes:
         if row.graph_us is not None and cold_bytes == 0:
             return row.graph_us
         flushed = self.write_back_us * min(1.0, cold_bytes / self.l2_bytes)
-        floor = self.table.launch.event_floor_us[row.run]
+        floor = self.floors_us.get(row.run) or fmean(self.floors_us.values())
         return max(row.graph_us or 0.0, row.cold_us - floor - flushed)
 
 

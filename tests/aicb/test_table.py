@@ -103,3 +103,52 @@ def test_the_build_script_reproduces_the_shipped_table(tmp_path):
     assert json.loads((tmp_path / "provenance.json").read_text()) == json.loads(
         (shipped / "provenance.json").read_text(encoding="utf-8")
     )
+
+
+def parquet_table(tmp_path, rows, **facts):
+    """A copy of the shipped table with a second part."""
+    shipped = files("aicb") / "data" / "h200"
+    for name in ("kernels.csv", "provenance.json"):
+        (tmp_path / name).write_bytes((shipped / name).read_bytes())
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "more.parquet")
+    facts = {"schema_version": SCHEMA_VERSION, **facts}
+    (tmp_path / "more.provenance.json").write_text(json.dumps(facts), encoding="utf-8")
+    return KernelTable.read(tmp_path, "h200")
+
+
+MORE = {"op": "gemm", "kernel": "k", "dtype": "fp8", "run": "A", "graph_us": None, "note": "ignored"}
+
+
+def test_a_later_part_replaces_shapes_and_adds_new_ones(tmp_path):
+    """(4096, 7168) at m = 64 is in kernels.csv; the part measured it twice (11 and 13 µs), and m = 65 once."""
+    shape = {"n": 4096, "k": 7168}
+    rows = [{**MORE, **shape, "m": m, "cold_us": cold} for m, cold in ((64, 11.0), (64, 13.0), (65, 14.0))]
+    table = parquet_table(tmp_path, rows, gpu="h200")
+    before = {tuple(row.shape.items()) for row in KernelTable.load("h200").select("gemm", "fp8")}
+    after = {(row["m"], row["n"], row["k"]): row for row in table.select("gemm", "fp8")}
+    assert len(after) == len(before) + 1
+    assert after[64, 4096, 7168].cold_us == 12.0
+    assert after[65, 4096, 7168].cold_us == 14.0
+    assert after[65, 4096, 7168].run == "more/A"
+    assert table.parts[0].provenance["gpu"] == "h200"
+
+
+def test_a_part_of_another_schema_or_without_provenance_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"more\.provenance\.json: schema_version: found 9, expected 1"):
+        parquet_table(tmp_path, [{**MORE, "cold_us": 1.0}], schema_version=9)
+    (tmp_path / "more.provenance.json").unlink()
+    with pytest.raises(InputError, match=r"more\.provenance\.json: file: found none"):
+        KernelTable.read(tmp_path, "h200")
+
+
+def test_a_part_without_a_needed_column_is_refused(tmp_path):
+    table = parquet_table(tmp_path, [{"op": "gemm", "kernel": "k", "dtype": "fp8", "run": "A", "cold_us": 1.0}])
+    with pytest.raises(InputError, match=r"more\.parquet: columns: found none named graph_us"):
+        table.select("gemm")
+
+
+def test_pyarrow_is_not_imported_for_tables_without_parquet_parts():
+    code = "import sys; from aicb.table import KernelTable; t = KernelTable.load('h200')\n"
+    code += "assert t.parts or (t.select('gemm') and 'pyarrow' not in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
