@@ -140,9 +140,11 @@ class Instance:
         self.note_kv_use()
         self._dispatch_later(self._queue.now_ps)
 
-    def note_kv_use(self) -> None:
-        """Records the KV blocks held from now on."""
-        self._log.kv_use.hold(self.index, self._queue.now_ps, self._used_blocks())
+    def note_kv_use(self) -> int:
+        """Records the KV blocks held from now on, and returns them."""
+        used = self._used_blocks()
+        self._log.kv_use.hold(self.index, self._queue.now_ps, used)
+        return used
 
     def _used_blocks(self) -> int:
         return sum(rank.scheduler.used_blocks for rank in self.ranks)
@@ -164,10 +166,10 @@ class Instance:
             return
         self._listener.before_step(self)
         flight = self._decode_run() or self._micro_batch()
-        self.note_kv_use()
+        used_blocks = self.note_kv_use()
         if flight is None:
             return
-        flight.start_ps, flight.kv_blocks = now_ps, self._used_blocks()
+        flight.start_ps, flight.kv_blocks = now_ps, used_blocks
         self.flights.append(flight)
         self._launcher.launch(flight)
         self._listener.launched(self, flight)
