@@ -27,6 +27,7 @@ class EstimatorName(StrEnum):
     """Estimators."""
 
     INTERPOLATION = "interpolation"
+    FOREST = "forest"
     ROOFLINE = "roofline"
 
 
@@ -45,34 +46,29 @@ def register(app: typer.Typer) -> None:
 def predict(
     gpu: Annotated[str, typer.Option(help="GPU whose measurements are used, such as h200.")],
     table: Annotated[Path, typer.Option(help="CSV with a column op and the shape columns of each operation.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: the input and three more columns.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: the input and four more columns.")],
     timing: Annotated[
         TimingName,
         typer.Option(
             help="graph: warm graph replay, cold where not measured. cold: flushed L2. engine: inside a model."
         ),
     ] = TimingName.GRAPH,
-    estimator: Annotated[EstimatorName, typer.Option(help="Measured tables, or the bare roofline.")] = (
-        EstimatorName.INTERPOLATION
-    ),
+    estimator: Annotated[
+        EstimatorName, typer.Option(help="Measured tables, random forests on them, or the bare roofline.")
+    ] = (EstimatorName.INTERPOLATION),
     state: Annotated[
         StateName, typer.Option(help="Format of gated-delta-rule state; measured: fp32.")
     ] = StateName.FP32,
     measured_only: Annotated[bool, typer.Option(help="Fail (exit code 1) where a time would be an estimate.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Price the operators of a CSV table; adds time_us, is_estimate, source. Columns: see aicb/README.md."""
+    """Price the operators of a CSV table: adds time, error and source. Columns: see aicb/README.md."""
     from aicb import predict as prediction
-    from aicb.estimators import InterpolationEstimator, RooflineEstimator
+    from aicb.estimators import make_estimator
     from aicb.gpu import get_gpu
     from aicb.precision import Precision
 
-    device, precision = get_gpu(gpu), Precision(state=state.value)
-    pricing = (
-        InterpolationEstimator(device, precision, timing.value)
-        if estimator is EstimatorName.INTERPOLATION
-        else RooflineEstimator(device, precision)
-    )
+    pricing = make_estimator(estimator.value, get_gpu(gpu), Precision(state=state.value), timing.value)
     columns, rows, estimates = prediction.predict(_read(table), pricing, str(table))
     estimated = [i for i, found in enumerate(estimates) if found.is_estimate]
     if measured_only and estimated:
@@ -81,7 +77,7 @@ def predict(
         output,
         [*columns, *prediction.ADDED_COLUMNS],
         [
-            [*row.values(), f"{found.time_us:.10g}", str(found.is_estimate).lower(), found.source]
+            [*row.values(), f"{found.time_us:.10g}", str(found.is_estimate).lower(), found.source, f"{found.error:.3g}"]
             for row, found in zip(rows, estimates, strict=True)
         ],
     )

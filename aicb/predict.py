@@ -45,7 +45,7 @@ from aicb.operators import (
     Work,
 )
 
-ADDED_COLUMNS = ("time_us", "is_estimate", "source")
+ADDED_COLUMNS = ("time_us", "is_estimate", "source", "relative_error")
 
 ALIASES: Mapping[str, str] = {
     "linear": "gemm",

@@ -119,10 +119,8 @@ class KernelTable:
         text = (directory / "kernels.csv").read_text(encoding="utf-8")
         rows = tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv"))
         names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(".parquet"))
-        parts = tuple(
-            ParquetPart(Path(str(directory / name)), _provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json"))
-            for name in names
-        )
+        facts = [_provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json") for name in names]
+        parts = tuple(ParquetPart(Path(str(directory / name)), known) for name, known in zip(names, facts, strict=True))
         return cls(gpu, rows, _provenance(directory, "provenance.json"), parts)
 
     def select(self, op: str, dtype: str | None = None, distribution: str | None = None) -> list[KernelRow]:

@@ -114,7 +114,7 @@ def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
     scales = Scales(
         (3.98, 3.01, 4.85, 5.22, 2.24, 1.13, 0.3, 0.3), (0.1, 0.1, 4.0, 5.0, 2.0, _LONG, _LONG, _LONG), 0.2, 0.03
     )
-    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales)
+    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, _in_tiles)
 
 
 def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
@@ -131,7 +131,13 @@ def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
         return np.column_stack([np.log2(shapes), np.log2(waves), blocks / (waves * gpu.sms)])
 
     scales = Scales((4.0, 4.0, 3.0, 3.0, 0.5), (0.1, 0.1, 4.0, 5.0, _LONG), 0.3, 0.1)
-    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales)
+    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, _in_tiles)
+
+
+def _in_tiles(shapes: Floats) -> Floats:
+    """Shapes (n, k, m) with m rounded up to whole tiles of 64 rows: what a GEMM of more than one tile computes."""
+    m = shapes[:, 2]
+    return np.column_stack([shapes[:, :2], np.where(m <= 64, m, np.ceil(m / 64) * 64)])
 
 
 def _smooth_us(flops: Floats, moved_bytes: Floats, k: Floats, gpu: Gpu) -> Floats:

@@ -132,6 +132,7 @@ class MeasuredDecode:
             per_token = estimator.paged.bytes_per_token(work)
             self._volumes = lambda _, totals: totals * per_token
             flops = 4.0 * work.heads * work.head_dim
+        self._per_token_bytes = per_token
         gpu = estimator.gpu
         memory = 0.0 if estimator.timing == "graph" else per_token / gpu.hbm_bytes_per_s
         self._bound_us_per_token = max(memory, flops / gpu.peak_flops["bf16"]) * 1e6
@@ -152,6 +153,13 @@ class MeasuredDecode:
         low, high = self.priced.volume_range
         is_estimate = self.priced.is_estimate or not (low <= volumes[0] and volumes[-1] <= high)
         return np.maximum(time_us, totals * self._bound_us_per_token), is_estimate
+
+    def of_totals(self, totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[batches] µs of FA3 for so many KV tokens in all, and whether each is an estimate."""
+        volumes = totals * self._per_token_bytes
+        low, high = self.priced.volume_range
+        is_estimate = self.priced.is_estimate | (volumes < low) | (volumes > high)
+        return np.maximum(self.priced.time(volumes), totals * self._bound_us_per_token), is_estimate
 
 
 def _tokens(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import LEAST_ERROR, Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
-from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface
+from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
 from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, PrefillAttention
 from aicb.table import KernelRow
@@ -44,7 +45,9 @@ class PrefillTimes:
         times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
         scales = Scales((3.0, 3.0, 3.0, 1.0), (1.0,) * 4, 0.0, 0.02)
         label = "FA3 prefill (heads, kv_heads, d_qk, d_v)"
-        self.surface = Surface(Structure(label, 4, self._reference_us, _coordinates, scales), shapes, times_us)
+        self.surface = Surface(
+            Structure(label, 4, self._reference_us, _coordinates, scales, _on_grid), shapes, times_us
+        )
         self._q_range = shapes[:, 5].min() / AXIS_REACH, shapes[:, 5].max() * AXIS_REACH
         self._longest = shapes[:, 4].max() * AXIS_REACH
 
@@ -62,14 +65,29 @@ class PrefillTimes:
         shapes[:, 0] = work.heads
         apart_us = math.fsum(self.surface.times(shapes)) * len(new) / len(shapes)
         time_us = min(scaled_us, apart_us)
-        geometry = np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64)
-        octaves = _geometry_octaves(self.surface.shapes, geometry[0])
-        is_inside = (new >= self._q_range[0]) & (new <= self._q_range[1]) & (kv <= self._longest)
-        is_estimate = bool(octaves.min() > SITE_REACH_OCTAVES or _share_of(pairs, is_inside) < 0.5)
+        octaves = self._octaves(np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64))
+        is_estimate = bool(octaves[0] > SITE_REACH_OCTAVES or _share_of(pairs, self._is_inside(kv, new)) < 0.5)
         error = float(self.surface.errors(shapes[share.argmax()][None, :])[0])
         is_measured = len(new) == 1 and bool((self.surface.shapes == shapes[0]).all(axis=1).any())
-        kind = "measured" if is_measured else "interpolated" if octaves.min() == 0.0 else "borrowed"
+        kind = "measured" if is_measured else "interpolated" if octaves[0] == 0.0 else "borrowed"
         return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} FA3 prefill", error)
+
+    def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
+        """[shapes] whether no measurement within reach supports the time of one request."""
+        sites, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
+        is_far = (self._octaves(sites) > SITE_REACH_OCTAVES)[inverse.reshape(-1)]
+        return np.asarray(is_far | ~self._is_inside(shapes[:, 4], shapes[:, 5]))
+
+    def _is_inside(self, kv: Floats, new: Floats) -> NDArray[np.bool_]:
+        return np.asarray((new >= self._q_range[0]) & (new <= self._q_range[1]) & (kv <= self._longest))
+
+    def _octaves(self, geometries: Floats) -> Floats:
+        """[geometries] to the nearest measured one, in query heads and in d_qk + d_v; KV heads hardly matter to a
+        compute-bound kernel."""
+        measured = self.surface.shapes
+        heads = np.log2(measured[:, 0] / geometries[:, :1])
+        width = np.log2((measured[:, 2] + measured[:, 3]) / geometries[:, 2:].sum(axis=1, keepdims=True))
+        return np.asarray(np.hypot(heads, width).min(axis=1))
 
     def _reference_us(self, shapes: Floats) -> Floats:
         heads, _, d_qk, d_v, kv, new = shapes.T
@@ -82,7 +100,7 @@ class PrefillTimes:
         return np.asarray(time_us * (1.0 + THROTTLING * np.log1p(time_us / THROTTLING_US)))
 
 
-def _share_of(weights: Floats, is_chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+def _share_of(weights: Floats, is_chosen: NDArray[np.bool_]) -> float:
     """Share of the weights that is chosen."""
     return float(weights[is_chosen].sum() / weights.sum())
 
@@ -93,16 +111,15 @@ def _shape(row: KernelRow) -> tuple[float, ...]:
     return heads, row["kv_heads"], row["d_qk"], row["d_v"], row["kv_len"], row["q_len"]
 
 
+def _on_grid(shapes: Floats) -> Floats:
+    """Heads, KV and new tokens rounded to 16 values per octave; utilisation varies far more slowly."""
+    kv, new = on_grid(shapes[:, 4]), on_grid(shapes[:, 5])
+    return np.column_stack([on_grid(shapes[:, 0]), shapes[:, 1:4], np.maximum(kv, new), new])
+
+
 def _coordinates(shapes: Floats) -> Floats:
     heads, _, d_qk, d_v, kv, new = shapes.T
     return np.asarray(np.log2([new, kv / new, heads, d_qk + d_v]).T)
-
-
-def _geometry_octaves(shapes: Floats, geometry: Floats) -> Floats:
-    """[shapes] octaves in query heads and in d_qk + d_v; KV heads hardly matter to a compute-bound kernel."""
-    heads = np.log2(shapes[:, 0] / geometry[0])
-    width = np.log2((shapes[:, 2] + shapes[:, 3]) / (geometry[2] + geometry[3]))
-    return np.asarray(np.hypot(heads, width))
 
 
 class GatedDeltaChunks:

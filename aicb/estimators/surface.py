@@ -37,6 +37,8 @@ class Structure:
     coordinates: Callable[[Floats], Floats]
     """[shapes, columns] → [shapes, coordinates] of the residuals."""
     scales: Scales
+    alike: Callable[[Floats], Floats] = lambda shapes: shapes
+    """[shapes, columns] → shapes that stand for them in the residuals: few distinct ones make many prices cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Surface:
         if exact is not None:
             return Estimate(float(exact), False, f"measured {label}", LEAST_ERROR)
         row = np.array([shape], dtype=np.float64)
-        model, coordinates = self._model_of(row[0]), self.structure.coordinates(row)
+        model, coordinates = self._model_of(row[0]), self.structure.coordinates(self.structure.alike(row))
         time_us = float(self.structure.reference_us(row)[0] * np.exp(model.mean(coordinates)[0]))
         error = float(model.error(coordinates)[0])
         site = row[0, : self.structure.site_columns]
@@ -95,11 +97,15 @@ class Surface:
 
     def times(self, shapes: Floats) -> Floats:
         """[shapes] µs, measured where measured."""
+        return self.times_and_hits(shapes)[0]
+
+    def times_and_hits(self, shapes: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+        """[shapes] µs, and whether each is a measurement."""
         times_us = self._modelled(shapes)
         keys = _keys(shapes)
         found = self._order[np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._order) - 1)]
         is_exact = (self.shapes[found] == shapes).all(axis=1)
-        return np.where(is_exact, self.times_us[found], times_us)
+        return np.where(is_exact, self.times_us[found], times_us), is_exact
 
     def errors(self, shapes: Floats) -> Floats:
         """[shapes] relative error (68 %) of modelled times."""
@@ -130,6 +136,11 @@ class Surface:
 
     def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         """[shapes] a quantity of the kriging system that covers each shape."""
+        alike = self.structure.alike(shapes)
+        _, first, inverse = np.unique(_keys(alike), return_index=True, return_inverse=True)
+        return self._of_distinct(alike[first], quantity)[inverse.reshape(-1)]
+
+    def _of_distinct(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         coordinates = self.structure.coordinates(shapes)
         if len(self.shapes) <= MAX_POINTS:
             return quantity(self._model_of(shapes[0]), coordinates)
@@ -154,6 +165,11 @@ class Surface:
         """The points of the sites nearest to ``site``."""
         octaves = _octaves(self.shapes[:, : self.structure.site_columns], site[None, :])[:, 0]
         return np.argsort(octaves, kind="stable")[:MAX_POINTS]
+
+
+def on_grid(values: Floats, per_octave: int = 16) -> Floats:
+    """The nearest values of a geometric grid."""
+    return np.asarray(np.exp2(np.round(np.log2(values) * per_octave) / per_octave))
 
 
 def _octaves(sites: Floats, others: Floats) -> Floats:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb.errors import InputError
-from aicb.estimators import InterpolationEstimator, RooflineEstimator, make_estimator
+from aicb.estimators import InterpolationEstimator, RooflineEstimator, make_estimator, price_many
 from aicb.estimators.deepgemm_tiles import choose_tiles
 from aicb.estimators.kriging import Kriging, Scales
 from aicb.estimators.mla_schedule import schedule
@@ -268,6 +268,78 @@ def test_decode_times_of_many_steps_equal_single_steps_bit_for_bit():
         times = ENGINE.decode_times(work, len(lengths))
         steps, _ = times(lengths, 300)
         assert [float(times(lengths + step, 1)[0][0]) for step in range(300)] == steps.tolist()
+
+
+def test_every_estimate_states_its_error():
+    """1 % where measured; more between measurements, and more again where sites are borrowed."""
+    measured, between, borrowed = (
+        GRAPH.price(Gemm(m, n, 7168, "fp8")) for m, n in ((64, 4096), (96, 4096), (96, 8192))
+    )
+    assert measured.error == 0.01
+    assert 0.01 < between.error < borrowed.error < 0.3
+    for work in (decode([1000] * 4), mla([1000] * 4), prefill([700]), Elementwise("add", 1, 1, 9)):
+        assert 0.0 < ENGINE.price(work).error < 0.5
+
+
+@pytest.mark.parametrize("timing", ["engine", "graph", "cold"])
+def test_many_operators_cost_what_each_costs(timing):
+    estimator = make_estimator("interpolation", H200, Precision(), timing)
+    rng = np.random.default_rng(11)
+    m, kv = rng.integers(1, 9000, 60), rng.integers(60, 20000, 60)
+    n = rng.choice([2112, 4096, 5120], 60)
+    many = price_many(estimator, "gemm_fp8", {"n": n, "k": 7168, "m": m})
+    single = [estimator.price(Gemm(int(a), int(b), 7168, "fp8")) for a, b in zip(m, n, strict=True)]
+    assert many.time_us.tolist() == pytest.approx([found.time_us for found in single], rel=1e-9)
+    assert many.is_estimate.tolist() == [found.is_estimate for found in single]
+    many = price_many(
+        estimator,
+        "prefill_attention",
+        {"heads": 64, "kv_heads": 4, "d_qk": 128, "d_v": 128, "q_len": np.minimum(m, kv), "kv_len": kv},
+    )
+    single = [estimator.price(prefill([min(a, b)], [b])) for a, b in zip(m.tolist(), kv.tolist(), strict=True)]
+    assert many.time_us.tolist() == pytest.approx([found.time_us for found in single], rel=1e-9)
+    assert many.is_estimate.tolist() == [found.is_estimate for found in single]
+    columns = {"heads": 64, "kv_heads": 4, "d_qk": 128, "batch": m % 5 + 1, "kv_len": kv}
+    many = price_many(estimator, "decode_attention", columns)
+    single = [estimator.price(decode([b] * (a % 5 + 1))) for a, b in zip(m.tolist(), kv.tolist(), strict=True)]
+    assert many.time_us.tolist() == pytest.approx([found.time_us for found in single], rel=1e-12)
+    assert many.is_estimate.tolist() == [found.is_estimate for found in single]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "message"),
+    [
+        ("gemm", {}, "kind: found 'gemm', expected one of gemm_bf16"),
+        ("gemm_fp8", {"n": 1, "k": 1}, "columns: found no m, expected n, k, m"),
+        ("gemm_fp8", {"n": 1, "k": 1, "m": [3, 0]}, "columns: found 0, expected values of at least 1"),
+        (
+            "prefill_attention",
+            {"heads": 1, "kv_heads": 1, "d_qk": 1, "d_v": 1, "kv_len": 3, "q_len": 4},
+            "columns: found kv_len below q_len",
+        ),
+    ],
+)
+def test_bad_columns_are_named(kind, columns, message):
+    with pytest.raises(InputError, match=message):
+        price_many(GRAPH, kind, columns)
+
+
+def test_a_forest_prices_near_its_measurements_and_repeats():
+    """A measured shape within its own error, several times; steps and single calls agree; other works are priced."""
+    pytest.importorskip("sklearn")
+    forest, again = (make_estimator("forest", H200, Precision(), "graph") for _ in range(2))
+    work = Gemm(64, 4096, 7168, "fp8")
+    found = forest.price(work)
+    assert found == again.price(work)
+    assert found.time_us == pytest.approx(GRAPH.price(work).time_us, rel=3 * found.error)
+    assert 0.01 < found.error < 0.5
+    lengths = np.array([700, 4096, 31])
+    for attention in (decode(lengths), mla(lengths)):
+        steps, _ = forest.decode_times(attention, 3)(lengths, 80)
+        assert steps[70] == forest.decode_times(attention, 3)(lengths + 70, 1)[0][0]
+    assert forest.price(prefill([1000, 2000])).time_us > forest.price(prefill([2000])).time_us
+    assert forest.price(Gemm(64, 64, 64, "fp8")).is_estimate
+    assert forest.price(Elementwise("add", 4, 4, 64)).time_us == GRAPH.price(Elementwise("add", 4, 4, 64)).time_us
 
 
 def test_the_roofline_estimator_is_linear_and_always_flagged():

@@ -55,9 +55,9 @@ def test_the_measured_table_predicts_itself(tmp_path):
     assert checked > 650
 
 
-def test_input_columns_are_carried_through_and_three_are_added(tmp_path):
+def test_input_columns_are_carried_through_and_four_are_added(tmp_path):
     rows = predict_file(tmp_path, "id,op,m,n,k,dtype\nx,gemm,64,4096,7168,fp8\ny,gemm,1e2,4096,7168.0,fp8\n")
-    assert list(rows[0]) == ["id", "op", "m", "n", "k", "dtype", "time_us", "is_estimate", "source"]
+    assert list(rows[0]) == ["id", "op", "m", "n", "k", "dtype", "time_us", "is_estimate", "source", "relative_error"]
     assert [row["id"] for row in rows] == ["x", "y"]
     assert rows[0]["source"].startswith("measured")
     assert rows[1]["source"].startswith("interpolated")
