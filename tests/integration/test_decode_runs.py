@@ -41,6 +41,7 @@ SECTIONS = st.sampled_from(CLUSTERS).flatmap(
                     "num_kv_blocks": st.sampled_from([150, 2_000]),
                     "max_batched_tokens": st.sampled_from([64, 2_048]),
                     "max_seqs": st.sampled_from([2, 16]),
+                    "cuda_graphs": st.booleans(),
                     "prefix_caching": st.booleans(),
                 }
             ),
