@@ -7,6 +7,7 @@ of the kernel's reference model, corrected by kriging of the residuals (``aicb.e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,7 @@ class Surface:
         self._points = structure.coordinates(self.shapes)
         self._residuals = np.log(self.times_us / structure.reference_us(self.shapes))
         self._models: dict[Hashable, Kriging] = {}
+        self._errors_near: dict[Hashable, float] = {}
 
     def price(self, *shape: float) -> Estimate:
         """Time of one shape, its error, and where both come from."""
@@ -81,7 +83,7 @@ class Surface:
         row = np.array([shape], dtype=np.float64)
         model, coordinates = self._model_of(row[0]), self.structure.coordinates(self.structure.alike(row))
         time_us = float(self.structure.reference_us(row)[0] * np.exp(model.mean(coordinates)[0]))
-        error = float(model.error(coordinates)[0])
+        error = self._error_near(model, shape)
         site = row[0, : self.structure.site_columns]
         octaves = _octaves(self._sites, site[None, :])[:, 0]
         nearest = int(octaves.argmin())
@@ -94,6 +96,17 @@ class Surface:
             return Estimate(time_us, False, f"borrowed {label}, nearest {name}", error)
         gap = float(np.hypot(octaves, np.log2(overshoot)).min())
         return Estimate(time_us, True, f"estimate: {label}, nearest measured {name}, {gap:.1f} octaves away", error)
+
+    def _error_near(self, model: Kriging, shape: tuple[float, ...]) -> float:
+        """Error of ``model`` at the quarter octave of the axis next to ``shape``: it varies slowly, prices are many."""
+        *others, axis = shape
+        quarter = round(4.0 * math.log2(axis)) if axis > 0.0 else None
+        key = (*others, quarter)
+        if key not in self._errors_near:
+            near = np.array([[*others, axis if quarter is None else 2.0 ** (quarter / 4.0)]], dtype=np.float64)
+            coordinates = self.structure.coordinates(self.structure.alike(near))
+            self._errors_near[key] = float(model.error(coordinates)[0])
+        return self._errors_near[key]
 
     def times(self, shapes: Floats) -> Floats:
         """[shapes] µs, measured where measured."""
