@@ -187,3 +187,49 @@ def test_backends_can_be_compared(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert (tmp_path / "out" / "comparison.html").is_file()
     assert (tmp_path / "out" / "fluid" / "requests.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "c.yaml"], "Missing option"),
+        (["foo"], "No such command 'foo'"),
+        (["run", "c.yaml", "-o", "out", "--bogus"], "No such option: --bogus"),
+        (["run", "nowhere.yaml", "-o", "out"], "nowhere.yaml: no such file"),
+        (["report", "nowhere"], "nowhere: found no summary.json"),
+        (["workload", "inspect", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_usage_errors_are_one_line_with_the_name_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished = vidur_pd(*arguments)
+    assert finished.returncode == 2
+    assert expected in finished.stderr
+    assert finished.stderr.startswith("vidur-pd: ")
+    assert finished.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_backend_is_noticed_before_anything_is_simulated(tmp_path: Path) -> None:
+    finished = vidur_pd("compare", write_config(tmp_path), "--backends", "fluid,packet", "-o", tmp_path / "out")
+    assert finished.returncode == 1
+    assert "packet" in finished.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_replace_earlier_ones_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for _ in range(2):
+        assert vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "link").returncode == 0
+    assert (tmp_path / "real" / "requests.csv").is_file()
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_report_goes_where_it_is_told(tmp_path: Path) -> None:
+    assert vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "out").returncode == 0
+    assert vidur_pd("report", tmp_path / "out", "-o", tmp_path / "page.html").returncode == 0
+    assert (tmp_path / "page.html").stat().st_size > 10_000
