@@ -6,6 +6,9 @@ source scripts/environment.sh
 
 require_system
 install_project -e '.[test]'
+if [ -n "${CI:-}" ]; then
+    install_project torch  # the profiler's harness runs on CPUs too; elsewhere its tests skip without torch
+fi
 export PATH="$PWD/.venv/bin:$PATH"
 
 ruff check .

@@ -1,8 +1,8 @@
 """Compiles kernels in parallel before they are measured.
 
-Libraries that compile at first use (DeepGEMM: seconds per kernel on one core) keep their kernels in a cache on disk that
-processes share. Worker processes run every point once, so that the measuring process finds the kernels ready; what is
-not compiled in time is compiled when it is measured.
+Libraries that compile at first use (DeepGEMM: seconds per kernel on one core) keep their kernels in a cache on disk
+that processes share. Worker processes run every point once, so that the measuring process finds the kernels ready;
+what is not compiled in time is compiled when it is measured.
 """
 
 from __future__ import annotations

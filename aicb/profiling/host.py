@@ -31,11 +31,16 @@ def launch_costs(timer: CudaTimer) -> list[tuple[Point, str, Spread, Spread | No
     replays = [_replay_us(many) for _ in range(_SAMPLES)]
     in_graph = Spread.of([_events_us(few.replay) / 10 for _ in range(_SAMPLES)])
     return [
-        (point("null_kernel", ""), "torch/null_kernel", timer.cold(null), in_graph),
-        (point("empty_event_pair", ""), "empty_event_pair", timer.cold(lambda: None), None),
-        (point("eager_launch_host", ""), "eager_launch_host", _spread(lambda: _eager_us(null)), None),
-        (point("graph_node", ""), f"graph_{GRAPH_NODES}_null", Spread.of([d / GRAPH_NODES for _, d in replays]), None),
-        (point("graph_replay_host", ""), f"graph_{GRAPH_NODES}_null", Spread.of([h for h, _ in replays]), None),
+        (point("null_kernel", "", {}), "torch/null_kernel", timer.cold(null), in_graph),
+        (point("empty_event_pair", "", {}), "empty_event_pair", timer.cold(lambda: None), None),
+        (point("eager_launch_host", "", {}), "eager_launch_host", _spread(lambda: _eager_us(null)), None),
+        (
+            point("graph_node", "", {}),
+            f"graph_{GRAPH_NODES}_null",
+            Spread.of([d / GRAPH_NODES for _, d in replays]),
+            None,
+        ),
+        (point("graph_replay_host", "", {}), f"graph_{GRAPH_NODES}_null", Spread.of([h for h, _ in replays]), None),
     ]
 
 

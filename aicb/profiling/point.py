@@ -6,14 +6,14 @@ times. Lengths that differ within a batch are kept exactly, not as a mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 
 from aicb.layers.gqa import causal_pairs
-from aicb.precision import activation_bytes_per_row, weight_matrix_bytes
+from aicb.precision import WeightDtype, activation_bytes_per_row, weight_matrix_bytes
 
 BF16_BYTES = 2
 FP32_BYTES = 4
@@ -95,25 +95,20 @@ def decode_lengths(text: str) -> tuple[int, ...]:
 
 def point(
     op: str,
-    dtype: str = "bf16",
+    dtype: str,
+    shape: Mapping[str, int],
     *,
     lengths: tuple[int, ...] = (),
     queries: tuple[int, ...] = (),
     distribution: str = "",
     tag: str = "",
     priority: int = 0,
-    **shape: int,
 ) -> Point:
-    """A point from keyword columns, put in canonical order."""
+    """A point from columns in any order."""
     unknown = sorted(set(shape) - set(SHAPE_COLUMNS))
     assert not unknown, f"unknown columns {unknown}"
     ordered = tuple((name, int(shape[name])) for name in SHAPE_COLUMNS if name in shape)
     return Point(op, dtype, ordered, lengths, queries, distribution, tag, priority)
-
-
-def sequences(q: int, kv: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
-    """``queries`` and ``lengths`` of equal sequences, for `point`."""
-    return {"queries": (q,) * batch, "lengths": (kv,) * batch}
 
 
 def flops(p: Point) -> float:
@@ -136,14 +131,14 @@ def moved_bytes(p: Point) -> float:
     match p.op:
         case "gemm":
             m, n, k = p["m"], p["n"], p["k"]
-            dtype = "fp8" if p.dtype == "fp8" else "bf16"
+            dtype = _weight_dtype(p)
             return float(m * activation_bytes_per_row(k, dtype) + weight_matrix_bytes(n, k, dtype) + m * n * BF16_BYTES)
         case "bmm":
             m, n, k = p["m"], p["n"], p["k"]
             return float(BF16_BYTES * p["heads"] * (m * k + n * k + m * n))
         case "grouped_gemm_masked" | "grouped_gemm_contiguous" | "grouped_gemm_gathered":
             n, k = p["n"], p["k"]
-            dtype = "fp8" if p.dtype == "fp8" else "bf16"
+            dtype = _weight_dtype(p)
             per_row = activation_bytes_per_row(k, dtype) + BF16_BYTES * n
             return float(p["rows"] * per_row + p["active_groups"] * weight_matrix_bytes(n, k, dtype))
         case "prefill_attention" | "decode_attention":
@@ -159,6 +154,10 @@ def moved_bytes(p: Point) -> float:
             states = 2 * FP32_BYTES * p["batch"] * p["heads"] * p["d_qk"] * p["d_v"]
             return float(BF16_BYTES * per_token * sum(p.queries) + states)
     return _elementwise_bytes(p) if p.op not in HOST_OPS else 0.0
+
+
+def _weight_dtype(p: Point) -> WeightDtype:
+    return "fp8" if p.dtype == "fp8" else "bf16"
 
 
 def _elementwise_bytes(p: Point) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from aicb.profiling.environment import device_facts, software_facts
-from aicb.profiling.library import Library, poison, seed_of
+from aicb.profiling.library import Kernel, Library, poison, seed_of
 from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes
 from aicb.profiling.store import Row, RowFile, write_table
 from aicb.profiling.timing import CpuTimer, CudaTimer, Spread, Timer
@@ -72,12 +72,15 @@ def run_plan(
     libraries: Sequence[Library],
     directory: Path,
     settings: Settings,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Measures points in shuffled order, small ``priority`` first, and writes rows and table to ``directory``.
 
+    ``progress`` is called after each point with the points done, all points, and the operation.
+
     Raises:
         InputError: the directory holds results and ``settings.resume`` is false.
+        ContextLost: a kernel broke the device's context; what was measured before is stored.
     """
     began = time.monotonic()
     file, report = RowFile(directory), Report()
@@ -106,7 +109,8 @@ def run_plan(
             row.update(**name, run=settings.run, session=session)
             file.append(row)
             rows.append(row)
-        progress(index + 1, len(todo), point.op)
+        if progress is not None:
+            progress(index + 1, len(todo), point.op)
     report.seconds = time.monotonic() - began
     write_table(directory, rows, _provenance(usable, report, settings))
     return report
@@ -152,10 +156,12 @@ class _Bench:
         if name in self._refused:
             return None
         try:
-            return self._row(point, library)
+            row = self._row(point, library)
+            self._release()
+            return row
         except WrongKernel as error:
             self._refused.add(name)
-            self._fail(name, error)
+            self._fail(f"{name} {point.key[:80]}", error)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             self._fail(name, error)
@@ -176,27 +182,7 @@ class _Bench:
         kernel = library.kernel(point)
         is_checked = kernel.label not in self._seen or seed % 1000 < 1000 * self._settings.check_share
         self._seen.add(kernel.label)
-        errors: list[float] = []
-
-        def check() -> None:
-            if is_checked and kernel.error is not None:
-                errors.append(kernel.error())
-                if not errors[-1] <= kernel.tolerance:
-                    raise WrongKernel(
-                        f"{kernel.label}: error {errors[-1]:.3g} above {kernel.tolerance:.3g}, {point.key}"
-                    )
-
-        def run_poisoned() -> None:
-            poison(kernel.outputs)
-            kernel.run()
-            check()
-
-        if is_checked:
-            run_poisoned()
-        cold = self._timer.cold(kernel.run)
-        if is_checked:
-            poison(kernel.outputs)
-        warm = self._timer.warm(kernel.run, cold.median_us, check)
+        cold, warm, errors = self._times_of(kernel, is_checked=is_checked and kernel.error is not None)
         self._report.measured[kernel.label] += 1
         row = _shape_row(point, kernel.label)
         row.update(_times(cold, warm), flops=flops(point), bytes=moved_bytes(point), **self._timer.clocks())
@@ -204,9 +190,31 @@ class _Bench:
             row.update(error=max(errors), tolerance=kernel.tolerance)
         if kernel.settings:
             row["settings"] = json.dumps(kernel.settings)
-        del kernel
-        self._release()
         return row
+
+    def _times_of(self, kernel: Kernel, *, is_checked: bool) -> tuple[Spread, Spread, list[float]]:
+        """Cold and warm times, and the errors of a first call and of a first replay into poisoned outputs.
+
+        Raises:
+            WrongKernel: an error exceeds the tolerance.
+        """
+        errors: list[float] = []
+
+        def check() -> None:
+            if is_checked:
+                assert kernel.error is not None
+                errors.append(kernel.error())
+                if not errors[-1] <= kernel.tolerance:
+                    raise WrongKernel(f"{kernel.label}: error {errors[-1]:.3g} above {kernel.tolerance:.3g}")
+
+        if is_checked:
+            poison(kernel.outputs)
+            kernel.run()
+            check()
+        cold = self._timer.cold(kernel.run)
+        if is_checked:
+            poison(kernel.outputs)
+        return cold, self._timer.warm(kernel.run, cold.median_us, check), errors
 
     def _release(self) -> None:
         if self._settings.device == "cuda" and torch.cuda.memory_reserved() > _CACHE_LIMIT_BYTES:
@@ -263,7 +271,7 @@ def _provenance(libraries: Sequence[Library], report: Report, settings: Settings
         "points_no_library_took": dict(report.unserved),
         "timing": {
             "cold_us": "CUDA events around one call, L2 flushed by a memset of 6 x L2 before each sample, median",
-            "graph_us": "CUDA graph of 2 to 10 calls replayed with warm L2, per call, median",
+            "graph_us": "CUDA graph of 1 to 10 calls replayed with warm L2, per call, median",
             "order": "shuffled within equal priority",
         },
         "check_share": settings.check_share,

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON object per line, appended and flushed as measured; a Parquet file and provenance at the end.
+"""Results on disk: one JSON object per line, appended as measured; a Parquet file and provenance at the end.
 
 An interrupted run leaves whole lines and at most one torn last line, which is ignored and overwritten on resumption.
 """
@@ -16,14 +16,14 @@ from aicb.profiling.point import SHAPE_COLUMNS
 SCHEMA_VERSION = 1
 ROWS_FILE = "rows.jsonl"
 TABLE_FILE = "profile.parquet"
-PROVENANCE_FILE = "profile_provenance.json"
+PROVENANCE_FILE = "profile.provenance.json"
 
 COLUMNS: Mapping[str, str] = {
     "op": "string",
     "kernel": "string",
     "dtype": "string",
     "tag": "string",
-    **{name: "int64" for name in SHAPE_COLUMNS},
+    **dict.fromkeys(SHAPE_COLUMNS, "int64"),
     "distribution": "string",
     "lengths": "string",
     "queries": "string",
@@ -101,7 +101,7 @@ class RowFile:
 
 
 def write_table(directory: Path, rows: list[Row], provenance: Mapping[str, object]) -> None:
-    """Writes ``profile.parquet`` and ``profile_provenance.json``, each whole or not at all."""
+    """Writes ``profile.parquet`` and ``profile.provenance.json``, each whole or not at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -94,7 +94,8 @@ def _model_points(model: Model, plan: Plan) -> Iterator[Point]:
             yield from _listed_points(model, plan, weights, tp)
     for tp in partitions:
         yield from attention_points(model, tp, plan.max_tokens, plan.max_kv_tokens)
-    yield from expert_points(model, plan.weights, plan.tp, plan.ep, token_counts(plan.max_tokens))
+    if not plan.only or any(op.startswith("grouped_gemm") for op in plan.only):
+        yield from expert_points(model, plan.weights, plan.tp, plan.ep, token_counts(plan.max_tokens))
 
 
 def _divides(model: Model, tp: int) -> bool:
@@ -123,33 +124,33 @@ def _points_of(operator: Operator, model: Model, tp: int, tokens: int) -> Iterat
     tag = f"{model.name}/{operator.name}/tp{tp}"
     match operator.work:
         case Gemm(m, n, k, dtype):
-            yield point("gemm", dtype, m=m, n=n, k=k, tag=tag)
+            yield point("gemm", dtype, {"m": m, "n": n, "k": k}, tag=tag)
         case Elementwise():
-            yield from _elementwise(operator.work, model, tp, tokens, tag)
+            yield from _elementwise(operator.work, model, tokens, tag)
 
 
-def _elementwise(work: Elementwise, model: Model, tp: int, tokens: int, tag: str) -> Iterator[Point]:
+def _elementwise(work: Elementwise, model: Model, tokens: int, tag: str) -> Iterator[Point]:
     """Kernels this package can run; gates, state copies and the like are priced by their bytes."""
     shape = {"m": work.rows, "n": work.cols}
     match work.kernel:
         case "rms_norm" | "add_rms_norm" | "head_norm" | "silu_mul" | "embedding" | "sampling" | "add":
-            yield point(work.kernel, "bf16", **shape, tag=tag, priority=1)
+            yield point(work.kernel, "bf16", shape, tag=tag, priority=1)
         case "quant" | "silu_mul_quant":
-            yield point(work.kernel, "bf16->fp8", **shape, tag=tag, priority=1)
+            yield point(work.kernel, "bf16->fp8", shape, tag=tag, priority=1)
         case "rope":
-            yield point("rope", "bf16", **shape, d_qk=_rotary_dim(model), tag=tag, priority=1)
+            yield point("rope", "bf16", {**shape, "d_qk": _rotary_dim(model)}, tag=tag, priority=1)
         case "topk":
             k = _moe(model).experts_per_token
-            yield point("topk", "fp32", **shape, experts_per_token=k, tag=tag, priority=1)
-            yield point("moe_align", "", **shape, experts_per_token=k, tag=tag, priority=1)
+            yield point("topk", "", {**shape, "experts_per_token": k}, tag=tag, priority=1)
+            yield point("moe_align", "", {**shape, "experts_per_token": k}, tag=tag, priority=1)
             rows = {"m": tokens * k, "n": model.hidden, "experts_per_token": k}
-            yield point("permute", "bf16", **rows, tag=tag, priority=1)
-            yield point("unpermute", "bf16", **rows, tag=tag, priority=1)
+            yield point("permute", "bf16", rows, tag=tag, priority=1)
+            yield point("unpermute", "bf16", rows, tag=tag, priority=1)
         case "kv_write":
             for attention in {layer.attention for layer in model.layers}:
                 if isinstance(attention, GroupedQueryAttention):
                     kv = {"kv_heads": work.cols // (2 * attention.head_dim), "d_v": attention.head_dim}
-                    yield point("kv_write", "bf16", **shape, **kv, tag=tag, priority=1)
+                    yield point("kv_write", "bf16", {**shape, **kv}, tag=tag, priority=1)
 
 
 def _rotary_dim(model: Model) -> int:
@@ -168,8 +169,8 @@ def _moe(model: Model) -> MoeFfn:
 def _device_points() -> Iterator[Point]:
     for mebibytes in (1, 16, 256, 2048):
         shape = {"m": mebibytes << 9, "n": 1024}
-        yield point("device_copy", "bf16", **shape, priority=1)
-        yield point("memset", "bf16", **shape, priority=1)
+        yield point("device_copy", "bf16", shape, priority=1)
+        yield point("memset", "bf16", shape, priority=1)
 
 
 def has_linear_attention(models: Iterable[Model]) -> bool:

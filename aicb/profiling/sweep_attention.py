@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model
 from aicb.parallelism import kv_heads_per_rank
-from aicb.profiling.point import BF16_BYTES, Point, point, sequences
+from aicb.profiling.point import BF16_BYTES, Point, point
 from aicb.profiling.routing import kv_lengths
 
 GQA_PAGE_TOKENS = 16
@@ -50,7 +50,7 @@ def _latent(attention: LatentAttention, tp: int, max_tokens: int, max_kv: int, t
     heads = attention.heads // tp
     expanded = {"heads": heads, "kv_heads": heads, "d_qk": attention.qk_head_dim, "d_v": attention.v_head_dim}
     yield from _prefills(expanded, max_tokens, max_kv, tag)
-    shape = {"heads": heads, "d_qk": attention.kv_elements, "d_v": attention.kv_lora_rank}
+    shape = {"heads": heads, "kv_heads": 1, "d_qk": attention.kv_elements, "d_v": attention.kv_lora_rank}
     for s_q in (1, 2):
         yield from _latent_decodes(shape, s_q, max_kv, tag)
     for tokens in (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096):
@@ -58,7 +58,7 @@ def _latent(attention: LatentAttention, tp: int, max_tokens: int, max_kv: int, t
             absorb = {"n": attention.kv_lora_rank, "k": attention.qk_nope_head_dim}
             unabsorb = {"n": attention.v_head_dim, "k": attention.kv_lora_rank}
             for part in (absorb, unabsorb):
-                yield point("bmm", m=tokens, heads=heads, **part, tag=tag)
+                yield point("bmm", "bf16", {"m": tokens, "heads": heads, **part}, tag=tag)
 
 
 def _latent_decodes(shape: dict[str, int], s_q: int, max_kv: int, tag: str) -> Iterator[Point]:
@@ -68,11 +68,8 @@ def _latent_decodes(shape: dict[str, int], s_q: int, max_kv: int, tag: str) -> I
         lengths = tuple(max(length, s_q) for length in kv_lengths(distribution, batch, mean))
         yield point(
             "mla_decode",
-            **shape,
-            batch=batch,
-            q_len=s_q,
-            kv_len=sum(lengths) // batch,
-            page_tokens=MLA_PAGE_TOKENS,
+            "bf16",
+            {**shape, "batch": batch, "q_len": s_q, "kv_len": sum(lengths) // batch, "page_tokens": MLA_PAGE_TOKENS},
             lengths=lengths,
             queries=(s_q,) * batch,
             distribution=distribution,
@@ -86,11 +83,8 @@ def _decodes(shape: dict[str, int], max_kv: int, tag: str) -> Iterator[Point]:
         lengths = kv_lengths(distribution, batch, mean)
         yield point(
             "decode_attention",
-            **shape,
-            batch=batch,
-            q_len=1,
-            kv_len=sum(lengths) // batch,
-            page_tokens=GQA_PAGE_TOKENS,
+            "bf16",
+            {**shape, "batch": batch, "q_len": 1, "kv_len": sum(lengths) // batch, "page_tokens": GQA_PAGE_TOKENS},
             lengths=lengths,
             queries=(1,) * batch,
             distribution=distribution,
@@ -119,11 +113,10 @@ def _prefills(shape: dict[str, int], max_tokens: int, max_kv: int, tag: str) -> 
         if batch * q <= max_tokens and kv <= max_kv and q * kv <= _PREFILL_PAIR_LIMIT:
             yield point(
                 "prefill_attention",
-                **shape,
-                batch=batch,
-                q_len=q,
-                kv_len=kv,
-                **sequences(q, kv, batch),
+                "bf16",
+                {**shape, "batch": batch, "q_len": q, "kv_len": kv},
+                queries=(q,) * batch,
+                lengths=(kv,) * batch,
                 distribution="equal",
                 tag=tag,
             )
@@ -132,10 +125,8 @@ def _prefills(shape: dict[str, int], max_tokens: int, max_kv: int, tag: str) -> 
         if sum(prompts) <= max_tokens:
             yield point(
                 "prefill_attention",
-                **shape,
-                batch=batch,
-                q_len=sum(prompts) // batch,
-                kv_len=sum(prompts) // batch,
+                "bf16",
+                {**shape, "batch": batch, "q_len": sum(prompts) // batch, "kv_len": sum(prompts) // batch},
                 queries=prompts,
                 lengths=prompts,
                 distribution="lognormal",
@@ -150,10 +141,10 @@ def _linear(attention: GatedDeltaNet, tp: int, max_tokens: int, tag: str) -> Ite
     channels = attention.conv_channels // tp
     for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         if batch <= max_tokens:
-            yield point("gdn_decode", **shape, batch=batch, q_len=1, queries=(1,) * batch, tag=tag)
+            yield point("gdn_decode", "bf16", {**shape, "batch": batch, "q_len": 1}, queries=(1,) * batch, tag=tag)
     prompts = [(1, q) for q in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)]
     for batch, q in [*prompts, (4, 256), (4, 1024), (4, 2048), (8, 1024), (16, 512)]:
         if batch * q <= max(max_tokens, 2 * max_tokens if batch == 1 else 0):
-            yield point("gdn_prefill", **shape, batch=batch, q_len=q, queries=(q,) * batch, tag=tag)
+            yield point("gdn_prefill", "bf16", {**shape, "batch": batch, "q_len": q}, queries=(q,) * batch, tag=tag)
             if batch * q <= max_tokens:
-                yield point("conv", m=batch * q, n=channels, batch=batch, tag=tag)
+                yield point("conv", "bf16", {"m": batch * q, "n": channels, "batch": batch}, tag=tag)

@@ -80,7 +80,7 @@ def _layout_points(
     if held + total * (k + n) * 4 > _OPERAND_LIMIT_BYTES or total == 0:
         return
     lengths = tuple(int(count) for count in rows)
-    yield point(f"grouped_gemm_{layout}", dtype, **shape, lengths=lengths, distribution=distribution, tag=tag)
+    yield point(f"grouped_gemm_{layout}", dtype, shape, lengths=lengths, distribution=distribution, tag=tag)
     if layout == "masked" and distribution == "balanced" and tokens in (16, 128):
         roomy = shape | {"max_m": 4 * capacity}
-        yield point(f"grouped_gemm_{layout}", dtype, **roomy, lengths=lengths, distribution=distribution, tag=tag)
+        yield point(f"grouped_gemm_{layout}", dtype, roomy, lengths=lengths, distribution=distribution, tag=tag)

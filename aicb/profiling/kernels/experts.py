@@ -41,8 +41,8 @@ CANDIDATES = (
 """Tried on every shape whose mean rows per active expert lie within a factor of four of the row tile."""
 
 
-@triton.jit
-def _experts(
+@triton.jit  # type: ignore[untyped-decorator]
+def _experts(  # type: ignore[no-untyped-def]
     x,
     weights,
     out,

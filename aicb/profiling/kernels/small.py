@@ -9,8 +9,8 @@ import triton.language as tl
 FP8_LARGEST = tl.constexpr(448.0)
 
 
-@triton.jit
-def _norm(x, residual, weight, out, columns, epsilon, HAS_RESIDUAL: tl.constexpr, WIDTH: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm(x, residual, weight, out, columns, epsilon, HAS_RESIDUAL: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < columns
@@ -31,8 +31,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, residual:
     _norm[(rows,)](x, residual, weight, out, columns, 1e-6, residual is not None, width, num_warps=warps)
 
 
-@triton.jit
-def _head_norm(x, weight, out, rows, epsilon, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _head_norm(x, weight, out, rows, epsilon, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     at = row[:, None] * WIDTH + column[None, :]
@@ -48,8 +48,8 @@ def head_norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     _head_norm[(triton.cdiv(rows, 8),)](x, weight, out, rows, 1e-6, columns, 8, num_warps=4)
 
 
-@triton.jit
-def _silu_mul(x, out, columns, BLOCK: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _silu_mul(x, out, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < columns
@@ -65,8 +65,8 @@ def silu_mul(x: torch.Tensor, out: torch.Tensor) -> None:
     _silu_mul[(rows, triton.cdiv(columns, block))](x, out, columns, block, num_warps=max(block // 512, 1))
 
 
-@triton.jit
-def _quant(x, out, scales, rows, columns, scale_stride, IS_GATED: tl.constexpr, GROUPS: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _quant(x, out, scales, columns, scale_stride, IS_GATED: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * 128 + tl.arange(0, 128)[None, :]
@@ -87,11 +87,11 @@ def quant(x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor, *, is_gated:
     rows, columns = out.shape
     groups = min(triton.next_power_of_2(triton.cdiv(columns, 128)), 16)
     grid = (rows, triton.cdiv(columns, 128 * groups))
-    _quant[grid](x, out, scales, rows, columns, scales.shape[1], is_gated, groups, num_warps=max(groups // 4, 1))
+    _quant[grid](x, out, scales, columns, scales.shape[1], is_gated, groups, num_warps=max(groups // 4, 1))
 
 
-@triton.jit
-def _rope(x, table, positions, heads, HALF: tl.constexpr, HEADS: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _rope(x, table, positions, heads, HALF: tl.constexpr, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     lane = tl.arange(0, HALF)
@@ -113,8 +113,8 @@ def rope(x: torch.Tensor, table: torch.Tensor, positions: torch.Tensor, d: int) 
     _rope[(tokens, triton.cdiv(heads, per_program))](x, table, positions, heads, d // 2, per_program, num_warps=4)
 
 
-@triton.jit
-def _conv(x, weight, out, starts, tokens, channels, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def _conv(x, weight, out, starts, channels, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
     sequence = tl.program_id(2)
     start, stop = tl.load(starts + sequence), tl.load(starts + sequence + 1)
     token = start + tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
@@ -133,7 +133,7 @@ def _conv(x, weight, out, starts, tokens, channels, WIDTH: tl.constexpr, TOKENS:
 
 def causal_conv(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, starts: torch.Tensor, longest: int) -> None:
     """Depthwise causal convolution and SiLU of packed sequences [tokens, channels], zero history."""
-    tokens, channels = x.shape
+    channels = x.shape[1]
     block = 16 if longest > 1 else 1
     grid = (triton.cdiv(longest, block), triton.cdiv(channels, 128), len(starts) - 1)
-    _conv[grid](x, weight, out, starts, tokens, channels, weight.shape[1], block, 128, num_warps=4)
+    _conv[grid](x, weight, out, starts, channels, weight.shape[1], block, 128, num_warps=4)

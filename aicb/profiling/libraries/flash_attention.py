@@ -1,7 +1,7 @@
 """FlashAttention-3: causal varlen prefill (also MLA's 192/128) and paged GQA decode.
 
-Through ``flash_attn_interface`` or vLLM's module ``_vllm_fa3_C`` (one operator, ``fwd``). A chunk of a prompt attends to
-its past as longer keys than queries; the causal mask is aligned at the end.
+Through ``flash_attn_interface`` or vLLM's module ``_vllm_fa3_C`` (one operator, ``fwd``). A chunk of a prompt attends
+to its past as longer keys than queries; the causal mask is aligned at the end.
 """
 
 from __future__ import annotations

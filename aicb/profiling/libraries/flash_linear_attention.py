@@ -1,4 +1,4 @@
-"""Gated delta rule and short convolution of flash-linear-attention (``fla-core``): chunked prefill, recurrent decode."""
+"""Gated delta rule of flash-linear-attention (``fla-core``): chunked prefill, recurrent decode."""
 
 from __future__ import annotations
 

@@ -74,8 +74,13 @@ class TritonOwn:
         x, w = normal(p["m"], p["n"], device="cuda"), torch.ones(p["n"], device="cuda", dtype=torch.bfloat16)
         out = torch.empty_like(x)
         if p.op == "rms_norm":
-            error = lambda: relative_error(out, reference.rms_norm(x, w))  # noqa: E731
-            return Kernel("triton_own/rms_norm", lambda: function(x, w, out), [out], error, _NORM_TOLERANCE)
+            return Kernel(
+                "triton_own/rms_norm",
+                lambda: function(x, w, out),
+                [out],
+                lambda: relative_error(out, reference.rms_norm(x, w)),
+                _NORM_TOLERANCE,
+            )
         residual = normal(p["m"], p["n"], device="cuda")
 
         def fresh_error() -> float:
@@ -93,16 +98,26 @@ class TritonOwn:
         function = self._small.head_norm
         x, w = normal(p["m"], p["n"], device="cuda"), normal(p["n"], device="cuda")
         out = torch.empty_like(x)
-        error = lambda: relative_error(out, reference.rms_norm(x, w))  # noqa: E731
-        return Kernel("triton_own/head_norm", lambda: function(x, w, out), [out], error, _NORM_TOLERANCE)
+        return Kernel(
+            "triton_own/head_norm",
+            lambda: function(x, w, out),
+            [out],
+            lambda: relative_error(out, reference.rms_norm(x, w)),
+            _NORM_TOLERANCE,
+        )
 
     def _silu_mul(self, p: Point) -> Kernel:
         assert self._small is not None
         function = self._small.silu_mul
         x = normal(p["m"], 2 * p["n"], device="cuda")
         out = torch.empty(p["m"], p["n"], device="cuda", dtype=torch.bfloat16)
-        error = lambda: relative_error(out, silu_mul(x))  # noqa: E731
-        return Kernel("triton_own/silu_mul", lambda: function(x, out), [out], error, _NORM_TOLERANCE)
+        return Kernel(
+            "triton_own/silu_mul",
+            lambda: function(x, out),
+            [out],
+            lambda: relative_error(out, silu_mul(x)),
+            _NORM_TOLERANCE,
+        )
 
     def _quant(self, p: Point) -> Kernel:
         assert self._small is not None
@@ -115,8 +130,13 @@ class TritonOwn:
             expected = silu_mul(x) if is_gated else x.float()
             return relative_error(reference.dequantise_rows(out, scales.T), expected)
 
-        run = lambda: function(x, out, scales, is_gated=is_gated)  # noqa: E731
-        return Kernel(f"triton_own/{p.op}", run, [out, scales], error, _QUANT_TOLERANCE)
+        return Kernel(
+            f"triton_own/{p.op}",
+            lambda: function(x, out, scales, is_gated=is_gated),
+            [out, scales],
+            error,
+            _QUANT_TOLERANCE,
+        )
 
     def _rope(self, p: Point) -> Kernel:
         assert self._small is not None
@@ -149,8 +169,9 @@ class TritonOwn:
             mixed = torch.nn.functional.conv1d(padded, w.float()[:, None], groups=p["n"])
             return relative_error(out, torch.nn.functional.silu(mixed).transpose(1, 2).flatten(0, 1))
 
-        run = lambda: function(x, w, out, starts, length)  # noqa: E731
-        return Kernel("triton_own/causal_conv", run, [out], error, _NORM_TOLERANCE)
+        return Kernel(
+            "triton_own/causal_conv", lambda: function(x, w, out, starts, length), [out], error, _NORM_TOLERANCE
+        )
 
     def _grouped(self, p: Point) -> Kernel:
         """Up projections gather ``experts_per_token`` pairs per token row, down projections one."""

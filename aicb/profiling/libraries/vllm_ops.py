@@ -57,6 +57,8 @@ class VllmOps:
             return f"torch.ops.{namespace}.{name} is not registered"
         if point.op == "kv_write" and point.get("d_v", 0) == 0:
             return "latent cache writes have another layout"
+        if point.op in ("quant", "silu_mul_quant") and point["n"] % 128:
+            return "columns are not a multiple of 128"
         return None
 
     def kernel(self, point: Point) -> Kernel:
@@ -228,7 +230,8 @@ def _align(p: Point) -> Kernel:
 
     def error() -> float:
         counts = torch.bincount(ids.flatten().long(), minlength=experts)
-        return abs(int(padded) - int(((counts + tile - 1) // tile * tile).sum())) / ids.numel()
+        expected = int(((counts + tile - 1) // tile * tile).sum())
+        return float(abs(int(padded) - expected) / ids.numel())
 
     return Kernel(
         "vllm/moe_align_block_size",

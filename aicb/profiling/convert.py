@@ -1,0 +1,60 @@
+"""Chooses, among measured kernels, those of a shipped table: one per operation and shape.
+
+A profile holds every kernel that ran (vLLM's, our Triton one); `aicb.table.KernelTable` averages rows of equal
+shape, so a table must not hold two kernels of one shape. Rows that differ only in what a table has no column for are
+told apart here: of masked GEMMs with several capacities the tightest is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aicb.profiling.store import Row
+from aicb.table import COLUMNS, TEXT_COLUMNS
+
+PREFERRED_KERNELS: Mapping[str, tuple[str, ...]] = {
+    "kv_write": ("vllm/",),
+    "topk": ("vllm/",),
+    "grouped_gemm_contiguous": ("deep_gemm/", "torch/"),
+}
+"""Beginnings of kernel names in order of preference, for operations that differ from `DEFAULT_PREFERENCE`."""
+DEFAULT_PREFERENCE = ("triton_own/", "vllm/", "torch/", "cublas/")
+"""Our fused Triton kernels stand for the ones vLLM's compiler generates in place of its own small kernels."""
+
+_SHAPE = tuple(name for name in COLUMNS if name not in TEXT_COLUMNS and not name.endswith("_us") and name != "samples")
+_KEY = ("op", "dtype", "distribution", *_SHAPE)
+_DECIMALS = 3
+
+
+def split_kernels(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """(rows of the table, all others), each in the order given. Repeated measurements of one kernel stay together."""
+    known = list(rows)
+    best: dict[tuple[object, ...], tuple[int, int]] = {}
+    for row in known:
+        best[_key(row)] = min(best.get(_key(row), _rank(row)), _rank(row))
+    chosen = [row for row in known if _rank(row) == best[_key(row)]]
+    others = [row for row in known if _rank(row) != best[_key(row)]]
+    return chosen, others
+
+
+def csv_cells(row: Row) -> dict[str, str]:
+    """A row in the columns of ``kernels.csv``."""
+    return {name: _text(row.get(name)) for name in COLUMNS}
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return tuple(row.get(name) for name in _KEY)
+
+
+def _rank(row: Row) -> tuple[int, int]:
+    """Place of the kernel in its preference, then capacity of the masked layout."""
+    prefixes = PREFERRED_KERNELS.get(str(row["op"]), DEFAULT_PREFERENCE)
+    kernel = str(row["kernel"])
+    place = next((i for i, prefix in enumerate(prefixes) if kernel.startswith(prefix)), len(prefixes))
+    return place, int(row.get("max_m", 0))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{_DECIMALS}f}" if isinstance(value, float) else str(value)
