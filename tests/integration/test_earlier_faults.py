@@ -169,3 +169,14 @@ def test_results_do_not_depend_on_an_earlier_run_in_the_process() -> None:
     again = simulate(config(PAIR), BURST)
     assert stamps(first, "completed_ps") == stamps(again, "completed_ps")
     assert replace(first.journeys[0]).kv_bytes == again.journeys[0].kv_bytes
+
+
+def test_layers_leave_as_they_are_computed_even_if_decode_reserves_late() -> None:
+    """A busy decode instance reserves at its next step, when the prefill has begun: what is computed then leaves."""
+    rows = [(250_000 * i, 1_500, 150) for i in range(8)]
+    pools = [pool("p", "prefill"), pool("d", "decode")]
+    topology = {"kind": "rail_optimized", "gpus_per_node": 1}
+    for journey in simulate(config(pools, kv_transfer={"mode": "layerwise"}, topology=topology), rows).journeys:
+        request = journey.request
+        assert request.kv_sent_ps < request.prefill_completed_ps
+        assert request.kv_arrived_ps - request.prefill_completed_ps < 5 * 10**8

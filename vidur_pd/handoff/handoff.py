@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from netsim import GraphHandle
 from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.flight import Flight
-from vidur_pd.handoff.wire import KvWire
+from vidur_pd.handoff.wire import Computation, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.request_rows import Journey
 from vidur_pd.request import Request
@@ -34,6 +34,8 @@ class _Passage:
     is_state_sent: bool = False
     """The recurrent state of a hybrid model has been put on the network."""
     outstanding: set[GraphHandle] = field(default_factory=set)
+    chunk: tuple[int, Computation] | None = None
+    """In layer-wise mode the prompt tokens that the last chunk reaches, and when it is computed."""
 
 
 class Handoff:
@@ -104,6 +106,8 @@ class Handoff:
                 self._stuck.pop(request.index, None)
                 if passage.is_prefilled:
                     self._send_rest(passage, now_ps)
+                elif passage.chunk is not None:
+                    self._send_chunk(passage, now_ps)
 
     def launched(self, flight: Flight, now_ps: int) -> None:
         """A prefill instance computes chunks: in layer-wise mode each layer leaves as soon as it is done."""
@@ -114,9 +118,10 @@ class Handoff:
                 continue
             for position, request in enumerate(batch.requests):
                 passage = self._passages[request.index]
+                until_tokens = min(int(batch.kv_tokens[position]), request.prompt_tokens)
+                passage.chunk = until_tokens, Computation(now_ps, int(flight.ends_ps[-1]))
                 if passage.is_reserved:
-                    computed = min(int(batch.kv_tokens[position]), request.prompt_tokens)
-                    self._send(passage, computed, now_ps, int(flight.ends_ps[-1]) - now_ps)
+                    self._send_chunk(passage, now_ps)
 
     def arrived(self, handle: GraphHandle, now_ps: int) -> bool:
         """A graph of a transfer has arrived; False where the graph belongs to something else."""
@@ -166,11 +171,16 @@ class Handoff:
         rank.instance.wake()
 
     def _send_rest(self, passage: _Passage, now_ps: int) -> None:
-        self._send(passage, passage.journey.request.prompt_tokens, now_ps, 0)
+        self._send(passage, passage.journey.request.prompt_tokens, now_ps, None)
         self._finish_if_complete(passage, now_ps)
 
-    def _send(self, passage: _Passage, until_tokens: int, now_ps: int, compute_ps: int) -> None:
-        """Puts the KV of the tokens up to ``until_tokens`` on the network, layers spread over ``compute_ps``."""
+    def _send_chunk(self, passage: _Passage, now_ps: int) -> None:
+        assert passage.chunk is not None
+        until_tokens, computed = passage.chunk
+        self._send(passage, until_tokens, now_ps, computed)
+
+    def _send(self, passage: _Passage, until_tokens: int, now_ps: int, computed: Computation | None) -> None:
+        """Puts the KV of the tokens up to ``until_tokens`` on the network, each layer once it is computed."""
         request, destination = passage.journey.request, passage.destination
         assert destination is not None
         tokens = until_tokens - passage.sent_tokens
@@ -183,7 +193,7 @@ class Handoff:
             max(tokens, 0),
             with_state=sends_state,
             now_ps=now_ps,
-            compute_ps=compute_ps,
+            computed=computed,
         )
         passage.sent_tokens = max(until_tokens, passage.sent_tokens)
         passage.is_state_sent |= sends_state

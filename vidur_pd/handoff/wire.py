@@ -40,6 +40,19 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class Computation:
+    """When the layers of a chunk of prompt are computed: evenly spread over this time."""
+
+    start_ps: int
+    end_ps: int
+
+    def layers_after(self, now_ps: int, layers: int) -> list[int]:
+        """[layers] time from ``now_ps`` until each layer is ready, 0 for those that are."""
+        lasts_ps = self.end_ps - self.start_ps
+        return [max(0, self.start_ps + lasts_ps * (layer + 1) // layers - now_ps) for layer in range(layers)]
+
+
+@dataclass(frozen=True, slots=True)
 class FlowRow:
     """One flow of an arrived transfer."""
 
@@ -108,17 +121,24 @@ class KvWire:
         return self._kept.state is not None
 
     def send(
-        self, source: Rank, destination: Rank, tokens: int, *, with_state: bool, now_ps: int, compute_ps: int
+        self,
+        source: Rank,
+        destination: Rank,
+        tokens: int,
+        *,
+        with_state: bool,
+        now_ps: int,
+        computed: Computation | None,
     ) -> Sent:
-        """Puts the KV of ``tokens`` on the network; with ``compute_ps`` layers become ready evenly spread over it."""
+        """Puts the KV of ``tokens`` on the network, each layer once it is ready; ``None``: all are."""
         layers = len(self._model.pattern)
         plan = simccl.kv_handoff_plan(
             self._source_layout(source, destination),
             self._layout(destination),
             kv=simccl.LayerCache(tuple(size * tokens for size in self._kept.token_bytes), self._kept.kv_heads),
             state=self._kept.state if with_state else None,
-            layer_ready_ps=[compute_ps * (layer + 1) // layers for layer in range(layers)] if compute_ps else None,
-            layers_per_flow=1 if compute_ps else None,
+            layer_ready_ps=computed.layers_after(now_ps, layers) if computed is not None else None,
+            layers_per_flow=1 if computed is not None else None,
             setup_ps=self._setup_ps,
         )
         graph = plan.graph()
