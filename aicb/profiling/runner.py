@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from aicb.profiling.environment import device_facts, software_facts
-from aicb.profiling.library import Kernel, Library, poison, seed_of
+from aicb.profiling.kernel_library import Kernel, Library, poison, seed_of
 from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes
 from aicb.profiling.store import Row, RowFile, write_table
 from aicb.profiling.timing import CpuTimer, CudaTimer, Spread, Timer

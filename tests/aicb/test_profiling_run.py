@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 
 from aicb.__main__ import app  # noqa: E402
 from aicb.errors import InputError  # noqa: E402
-from aicb.profiling import library, runner, store  # noqa: E402
+from aicb.profiling import kernel_library, runner, store  # noqa: E402
+from aicb.profiling.kernel_library import Kernel, relative_error, some_rows  # noqa: E402
 from aicb.profiling.libraries import reference  # noqa: E402
 from aicb.profiling.libraries.torch_native import TorchNative  # noqa: E402
-from aicb.profiling.library import Kernel, relative_error, some_rows  # noqa: E402
 from aicb.profiling.point import Point  # noqa: E402
 from aicb.profiling.timing import CpuTimer, Spread  # noqa: E402
 from tests.aicb.profiling_points import at  # noqa: E402
@@ -100,7 +100,7 @@ def tiny_model(tmp_path: Path) -> Path:
 def test_torch_kernels_agree_with_their_references(shape: Point) -> None:
     torch.manual_seed(0)
     kernel = TorchNative("cpu").kernel(shape)
-    library.poison(kernel.outputs)
+    kernel_library.poison(kernel.outputs)
     kernel.run()
     assert kernel.error is not None
     assert kernel.error() <= kernel.tolerance

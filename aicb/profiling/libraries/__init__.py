@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from aicb.profiling.library import Library
+from aicb.profiling.kernel_library import Library
 
 
 def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:

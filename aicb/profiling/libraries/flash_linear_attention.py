@@ -10,7 +10,7 @@ from types import ModuleType
 
 import torch
 
-from aicb.profiling.library import Kernel, normal, relative_error
+from aicb.profiling.kernel_library import Kernel, normal, relative_error
 from aicb.profiling.point import Point
 
 _TOLERANCE = 2.0**-6

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from aicb.profiling.libraries import reference
-from aicb.profiling.library import (
+from aicb.profiling.kernel_library import (
     ATTENTION_TOLERANCE,
     BF16_TOLERANCE,
     Kernel,
@@ -19,6 +18,7 @@ from aicb.profiling.library import (
     relative_error,
     some_rows,
 )
+from aicb.profiling.libraries import reference
 from aicb.profiling.point import Point
 
 _CPU_ONLY = {"prefill_attention", "decode_attention", "rms_norm", "silu_mul"}
