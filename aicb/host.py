@@ -39,12 +39,12 @@ class HostModel:
 
     launch_us: float = 6.3
     """Host time of one eager kernel launch (H200 table, ``eager_launch_host``, mean of two runs: 6.27)."""
-    step_us: float = 115.0
-    """Exposed per iteration: asynchronous scheduling hides nearly all of it. From the decode table (fit: 116)."""
+    step_us: float = 265.0
+    """Exposed per iteration: asynchronous scheduling hides nearly all of it. From the decode table (fit: 264)."""
     request_us: float = 0.0
     """Exposed per request of the batch. From the decode table, 1 to 225 requests (fit: 0)."""
-    request_latency_us: float = 2820.0
-    """Client to scheduler plus sampled token to client. From the prefill table (fit: 2824)."""
+    request_latency_us: float = 3140.0
+    """Client to scheduler plus sampled token to client. From the prefill table (fit: 3142)."""
 
     def launching_us(self, mode: GraphMode, kernels: int, attention_kernels: int, layers: int) -> float:
         """Host time to launch one iteration.

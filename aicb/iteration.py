@@ -178,14 +178,15 @@ class IterationModel:
         for kv, pad in zip(ranks, padded, strict=True):
             token_part = self._token_part(pad, stage)
             rank_ps = np.full(steps, token_part.total_ps, dtype=np.int64)
-            kernels = token_part.kernels
+            rank_kernels = token_part.kernels
             if len(kv):
                 attention = self._decode_part(len(kv), (pad, 1), stage)
-                kernels += attention.fixed.kernels + sum(count for _, count, _ in attention.functions)
+                rank_kernels += attention.fixed.kernels + sum(count for _, count, _ in attention.functions)
                 rank_ps += attention.fixed.total_ps
                 for _, count, function in attention.functions:
                     rank_ps += _to_ps(count * function(kv, steps)[0])
             np.maximum(part_ps, rank_ps, out=part_ps)
+            kernels = max(kernels, rank_kernels)  # the slowest rank is a busy one, which launches most
         common = self._common(padded, max(requests), True, stage)
         busy_ps = part_ps + common.total_ps
         launch_ps = self._launch_ps(mode, kernels + common.kernels, 0, stage)

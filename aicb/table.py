@@ -1,7 +1,8 @@
 """Measured kernel times of one GPU, with their provenance.
 
 A table is a directory ``aicb/data/<gpu>`` of parts. ``kernels.csv`` with ``provenance.json`` is always there; further
-parts are ``NAME.parquet`` with ``NAME.provenance.json``. Each part has one row per measured shape, in the columns
+parts are ``NAME.parquet`` with ``NAME.provenance.json``, beside it or as ``profile`` in a directory (which is what
+``aicb profile`` writes). Each part has one row per measured shape, in the columns
 below, and says where its times come from: schema version, device, driver, library versions, clocks, timing method,
 cautions. Times are microseconds. An empty cell (null) means "does not apply" or "not measured"; it is never a zero.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -23,6 +24,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
+from typing import Any
 
 from aicb.errors import InputError
 
@@ -58,7 +60,14 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "run": "probe run the row belongs to",
     }
 )
+EVEN_DISTRIBUTIONS = frozenset({"", "equal", "balanced"})
+"""Names under which equal lengths and equal experts are recorded."""
+_EVEN = "even"
 TEXT_COLUMNS = frozenset({"op", "kernel", "dtype", "tag", "distribution", "run"})
+
+_SHAPE_COLUMNS = tuple(
+    name for name in COLUMNS if name not in TEXT_COLUMNS and not name.endswith("_us") and name != "samples"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,8 @@ class KernelRow:
     run: str
     cold_us: float
     graph_us: float | None
+    lengths: str = ""
+    """KV lengths where they differ, joined by ``;`` in order, ``length*count`` for repeats (Parquet parts only)."""
 
     def __getitem__(self, column: str) -> int:
         return self.shape[column]
@@ -118,20 +129,23 @@ class KernelTable:
         """The table in ``directory``; ``gpu`` is what errors call it."""
         text = (directory / "kernels.csv").read_text(encoding="utf-8")
         rows = tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv"))
-        names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(".parquet"))
+        names = sorted(_part_names(directory))
         facts = [_provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json") for name in names]
         parts = tuple(ParquetPart(Path(str(directory / name)), known) for name, known in zip(names, facts, strict=True))
         return cls(gpu, rows, _provenance(directory, "provenance.json"), parts)
 
     def select(self, op: str, dtype: str | None = None, distribution: str | None = None) -> list[KernelRow]:
-        """Rows of one operation, repeated measurements of a shape merged into their mean."""
+        """Rows of one operation, merged as the module says. ``distribution="even"`` means equal lengths or experts."""
         merged: dict[object, KernelRow] = {}
         for rows in (self.rows, *(part.rows(op) for part in self.parts)):
             groups: dict[object, list[KernelRow]] = {}
             for row in rows:
-                if row.op != op or dtype not in (None, row.dtype) or distribution not in (None, row.distribution):
+                if row.op != op or dtype not in (None, row.dtype):
                     continue
-                groups.setdefault((row.dtype, row.distribution, *sorted(row.shape.items())), []).append(row)
+                name = _EVEN if row.distribution in EVEN_DISTRIBUTIONS else row.distribution
+                if distribution is None or distribution == row.distribution or (distribution, name) == (_EVEN, _EVEN):
+                    key = (row.dtype, name, row.lengths if name != _EVEN else "", *sorted(row.shape.items()))
+                    groups.setdefault(key, []).append(row)
             merged |= {key: _merged(same) for key, same in groups.items()}
         return list(merged.values())
 
@@ -162,7 +176,7 @@ class ParquetPart:
 
 @cache
 def _parquet_rows(file: Path, op: str) -> tuple[KernelRow, ...]:
-    table, part = _parquet(file), file.name.removesuffix(".parquet")
+    table, part = _parquet(file), file.parent.name if file.name == "profile.parquet" else file.stem
     import pyarrow.compute as pc
 
     found = table.filter(pc.equal(table["op"], op))
@@ -173,16 +187,30 @@ def _parquet_rows(file: Path, op: str) -> tuple[KernelRow, ...]:
 def _parquet(file: Path):  # type: ignore[no-untyped-def]  # pyarrow has no types
     import pyarrow.parquet as pq
 
-    names = pq.read_schema(file).names
+    content = pq.ParquetFile(file)  # read_table would import the dataset machinery, 0.2 s
+    names = content.schema_arrow.names
     missing = [name for name in ("op", "kernel", "dtype", "cold_us", "graph_us", "run") if name not in names]
     if missing:
         raise InputError(f"{file.name}: columns: found none named {missing[0]}, expected those of the table")
-    return pq.read_table(file, columns=[name for name in COLUMNS if name in names])
+    return content.read(columns=[name for name in (*COLUMNS, "lengths") if name in names])
 
 
-def _parquet_row(cells: Mapping[str, object], place: str, part: str) -> KernelRow:
-    texts = {name: "" if cells.get(name) is None else str(cells[name]) for name in COLUMNS}
-    return _row({**texts, "run": f"{part}/{texts['run']}"}, place)
+def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
+    cold_us, graph_us = cells["cold_us"], cells["graph_us"]
+    if cold_us is None or not cold_us > 0.0:
+        raise InputError(f"{place}: cold_us: found {cold_us}, expected a positive time in microseconds")
+    shape = {name: int(value) for name in _SHAPE_COLUMNS if (value := cells.get(name)) is not None}
+    texts = (cells["op"], cells["dtype"] or "", cells["kernel"], cells.get("distribution") or "")
+    return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "")
+
+
+def _part_names(directory: Traversable) -> Iterator[str]:
+    """Paths of the Parquet files of a table, relative to its directory."""
+    for entry in directory.iterdir():
+        if entry.name.endswith(".parquet"):
+            yield entry.name
+        elif entry.is_dir() and (entry / "profile.parquet").is_file():
+            yield f"{entry.name}/profile.parquet"
 
 
 def _provenance(directory: Traversable, name: str) -> Mapping[str, object]:
@@ -212,11 +240,7 @@ def read_rows(lines: Iterable[str], name: str) -> list[KernelRow]:
 def _row(cells: dict[str, str], place: str) -> KernelRow:
     try:
         times = {name: float(cells[name]) for name in ("cold_us", "graph_us") if cells[name]}
-        shape = {
-            name: int(cells[name])
-            for name in COLUMNS
-            if cells[name] and name not in TEXT_COLUMNS and not name.endswith("_us") and name != "samples"
-        }
+        shape = {name: int(cells[name]) for name in _SHAPE_COLUMNS if cells[name]}
     except ValueError as error:
         raise InputError(f"{place}: number: {error}") from None
     if not times.get("cold_us", 0.0) > 0.0:
@@ -247,4 +271,5 @@ def _merged(same: list[KernelRow]) -> KernelRow:
         first.run,
         fmean(row.cold_us for row in same),
         fmean(graph) if graph else None,
+        first.lengths,
     )

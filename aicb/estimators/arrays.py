@@ -82,6 +82,7 @@ def _gemms(estimator: InterpolationEstimator, dtype: GemmDtype, shapes: Floats) 
 
 def _prefills(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     heads, kv_heads, d_qk, d_v, kv, new = shapes.T
+    shapes = np.column_stack([shapes[:, :4], np.ones(len(kv)), kv, new])
     if (new > kv).any():
         raise InputError("columns: found kv_len below q_len, expected past and new tokens")
     flops = 2.0 * heads * (d_qk + d_v) * attention_pairs(new, kv)

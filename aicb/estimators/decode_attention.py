@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +40,14 @@ MLA_UNEQUAL_US = 40.0
 MLA_UNEQUAL_SHARE = 0.37
 """Penalty of unequal KV lengths: 40 µs per unit of relative spread, at most 0.37 of the time. The six unequal rows of
 the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total."""
+PAGED_FLOOR_US, PAGED_UNIT_US, PAGED_COMBINE_US, PAGED_SPLIT_US, PAGED_TAIL = 7.7, 3.1, 2.4, 0.47, 0.75
+"""FA3 decode: launch; an SM's time for one KV head of one sequence, however short; the second kernel, and each
+doubling of splits; power of the wave efficiency. Least squares over the 2721 decode rows of the H200 table: 5.6 %
+median, 15 % p90, which kriging takes to a third."""
 _EQUAL_SPREAD = 0.5
 """Mean absolute deviation / mean of uniform lengths: the spread that costs the full penalty."""
 _KNOTS_PER_OCTAVE = 4
+_KNOTS_PER_ERROR = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +91,7 @@ def _through_lengths(
 ) -> tuple[VolumeFunction, float]:
     """The time of one site as a function of volume, never falling between measured points, and its mean error."""
     shapes = np.column_stack([np.broadcast_to(site, (len(lengths), len(site))), lengths])
-    times = surface.times(shapes)
-    is_measured = (surface.shapes[:, None, :] == shapes[None, :, :]).all(axis=2).any(axis=0)
+    times, is_measured = surface.times_and_hits(shapes)
     below = np.maximum.accumulate(np.where(is_measured, times, 0.0))
     above = np.minimum.accumulate(np.where(is_measured, times, np.inf)[::-1])[::-1]
     rising = np.maximum.accumulate(np.clip(times, below, np.maximum(above, below)))
@@ -95,7 +100,7 @@ def _through_lengths(
     first = np.unique(volumes[order := np.lexsort((~is_measured, volumes))], return_index=True)[1]
     kept = order[first]
     function = VolumeFunction.through([*start, *zip(volumes[kept], knots[kept], strict=True)], last_slope)
-    return function, float(surface.errors(shapes).mean())
+    return function, float(surface.errors(shapes[::_KNOTS_PER_ERROR]).mean())
 
 
 def _lengths(low: float, high: float, step: int, measured: Iterable[float]) -> Floats:
@@ -111,33 +116,44 @@ class PagedDecode:
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._kv_element_bytes = ELEMENT_BYTES[precision.kv]
         self._is_measured_format = precision.kv == "bf16"
-        rows = measured.table.select("decode_attention", "bf16")
+        rows = measured.table.select("decode_attention", "bf16", "even")
         shapes = np.array([[row[name] for name in _PAGED_COLUMNS] for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
         volumes = _paged_volumes(shapes)
-        self.floor_us, slope_us = _line(list(zip(volumes, times_us, strict=True)))
-        self.slope_us = max(slope_us, 1e6 / gpu.hbm_bytes_per_s)
+        self.slope_us = 1.13e6 / gpu.hbm_bytes_per_s
         self.volume_range = (volumes.min() / AXIS_REACH, volumes.max() * AXIS_REACH)
         self._largest_volume, self._most_sequences = float(volumes.max()), float(shapes[:, 3].max())
-
-        def reference_us(shapes: Floats) -> Floats:
-            return np.asarray(self.floor_us + self.slope_us * _paged_volumes(shapes))
-
-        def coordinates(shapes: Floats) -> Floats:
-            _, kv_heads, dim, batch, kv = shapes.T  # query heads hardly matter to a memory-bound kernel
-            columns = [batch * kv_heads, kv, dim, _paged_volumes(shapes)]
-            return np.asarray(np.log2(columns).T)
-
-        scales = Scales((6.0, 6.0, 4.0, 2.0), (1.0,) * 4, 0.0, 0.02)
+        self._sms = gpu.sms
+        scales = Scales((3.0, 3.0, 4.0, 2.0, 0.3, 2.0, 6.0), (1.0,) * 7, 0.0, 0.1)
         label = "FA3 paged decode (heads, kv_heads, head_dim, batch)"
-        self.surface = Surface(Structure(label, 4, reference_us, coordinates, scales), shapes, times_us)
+        structure = Structure(label, 4, self._reference_us, self._coordinates, scales, (1, 2))
+        self.surface = Surface(structure, shapes, times_us)
+
+    def _reference_us(self, shapes: Floats) -> Floats:
+        units = shapes[:, 3] * shapes[:, 1]
+        splits, efficiency = fa3_splits(units, shapes[:, 4], self._sms)
+        memory_us = self.slope_us * _paged_volumes(shapes) / efficiency**PAGED_TAIL
+        combine_us = np.where(splits > 1, PAGED_COMBINE_US + PAGED_SPLIT_US * np.log2(splits), 0.0)
+        return np.asarray(PAGED_FLOOR_US + np.hypot(memory_us, PAGED_UNIT_US * units / self._sms) + combine_us)
+
+    def _coordinates(self, shapes: Floats) -> Floats:
+        heads, kv_heads, dim, batch, kv = shapes.T
+        splits, efficiency = fa3_splits(batch * kv_heads, kv, self._sms)
+        logs = np.log2([batch * kv_heads, kv, dim, _paged_volumes(shapes), splits, heads / kv_heads])
+        return np.column_stack([*logs[:4], efficiency, *logs[4:]])
 
     def bytes_per_token(self, work: DecodeAttention) -> int:
         return 2 * work.kv_heads * work.head_dim * self._kv_element_bytes
 
+    def _nearest_heads(self, work: DecodeAttention) -> int:
+        """A measured number of query heads that share as many KV heads: reading the cache is what takes time."""
+        shapes = self.surface.shapes
+        same = shapes[(shapes[:, 1] == work.kv_heads) & (shapes[:, 2] == work.head_dim), 0]
+        return _nearest(work.heads, sorted({int(heads) for heads in same}))
+
     def function(self, work: DecodeAttention, batch: int) -> Priced:
         """Time as a function of KV bytes for ``batch`` sequences of this geometry."""
-        geometry = (float(work.heads), float(work.kv_heads), float(work.head_dim))
+        geometry = (float(self._nearest_heads(work)), float(work.kv_heads), float(work.head_dim))
         shapes = self.surface.shapes
         is_own = (shapes[:, :3] == geometry).all(axis=1)
         per_token = 4.0 * work.kv_heads * work.head_dim * batch
@@ -153,12 +169,36 @@ class PagedDecode:
         return Priced(function, self.volume_range, is_estimate, f"{kind} FA3 paged decode", error)
 
 
+def fa3_splits(units: Floats, kv_tokens: Floats, sms: int) -> tuple[Floats, Floats]:
+    """[shapes] splits of the KV that FlashAttention-3 chooses, and the efficiency of the waves they make.
+
+    One split where ``units`` (KV heads of all sequences) nearly fill the SMs or the cache is short; else the fewest
+    whose last wave is at least 0.85 as full as the best possible (``num_splits_heuristic``, hopper/heuristics.h).
+    """
+    counts = np.arange(1.0, FA3_MAX_SPLITS + 1.0)
+    blocks = np.ceil(kv_tokens / FA3_BLOCK_TOKENS)[:, None]
+    waves = units[:, None] * counts / sms
+    efficiency = np.where(counts <= np.minimum(blocks, sms), waves / np.ceil(waves), 0.0)
+    fewest = (efficiency >= 0.85 * efficiency.max(axis=1, keepdims=True)).argmax(axis=1) + 1.0
+    splits = np.where((units >= 0.8 * sms) | (blocks[:, 0] <= 4), 1.0, fewest)
+    chosen = units * splits / sms
+    return splits, np.asarray(chosen / np.ceil(chosen))
+
+
+FA3_BLOCK_TOKENS = 128
+FA3_MAX_SPLITS = 128
+
 _PAGED_COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")
 
 
 def _paged_volumes(shapes: Floats) -> Floats:
     """[shapes] bytes of a bf16 cache."""
     return np.asarray(4.0 * shapes[:, 1:].prod(axis=1))
+
+
+def _nearest(value: int, known: list[int]) -> int:
+    """The known value fewest octaves away; the value itself where nothing is known."""
+    return min(known, key=lambda other: abs(math.log2(other / value))) if known else value
 
 
 class LatentDecode:
@@ -174,12 +214,12 @@ class LatentDecode:
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._is_measured_format = precision.kv == "bf16"
         self._gpu = gpu
-        rows = measured.table.select("mla_decode", "bf16", "equal")
+        rows = _fewest_queries(measured.table.select("mla_decode", "bf16", "even"))
         shapes = np.array([[row["heads"] * row["q_len"], row["batch"], row["kv_len"]] for row in rows], np.float64)
         cache_bytes = [float(row["batch"] * row["kv_len"] * row["d_qk"] * 2) for row in rows]
         times_us = np.array([measured.time_us(row, moved) for row, moved in zip(rows, cache_bytes, strict=True)])
         scales = Scales((3.0, 3.0, 3.0, 3.0, 3.0), (1.0,) * 5, 0.0, 0.05)
-        structure = Structure("FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales)
+        structure = Structure("FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,))
         self.surface = Surface(structure, shapes, times_us)
         self._heads = sorted({int(heads) for heads in shapes[:, 0]})
         self._tiles = {head_tiles(heads) for heads in self._heads}
@@ -237,8 +277,7 @@ class LatentDecode:
 
     def _nearest_heads(self, heads: int) -> int:
         """A measured number of heads that fills as many tiles: tiles are computed whole."""
-        same = [other for other in self._heads if head_tiles(other) == head_tiles(heads)]
-        return min(same, key=lambda other: abs(math.log2(other / heads))) if same else heads
+        return _nearest(heads, [other for other in self._heads if head_tiles(other) == head_tiles(heads)])
 
     @staticmethod
     def unequal_us(deviation: float, totals: Floats, time_us: Floats) -> Floats:
@@ -253,16 +292,37 @@ class GatedDeltaRecurrent:
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._state_element_bytes = ELEMENT_BYTES[precision.state]
         rows = measured.table.select("gdn_decode")
-        points = [(_state_bytes(row), measured.time_us(row, _state_bytes(row))) for row in rows]
+        self._exact = {
+            (row["heads"], row["kv_heads"], row["d_qk"], row["batch"]): measured.time_us(row, _state_bytes(row))
+            for row in rows
+        }
+        times: dict[float, list[float]] = {}
+        for row in rows:
+            times.setdefault(_state_bytes(row), []).append(measured.time_us(row, _state_bytes(row)))
+        points = [(volume, fmean(same)) for volume, same in times.items()]
         floor_us, slope_us = _line(points)
         start = (0.0, min(max(floor_us, 0.0), min(time for _, time in points)))
         self.time = VolumeFunction.through([start, *points], max(slope_us, 1e6 / gpu.hbm_bytes_per_s))
         volumes = [volume for volume, _ in points]
         self.volume_range = (min(volumes) / AXIS_REACH, max(volumes) * AXIS_REACH)
 
+    def measured_us(self, work: GatedDeltaDecode) -> float | None:
+        """The measured time of this work with fp32 state."""
+        if self._state_element_bytes != ELEMENT_BYTES["fp32"]:
+            return None
+        return self._exact.get((work.value_heads, work.key_heads, work.head_dim, work.sequences))
+
     def volume(self, work: GatedDeltaDecode) -> float:
         elements = work.sequences * work.value_heads * work.head_dim**2
         return 2.0 * elements * self._state_element_bytes
+
+
+def _fewest_queries(rows: list[KernelRow]) -> list[KernelRow]:
+    """Of rows with as many query heads in all, the one with the fewest query tokens."""
+    chosen: dict[tuple[int, ...], KernelRow] = {}
+    for row in sorted(rows, key=lambda row: row["q_len"]):
+        chosen.setdefault((row["heads"] * row["q_len"], row["batch"], row["kv_len"]), row)
+    return list(chosen.values())
 
 
 def _kv_bytes(row: KernelRow) -> float:

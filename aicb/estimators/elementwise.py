@@ -1,10 +1,8 @@
 """Times of memory-bound kernels: norms, RoPE, quantisation, activations, routing, copies.
 
-Engines fuse and tune these kernels, and few are in the table. Their general time is the *envelope* of the measured
-``rms_norm`` rows: the least time in which a measured kernel moved so many bytes, floor included. The kernels measured
-under their own name are upper bounds of what an engine runs: ``rms_norm`` is torch's (one block per row), ``quant``
-and ``silu_mul_quant`` are deliberately simple Triton kernels, ``topk`` is unfused ``torch.topk``. So ``engine``
-timing takes the envelope where it is faster; ``graph`` and ``cold`` take the measured kernel.
+A kernel measured under its own name has a surface over (columns, rows). Of several implementations of one kernel only
+the one of the last part of the table counts: mixing them would bend the surface. Kernels that were not measured take
+the *envelope* of the ``rms_norm`` rows: the least time in which a norm moved so many bytes, floor included.
 """
 
 from __future__ import annotations
@@ -19,9 +17,15 @@ from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.surface import AXIS_REACH, Structure, Surface
 from aicb.gpu import Gpu
 from aicb.operators import Elementwise
+from aicb.table import KernelRow
 
-_BYTES_PER_ELEMENT = {"rms_norm": 4.0, "quant": 3.0, "silu_mul_quant": 5.0, "topk": 4.0}
-"""Read and written per element of [m, n] by the measured kernels: bf16 or fp32 in, bf16 or fp8 out."""
+_BYTES_PER_ELEMENT = {"quant": 3.0, "silu_mul": 6.0, "silu_mul_quant": 5.0, "add": 6.0, "add_rms_norm": 8.0}
+"""Read and written per element of [m, n], 4 elsewhere: bf16 or fp32 in, bf16 or fp8 out."""
+KERNELS = (
+    *("rms_norm", "add_rms_norm", "head_norm", "rope", "quant", "silu_mul", "silu_mul_quant", "topk", "permute"),
+    *("unpermute", "kv_write", "embedding", "sampling", "conv", "add"),
+)
+"""Kernels that may be measured; those without rows in the table take the envelope."""
 ENVELOPE_ERROR = 0.25
 """Relative error (68 %) of a kernel priced by its bytes: fused kernels of engines differ by that much from one norm."""
 _REFERENCE_BANDWIDTH_SHARE = 0.6
@@ -33,20 +37,17 @@ class ElementwiseTimes:
     """All memory-bound kernels."""
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu):
-        self._timing = measured.timing
         self._bandwidth = gpu.hbm_bytes_per_s
         norms = measured.table.select("rms_norm")
         self._envelope = _envelope([(4.0 * row["m"] * row["n"], measured.time_us(row, 0.0)) for row in norms])
-        self.measured = {kernel: self._surface(kernel, measured) for kernel in _BYTES_PER_ELEMENT}
+        selected = {kernel: measured.table.select(kernel) for kernel in KERNELS}
+        self.measured = {kernel: self._surface(kernel, rows, measured) for kernel, rows in selected.items() if rows}
 
     def price(self, work: Elementwise) -> Estimate:
-        general = self.envelope(work.moved_bytes)
         surface = self.measured.get(work.kernel)
         if surface is None:
-            return general
-        own = surface.price(float(work.cols), float(max(work.rows, 1)))
-        is_slower = self._timing == "engine" and own.time_us > general.time_us
-        return general if is_slower else own
+            return self.envelope(work.moved_bytes)
+        return surface.price(float(work.cols), float(max(work.rows, 1)))
 
     def envelope(self, moved_bytes: float) -> Estimate:
         """Least measured time of moving so many bytes; linear between and beyond the measured volumes."""
@@ -58,14 +59,15 @@ class ElementwiseTimes:
         kind = "estimate: beyond" if is_far else "interpolated"
         return Estimate(time_us, is_far, f"{kind} bandwidth envelope of rms_norm", ENVELOPE_ERROR)
 
-    def _surface(self, kernel: str, measured: MeasuredTimes) -> Surface:
+    def _surface(self, kernel: str, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
         """Shapes (columns, rows)."""
-        rows = measured.table.select(kernel)
-        shapes = np.array([[row["n"], row["m"]] for row in rows], dtype=np.float64)
-        times_us = np.array([measured.time_us(row, 0.0) for row in rows])
+        latest = [row for row in rows if row.kernel == rows[-1].kernel]
+        shapes = np.array([[row["n"], row["m"]] for row in latest], dtype=np.float64)
+        times_us = np.array([measured.time_us(row, 0.0) for row in latest])
+        per_element = _BYTES_PER_ELEMENT.get(kernel, 4.0)
 
         def reference_us(shapes: Floats) -> Floats:
-            moved = _BYTES_PER_ELEMENT[kernel] * shapes.prod(axis=1)
+            moved = per_element * shapes.prod(axis=1)
             return np.asarray(_REFERENCE_FLOOR_US + moved / (_REFERENCE_BANDWIDTH_SHARE * self._bandwidth) * 1e6)
 
         scales = Scales((4.0, 4.0), (0.1, 4.0), 0.3, 0.02)

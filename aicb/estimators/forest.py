@@ -75,7 +75,7 @@ class ForestEstimator:
             case PrefillAttention():
                 geometry = [work.heads, work.kv_heads, work.d_qk, work.d_v]
                 requests = zip(work.kv_tokens.tolist(), work.new_tokens.tolist(), strict=True)
-                found = self._price(self._measured.prefill.surface, [[*geometry, kv, new] for kv, new in requests])
+                found = self._price(self._measured.prefill.surface, [[*geometry, 1, kv, new] for kv, new in requests])
             case DecodeAttention() | MlaDecode():
                 times = self.decode_times(work, len(work.kv_tokens))
                 time_us, is_estimate = times(work.kv_tokens, 1)

@@ -53,7 +53,7 @@ class TileCosts:
     """Stretch per e-fold of duration."""
 
 
-DENSE_COSTS = TileCosts(1.85, 0.0, 0.123, 1.06, 0.058, 1.49, 1.10, 0.099)
+DENSE_COSTS = TileCosts(1.37, 0.0, 0.107, 1.10, 0.070, 1.58, 1.19, 0.048)
 MASKED_COSTS = TileCosts(2.83, 0.077, 0.013, 1.28, 0.106, 0.88, 1.18, 0.0)
 CONTIGUOUS_COSTS = TileCosts(6.73, 0.034, 0.055, 1.15, 0.051, 0.83, 1.20, 0.034)
 
@@ -114,7 +114,7 @@ def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
     scales = Scales(
         (3.98, 3.01, 4.85, 5.22, 2.24, 1.13, 0.3, 0.3), (0.1, 0.1, 4.0, 5.0, 2.0, _LONG, _LONG, _LONG), 0.2, 0.03
     )
-    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, _in_tiles)
+    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, alike=_in_tiles)
 
 
 def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
@@ -131,7 +131,7 @@ def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
         return np.column_stack([np.log2(shapes), np.log2(waves), blocks / (waves * gpu.sms)])
 
     scales = Scales((4.0, 4.0, 3.0, 3.0, 0.5), (0.1, 0.1, 4.0, 5.0, _LONG), 0.3, 0.1)
-    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, _in_tiles)
+    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, alike=_in_tiles)
 
 
 def _in_tiles(shapes: Floats) -> Floats:
@@ -142,10 +142,10 @@ def _in_tiles(shapes: Floats) -> Floats:
 
 def _smooth_us(flops: Floats, moved_bytes: Floats, k: Floats, gpu: Gpu) -> Floats:
     """Time of a cuBLAS kernel of unknown tile: compute, memory and latency along k."""
-    compute_us = 1.25 * flops / gpu.peak_flops["bf16"] * 1e6
-    memory_us = 1.07 * moved_bytes / gpu.hbm_bytes_per_s * 1e6
-    latency_us = 0.021 * k / 64
-    return _stretched(5.4 + np.cbrt(compute_us**3 + memory_us**3 + latency_us**3), 0.09)
+    compute_us = 1.33 * flops / gpu.peak_flops["bf16"] * 1e6
+    memory_us = 1.17 * moved_bytes / gpu.hbm_bytes_per_s * 1e6
+    latency_us = 0.078 * k / 64
+    return _stretched(3.0 + np.cbrt(compute_us**3 + memory_us**3 + latency_us**3), 0.007)
 
 
 class DenseGemm:
@@ -207,11 +207,15 @@ def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
         return np.column_stack([np.log2(shapes[:, 1:]), np.log2([tiles.waves, tiles.block_m, tiles.block_n]).T])
 
     scales = Scales((3.0, 4.0, 4.0, 3.0, 20.0, 2.24, 2.0), (2.0, 0.1, 0.1, 4.0, 5.0, 2.0, _LONG), 0.2, 0.03)
-    return Structure(f"{layout} grouped {dtype} gemm (experts, active, n, k)", 4, reference_us, coordinates, scales)
+    return Structure(
+        f"{layout} grouped {dtype} gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3)
+    )
 
 
 class ExpertsGemm:
     """Grouped GEMM of one layout: sites (experts, active experts, n, k), axis rows per active expert.
+
+    bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows.
 
     Only rows measured with equal experts are used: the work states total rows, so skew among the experts of one rank
     (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
@@ -220,7 +224,8 @@ class ExpertsGemm:
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, layout: Layout):
         self.surfaces: dict[GemmDtype, Surface] = {}
         for dtype in gpu.peak_flops:
-            rows = measured.table.select(f"grouped_gemm_{layout}", dtype, "balanced")
+            op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
+            rows = measured.table.select(op, dtype, "even")
             if rows:
                 shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
                 times_us = np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows])

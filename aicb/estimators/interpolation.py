@@ -1,12 +1,13 @@
 """The default estimator: measured kernel times, interpolated where the shape lies between them.
 
-Each kind of work has its own small model in a module of this package; this one joins them and holds every estimate
-to the roofline of the device. Measured points are returned as measured.
+Each kind of work has its own small model in a module of this package, built when first needed; this one joins them
+and holds every estimate to the roofline of the device. Measured points are returned as measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from aicb.operators import (
     GatedDeltaDecode,
     GatedDeltaPrefill,
     Gemm,
+    GemmDtype,
     GroupedGemm,
     MlaDecode,
     PrefillAttention,
@@ -56,16 +58,43 @@ class InterpolationEstimator:
     def __init__(self, gpu: Gpu, precision: Precision | None = None, timing: Timing = "engine"):
         precision = precision or Precision()
         self.gpu, self.precision, self.timing = gpu, precision, timing
-        measured = MeasuredTimes.of(KernelTable.load(gpu.name), timing, gpu.l2_bytes)
-        self.gemm = {dtype: DenseGemm(measured, gpu, dtype) for dtype in gpu.peak_flops}
-        self.batched = ProductsGemm(measured, gpu)
-        self.grouped = {layout: ExpertsGemm(measured, gpu, layout) for layout in LAYOUTS}
-        self.prefill = PrefillTimes(measured, gpu)
-        self.chunks = GatedDeltaChunks(measured)
-        self.elementwise = ElementwiseTimes(measured, gpu)
-        self.paged = PagedDecode(measured, gpu, precision)
-        self.latent = LatentDecode(measured, gpu, precision)
-        self.recurrent = GatedDeltaRecurrent(measured, gpu, precision)
+        self._measured = MeasuredTimes.of(KernelTable.load(gpu.name), timing, gpu.l2_bytes)
+
+    @cached_property
+    def gemm(self) -> dict[GemmDtype, DenseGemm]:
+        return {dtype: DenseGemm(self._measured, self.gpu, dtype) for dtype in self.gpu.peak_flops}
+
+    @cached_property
+    def batched(self) -> ProductsGemm:
+        return ProductsGemm(self._measured, self.gpu)
+
+    @cached_property
+    def grouped(self) -> dict[str, ExpertsGemm]:
+        return {layout: ExpertsGemm(self._measured, self.gpu, layout) for layout in LAYOUTS}
+
+    @cached_property
+    def prefill(self) -> PrefillTimes:
+        return PrefillTimes(self._measured, self.gpu)
+
+    @cached_property
+    def chunks(self) -> GatedDeltaChunks:
+        return GatedDeltaChunks(self._measured)
+
+    @cached_property
+    def elementwise(self) -> ElementwiseTimes:
+        return ElementwiseTimes(self._measured, self.gpu)
+
+    @cached_property
+    def paged(self) -> PagedDecode:
+        return PagedDecode(self._measured, self.gpu, self.precision)
+
+    @cached_property
+    def latent(self) -> LatentDecode:
+        return LatentDecode(self._measured, self.gpu, self.precision)
+
+    @cached_property
+    def recurrent(self) -> GatedDeltaRecurrent:
+        return GatedDeltaRecurrent(self._measured, self.gpu, self.precision)
 
     def price(self, work: Work) -> Estimate:
         check(work)
@@ -100,6 +129,9 @@ class InterpolationEstimator:
                 steps, is_estimate = function(work.kv_tokens, 1)
                 return Estimate(float(steps[0]), is_estimate, function.source, function.error)
             case GatedDeltaDecode():
+                exact = self.recurrent.measured_us(work)
+                if exact is not None:
+                    return Estimate(exact, False, "measured recurrent gated delta rule", RECURRENT_ERROR)
                 volume = self.recurrent.volume(work)
                 low, high = self.recurrent.volume_range
                 is_estimate = not low <= volume <= high

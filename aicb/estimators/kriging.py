@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 NEIGHBOURS = 24
 """Measurements whose leave-one-out residuals scale the error of a prediction."""
 LEAST_ERROR = 0.01
-"""Relative error of a measurement itself: repeated runs of a kernel agree within 1 to 5 % (H200, ``rms_norm``)."""
+"""No relative error is stated below this. Measurements repeat less well: medians of 1.5 to 6 % between two sessions."""
 NORMAL_MEDIAN = 0.6745
 """Median of |x| of a standard normal variable."""
 _CHUNK = 4096

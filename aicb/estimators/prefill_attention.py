@@ -1,13 +1,11 @@
 """Times of prefill attention: FA3 with causal mask over past and new keys, and the chunked gated delta rule.
 
-FA3 works in tiles of 128 queries per head. The reference of one request is
-
-    floor + ((FLOPs of the tiles / share of the peak)⁴ + (longest tile)⁴)^(1/4) + start of each SM's tiles
-
-and kriging over q, S/q, heads and head dimensions corrects it. A batch runs in one kernel: n equal requests of H heads
-are one request of n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many
-heads as its share of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after
-another are an upper bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
+FA3 works in tiles of 128 rows, queries times the query heads that share a KV head. The reference is a norm of the
+tiles' FLOPs, the cache's bytes and the longest tile, plus a start per wave of tiles; kriging over q, S/q, heads, head
+dimensions, sharing and waves corrects it. A batch runs in one kernel: n equal requests of H heads are one request of
+n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many heads as its share
+of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after another are an upper
+bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.estimators.estimate import Estimate
-from aicb.estimators.kriging import LEAST_ERROR, Floats, Scales
+from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
 from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
@@ -26,49 +24,54 @@ from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, PrefillAttention
 from aicb.table import KernelRow
 
-QUERY_TILE = 128
-"""Query rows of a tile of FA3."""
-FLOOR_US = 14.0
-TILED_SHARE, LONGEST_SHARE, TILE_US = 1.34, 1.19, 2.8
-THROTTLING, THROTTLING_US = 0.036, 1000.0
-"""Least squares over the 32 FA3 rows of the H200 table: 3.9 % median. The shares divide the nominal peak; a tile
-costs ``TILE_US`` beside its FLOPs; long kernels stretch with the power limit."""
+TILE_ROWS = 128
+"""Query rows of a tile of FA3, those of all heads that share keys together."""
+FLOOR_US, WAVE_US, TILED_SHARE, CACHE_SHARE, LONGEST_SHARE, NORM = 11.5, 3.3, 1.2, 0.082, 0.007, 0.66
+THROTTLING, THROTTLING_US = 0.069, 1000.0
+"""Least squares over the FA3 prefill rows of the H200 table: 7 % median, which kriging halves. The shares multiply
+times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels stretch with the power limit."""
 
 
 class PrefillTimes:
-    """FA3 varlen prefill: shapes (heads, kv_heads, d_qk, d_v, KV tokens, new tokens)."""
+    """FA3 varlen prefill: shapes (heads, kv_heads, d_qk, d_v, requests, KV tokens, new tokens).
+
+    Heads are those of all requests together. How many requests they are changes nothing but whether a shape is one
+    that was measured; in a batch of unequal requests it is not.
+    """
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu):
         self._gpu = gpu
-        rows = measured.table.select("prefill_attention", "bf16")
+        rows = measured.table.select("prefill_attention", "bf16", "even")
         shapes = np.array([_shape(row) for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
-        scales = Scales((3.0, 3.0, 3.0, 1.0), (1.0,) * 4, 0.0, 0.02)
+        scales = Scales((4.0, 4.0, 4.0, 2.0, 4.0, 2.0, 0.5, 4.0), (1.0,) * 8, 0.0, 0.05)
         label = "FA3 prefill (heads, kv_heads, d_qk, d_v)"
         self.surface = Surface(
-            Structure(label, 4, self._reference_us, _coordinates, scales, _on_grid), shapes, times_us
+            Structure(label, 4, self._reference_us, self._coordinates, scales, (2, 3), _on_grid), shapes, times_us
         )
-        self._q_range = shapes[:, 5].min() / AXIS_REACH, shapes[:, 5].max() * AXIS_REACH
-        self._longest = shapes[:, 4].max() * AXIS_REACH
+        self._q_range = shapes[:, 6].min() / AXIS_REACH, shapes[:, 6].max() * AXIS_REACH
+        self._longest = shapes[:, 5].max() * AXIS_REACH
 
     def price(self, work: PrefillAttention) -> Estimate:
         new, kv = work.new_tokens.astype(np.float64), work.kv_tokens.astype(np.float64)
         pairs = attention_pairs(new, kv)
         total = math.fsum(pairs)
         share = pairs / total
-        shapes = np.empty((len(new), 6))
-        shapes[:, 0], shapes[:, 1:4] = work.heads / share, (work.kv_heads, work.d_qk, work.d_v)
-        shapes[:, 4], shapes[:, 5] = kv, new
+        shapes = np.empty((len(new), 7))
+        shapes[:, 0], shapes[:, 1] = work.heads / share, work.kv_heads / share
+        shapes[:, 2:4] = work.d_qk, work.d_v
+        shapes[:, 4], shapes[:, 5], shapes[:, 6] = 0.5, kv, new
         if len(new) == 1 or ((new == new[0]).all() and (kv == kv[0]).all()):
             shapes, share = shapes[:1].round(), np.ones(1)
-        scaled_us = math.fsum(share * self.surface.times(shapes))
-        shapes[:, 0] = work.heads
+            shapes[:, 4] = len(new)
+        times_us, hits = self.surface.times_and_hits(shapes)
+        scaled_us, is_measured = math.fsum(share * times_us), bool(hits.all())
+        error = float(self.surface.errors(shapes[share.argmax()][None, :])[0])
+        shapes[:, :2], shapes[:, 4] = (work.heads, work.kv_heads), 1.0
         apart_us = math.fsum(self.surface.times(shapes)) * len(new) / len(shapes)
-        time_us = min(scaled_us, apart_us)
+        time_us = scaled_us if is_measured else min(scaled_us, apart_us)
         octaves = self._octaves(np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64))
         is_estimate = bool(octaves[0] > SITE_REACH_OCTAVES or _share_of(pairs, self._is_inside(kv, new)) < 0.5)
-        error = float(self.surface.errors(shapes[share.argmax()][None, :])[0])
-        is_measured = len(new) == 1 and bool((self.surface.shapes == shapes[0]).all(axis=1).any())
         kind = "measured" if is_measured else "interpolated" if octaves[0] == 0.0 else "borrowed"
         return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} FA3 prefill", error)
 
@@ -76,7 +79,7 @@ class PrefillTimes:
         """[shapes] whether no measurement within reach supports the time of one request."""
         sites, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
         is_far = (self._octaves(sites) > SITE_REACH_OCTAVES)[inverse.reshape(-1)]
-        return np.asarray(is_far | ~self._is_inside(shapes[:, 4], shapes[:, 5]))
+        return np.asarray(is_far | ~self._is_inside(shapes[:, 5], shapes[:, 6]))
 
     def _is_inside(self, kv: Floats, new: Floats) -> NDArray[np.bool_]:
         return np.asarray((new >= self._q_range[0]) & (new <= self._q_range[1]) & (kv <= self._longest))
@@ -90,14 +93,29 @@ class PrefillTimes:
         return np.asarray(np.hypot(heads, width).min(axis=1))
 
     def _reference_us(self, shapes: Floats) -> Floats:
-        heads, _, d_qk, d_v, kv, new = shapes.T
-        per_pair_us = 2.0 * (d_qk + d_v) / self._gpu.peak_flops["bf16"] * 1e6
-        tiles = heads * np.ceil(new / QUERY_TILE)
-        tiled_pairs = heads * (attention_pairs(new, kv) + new * QUERY_TILE / 2)
-        tiled_us = TILED_SHARE * per_pair_us * tiled_pairs
-        longest_us = LONGEST_SHARE * per_pair_us * np.minimum(new, QUERY_TILE) * kv * self._gpu.sms
-        time_us = FLOOR_US + (tiled_us**4 + longest_us**4) ** 0.25 + TILE_US * tiles / self._gpu.sms
+        _, kv_heads, d_qk, d_v, _, kv, new = shapes.T
+        row_us = 2.0 * (d_qk + d_v) / self._gpu.peak_flops["bf16"] * 1e6
+        keys = np.maximum(kv - new / 2, 64.0) + 64.0
+        tiles = _tiles(shapes)
+        tiled_us = TILED_SHARE * row_us * tiles * TILE_ROWS * keys
+        cache_us = CACHE_SHARE * 2.0 * kv * kv_heads * (d_qk + d_v) / self._gpu.hbm_bytes_per_s * 1e6
+        longest_us = LONGEST_SHARE * row_us * TILE_ROWS * kv * self._gpu.sms
+        busy_us = (tiled_us**NORM + cache_us**NORM + longest_us**NORM) ** (1.0 / NORM)
+        time_us = FLOOR_US + busy_us + WAVE_US * np.ceil(tiles / self._gpu.sms)
         return np.asarray(time_us * (1.0 + THROTTLING * np.log1p(time_us / THROTTLING_US)))
+
+    def _coordinates(self, shapes: Floats) -> Floats:
+        heads, kv_heads, d_qk, d_v, _, kv, new = shapes.T
+        waves = _tiles(shapes) / self._gpu.sms
+        efficiency = np.where(waves < 6.0, waves / np.ceil(waves), 1.0)
+        logs = np.log2([new, kv / new, heads, d_qk + d_v, heads / kv_heads, np.minimum(waves, 8.0)])
+        return np.column_stack([*logs, efficiency, np.log2(kv)])
+
+
+def _tiles(shapes: Floats) -> Floats:
+    """[shapes] tiles of 128 rows."""
+    heads, kv_heads, new = shapes[:, 0], shapes[:, 1], shapes[:, 6]
+    return np.asarray(kv_heads * np.ceil(new * heads / kv_heads / TILE_ROWS))
 
 
 def _share_of(weights: Floats, is_chosen: NDArray[np.bool_]) -> float:
@@ -107,49 +125,49 @@ def _share_of(weights: Floats, is_chosen: NDArray[np.bool_]) -> float:
 
 def _shape(row: KernelRow) -> tuple[float, ...]:
     """Equal sequences of one batch count as more heads."""
-    heads = row["heads"] * row.shape.get("batch", 1)
-    return heads, row["kv_heads"], row["d_qk"], row["d_v"], row["kv_len"], row["q_len"]
+    batch = row.shape.get("batch", 1)
+    return row["heads"] * batch, row["kv_heads"] * batch, row["d_qk"], row["d_v"], batch, row["kv_len"], row["q_len"]
 
 
 def _on_grid(shapes: Floats) -> Floats:
     """Heads, KV and new tokens rounded to 16 values per octave; utilisation varies far more slowly."""
-    kv, new = on_grid(shapes[:, 4]), on_grid(shapes[:, 5])
-    return np.column_stack([on_grid(shapes[:, 0]), shapes[:, 1:4], np.maximum(kv, new), new])
-
-
-def _coordinates(shapes: Floats) -> Floats:
-    heads, _, d_qk, d_v, kv, new = shapes.T
-    return np.asarray(np.log2([new, kv / new, heads, d_qk + d_v]).T)
+    kv, new = on_grid(shapes[:, 5]), on_grid(shapes[:, 6])
+    heads = on_grid(shapes[:, 0])
+    sharing = shapes[:, 0] / shapes[:, 1]
+    return np.column_stack([heads, heads / sharing, shapes[:, 2:4], np.ones(len(kv)), np.maximum(kv, new), new])
 
 
 class GatedDeltaChunks:
-    """Chunked gated delta rule, linear in tokens and value heads.
+    """Chunked gated delta rule: shapes (value heads, sequences, tokens of all).
 
-    Only the longest measured prompt is kernel time; shorter ones were bound by the host of the probe. Below a
-    quarter of it, or at other head counts beyond reach, the time is an estimate.
+    The reference is linear in tokens and value heads, and each chunk of a sequence waits for the one before.
     """
 
     def __init__(self, measured: MeasuredTimes):
-        row = max(measured.table.select("gdn_prefill"), key=lambda other: other["q_len"])
-        self._tokens, self._heads = row["q_len"], row["heads"]
-        self._exact = measured.time_us(row, 0.0)
-        self._node_us = measured.table.launch.graph_node_us
+        rows = [row for row in measured.table.select("gdn_prefill") if row.graph_us is not None]
+        rows = rows or [max(measured.table.select("gdn_prefill"), key=lambda row: row["q_len"])]
+        shapes = [(row["heads"], row.shape.get("batch", 1), row.shape.get("batch", 1) * row["q_len"]) for row in rows]
+        times_us = np.array([measured.time_us(row, 0.0) for row in rows])
+        scales = Scales((3.0, 3.0, 3.0), (1.0,) * 3, 0.0, 0.02)
+        structure = Structure("chunked gated delta rule (value heads)", 1, _chunked_us, np.log2, scales)
+        self.surface = Surface(structure, np.array(shapes, dtype=np.float64), times_us)
 
     def price(self, work: GatedDeltaPrefill) -> Estimate:
-        tokens = int(work.new_tokens.sum())
-        scale = tokens * work.value_heads / (self._tokens * self._heads)
-        floor_us = CHUNK_KERNELS * 2 * self._node_us
-        time_us = max(floor_us, self._exact * scale)
-        is_estimate = not 1.0 / AXIS_REACH <= scale <= AXIS_REACH
-        kind = "measured" if scale == 1.0 else "estimate:" if is_estimate else "interpolated"
-        error = LEAST_ERROR if scale == 1.0 else EXTRAPOLATION_ERROR
-        return Estimate(time_us, is_estimate, f"{kind} chunked gated delta rule", error)
+        return self.surface.price(float(work.value_heads), float(len(work.new_tokens)), float(work.new_tokens.sum()))
 
 
-EXTRAPOLATION_ERROR = 0.2
-"""Relative error (68 %) away from the one point: kernels of the rule do not all scale with tokens and heads."""
 CHUNK_KERNELS = 6
 """Kernels of one chunked call: cumulative sum, k·kᵀ, triangular inverse, w and u, state pass, output (fla-core)."""
+CHUNK_TOKENS = 64
+CHUNK_STEP_US = 1.0
+HEAD_TOKEN_NS = 3.0
+"""A link of the chain of chunks, and a token of one value head: their shape matters, measurements set the scale."""
+
+
+def _chunked_us(shapes: Floats) -> Floats:
+    heads, sequences, tokens = shapes.T
+    chain_us = CHUNK_STEP_US * tokens / sequences / CHUNK_TOKENS
+    return np.asarray(5.0 * CHUNK_KERNELS + np.hypot(chain_us, HEAD_TOKEN_NS * 1e-3 * heads * tokens))
 
 
 def _kv_bytes(row: KernelRow) -> float:

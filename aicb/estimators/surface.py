@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.estimators.estimate import Estimate
-from aicb.estimators.kriging import LEAST_ERROR, Floats, Kriging, Scales
+from aicb.estimators.kriging import Floats, Kriging, Scales
 
 SITE_REACH_OCTAVES = 2.0
 """Farther sites (Euclidean distance of log2 coordinates) do not count as measured; as in aiconfigurator."""
 AXIS_REACH = 4.0
 """Beyond the measured range of the axis by more than this factor a time is an estimate."""
-MAX_POINTS = 640
-"""Measurements one kriging system holds; beyond that each site solves the system of its nearest ones."""
+MAX_POINTS = 900
+"""Measurements one kriging system may hold; with more, each site solves the system of its nearest ``LOCAL_POINTS``."""
+LOCAL_POINTS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Structure:
     coordinates: Callable[[Floats], Floats]
     """[shapes, columns] → [shapes, coordinates] of the residuals."""
     scales: Scales
+    local_columns: tuple[int, ...] | None = None
+    """Columns by whose distance the measurements of a local system are chosen; those of the site if absent."""
     alike: Callable[[Floats], Floats] = lambda shapes: shapes
     """[shapes, columns] → shapes that stand for them in the residuals: few distinct ones make many prices cheap."""
 
@@ -69,6 +72,7 @@ class Surface:
         axis = self.shapes[:, -1]
         self._low = np.array([axis[owner == site].min() for site in range(len(sites))])
         self._high = np.array([axis[owner == site].max() for site in range(len(sites))])
+        self._local = list(structure.local_columns or range(structure.site_columns))
         self._points = structure.coordinates(self.shapes)
         self._residuals = np.log(self.times_us / structure.reference_us(self.shapes))
         self._models: dict[Hashable, Kriging] = {}
@@ -79,7 +83,8 @@ class Surface:
         exact = self._exact.get(shape)
         label = self.structure.label
         if exact is not None:
-            return Estimate(float(exact), False, f"measured {label}", LEAST_ERROR)
+            error = float(self.errors(np.array([shape], dtype=np.float64))[0])
+            return Estimate(float(exact), False, f"measured {label}", error)
         row = np.array([shape], dtype=np.float64)
         model, coordinates = self._model_of(row[0]), self.structure.coordinates(self.structure.alike(row))
         time_us = float(self.structure.reference_us(row)[0] * np.exp(model.mean(coordinates)[0]))
@@ -157,27 +162,27 @@ class Surface:
         coordinates = self.structure.coordinates(shapes)
         if len(self.shapes) <= MAX_POINTS:
             return quantity(self._model_of(shapes[0]), coordinates)
-        sites, inverse = np.unique(shapes[:, : self.structure.site_columns], axis=0, return_inverse=True)
+        local = shapes[:, self._local]
+        _, first, inverse = np.unique(local, axis=0, return_index=True, return_inverse=True)
         inverse, found = inverse.reshape(-1), np.empty(len(shapes))
-        for index, site in enumerate(sites):
+        for index, shape in enumerate(shapes[first]):
             here = inverse == index
-            found[here] = quantity(self._model_of(site), coordinates[here])
+            found[here] = quantity(self._model_of(shape), coordinates[here])
         return found
 
     def _model_of(self, shape: Floats) -> Kriging:
-        """The kriging system that covers a shape or site."""
-        site = shape[: self.structure.site_columns]
+        """The kriging system that covers a shape."""
         is_whole = len(self.shapes) <= MAX_POINTS
-        key = () if is_whole else tuple(site)
+        key = () if is_whole else tuple(shape[self._local])
         if key not in self._models:
-            chosen = slice(None) if is_whole else self._nearest(site)
+            chosen = slice(None) if is_whole else self._nearest(shape)
             self._models[key] = Kriging(self._points[chosen], self._residuals[chosen], self.structure.scales)
         return self._models[key]
 
-    def _nearest(self, site: Floats) -> NDArray[np.intp]:
-        """The points of the sites nearest to ``site``."""
-        octaves = _octaves(self.shapes[:, : self.structure.site_columns], site[None, :])[:, 0]
-        return np.argsort(octaves, kind="stable")[:MAX_POINTS]
+    def _nearest(self, shape: Floats) -> NDArray[np.intp]:
+        """The points nearest to ``shape`` in its local columns."""
+        octaves = _octaves(self.shapes[:, self._local], shape[None, self._local])[:, 0]
+        return np.argsort(octaves, kind="stable")[:LOCAL_POINTS]
 
 
 def on_grid(values: Floats, per_octave: int = 16) -> Floats:
