@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -29,6 +29,9 @@ from typing import Any
 from aicb.errors import InputError
 
 SCHEMA_VERSION = 1
+"""Of ``kernels.csv``."""
+PART_VERSIONS = (1, 2)
+"""Of Parquet parts that can be read. Version 2 adds the replays of ``REPLAY_COLUMNS``."""
 
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
@@ -60,6 +63,13 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "run": "probe run the row belongs to",
     }
 )
+REPLAY_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "graph_clock_mhz": "mean SM clock while graph_us was measured",
+        "rotated_us": "as graph_us, with operand sets in turns so that weights and caches come from memory",
+        "rotated_clock_mhz": "mean SM clock while rotated_us was measured",
+    }
+)
 EVEN_DISTRIBUTIONS = frozenset({"", "equal", "balanced"})
 """Names under which equal lengths and equal experts are recorded."""
 _EVEN = "even"
@@ -84,6 +94,9 @@ class KernelRow:
     graph_us: float | None
     lengths: str = ""
     """KV lengths where they differ, joined by ``;`` in order, ``length*count`` for repeats (Parquet parts only)."""
+    rotated_us: float | None = None
+    graph_clock_mhz: float | None = None
+    rotated_clock_mhz: float | None = None
 
     def __getitem__(self, column: str) -> int:
         return self.shape[column]
@@ -192,7 +205,7 @@ def _parquet(file: Path):  # type: ignore[no-untyped-def]  # pyarrow has no type
     missing = [name for name in ("op", "kernel", "dtype", "cold_us", "graph_us", "run") if name not in names]
     if missing:
         raise InputError(f"{file.name}: columns: found none named {missing[0]}, expected those of the table")
-    return content.read(columns=[name for name in (*COLUMNS, "lengths") if name in names])
+    return content.read(columns=[name for name in (*COLUMNS, *REPLAY_COLUMNS, "lengths") if name in names])
 
 
 def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
@@ -201,7 +214,8 @@ def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
         raise InputError(f"{place}: cold_us: found {cold_us}, expected a positive time in microseconds")
     shape = {name: int(value) for name in _SHAPE_COLUMNS if (value := cells.get(name)) is not None}
     texts = (cells["op"], cells["dtype"] or "", cells["kernel"], cells.get("distribution") or "")
-    return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "")
+    replays = (cells.get(name) for name in ("rotated_us", "graph_clock_mhz", "rotated_clock_mhz"))
+    return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "", *replays)
 
 
 def _part_names(directory: Traversable) -> Iterator[str]:
@@ -219,8 +233,8 @@ def _provenance(directory: Traversable, name: str) -> Mapping[str, object]:
         raise InputError(f"{name}: file: found none, expected the provenance of a part of the table")
     provenance = json.loads(file.read_text(encoding="utf-8"))
     found = provenance.get("schema_version")
-    if found != SCHEMA_VERSION:
-        raise InputError(f"{name}: schema_version: found {found}, expected {SCHEMA_VERSION}")
+    if found not in PART_VERSIONS:
+        raise InputError(f"{name}: schema_version: found {found}, expected one of {PART_VERSIONS}")
     return MappingProxyType(provenance)
 
 
@@ -261,15 +275,16 @@ def _merged(same: list[KernelRow]) -> KernelRow:
     first = same[0]
     if len(same) == 1:
         return first
-    graph = [row.graph_us for row in same if row.graph_us is not None]
-    return KernelRow(
-        first.op,
-        first.dtype,
-        first.kernel,
-        first.distribution,
-        first.shape,
-        first.run,
-        fmean(row.cold_us for row in same),
-        fmean(graph) if graph else None,
-        first.lengths,
+    return replace(
+        first,
+        cold_us=fmean(row.cold_us for row in same),
+        graph_us=_mean_known(row.graph_us for row in same),
+        rotated_us=_mean_known(row.rotated_us for row in same),
+        graph_clock_mhz=_mean_known(row.graph_clock_mhz for row in same),
+        rotated_clock_mhz=_mean_known(row.rotated_clock_mhz for row in same),
     )
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

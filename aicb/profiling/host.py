@@ -27,7 +27,7 @@ def launch_costs(timer: CudaTimer) -> list[tuple[Point, str, Spread, Spread | No
     for _ in range(20):
         null()
     stream = torch.cuda.Stream()
-    few, many = capture(null, 10, stream), capture(null, GRAPH_NODES, stream)
+    few, many = capture([null], 10, stream), capture([null], GRAPH_NODES, stream)
     replays = [_replay_us(many) for _ in range(_SAMPLES)]
     in_graph = Spread.of([_events_us(few.replay) / 10 for _ in range(_SAMPLES)])
     return [

@@ -156,6 +156,26 @@ def moved_bytes(p: Point) -> float:
     return _elementwise_bytes(p) if p.op not in HOST_OPS else 0.0
 
 
+COLD_OPS = frozenset(
+    {
+        *("gemm", "bmm", "grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered"),
+        *("decode_attention", "mla_decode", "sparse_mla_decode", "gdn_decode"),
+    }
+)
+"""Operations whose weights, cache or state were evicted since the last layer used the kernel. The operands of others
+were written just before."""
+ROTATED_BYTES = 150 << 20
+"""Operand sets that take turns fill this much, 2.5 times the L2 of an H200."""
+MAX_OPERAND_SETS = 32
+
+
+def operand_sets(p: Point) -> int:
+    """Operand sets that take turns when the point is timed as in an engine; 1 where its operands are warm."""
+    if p.op not in COLD_OPS:
+        return 1
+    return min(max(round(ROTATED_BYTES / max(moved_bytes(p), 1.0)), 1), MAX_OPERAND_SETS)
+
+
 def _weight_dtype(p: Point) -> WeightDtype:
     return "fp8" if p.dtype == "fp8" else "bf16"
 

@@ -19,9 +19,9 @@ import torch
 
 from aicb.profiling.environment import device_facts, software_facts
 from aicb.profiling.kernel_library import Kernel, Library, poison, seed_of
-from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes
+from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes, operand_sets
 from aicb.profiling.store import Row, RowFile, write_table
-from aicb.profiling.timing import CpuTimer, CudaTimer, Spread, Timer
+from aicb.profiling.timing import CpuTimer, CudaTimer, Replayed, Spread, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -183,16 +183,20 @@ class _Bench:
         is_checked = kernel.label not in self._seen or seed % 1000 < 1000 * self._settings.check_share
         self._seen.add(kernel.label)
         cold, warm, errors = self._times_of(kernel, is_checked=is_checked and kernel.error is not None)
+        clocks = self._timer.clocks()
+        others = [library.kernel(point) for _ in range(operand_sets(point) - 1)]
+        rotated = self._timer.replayed([k.run for k in (kernel, *others)], cold.median_us) if others else warm
         self._report.measured[kernel.label] += 1
         row = _shape_row(point, kernel.label)
-        row.update(_times(cold, warm), flops=flops(point), bytes=moved_bytes(point), **self._timer.clocks())
+        row.update(_times(cold, warm.spread), flops=flops(point), bytes=moved_bytes(point), **clocks)
+        row.update(_replay_columns(warm, rotated), operand_sets=1 + len(others))
         if errors:
             row.update(error=max(errors), tolerance=kernel.tolerance)
         if kernel.settings:
             row["settings"] = json.dumps(kernel.settings)
         return row
 
-    def _times_of(self, kernel: Kernel, *, is_checked: bool) -> tuple[Spread, Spread, list[float]]:
+    def _times_of(self, kernel: Kernel, *, is_checked: bool) -> tuple[Spread, Replayed, list[float]]:
         """Cold and warm times, and the errors of a first call and of a first replay into poisoned outputs.
 
         Raises:
@@ -214,7 +218,7 @@ class _Bench:
         cold = self._timer.cold(kernel.run)
         if is_checked:
             poison(kernel.outputs)
-        return cold, self._timer.warm(kernel.run, cold.median_us, check), errors
+        return cold, self._timer.replayed([kernel.run], cold.median_us, check), errors
 
     def _release(self) -> None:
         if self._settings.device == "cuda" and torch.cuda.memory_reserved() > _CACHE_LIMIT_BYTES:
@@ -248,6 +252,19 @@ def _times(cold: Spread, warm: Spread | None) -> dict[str, float]:
     return {name: round(value, 4) for name, value in times.items()}
 
 
+def _replay_columns(warm: Replayed, rotated: Replayed) -> dict[str, float]:
+    """Columns of the replays beside those of the warm one."""
+    columns = {
+        "rotated_us": rotated.spread.median_us,
+        "rotated_p10_us": rotated.spread.p10_us,
+        "rotated_p90_us": rotated.spread.p90_us,
+        "rotated_samples": rotated.spread.count,
+    }
+    if warm.clock_mhz is not None and rotated.clock_mhz is not None:
+        columns |= {"graph_clock_mhz": warm.clock_mhz, "rotated_clock_mhz": rotated.clock_mhz}
+    return {name: round(value, 4) for name, value in columns.items()}
+
+
 def _host_rows(timer: CudaTimer, file: RowFile, settings: Settings, session: int, report: Report) -> list[Row]:
     """Launch costs, measured once in every session: floors differ between hosts."""
     from aicb.profiling.host import launch_costs
@@ -271,7 +288,9 @@ def _provenance(libraries: Sequence[Library], report: Report, settings: Settings
         "points_no_library_took": dict(report.unserved),
         "timing": {
             "cold_us": "CUDA events around one call, L2 flushed by a memset of 6 x L2 before each sample, median",
-            "graph_us": "CUDA graph of 1 to 10 calls replayed with warm L2, per call, median",
+            "graph_us": "replays of a CUDA graph of about 2 ms with the same operands, L2 warm, per call, median",
+            "rotated_us": "the same with operand sets of 2.5 x L2 in turns, where weights or caches would be cold",
+            "clocks": "graph_clock_mhz, rotated_clock_mhz: cycles over nanoseconds counted on the SMs during replays",
             "order": "shuffled within equal priority",
         },
         "check_share": settings.check_share,

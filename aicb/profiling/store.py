@@ -13,7 +13,7 @@ from pathlib import Path
 from aicb.errors import InputError
 from aicb.profiling.point import SHAPE_COLUMNS
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROWS_FILE = "rows.jsonl"
 TABLE_FILE = "profile.parquet"
 PROVENANCE_FILE = "profile.provenance.json"
@@ -35,6 +35,13 @@ COLUMNS: Mapping[str, str] = {
     "graph_p10_us": "double",
     "graph_p90_us": "double",
     "graph_samples": "int64",
+    "graph_clock_mhz": "double",
+    "rotated_us": "double",
+    "rotated_p10_us": "double",
+    "rotated_p90_us": "double",
+    "rotated_samples": "int64",
+    "rotated_clock_mhz": "double",
+    "operand_sets": "int64",
     "flops": "double",
     "bytes": "double",
     "error": "double",
@@ -46,6 +53,8 @@ COLUMNS: Mapping[str, str] = {
     "session": "int64",
 }
 """Columns of the table and their types; README.md says what each means. Absent values are null."""
+SINCE_VERSION_2 = frozenset({name for name in COLUMNS if "rotated" in name} | {"graph_clock_mhz", "operand_sets"})
+"""Columns that tables of version 1 lack."""
 
 Value = str | int | float
 Row = dict[str, Value]
@@ -125,7 +134,7 @@ def read_table(path: Path) -> list[Row]:
     if not path.is_file():
         raise InputError(f"{path}: found no such file, expected a table written by aicb profile")
     table = pq.read_table(path)
-    if table.column_names != list(COLUMNS):
+    if table.column_names not in (list(COLUMNS), [name for name in COLUMNS if name not in SINCE_VERSION_2]):
         raise InputError(f"{path}: columns: found {table.column_names}, expected {list(COLUMNS)}")
     return [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
 

@@ -1,30 +1,35 @@
-"""Timers: cold single calls, and warm calls inside a replayed graph.
+"""Timers: cold single calls, and calls inside a replayed graph with the SM clock they ran at.
 
 Cold: the L2 is flushed by a memset of at least five times its size, then one call is timed between two events. The
-flush also hides the host's launch time; where the host needs longer than the flush, it is repeated. Warm: calls
-captured into one CUDA graph, replayed; elapsed time over calls. On a CPU the same interface times with the host clock.
+flush also hides the host's launch time; where the host needs longer than the flush, it is repeated. Replayed: calls
+captured into one CUDA graph; elapsed time over calls. The calls may take turns through several operand sets, so that
+none finds its operands in L2, as in an engine, where every layer has its own weights and cache. The SM clock is read
+on the device before and after the replays: under the power limit it moves by a third within tens of milliseconds, and
+a time means little without it. On a CPU the same interface times with the host clock.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
 import torch
 
+from aicb.profiling.sm_clock import SmClock
+
 FLUSH_OVER_L2 = 6.1
 """Size of the flushed buffer over L2; at least 5 (384 MB for the 60 MiB of an H200)."""
 WARM_UPS = 3
 _COLD_BUDGET_US = 40_000.0
 _COLD_SAMPLES = (7, 21)
-_GRAPH_BUDGET_US = 4_000.0
-_GRAPH_CALLS = (1, 10)
+_GRAPH_BUDGET_US = 2_000.0
+_GRAPH_CALLS = (1, 128)
 _GRAPH_REPLAYS = (4, 9)
-_REPLAY_BUDGET_US = 20_000.0
+_REPLAY_BUDGET_US = 12_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,15 @@ class Spread:
         return cls(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)], len(ordered))
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Time per call in replays of a graph."""
+
+    spread: Spread
+    clock_mhz: float | None
+    """Mean SM clock during the replays; ``None`` where it cannot be read."""
+
+
 class Timer(Protocol):
     """Times a kernel on one device."""
 
@@ -51,8 +65,10 @@ class Timer(Protocol):
         """Single calls after a flush, event floor included."""
         ...
 
-    def warm(self, run: Callable[[], object], expected_us: float, check: Callable[[], None]) -> Spread:
-        """Per call in a graph of several; ``check`` runs after a first replay into poisoned outputs."""
+    def replayed(
+        self, runs: Sequence[Callable[[], object]], expected_us: float, check: Callable[[], None] | None = None
+    ) -> Replayed:
+        """Per call in a graph where ``runs`` take turns; ``check`` runs after a first replay into poisoned outputs."""
         ...
 
     def clocks(self) -> dict[str, int]:
@@ -74,6 +90,7 @@ class CudaTimer:
         self._stream = torch.cuda.Stream()
         self._clocks: dict[str, int] = {}
         self._sensor = _Sensor.open()
+        self._sm_clock = SmClock()
         self._flush_us = self._time_flush()
 
     def _time_flush(self) -> float:
@@ -110,37 +127,49 @@ class CudaTimer:
         torch.cuda.synchronize()
         return Spread.of([float(start.elapsed_time(end)) * 1e3 for start, end in pairs])
 
-    def warm(self, run: Callable[[], object], expected_us: float, check: Callable[[], None]) -> Spread:
-        calls = _count(_GRAPH_BUDGET_US, expected_us, _GRAPH_CALLS)
-        graph = capture(run, calls, self._stream)
+    def replayed(
+        self, runs: Sequence[Callable[[], object]], expected_us: float, check: Callable[[], None] | None = None
+    ) -> Replayed:
+        rounds = -(-_count(_GRAPH_BUDGET_US, expected_us, _GRAPH_CALLS) // len(runs))
+        calls = rounds * len(runs)
+        graph = capture(runs, rounds, self._stream)
         graph.replay()
-        check()
+        if check is not None:
+            check()
         graph.replay()
         replays = _count(_REPLAY_BUDGET_US, calls * expected_us, _GRAPH_REPLAYS)
         events = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
+        self._sm_clock.start()
         events[0].record()
         for event in events[1:]:
             graph.replay()
             event.record()
+        self._sm_clock.stop()
         torch.cuda.synchronize()
         gaps = itertools.pairwise(events)
-        return Spread.of([float(start.elapsed_time(end)) * 1e3 / calls for start, end in gaps])
+        spread = Spread.of([float(start.elapsed_time(end)) * 1e3 / calls for start, end in gaps])
+        return Replayed(spread, self._sm_clock.mean_mhz())
 
     def clocks(self) -> dict[str, int]:
         return self._clocks
 
 
-def capture(run: Callable[[], object], calls: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-    """A graph of ``calls`` calls. Faster than ``torch.cuda.graph``, which collects garbage and empties caches first."""
+def capture(runs: Sequence[Callable[[], object]], rounds: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    """A graph of ``rounds`` turns through ``runs``.
+
+    Faster than ``torch.cuda.graph``, which collects garbage and empties caches first.
+    """
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        run()
+        for run in runs:
+            run()
         stream.synchronize()
         graph.capture_begin()
         try:
-            for _ in range(calls):
-                run()
+            for _ in range(rounds):
+                for run in runs:
+                    run()
         finally:
             graph.capture_end()
     torch.cuda.current_stream().wait_stream(stream)
@@ -187,11 +216,19 @@ class CpuTimer:
             samples.append(_elapsed_us(run, 1))
         return Spread.of(samples)
 
-    def warm(self, run: Callable[[], object], expected_us: float, check: Callable[[], None]) -> Spread:
-        run()
-        check()
-        calls = _count(_GRAPH_BUDGET_US, expected_us, _GRAPH_CALLS)
-        return Spread.of([_elapsed_us(run, calls) / calls for _ in range(3)])
+    def replayed(
+        self, runs: Sequence[Callable[[], object]], expected_us: float, check: Callable[[], None] | None = None
+    ) -> Replayed:
+        def once() -> None:
+            for run in runs:
+                run()
+
+        once()
+        if check is not None:
+            check()
+        rounds = -(-_count(_GRAPH_BUDGET_US, expected_us, (1, 10)) // len(runs))
+        samples = [_elapsed_us(once, rounds) / (rounds * len(runs)) for _ in range(3)]
+        return Replayed(Spread.of(samples), None)
 
     def clocks(self) -> dict[str, int]:
         return {}

