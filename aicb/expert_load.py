@@ -180,7 +180,9 @@ class RoutedDraw:
         self._popularity = popularity / popularity.sum()
         self._inclusion = _inclusion(self._popularity, experts_per_token)
         races = rng.standard_exponential((SAMPLED_TOKENS, len(popularity)), dtype=np.float32)
-        with np.errstate(divide="ignore"):
+        with np.errstate(
+            divide="ignore", invalid="ignore"
+        ):  # experts without popularity never win: ∞, or NaN for 0 / 0
             races /= self._popularity.astype(np.float32)
         self._chosen = np.argpartition(races, experts_per_token - 1, axis=1)[:, :experts_per_token]
 

@@ -1,16 +1,29 @@
-"""GPUs: nominal peaks and memory, as far as times and memory plans need them."""
+"""GPUs: nominal peaks and memory, as far as times and memory plans need them.
+
+A GPU is a YAML file with the fields of `Gpu`: ``gpus/NAME.yaml`` for the built-in ones, ``FOLDER/gpu.yaml`` for any
+other, beside its measured kernel times (``kernels.csv`` and ``provenance.json``, see `aicb.table`), if there are any.
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+import yaml
 
 from aicb.errors import InputError
 from aicb.operators import GemmDtype
 from aicb.precision import Precision
 
 MIB = 2**20
+TABLE_FILE = "kernels.csv"
+"""A folder with this file holds a table of measured kernel times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,15 @@ class Gpu:
     sms: int
     l2_bytes: int
     source: str
+    interconnect_as: str | None = None
+    """GPU whose NVLink and collectives stand for this one's where a collectives model does not know it."""
+    table: Path | None = None
+    """Folder of its measured kernel times."""
+
+    @property
+    def interconnect(self) -> str:
+        """Name under which a collectives model finds its links."""
+        return self.interconnect_as or self.name
 
     @property
     def peak_flops(self) -> Mapping[GemmDtype, float]:
@@ -47,59 +69,78 @@ class Gpu:
             raise InputError(f"Precision.weights: found {precision.weights}, expected bf16 ({self.name} has no fp8)")
 
 
-_HOPPER_SHEET = "NVIDIA H100 Tensor Core GPU data sheet; memory as nvidia-smi reports it"
-
-_GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu(
-            name="h200",
-            hbm_bytes=143_771 * MIB,
-            hbm_bytes_per_s=4.8e12,
-            peak_bf16_flops=989.5e12,
-            peak_fp8_flops=1979e12,
-            sms=132,
-            l2_bytes=60 * MIB,
-            source="NVIDIA H200 Tensor Core GPU data sheet; memory, SMs and L2 as measured (aicb/data/h200)",
-        ),
-        Gpu("h100", 81_559 * MIB, 3.35e12, 989.5e12, 1979e12, 132, 50 * MIB, _HOPPER_SHEET),
-        Gpu("h800", 81_559 * MIB, 3.35e12, 989.5e12, 1979e12, 132, 50 * MIB, f"as H100, NVLink apart: {_HOPPER_SHEET}"),
-        Gpu("h20", 97_871 * MIB, 4.0e12, 148e12, 296e12, 78, 60 * MIB, "NVIDIA H20 data sheet; nvidia-smi"),
-        Gpu(
-            name="a100",
-            hbm_bytes=81_920 * MIB,
-            hbm_bytes_per_s=2.039e12,
-            peak_bf16_flops=312e12,
-            peak_fp8_flops=None,
-            sms=108,
-            l2_bytes=40 * MIB,
-            source="NVIDIA A100 80GB SXM data sheet and A100 architecture white paper; nvidia-smi",
-        ),
-        Gpu(
-            name="b200",
-            hbm_bytes=183_359 * MIB,
-            hbm_bytes_per_s=8.0e12,
-            peak_bf16_flops=2250e12,
-            peak_fp8_flops=4500e12,
-            sms=148,
-            l2_bytes=126 * MIB,
-            source="NVIDIA HGX B200 data sheet; nvidia-smi",
-        ),
-    )
-}
-
-
 def known_gpus() -> list[str]:
     """Names that `get_gpu` knows."""
-    return sorted(_GPUS)
+    files = resources.files("aicb").joinpath("gpus").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
-def get_gpu(name: str) -> Gpu:
-    """A GPU by name, in lower case.
+@cache
+def get_gpu(name_or_path: str) -> Gpu:
+    """A built-in GPU by name, in lower case, or one by the path of a folder with ``gpu.yaml`` (or of such a file).
 
     Raises:
-        InputError: unknown name; the known ones are named.
+        InputError: unknown name (the known ones are named); an unreadable file, or a field that is missing or wrong.
     """
-    if name not in _GPUS:
-        raise InputError(f"gpu: found {name!r}, expected one of {', '.join(known_gpus())}")
-    return _GPUS[name]
+    if name_or_path in known_gpus():
+        root = resources.files("aicb")
+        text = root.joinpath("gpus", f"{name_or_path}.yaml").read_text(encoding="utf-8")
+        return _parse(text, f"gpus/{name_or_path}.yaml", Path(str(root)) / "data" / name_or_path)
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / "gpu.yaml"
+    if path.suffix == ".yaml":
+        try:
+            return _parse(path.read_text(encoding="utf-8"), str(path), path.parent)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8"
+            raise InputError(f"{path}: file: {reason}, expected a description of a GPU") from None
+    known = ", ".join(known_gpus())
+    raise InputError(f"gpu: found {name_or_path!r}, expected one of {known}, or a folder with gpu.yaml")
+
+
+_INTEGERS = ("hbm_bytes", "sms", "l2_bytes")
+_NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", "peak_fp8_flops")
+_TEXTS = ("name", "source", "interconnect_as")
+_OPTIONAL = frozenset({"interconnect_as", "peak_fp8_flops"})
+
+
+def _parse(text: str, where: str, folder: Path) -> Gpu:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(
+            f"{where}: file: not YAML ({' '.join(str(error).split())}), expected fields of a GPU"
+        ) from None
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: file: found {type(document).__name__}, expected fields of a GPU")
+    for key in document:
+        if key not in (known := (*_TEXTS, *_INTEGERS, *_NUMBERS)):
+            near = difflib.get_close_matches(str(key), known, n=1) or known
+            raise InputError(f"{where}: {key}: unknown field, expected {', '.join(near)}")
+    fields: dict[str, Any] = {name: _field(document, name, where) for name in (*_TEXTS, *_INTEGERS, *_NUMBERS)}
+    return Gpu(**fields, table=folder if (folder / TABLE_FILE).is_file() else None)
+
+
+def _field(document: Mapping[str, object], name: str, where: str) -> object:
+    value = document.get(name)
+    if value is None and name in _OPTIONAL:
+        return None
+    if name in _TEXTS:
+        if isinstance(value, str) and value:
+            return value
+        expected = "text"
+    else:
+        number = _number(value)
+        if 0 < number < float("inf") and (name in _NUMBERS or number == int(number)):
+            return number if name in _NUMBERS else int(number)
+        expected = "a number above 0" if name in _NUMBERS else "a whole number above 0"
+    raise InputError(f"{where}: {name}: found {'nothing' if value is None else repr(value)}, expected {expected}")
+
+
+def _number(value: object) -> float:
+    """A number; YAML 1.1 reads 4.8e12, without a sign in the exponent, as text. NaN where it is none."""
+    try:
+        return float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return float("nan")

@@ -8,13 +8,11 @@ from typing import Literal, Protocol
 import numpy as np
 
 import simccl
-from aicb import IterationModel, Model, Precision, load_model
-from aicb.gpu import Gpu, get_gpu
-from aicb.memory import instance_memory
+from aicb import Model, Precision, load_model
 from netsim import GraphHandle, NetworkBackend, SharesCapacity, Topology, create_backend
 from netsim.units import PS_PER_MS, PS_PER_US
-from vidur_pd.cluster import Placement, build_cluster, partition_of, with_nvlink_of
-from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
+from vidur_pd.config import SimulationConfig
 from vidur_pd.errors import InputError
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
@@ -24,7 +22,9 @@ from vidur_pd.execution.fluid import FluidLauncher, Transfers
 from vidur_pd.execution.isolated import IsolatedLauncher
 from vidur_pd.instance import Instance, Launcher
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
-from vidur_pd.scheduling import VllmV1Scheduler
+from vidur_pd.pools import PoolParts, gpu_of, pool_parts
+from vidur_pd.scheduling import Drafts, VllmV1Scheduler
+from vidur_pd.workload import generator
 
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
@@ -43,19 +43,6 @@ class Coupling(Launcher, Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PoolParts:
-    """What the instances of a pool share."""
-
-    pool: PoolConfig
-    engine: EngineConfig
-    gpu: Gpu
-    precision: Precision
-    iteration_model: IterationModel
-    num_kv_blocks: int
-    max_model_len: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Parts:
     """Everything a simulation is made of, except its state."""
 
@@ -66,7 +53,7 @@ class Parts:
     pools: dict[str, PoolParts]
     network: NetworkBackend
     pricers: dict[str, CommunicationPricer]
-    """By GPU."""
+    """By GPU whose interconnect collectives use."""
 
     @property
     def coupling(self) -> Literal["isolated", "fluid", "exact"]:
@@ -84,7 +71,7 @@ class Parts:
                 capacity_bps = self.topology.capacity_bps.astype(np.float64)
                 return FluidLauncher(queue, self.network, capacity_bps, transfers)
             case "exact":
-                pricers = {name: self.pricers[parts.gpu.name] for name, parts in self.pools.items()}
+                pricers = {name: self.pricers[parts.gpu.interconnect] for name, parts in self.pools.items()}
                 return ExactLauncher(queue, self.network, pricers)
 
     @property
@@ -110,28 +97,32 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     """
     _check_coupling(config)
     model = load_model(config.model)
-    get_gpu(config.hardware)
-    nvlink_bps = round(simccl.gpu_named(config.hardware).nvlink_gbytes_per_s * 8e9)
+    first = gpu_of(config, config.cluster.pools[0])
+    nvlink_bps = round(simccl.gpu_named(first.interconnect).nvlink_gbytes_per_s * 8e9)
     config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
     cluster = build_cluster(config.cluster)
-    pools = {pool.name: _pool_parts(config, pool, model) for pool in config.cluster.pools}
+    pools = {pool.name: pool_parts(config, pool, model) for pool in config.cluster.pools}
     _check_wire(config, pools)
     network = create_backend(config.network.backend, cluster.topology)
     pricers = {
         gpu: CommunicationPricer(cluster.topology, config.network.backend, gpu)
-        for gpu in sorted({config.hardware_of(pool) for pool in config.cluster.pools})
+        for gpu in sorted({parts.gpu.interconnect for parts in pools.values()})
     }
-    instances = tuple(
-        _instance(index, placement, pools[placement.pool], pricers, hash_block_tokens or HASH_BLOCK_TOKENS)
-        for index, placement in enumerate(cluster.placements)
-    )
-    return Parts(config, model, cluster.topology, instances, pools, network, pricers)
+    hash_block_tokens = hash_block_tokens or HASH_BLOCK_TOKENS
+    instances = []
+    for index, placement in enumerate(cluster.placements):
+        parts = pools[placement.pool]
+        pricer = pricers[parts.gpu.interconnect]
+        instances.append(_instance(index, placement, parts, pricer, config.seed, hash_block_tokens))
+    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers)
 
 
 def _check_coupling(config: SimulationConfig) -> None:
     network = config.network
     if network.coupling == "exact" and any(pool.pp > 1 for pool in config.cluster.pools):
         raise InputError("network.coupling: found 'exact' with a pool of pp > 1, expected 'isolated' or 'fluid'")
+    if network.coupling == "exact" and any(config.engine_of(pool).overlap.two_batch for pool in config.cluster.pools):
+        raise InputError("network.coupling: found 'exact' with two-batch overlap, expected 'isolated' or 'fluid'")
     if network.coupling == "exact" and network.backend == "analytical":
         raise InputError("network.coupling: found 'exact' with backend 'analytical', which has no contention to couple")
 
@@ -147,57 +138,26 @@ def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:
             raise InputError(f"engine.{field}: found {text}, expected one value for pools that hand KV over")
 
 
-def _pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> PoolParts:
-    engine, gpu = config.engine_of(pool), get_gpu(config.hardware_of(pool))
-    partition = partition_of(pool)
-    precision = Precision(weights=engine.weights, kv=engine.kv)
-    try:
-        memory = instance_memory(
-            model,
-            partition,
-            precision,
-            gpu,
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-            max_batched_tokens=engine.max_batched_tokens,
-            max_seqs=engine.max_seqs,
-            block_tokens=engine.block_tokens,
-            cuda_graphs=engine.cuda_graphs,
-        )
-        iteration_model = IterationModel(
-            model, partition, precision, gpu, cuda_graphs=engine.cuda_graphs, max_seqs=engine.max_seqs
-        )
-    except ValueError as error:
-        raise InputError(f"cluster.pools.{pool.name}: {error}") from error
-    max_model_len = engine.max_model_len or model.max_context_tokens
-    if max_model_len > model.max_context_tokens:
-        raise InputError(
-            f"engine.max_model_len: found {max_model_len}, "
-            f"expected at most the {model.max_context_tokens} tokens of {model.name}"
-        )
-    return PoolParts(
-        pool=pool,
-        engine=engine,
-        gpu=gpu,
-        precision=precision,
-        iteration_model=iteration_model,
-        num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
-        max_model_len=max_model_len,
-    )
-
-
 def _instance(
     index: int,
     placement: Placement,
     parts: PoolParts,
-    pricers: dict[str, CommunicationPricer],
+    pricer: CommunicationPricer,
+    seed: int,
     hash_block_tokens: int,
 ) -> Instance:
-    engine = parts.engine
+    engine, drafting = parts.engine, parts.drafting
 
     def block_pool() -> BlockPool:
         if engine.prefix_caching:
             return PrefixCachingBlockPool(parts.num_kv_blocks, engine.block_tokens, hash_block_tokens)
         return CountingBlockPool(parts.num_kv_blocks, engine.block_tokens)
+
+    def drafts(rank: int) -> Drafts | None:
+        if drafting is None:
+            return None
+        stream = generator(seed, f"speculative.{placement.name}.{rank}")
+        return Drafts(drafting.drafts, drafting.acceptance, stream)
 
     schedulers = [
         VllmV1Scheduler(
@@ -207,9 +167,9 @@ def _instance(
             max_model_len=parts.max_model_len,
             long_prefill_token_threshold=engine.long_prefill_token_threshold,
             pool=block_pool(),
+            drafts=drafts(rank),
         )
-        for _ in range(placement.partition.dp)
+        for rank in range(placement.partition.dp)
     ]
-    return Instance(
-        index, placement, schedulers, InstanceExecutor(placement, parts.iteration_model, pricers[parts.gpu.name])
-    )
+    executor = InstanceExecutor(placement, parts.iteration_model, pricer, drafting=drafting, halves=parts.halves)
+    return Instance(index, placement, schedulers, executor)

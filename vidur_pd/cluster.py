@@ -84,7 +84,7 @@ def build_cluster(config: ClusterConfig) -> Cluster:
 def partition_of(pool: PoolConfig) -> Partition:
     """Parallel sizes of a pool's instances. Raises: InputError, where they do not go together."""
     try:
-        return Partition(tp=pool.tp, ep=pool.ep, dp=pool.dp, pp=pool.pp)
+        return Partition(pool.tp, pool.ep, pool.dp, pool.pp, pool.redundant_experts)
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}.{error}") from None
 

@@ -12,12 +12,36 @@ from vidur_pd.workload import WorkloadConfig
 Role = Literal["prefill", "decode", "mixed"]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 
 class Section(BaseModel):
     """A frozen part of the tree; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OverlapConfig(Section):
+    """Work of an iteration that runs beside other work (`aicb.overlap`); nothing does by default."""
+
+    shared_expert: bool = False
+    """The shared expert runs on a second stream beside the routed experts."""
+    shared_expert_sm_share: Share = 0.0
+    """SMs that the second stream keeps from the routed experts."""
+    two_batch: bool = False
+    """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
+    communication_sm_share: Share = 0.0
+    """SMs that communication keeps from the half that computes beside it (DeepEP's normal kernels: 20 of 132)."""
+
+
+class SpeculativeConfig(Section):
+    """Speculative decoding by a multi-token-prediction layer (`aicb.speculative`)."""
+
+    drafts: Annotated[int, Field(ge=1, le=16)] = 1
+    """Tokens drafted and verified per request and step."""
+    acceptance: Annotated[float, Field(ge=0, le=1)] = 0.85
+    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, 5.4.3: 0.85 to 0.90)."""
 
 
 class EngineConfig(Section):
@@ -39,6 +63,13 @@ class EngineConfig(Section):
     """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
     weights: Literal["bf16", "fp8"] = "bf16"
     kv: Literal["bf16", "fp8"] = "bf16"
+    estimator: EstimatorName = "auto"
+    """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
+    H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""
+    expert_load: str = "uniform"
+    """How tokens choose experts: ``balanced``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE``."""
+    overlap: OverlapConfig = OverlapConfig()
+    speculative: SpeculativeConfig | None = None
 
 
 class EngineOverrides(Section):
@@ -56,6 +87,10 @@ class EngineOverrides(Section):
     cuda_graphs: bool | None = None
     weights: Literal["bf16", "fp8"] | None = None
     kv: Literal["bf16", "fp8"] | None = None
+    estimator: EstimatorName | None = None
+    expert_load: str | None = None
+    overlap: OverlapConfig | None = None
+    speculative: SpeculativeConfig | None = None
 
 
 class PoolConfig(Section):
@@ -68,6 +103,8 @@ class PoolConfig(Section):
     ep: PositiveInt = 1
     dp: PositiveInt = 1
     pp: PositiveInt = 1
+    redundant_experts: Annotated[int, Field(ge=0)] = 0
+    """Expert slots beyond the model's experts, filled and placed by EPLB's rule (DeepSeek-V3 decodes with 32)."""
     hardware: str | None = None
     engine: EngineOverrides = EngineOverrides()
 
@@ -165,7 +202,8 @@ class SimulationConfig(Section):
 
     def engine_of(self, pool: PoolConfig) -> EngineConfig:
         """The common engine with the pool's own fields on top."""
-        return self.engine.model_copy(update=pool.engine.model_dump(exclude_none=True))
+        own = {name: value for name, value in pool.engine if value is not None}
+        return self.engine.model_copy(update=own)
 
     def hardware_of(self, pool: PoolConfig) -> str:
         return pool.hardware or self.hardware

@@ -78,7 +78,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def anchor_paths(tree: Tree, folder: Path) -> None:
-    """Makes the paths of traces, topologies and models absolute, as seen from the folder of the configuration."""
+    """Makes paths (traces, topologies, models, GPUs, recordings) absolute, as seen from the configuration's folder."""
 
     def anchor(section: Any, key: str) -> None:
         if isinstance(section, dict) and isinstance(section.get(key), str):
@@ -89,11 +89,23 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
         parts = workload.get("parts")
         for part in parts.values() if isinstance(parts, dict) else ():
             anchor(part, "path")
+    holders = [tree]
     if isinstance(cluster := tree.get("cluster"), dict):
         anchor(cluster.get("topology"), "file")
-    model = tree.get("model")
-    if isinstance(model, str) and (model.endswith(".json") or "/" in model):
-        anchor(tree, "model")
+        pools = cluster.get("pools")
+        holders += [pool for pool in pools if isinstance(pool, dict)] if isinstance(pools, list) else []
+    for holder in holders:
+        for key in ("model", "hardware"):
+            if isinstance(name := holder.get(key), str) and (name.endswith((".json", ".yaml")) or "/" in name):
+                anchor(holder, key)
+        _anchor_recording(holder.get("engine"), folder)
+
+
+def _anchor_recording(engine: Any, folder: Path) -> None:
+    """Makes the file of ``expert_load: recorded:FILE`` absolute."""
+    kind, separator, file = str(engine.get("expert_load", "")).partition(":") if isinstance(engine, dict) else ("",) * 3
+    if kind == "recorded" and separator and file:
+        engine["expert_load"] = f"{kind}:{(folder / file).absolute()}"
 
 
 def apply_override(tree: Tree, override: str) -> None:

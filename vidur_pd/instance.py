@@ -178,7 +178,7 @@ class Instance:
 
     def _decode_run(self) -> Flight | None:
         """A flight of at least two decode iterations in which no rank's batch changes."""
-        if len(self.stage_free_ps) > 1 or not self._launcher.carries_runs:
+        if len(self.stage_free_ps) > 1 or not (self._launcher.carries_runs and self._executor.prices_runs):
             return None
         steps, busy = LONGEST_RUN, False
         for rank in self.ranks:
@@ -201,7 +201,8 @@ class Instance:
             for request in batch.admitted if batch is not None else ():
                 if request.scheduled_ps is None:
                     request.scheduled_ps = now_ps
-        prices = self._executor.price([_batch(batch) for batch in scheduled])
+        drafts = max(int(batch.drafts.max()) for batch in scheduled if batch is not None)
+        prices = self._executor.price([_batch(batch) for batch in scheduled], drafts)
         compute_ps = np.array([sum(price.cost.compute_ps for price in prices)], dtype=np.int64)
         return Flight(self, scheduled, prices, compute_ps)
 
@@ -234,6 +235,8 @@ class Instance:
             if self.placement.role == "prefill":
                 continue
             produced += len(outcome.produced)
+            if outcome.accepted_drafts:
+                gaps[0] += outcome.accepted_drafts
             for request in outcome.produced:
                 if request.last_token_ps is not None:
                     gaps[first_end_ps - request.last_token_ps] += 1
@@ -290,4 +293,4 @@ class Instance:
 def _batch(scheduled: ScheduledBatch | None) -> Batch:
     if scheduled is None:
         return Batch.empty()
-    return Batch(scheduled.new_tokens, scheduled.kv_tokens, scheduled.logit_rows)
+    return Batch(scheduled.new_tokens - scheduled.drafts, scheduled.kv_tokens, scheduled.logit_rows)

@@ -271,7 +271,7 @@ class Simulation:
         network = self._config.network
         return {
             "model": self._parts.model.name,
-            "hardware": self._config.hardware,
+            "hardware": next(iter(self._parts.pools.values())).gpu.name,
             "workload": {
                 "name": self._workload.name,
                 "source": self._workload.source,

@@ -58,7 +58,8 @@ class InterpolationEstimator:
     def __init__(self, gpu: Gpu, precision: Precision | None = None, timing: Timing = "engine"):
         precision = precision or Precision()
         self.gpu, self.precision, self.timing = gpu, precision, timing
-        self._measured = MeasuredTimes.of(KernelTable.load(gpu.name), timing, gpu.l2_bytes)
+        table = KernelTable.load(gpu.name) if gpu.table is None else KernelTable.read(gpu.table, gpu.name)
+        self._measured = MeasuredTimes.of(table, timing, gpu.l2_bytes)
 
     @cached_property
     def gemm(self) -> dict[GemmDtype, DenseGemm]:

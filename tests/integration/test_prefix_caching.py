@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +46,16 @@ def test_the_second_turn_computes_and_sends_only_what_is_new(is_disaggregated: b
 
 
 @pytest.mark.skipif(not TRACE.is_file(), reason="the Mooncake conversation trace is not beside the repository")
-def test_a_large_pool_hits_nearly_what_a_perfect_cache_hits_on_the_mooncake_trace() -> None:
-    """A perfect cache knows every prompt that has arrived before; a real one those that have been scheduled."""
+def test_a_large_pool_hits_nearly_what_a_perfect_cache_hits_on_the_mooncake_trace(tmp_path: Path) -> None:
+    """A perfect cache knows every prompt that has arrived before; a real one those that have been scheduled. The pool
+    needs 1.2 TB per GPU: an H200 with more memory than there is."""
+    larger = (files("aicb") / "gpus" / "h200.yaml").read_text().replace("hbm_bytes: 150754820096", "hbm_bytes: 2.0e+12")
+    (tmp_path / "gpu.yaml").write_text(larger)
     spec = TraceWorkload(kind="trace", path=TRACE, limit=400)
     workload = load_workload(spec, base_dir=TRACE.parent, rng=lambda name: generator(0, name))
     engine = {"prefix_caching": True, "num_kv_blocks": 1_000_000, "max_seqs": 256}
-    result = Simulation(config([pool("m", "mixed", tp=2)], engine=engine), workload).run()
+    pools = [pool("m", "mixed", tp=2, hardware=str(tmp_path))]
+    result = Simulation(config(pools, engine=engine), workload).run()
     accepted = [j.request for j in result.journeys if j.request.completed_ps is not None]
     assert len(accepted) > 300
     hits = sum(request.cached_tokens for request in accepted)

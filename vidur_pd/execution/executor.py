@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from aicb import Batch, Communication, IterationCost, IterationModel
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
+from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +37,28 @@ class StagePrice:
 
     cost: IterationCost
     communication_ps: int
+    """All collectives one after another."""
     load: LinkLoad
     collectives: tuple[Collectives, ...]
+    halves: TwoBatches | None = None
+    """Two half batches that hide communication behind each other's compute."""
+
+    def exposed_ps(self, stretch: float) -> int:
+        """Time beyond ``cost.compute_ps`` when communication takes ``stretch`` times as long as on an idle fabric."""
+        if self.halves is not None:
+            return self.halves.lasting_ps(stretch) - self.cost.compute_ps
+        return round(self.communication_ps * stretch)
 
 
 class Executor(Protocol):
     """Prices the iterations of one instance."""
 
-    def price(self, batches: Sequence[Batch]) -> tuple[StagePrice, ...]: ...
+    @property
+    def prices_runs(self) -> bool:
+        """Whether ``decode_compute_ps`` and one price describe a run of decode iterations."""
+        ...
+
+    def price(self, batches: Sequence[Batch], drafts: int = 0) -> tuple[StagePrice, ...]: ...
 
     def decode_compute_ps(self, kv_tokens: Sequence[NDArray[np.int64]], steps: int) -> NDArray[np.int64]: ...
 
@@ -51,28 +66,65 @@ class Executor(Protocol):
 class InstanceExecutor:
     """Prices the iterations of one instance: ``batches`` are those of its data-parallel ranks, in lockstep."""
 
-    def __init__(self, placement: Placement, model: IterationModel, pricer: CommunicationPricer) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        model: IterationModel,
+        pricer: CommunicationPricer,
+        *,
+        drafting: Drafting | None = None,
+        halves: Halves | None = None,
+    ) -> None:
+        """``drafting``: decodes verify drafts. ``halves``: batches are halved where both halves have work."""
         self._placement = placement
         self._model = model
         self._pricer = pricer
+        self._drafting = drafting
+        self._halves = halves
         self._communication: dict[tuple[int, tuple[tuple[Communication, int], ...]], tuple[int, LinkLoad]] = {}
 
-    def price(self, batches: Sequence[Batch]) -> tuple[StagePrice, ...]:
-        """One price per pipeline stage."""
-        return tuple(self._stage(batches, stage) for stage in range(self._placement.partition.pp))
+    @property
+    def prices_runs(self) -> bool:
+        """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
+        return self._drafting is None and self._halves is None
+
+    def price(self, batches: Sequence[Batch], drafts: int = 0) -> tuple[StagePrice, ...]:
+        """One price per pipeline stage; ``drafts`` is the most drafted tokens that a decode verifies."""
+        halved = halve_all(batches) if self._halves is not None else None
+        stages = range(self._placement.partition.pp)
+        if halved is not None and not drafts:
+            return tuple(self._two_batches(halved, stage) for stage in stages)
+        return tuple(self._stage(batches, stage, drafts) for stage in stages)
 
     def decode_compute_ps(self, kv_tokens: Sequence[NDArray[np.int64]], steps: int) -> NDArray[np.int64]:
         """[steps] compute time of consecutive decode iterations that start from ``kv_tokens`` of each rank."""
         return self._model.decode_steps(kv_tokens, steps)
 
-    def _stage(self, batches: Sequence[Batch], stage: int) -> StagePrice:
-        cost = self._model.price(batches, stage=stage)
-        key = (stage, cost.communications)
+    def _stage(self, batches: Sequence[Batch], stage: int, drafts: int) -> StagePrice:
+        if drafts and self._drafting is not None:
+            cost = price_with_drafts(self._model, self._drafting, batches, stage)
+        else:
+            cost = self._model.price(batches, stage=stage)
+        communication_ps, load = self._communicated(stage, cost.communications)
+        return StagePrice(cost, communication_ps, load, self._collectives(cost, stage))
+
+    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> StagePrice:
+        assert self._halves is not None
+        costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
+        whole = in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
+        first_ps, second_ps = (self._communicated(stage, cost.communications)[0] for cost in costs)
+        communication_ps, load = self._communicated(stage, whole.communications)
+        turns = TwoBatches(costs, (first_ps, second_ps), self._halves.communication_sm_share)
+        return StagePrice(whole, communication_ps, load, self._collectives(whole, stage), turns)
+
+    def _collectives(self, cost: IterationCost, stage: int) -> tuple[Collectives, ...]:
+        return tuple((what, self._groups(what.group, stage), count) for what, count in cost.communications)
+
+    def _communicated(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
+        key = (stage, communications)
         if key not in self._communication:
             self._communication[key] = self._communicate(*key)
-        communication_ps, load = self._communication[key]
-        collectives = tuple((what, self._groups(what.group, stage), count) for what, count in cost.communications)
-        return StagePrice(cost, communication_ps, load, collectives)
+        return self._communication[key]
 
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
         """Time of all collectives of a stage one after another, and the bytes they leave on links."""

@@ -82,8 +82,8 @@ class Flight:
         return sum(map(self.stage_communication_ps, range(len(self.prices))))
 
     def stage_communication_ps(self, stage: int) -> int:
-        """Communication time of one step in one stage at the present stretch."""
-        return round(self.prices[stage].communication_ps * self.stretch[stage])
+        """Communication time of one step in one stage at the present stretch, as far as compute does not hide it."""
+        return self.prices[stage].exposed_ps(self.stretch[stage])
 
     def keep_steps(self, steps: int) -> None:
         """Drops the steps after the first ``steps``."""

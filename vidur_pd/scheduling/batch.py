@@ -20,9 +20,11 @@ class ScheduledBatch:
 
     requests: list[Request]
     new_tokens: NDArray[np.int64]
-    """[requests] tokens computed now, at least 1."""
+    """[requests] tokens computed now, at least 1, drafts included."""
     kv_tokens: NDArray[np.int64]
     """[requests] KV length that attention sees: past + new."""
+    drafts: NDArray[np.int64]
+    """[requests] drafted tokens that this step verifies."""
     samples: NDArray[np.bool_]
     """[requests] whether the tokens reach the end of the sequence, so that the request gets a token."""
     slots: NDArray[np.intp]
@@ -35,7 +37,7 @@ class ScheduledBatch:
     """Requests that get a token."""
     prefill_tokens: int
     decode_tokens: int
-    """Tokens of requests that compute one token after a non-empty past; all others are prefill."""
+    """Tokens, drafts apart, of requests that compute one token after a non-empty past; all others are prefill."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,3 +50,5 @@ class Outcome:
     """Those for which it is the first one."""
     finished: list[Request]
     """Those for which it is the last one here: the first token for the role ``prefill``."""
+    accepted_drafts: int = 0
+    """Tokens that the requests of ``produced`` got beyond one each."""

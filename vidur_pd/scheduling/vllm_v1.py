@@ -9,8 +9,11 @@ Assumed: output ends by length alone, and P + D fits the context window (``rejec
 window never acts; the admission watermark is its default, 0. With pipeline parallelism a request sits in one
 micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines the chunks of one prompt).
 
+With ``Drafts`` each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
+end of a request are not made.
+
 Not modelled: asynchronous scheduling (the next step is planned when the result of the last one is known, as with
-``--no-async-scheduling``), speculative decoding, priorities, encoder budgets.
+``--no-async-scheduling``), priorities, encoder budgets.
 
 Departure: vLLM hangs when requests whose KV has arrived hold all blocks, none can take its next one, and nothing runs.
 Here the youngest of them gives up its KV and is recomputed.
@@ -29,6 +32,7 @@ from vidur_pd.kv import NO_PREFIX, BlockPool, CachedPrefix
 from vidur_pd.request import COMPUTED, TOKENS, Request, RequestStatus
 from vidur_pd.scheduling.batch import Outcome, Role, ScheduledBatch
 from vidur_pd.scheduling.decode_run import advance_decodes, count_decode_steps
+from vidur_pd.scheduling.drafts import Drafts
 from vidur_pd.scheduling.remote import RemoteQueue
 from vidur_pd.scheduling.running import END, PROMPT, RunningTable
 
@@ -52,6 +56,7 @@ class VllmV1Scheduler:
         max_model_len: int,
         long_prefill_token_threshold: int = 0,
         role: Role = "mixed",
+        drafts: Drafts | None = None,
     ) -> None:
         for name, found, least in (
             ("max_batched_tokens", max_batched_tokens, 1),
@@ -68,6 +73,7 @@ class VllmV1Scheduler:
         self._max_model_len = max_model_len
         self._chunk_limit = long_prefill_token_threshold or max_batched_tokens
         self._role = role
+        self._drafts = drafts
         self._running = RunningTable(max_seqs, pool.block_tokens)
         self._waiting: deque[Request] = deque()
         self._remote = RemoteQueue(pool)
@@ -193,16 +199,21 @@ class VllmV1Scheduler:
             produced, slots = batch.requests, batch.slots
         else:
             produced, slots = list(compress(batch.requests, batch.samples.tolist())), batch.slots[batch.samples]
-        tokens = counters[TOKENS, slots] + 1
+        before = counters[TOKENS, slots]
+        tokens, accepted_drafts = before + 1, 0
+        if self._drafts is not None:
+            accepted = self._drafts.accepted(batch.drafts[batch.samples])
+            tokens, accepted_drafts = tokens + accepted, int(accepted.sum())
+            counters[COMPUTED, slots] = tokens - 1
         counters[TOKENS, slots] = tokens
-        first = tokens == counters[PROMPT, slots] + 1
+        first = before == counters[PROMPT, slots]
         last = tokens == counters[END, slots]
         prefill_done = list(compress(produced, first.tolist())) if first.any() else []
         finished: list[Request] = []
         if last.any():
             finished = list(compress(produced, last.tolist()))
             self._retire(finished)
-        return Outcome(produced=produced, prefill_done=prefill_done, finished=finished)
+        return Outcome(produced, prefill_done, finished, accepted_drafts)
 
     def _retire(self, finished: list[Request]) -> None:
         running = self._running
@@ -218,10 +229,10 @@ class VllmV1Scheduler:
     def steady_decode_steps(self) -> int:
         """Iterations in a row that only decode all running requests: none ends, is preempted or is admitted.
 
-        Holds until a request is added, arrives or is released. 0 while a batch is in flight.
+        Holds until a request is added, arrives or is released. 0 while a batch is in flight, and with drafts.
         """
         count = len(self._running)
-        if not count or self._in_flight or count > self._max_batched_tokens:
+        if not count or self._in_flight or self._drafts is not None or count > self._max_batched_tokens:
             return 0
         steps = count_decode_steps(self._running, self._pool)
         has_room = count < min(self._max_seqs, self._max_batched_tokens)
@@ -264,7 +275,7 @@ class VllmV1Scheduler:
         counters = running.counters[:, order]
         computed = counters[COMPUTED]
         is_idle = self._find_idle()
-        new_tokens = np.minimum(counters[TOKENS] - computed, self._chunk_limit) * is_idle
+        new_tokens = (np.minimum(counters[TOKENS] - computed, self._chunk_limit) + self._drafted(counters)) * is_idle
         if new_tokens.sum() > self._max_batched_tokens:
             taken_before = np.cumsum(new_tokens) - new_tokens
             new_tokens = np.clip(self._max_batched_tokens - taken_before, 0, new_tokens)
@@ -287,6 +298,14 @@ class VllmV1Scheduler:
             requests = list(compress(requests, takes_part.tolist()))
             order, new_tokens = order[takes_part], new_tokens[takes_part]
         return requests, order, new_tokens
+
+    def _drafted(self, counters: NDArray[np.int64]) -> NDArray[np.int64] | int:
+        """[running requests] drafts that a decode has ready, none beyond the end of its request."""
+        if self._drafts is None:
+            return 0
+        is_decode = (counters[TOKENS] - counters[COMPUTED] == 1) & (counters[COMPUTED] >= counters[PROMPT])
+        drafted: NDArray[np.int64] = np.minimum(self._drafts.per_step, counters[END] - counters[TOKENS] - 1) * is_decode
+        return drafted
 
     def _find_idle(self) -> NDArray[np.bool_]:
         """[running requests] whether the request is in no micro-batch under way."""
@@ -369,18 +388,20 @@ class VllmV1Scheduler:
         counters = self._running.counters
         kv_tokens = counters[COMPUTED, slots] + new_tokens
         counters[COMPUTED, slots] = kv_tokens
-        samples = kv_tokens == counters[TOKENS, slots]
-        decode_tokens = int(np.count_nonzero((new_tokens == 1) & (kv_tokens > 1)))
+        drafts = np.maximum(kv_tokens - counters[TOKENS, slots], 0)
+        samples = kv_tokens >= counters[TOKENS, slots]
+        decode_tokens = int(np.count_nonzero((new_tokens - drafts == 1) & (kv_tokens > 1)))
         batch = ScheduledBatch(
             requests=requests,
             new_tokens=new_tokens,
             kv_tokens=kv_tokens,
+            drafts=drafts,
             samples=samples,
             slots=slots,
             admitted=admitted,
             preempted=self._preempted,
             logit_rows=int(np.count_nonzero(samples)),
-            prefill_tokens=int(new_tokens.sum()) - decode_tokens,
+            prefill_tokens=int((new_tokens - drafts).sum()) - decode_tokens,
             decode_tokens=decode_tokens,
         )
         self._preempted = []

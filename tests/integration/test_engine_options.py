@@ -1,0 +1,212 @@
+"""Options of the engine in whole runs: each moves the outcome the way it must, or is refused with its field."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.small_runs import config, pool, requests, simulate
+from vidur_pd.assembly import assemble
+from vidur_pd.simulation import Result, Simulation
+
+PREFILL = pool("p", "prefill", tp=2, ep=2)
+DECODE = pool("d", "decode", dp=4, ep=4)
+ROWS = [(2_000 * index, 500 + 37 * index % 400, 30 + index % 7) for index in range(32)]
+MOE = {"model": "qwen3-30b-a3b"}
+ENGINE = {"max_seqs": 64, "max_batched_tokens": 2048}
+
+
+def run(
+    prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, nic: str = "400Gbps", **engine: Any
+) -> Result:
+    """Qwen3-30B-A3B, EP 2 for prefill and EP 4 over two nodes for decode."""
+    pools = [{**PREFILL, **(prefill or {})}, {**DECODE, **(decode or {})}]
+    topology = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": nic}
+    return simulate(config(pools, model="qwen3-30b-a3b", engine={**ENGINE, **engine}, topology=topology), ROWS)
+
+
+def mean_ms(result: Result, metric: str) -> float:
+    return 1e3 * float(result.summary[f"{metric}_s"]["mean"])
+
+
+@pytest.fixture(scope="module")
+def plain() -> Result:
+    return run()
+
+
+def test_skewed_experts_slow_prefill_down_and_balanced_ones_speed_it_up(plain: Result) -> None:
+    """Prompts keep every expert busy, so the slowest rank's rows decide."""
+    skewed, balanced = run(expert_load="power_law:1.2"), run(expert_load="balanced")
+    assert mean_ms(balanced, "ttft") < mean_ms(plain, "ttft") < mean_ms(skewed, "ttft")
+
+
+def test_redundant_experts_take_back_part_of_the_skew(plain: Result) -> None:
+    skewed = run(expert_load="power_law:1.2")
+    copies = run({"redundant_experts": 32}, expert_load="power_law:1.2")
+    assert mean_ms(copies, "ttft") < mean_ms(skewed, "ttft")
+    less = [result.summary["pools"][0]["kv_blocks_per_rank"] for result in (copies, plain)]
+    assert less[0] < less[1]
+
+
+def test_a_recorded_load_is_read_beside_the_configuration(tmp_path: Path, plain: Result) -> None:
+    """All tokens on the eight experts of the first rank: half of the GPUs do all the work."""
+    file = tmp_path / "loads.json"
+    file.write_text(json.dumps([1.0] * 8 + [0.0] * 120))
+    recorded = run(expert_load=f"recorded:{file}")
+    assert mean_ms(recorded, "ttft") > mean_ms(plain, "ttft")
+
+
+def test_a_pool_has_options_of_its_own(plain: Result) -> None:
+    """Decode alone is skewed: prompts take what they took."""
+    result = run(decode={"engine": {"expert_load": "power_law:1.2"}})
+    assert mean_ms(result, "ttft") == mean_ms(plain, "ttft")
+    assert mean_ms(result, "tpot") != mean_ms(plain, "tpot")
+
+
+def test_drafts_pay_off_as_they_are_accepted(plain: Result) -> None:
+    """Two drafts: never accepted, a step costs more than a plain one; always accepted, three tokens come at once."""
+    never, often, always = (run(speculative={"drafts": 2, "acceptance": a}) for a in (0.0, 0.7, 1.0))
+    assert mean_ms(never, "tpot") > mean_ms(plain, "tpot")
+    assert mean_ms(always, "tpot") < mean_ms(often, "tpot") < mean_ms(never, "tpot")
+    assert mean_ms(always, "tpot") < 0.6 * mean_ms(plain, "tpot")
+    assert mean_ms(always, "ttft") == mean_ms(plain, "ttft")
+    assert always.summary["itl_s"]["p50"] == 0.0  # two of three tokens come with the one before
+    assert never.summary["itl_s"]["p50"] > 0.0
+
+
+@pytest.mark.parametrize("coupling", ["isolated", "fluid", "exact"])
+def test_every_request_gets_its_tokens_with_drafts(coupling: str) -> None:
+    """Decode and mixed pools, prompts beside decodes, few blocks, so that requests are preempted."""
+    engine = {"speculative": {"drafts": 3, "acceptance": 0.8}, "num_kv_blocks": 60, "max_seqs": 16}
+    pools = [pool("m", "mixed", tp=2), pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
+    rows = [(500 * index, 40 + 61 * index % 200, 1 + 37 * index % 160) for index in range(40)]
+    result = simulate(config(pools, engine=engine, network={"coupling": coupling}), rows)
+    finished = [journey.request for journey in result.journeys]
+    assert all(request.generated_tokens == request.output_tokens for request in finished)
+    assert sum(request.preemptions for request in finished) > 0
+    assert int(result.iterations.gaps()[1].sum()) == sum(request.output_tokens - 1 for request in finished)
+
+
+def test_drafts_take_memory_of_the_pools_that_decode(plain: Result) -> None:
+    blocks, drafted = (
+        [pool["kv_blocks_per_rank"] for pool in result.summary["pools"]] for result in (plain, run(speculative={}))
+    )
+    assert blocks[0] == drafted[0]
+    assert blocks[1] > drafted[1]
+
+
+def test_runs_with_drafts_repeat_with_the_seed() -> None:
+    first, again = (run(speculative={"acceptance": 0.5}) for _ in range(2))
+    assert [j.request.completed_ps for j in first.journeys] == [j.request.completed_ps for j in again.journeys]
+
+
+def test_two_batches_hide_slow_dispatch_and_cost_time_without_any() -> None:
+    """At 25 Gbit/s half of an iteration is communication; at 400 the second half batch only adds kernels."""
+    halved = {"engine": {"overlap": {"two_batch": True}}}
+    slow, slow_halved = run(nic="25Gbps"), run(decode=halved, nic="25Gbps")
+    fast, fast_halved = run(), run(decode=halved)
+    assert mean_ms(slow_halved, "tpot") < mean_ms(slow, "tpot")
+    assert mean_ms(fast_halved, "tpot") > mean_ms(fast, "tpot")
+    taken = {"engine": {"overlap": {"two_batch": True, "communication_sm_share": 0.15}}}
+    assert mean_ms(run(decode=taken), "tpot") > mean_ms(fast_halved, "tpot")
+
+
+def test_the_shared_expert_on_a_stream_of_its_own_saves_time() -> None:
+    def tpot_ms(overlap: dict[str, Any]) -> float:
+        pools = [pool("m", "mixed", dp=8, ep=8)]
+        sections = {"model": "qwen3-next-80b-a3b", "engine": {"max_seqs": 64, "overlap": overlap}}
+        rows = [(10 * index, 50, 12) for index in range(64)]
+        return mean_ms(simulate(config(pools, topology={"kind": "single_switch"}, **sections), rows), "tpot")
+
+    alone, beside = tpot_ms({}), tpot_ms({"shared_expert": True})
+    assert beside < alone
+    assert tpot_ms({"shared_expert": True, "shared_expert_sm_share": 0.3}) > beside
+
+
+def test_estimators_differ_and_the_roofline_is_flagged(plain: Result) -> None:
+    roofline, forest = run(estimator="roofline"), run(estimator="forest")
+    assert plain.summary["estimates"] < 0.1
+    assert roofline.summary["estimates"] > 0.9
+    assert mean_ms(forest, "tpot") == pytest.approx(mean_ms(plain, "tpot"), rel=0.2)
+    assert mean_ms(forest, "tpot") != mean_ms(plain, "tpot")
+
+
+@pytest.mark.parametrize(
+    ("pools", "sections", "message"),
+    [
+        ([{"ep": 4, "tp": 4}], {}, r"cluster\.pools\.m\.ep: found 4, expected 1, as qwen3-8b has no routed experts"),
+        ([{}], {"engine": {"expert_load": "zipf:1"}}, r"engine\.expert_load: found zipf:1, expected uniform, as qwen3"),
+        (
+            [{}],
+            {**MOE, "engine": {"expert_load": "zipf"}},
+            r"engine\.expert_load: found 'zipf', expected a number after",
+        ),
+        (
+            [{}],
+            {**MOE, "engine": {"expert_load": "zip"}},
+            r"engine\.expert_load: found 'zip', expected balanced, uniform, zi",
+        ),
+        ([{}], {"engine": {"overlap": {"shared_expert": True}}}, r"engine\.overlap\.shared_expert: found true, expec"),
+        ([{}], {"engine": {"overlap": {"two_batch": True}}}, r"engine\.overlap\.two_batch: found true for pool m"),
+        ([{}], {"engine": {"num_kv_blocks": 200_000}}, r"engine\.num_kv_blocks: found 200000, expected at most the 49"),
+        ([{}], {"hardware": "h2000"}, r"^hardware: found 'h2000', expected one of a100, b.*folder with gpu\.yaml$"),
+        ([{"hardware": "v1"}], {}, r"cluster\.pools\.m\.hardware: found 'v1', expected one of a100"),
+        (
+            [{"dp": 2, "redundant_experts": 3}],
+            {},
+            r"cluster\.pools\.m\.redundant_experts: found 3, expected 0 where ep",
+        ),
+        (
+            [{"dp": 2, "ep": 2}],
+            {**MOE, "engine": {"overlap": {"two_batch": True}, "speculative": {}}},
+            r"engine\.overlap\.two_batch: found true for pool m, expected false beside speculative",
+        ),
+        (
+            [{"dp": 2, "ep": 2}],
+            {**MOE, "engine": {"overlap": {"two_batch": True}}, "network": {"coupling": "exact"}},
+            r"network\.coupling: found 'exact' with two-batch overlap, expected 'isolated' or 'fluid'",
+        ),
+        (
+            [{"tp": 2, "ep": 2}],
+            {**MOE, "engine": {"expert_load": "recorded:nowhere.csv"}},
+            r"engine\.expert_load: nowhere\.csv: file: No such file",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    pools: list[dict[str, Any]], sections: dict[str, Any], message: str
+) -> None:
+    wrong = config([pool("m", "mixed", **fields) for fields in pools], **sections)
+    with pytest.raises(ValueError, match=message) as raised:
+        assemble(wrong)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_recording_of_another_model_is_refused_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "loads.csv").write_text("1,2,3\n")
+    engine = {"expert_load": f"recorded:{tmp_path / 'loads.csv'}"}
+    wrong = config([pool("m", "mixed", tp=2, ep=2)], model="qwen3-30b-a3b", engine=engine)
+    with pytest.raises(ValueError, match=r"loads\.csv: popularity: found 3 experts, expected 128"):
+        assemble(wrong)
+
+
+def test_data_parallel_ranks_without_shared_experts_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """Ranks of dense models are engines of their own in vLLM; as one instance they wait for each other here."""
+    with caplog.at_level(logging.WARNING):
+        assemble(config([pool("m", "mixed", dp=2)]))
+    assert "cluster.pools.m.dp: found 2 without shared experts" in caplog.text
+    caplog.clear()
+    assemble(config([pool("m", "mixed", dp=2, ep=2)], model="qwen3-30b-a3b"))
+    assert caplog.text == ""
+
+
+def test_a_draft_never_outlives_its_request() -> None:
+    """Ten outputs, four drafts all accepted: the first token from prefill, then 5 and the last 4; nothing beyond."""
+    engine = {"speculative": {"drafts": 4, "acceptance": 1.0}}
+    result = Simulation(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)])).run()
+    assert result.iterations.iterations == 3
+    assert result.journeys[0].request.generated_tokens == 10

@@ -1,0 +1,171 @@
+"""What the instances of a pool share: engine, memory and price of iterations, checked against model and partition."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from aicb import (
+    Drafting,
+    ExpertLoad,
+    Gpu,
+    IterationModel,
+    Model,
+    MoeLayout,
+    Overlap,
+    Partition,
+    Precision,
+    get_gpu,
+    instance_memory,
+    parse_expert_load,
+)
+from aicb.iteration import select_estimator
+from aicb.load_profile import load_profile
+from aicb.model import MoeFfn
+from vidur_pd.cluster import partition_of
+from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.errors import InputError
+from vidur_pd.execution.passes import Halves
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolParts:
+    """What the instances of a pool share."""
+
+    pool: PoolConfig
+    engine: EngineConfig
+    gpu: Gpu
+    precision: Precision
+    iteration_model: IterationModel
+    num_kv_blocks: int
+    max_model_len: int
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding, where the pool decodes."""
+        speculative = self.engine.speculative
+        if speculative is None or self.pool.role == "prefill":
+            return None
+        return Drafting(speculative.drafts, speculative.acceptance)
+
+    @property
+    def halves(self) -> Halves | None:
+        """Two-batch overlap, where it is asked for."""
+        overlap = self.engine.overlap
+        return Halves(overlap.communication_sm_share) if overlap.two_batch else None
+
+
+def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> PoolParts:
+    """Resolves a pool's options.
+
+    Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
+    """
+    engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
+    precision = Precision(weights=engine.weights, kv=engine.kv)
+    _check_experts(pool, engine, partition, model)
+    overlap = engine.overlap
+    try:
+        memory = instance_memory(
+            model,
+            partition,
+            precision,
+            gpu,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            max_batched_tokens=engine.max_batched_tokens,
+            max_seqs=engine.max_seqs,
+            block_tokens=engine.block_tokens,
+            cuda_graphs=engine.cuda_graphs,
+            has_draft_layer=engine.speculative is not None and pool.role != "prefill",
+        )
+        load = _expert_load(engine)
+        for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
+            load_profile(load, (network.experts, network.experts_per_token), partition, config.seed)
+        iteration_model = IterationModel(
+            model,
+            partition,
+            precision,
+            gpu,
+            cuda_graphs=engine.cuda_graphs,
+            max_seqs=engine.max_seqs,
+            estimator=select_estimator(engine.estimator, gpu, precision),
+            expert_load=load,
+            seed=config.seed,
+            overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
+        )
+    except ValueError as error:
+        raise InputError(f"cluster.pools.{pool.name}: {error}") from error
+    if engine.num_kv_blocks is not None and engine.num_kv_blocks > memory.num_kv_blocks:
+        raise InputError(
+            f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
+            f"that fit into the memory of a GPU of pool {pool.name}"
+        )
+    return PoolParts(
+        pool=pool,
+        engine=engine,
+        gpu=gpu,
+        precision=precision,
+        iteration_model=iteration_model,
+        num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
+        max_model_len=_max_model_len(engine, model),
+    )
+
+
+def gpu_of(config: SimulationConfig, pool: PoolConfig) -> Gpu:
+    """The pool's GPU. Raises: InputError, where none is known by that name."""
+    field = f"cluster.pools.{pool.name}.hardware" if pool.hardware else "hardware"
+    try:
+        return get_gpu(config.hardware_of(pool))
+    except ValueError as error:
+        raise InputError(f"{field}: {str(error).removeprefix('gpu: ')}") from None
+
+
+def _max_model_len(engine: EngineConfig, model: Model) -> int:
+    longest = engine.max_model_len or model.max_context_tokens
+    if longest > model.max_context_tokens:
+        raise InputError(
+            f"engine.max_model_len: found {longest}, "
+            f"expected at most the {model.max_context_tokens} tokens of {model.name}"
+        )
+    return longest
+
+
+def _expert_load(engine: EngineConfig) -> ExpertLoad:
+    try:
+        return parse_expert_load(engine.expert_load)
+    except ValueError as error:
+        raise InputError(f"engine.expert_load: {str(error).removeprefix('expert_load: ')}") from None
+
+
+def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
+    """Options of experts need experts: those that would do nothing are refused."""
+    place, networks = f"cluster.pools.{pool.name}", [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
+    is_dispatched = bool(networks) and partition.moe_layout is MoeLayout.EXPERT_DATA
+    if not networks:
+        for field, found, expected in (
+            (f"{place}.ep", partition.ep, 1),
+            (f"{place}.redundant_experts", partition.redundant_experts, 0),
+            ("engine.expert_load", engine.expert_load, "uniform"),
+        ):
+            if found != expected:
+                raise InputError(f"{field}: found {found}, expected {expected}, as {model.name} has no routed experts")
+    if engine.overlap.shared_expert and not any(network.shared_intermediate for network in networks):
+        raise InputError(f"engine.overlap.shared_expert: found true, expected false, as {model.name} has none")
+    if engine.overlap.two_batch and not is_dispatched:
+        raise InputError(
+            f"engine.overlap.two_batch: found true for pool {pool.name} ({partition}), "
+            "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
+        )
+    if engine.overlap.two_batch and engine.speculative is not None and pool.role != "prefill":
+        raise InputError(
+            f"engine.overlap.two_batch: found true for pool {pool.name}, expected false beside speculative"
+        )
+    if partition.dp > 1 and not is_dispatched:
+        _log.warning(
+            "%s.dp: found %d without shared experts: its ranks are simulated in lockstep, which independent engines "
+            "are not; expected dp 1 and %d instances",
+            place,
+            partition.dp,
+            partition.dp * pool.instances,
+        )
