@@ -63,9 +63,9 @@ def export(
     from aicb.catalog import load_model
     from aicb.exports import ExportJob, layer_costs, write_aicb, write_simai, write_vidur
     from aicb.gpu import get_gpu
-    from aicb.iteration import select_estimator
     from aicb.parallelism import Partition
     from aicb.precision import Precision
+    from aicb.selection import select_estimator
 
     for name, value, least in (("batch", batch, 1), ("seq", seq, 1 if phase is RequestPhase.PREFILL else 2)):
         if value < least:

@@ -24,10 +24,12 @@ class TimingName(StrEnum):
 
 
 class EstimatorName(StrEnum):
-    """Estimators."""
+    """Estimators, see ``aicb.selection``."""
 
+    AUTO = "auto"
     INTERPOLATION = "interpolation"
     FOREST = "forest"
+    TRANSFER = "transfer"
     ROOFLINE = "roofline"
 
 
@@ -44,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    gpu: Annotated[str, typer.Option(help="GPU whose measurements are used, such as h200.")],
+    gpu: Annotated[str, typer.Option(help="GPU by name (h200), or a folder with gpu.yaml.")],
     table: Annotated[Path, typer.Option(help="CSV with a column op and the shape columns of each operation.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: the input and four more columns.")],
     timing: Annotated[
@@ -54,8 +56,11 @@ def predict(
         ),
     ] = TimingName.GRAPH,
     estimator: Annotated[
-        EstimatorName, typer.Option(help="Measured tables, random forests on them, or the bare roofline.")
-    ] = (EstimatorName.INTERPOLATION),
+        EstimatorName,
+        typer.Option(
+            help="auto: the GPU's table, transfer from the H200 for what it lacks; forest: forests on the table."
+        ),
+    ] = EstimatorName.AUTO,
     state: Annotated[
         StateName, typer.Option(help="Format of gated-delta-rule state; measured: fp32.")
     ] = StateName.FP32,
@@ -64,11 +69,13 @@ def predict(
 ) -> None:
     """Price the operators of a CSV table: adds time, error and source. Columns: see aicb/README.md."""
     from aicb import predict as prediction
-    from aicb.estimators import make_estimator
     from aicb.gpu import get_gpu
     from aicb.precision import Precision
+    from aicb.selection import select_estimator
 
-    pricing = make_estimator(estimator.value, get_gpu(gpu), Precision(state=state.value), timing.value)
+    if output.is_dir():
+        raise InputError(f"{output}: output: found a folder, expected the name of a file")
+    pricing = select_estimator(estimator.value, get_gpu(gpu), Precision(state=state.value), timing.value)
     columns, rows, estimates = prediction.predict(_read(table), pricing, str(table))
     estimated = [i for i, found in enumerate(estimates) if found.is_estimate]
     if measured_only and estimated:

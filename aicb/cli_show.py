@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,10 +13,13 @@ import typer
 
 from aicb.batch import Batch
 from aicb.catalog import load_model
+from aicb.cli_predict import EstimatorName
 from aicb.errors import InputError
+from aicb.expert_load import ExpertLoad, parse_expert_load
 from aicb.gpu import get_gpu
+from aicb.load_profile import RankLoad, load_profile
 from aicb.memory import instance_memory, weight_bytes
-from aicb.model import Model, kv_bytes_per_token_per_rank, state_bytes_per_rank
+from aicb.model import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.operator_list import iteration_operators
 from aicb.operators import (
     BatchedGemm,
@@ -29,6 +33,7 @@ from aicb.operators import (
     MlaDecode,
     Operator,
     PrefillAttention,
+    SparseMlaPrefill,
     Work,
 )
 from aicb.parallelism import Partition
@@ -70,6 +75,10 @@ Pp = Annotated[int, typer.Option(help="Pipeline stages.")]
 RedundantExperts = Annotated[int, typer.Option(help="Expert slots beyond the model's experts.")]
 Weights = Annotated[Format, typer.Option(help="Format of weights; fp8 with 128x128 block scales.")]
 KvFormat = Annotated[Format, typer.Option(help="Format of the KV cache.")]
+ExpertLoadText = Annotated[
+    str | None,
+    typer.Option(help="balanced, uniform, zipf:S, power_law:A or recorded:FILE: rows of the slowest rank."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -92,18 +101,30 @@ def show(
     weights: Weights = Format.BF16,
     kv_format: KvFormat = Format.BF16,
     redundant_experts: RedundantExperts = 0,
+    expert_load: ExpertLoadText = None,
+    gpu: Annotated[str | None, typer.Option(help="Also price the iteration on this GPU.")] = None,
+    estimator: Annotated[EstimatorName, typer.Option(help="Prices the kernels, with --gpu.")] = EstimatorName.AUTO,
+    overlap_shared_expert: Annotated[bool, typer.Option(help="Shared expert on its own stream, with --gpu.")] = False,
+    drafts: Annotated[int, typer.Option(help="Drafted tokens that decodes verify, with --gpu.")] = 0,
+    acceptance: Annotated[float, typer.Option(help="Probability that a draft is accepted.")] = 0.85,
     as_json: AsJson = False,
 ) -> None:
     """List the operators of one iteration on one rank, with shapes, FLOPs, bytes and weights.
 
     --kv defaults to the tokens of a prefill, and to 1024 for decodes. Values are per execution; totals multiply by
-    the number of layers that repeat an operator.
+    the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
+    have this batch, the slowest is priced, collectives are not. Without --expert-load, rows are those expected under
+    uniform routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
     precision = Precision(_DTYPES[weights], _DTYPES[kv_format])
     batch = _shown_batch(phase, tokens, kv)
-    operators = iteration_operators(loaded, partition, precision, batch, stage=stage)
+    load = parse_expert_load(expert_load) if expert_load is not None else None
+    of_rank = None if load is None else _rank_load(load, partition)
+    operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank)
+    if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):
+        raise InputError("--gpu: found none, expected a GPU for --estimator, --drafts and --overlap-shared-expert")
     facts = {
         "model": loaded.name,
         "parameters": loaded.parameters,
@@ -118,13 +139,27 @@ def show(
         "kv_bytes_per_token_per_rank": kv_bytes_per_token_per_rank(loaded, partition, precision, stage),
         "state_bytes_per_request_per_rank": state_bytes_per_rank(loaded, partition, precision, stage),
     }
+    priced: dict[str, object] = {}
+    if gpu is not None:
+        from aicb.cli_iteration import Choices, price_iteration
+
+        chosen = Choices(gpu, estimator.value, load, overlap_shared_expert, drafts, acceptance)
+        priced = price_iteration(loaded, partition, precision, batch, stage, chosen)
     if as_json:
         listed = [_as_row(operator) for operator in operators]
-        typer.echo(json.dumps({**facts, "operators": listed, "totals": _totals(operators)}, indent=1))
+        result = {**facts, "operators": listed, "totals": _totals(operators)}
+        typer.echo(json.dumps({**result, "iteration": priced} if priced else result, indent=1))
     else:
         _print(_operator_table(loaded, operators))
         typer.echo("  ".join(f"{name} {facts[name]:,}" for name in ("parameters", "active_parameters")))
         typer.echo("  ".join(f"{name} {value:,}" for name, value in facts.items() if "_bytes" in name))
+        if priced:
+            typer.echo("iteration: " + "  ".join(f"{name} {value}" for name, value in priced.items()))
+
+
+def _rank_load(load: ExpertLoad, partition: Partition) -> Callable[[MoeFfn, int], RankLoad]:
+    """Experts of the slowest rank under a load."""
+    return lambda moe, tokens: load_profile(load, (moe.experts, moe.experts_per_token), partition)(tokens)
 
 
 def memory(
@@ -193,6 +228,9 @@ def describe(work: Work) -> str:
         case PrefillAttention():
             tokens, keys = int(work.new_tokens.sum()), int(work.kv_tokens.sum())
             return f"q {tokens} kv {keys} heads {work.heads}/{work.kv_heads} d {work.d_qk}/{work.d_v}"
+        case SparseMlaPrefill():
+            tokens, keys = int(work.new_tokens.sum()), int(work.kv_tokens.sum())
+            return f"q {tokens} kv {keys} top {work.topk} {work.kernel}"
         case DecodeAttention():
             return _decode_shape(work.kv_tokens.size, int(work.kv_tokens.sum()), f"{work.heads}/{work.kv_heads}")
         case MlaDecode():
@@ -205,6 +243,8 @@ def describe(work: Work) -> str:
             return f"[{work.rows}, {work.cols}] {work.kernel}"
         case Communication():
             return f"{work.op} {work.size_bytes} B in {work.group}"
+        case _:
+            return type(work).__name__
 
 
 def _decode_shape(batch: int, keys: int, heads: str) -> str:

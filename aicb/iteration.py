@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from aicb.batch import Batch
 from aicb.errors import InputError
-from aicb.estimators import DecodeTimes, Estimator, make_estimator
+from aicb.estimators import DecodeTimes, Estimator
 from aicb.expert_load import ExpertLoad, UniformLoad
 from aicb.gpu import Gpu
 from aicb.host import GraphMode, HostModel
@@ -37,9 +37,8 @@ from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_sid
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
 from aicb.pricing import NOTHING, PHASES, PS_PER_US, IterationCost, Part, price_operators
+from aicb.selection import select_estimator
 from aicb.speculative import Drafting, SpeculativeCost, later
-from aicb.table import measured_gpus
-from aicb.transfer import TransferEstimator
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
 
@@ -66,8 +65,7 @@ class IterationModel:
         model, partition, precision, gpu: what runs where.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
         max_seqs: requests per rank; bounds the captured sizes.
-        estimator: one, or its name: ``"interpolation"`` (measured tables), ``"transfer"`` (utilisation measured on an
-            H200, flagged), ``"roofline"`` (flagged), or ``"auto"``: tables where they are shipped, else transfer.
+        estimator: one, or its name, see ``aicb.selection.select_estimator``.
         host: overheads of the engine's host side.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
         seed: of the samples of ``expert_load``.
@@ -353,17 +351,6 @@ class _DraftLayer(IterationModel):
         shape = RankShape(self.model.hidden, self.partition, self.precision, 1)
         joined = joining_operators(shape, tokens) if tokens else []
         return [*super()._token_operators(tokens, stage), *joined]
-
-
-def select_estimator(name: str, gpu: Gpu, precision: Precision) -> Estimator:
-    """The estimator of this name; ``"auto"`` takes the table of this GPU where one is shipped, else transfers.
-
-    Raises:
-        InputError: unknown name, no measurements of this GPU, or no fp8 on it.
-    """
-    if name == "auto":
-        name = "interpolation" if gpu.name in measured_gpus() else "transfer"
-    return TransferEstimator(gpu, precision) if name == "transfer" else make_estimator(name, gpu, precision)
 
 
 def _to_ps(time_us: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -147,10 +147,12 @@ def iteration_operators(
     *,
     group_tokens: int | None = None,
     stage: int = 0,
+    load: Callable[[MoeFfn, int], RankLoad] | None = None,
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
+    ``load`` as in ``expert_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -167,6 +169,7 @@ def iteration_operators(
             group_tokens=group_tokens,
             is_decode=bool(batch.is_decode.all()),
             stage=stage,
+            load=load,
         ),
         *head_operators(model, partition, precision, rows=batch.logit_rows, stage=stage),
     ]

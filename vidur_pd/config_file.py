@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -54,7 +55,7 @@ def read_yaml(path: Path) -> Tree:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}); expected a YAML configuration") from None
     try:
-        tree = yaml.load(text, Loader=_UniqueKeyLoader)
+        tree = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark is not None else ""
@@ -65,8 +66,9 @@ def read_yaml(path: Path) -> Tree:
     return tree
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML loaders keep the last."""
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, where YAML loaders keep the last; reads 1e3 as a number, where
+    YAML 1.1 wants 1.0e+3."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -75,6 +77,11 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 mark = node.value[position][0].start_mark
                 raise yaml.MarkedYAMLError(None, None, f"found the key {key!r} twice", mark)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"), list("-+.0123456789")
+)
 
 
 def anchor_paths(tree: Tree, folder: Path) -> None:
@@ -114,7 +121,7 @@ def apply_override(tree: Tree, override: str) -> None:
     if not separator or not path:
         raise InputError(f"--set {override}: expected path=value, for example engine.max_seqs=128")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         raise InputError(f"--set {override}: found a value that is not YAML") from None
     node: Any = tree
@@ -176,8 +183,46 @@ def _reason(problem: ErrorDetails, root: type) -> str:
         case "too_short":
             return "found an empty list, expected at least one item"
         case _:
-            expected = problem["msg"][0].lower() + problem["msg"][1:]
-            return f"found {_short(found)}, expected: {expected}"
+            return f"found {_short(found)}, expected {_expected(problem)}"
+
+
+_EXPECTED = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "above {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+    "literal_error": "one of {expected}",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "string_too_short": "text of at least {min_length} characters",
+    "too_long": "at most {max_length} items",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of less than 4300 digits",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of fields",
+    "model_type": "a mapping of fields",
+    "model_attributes_type": "a mapping of fields",
+}
+"""By pydantic's kinds of error, with the names of their context."""
+
+
+def _expected(problem: ErrorDetails) -> str:
+    """What would have been right, in the words of the other errors."""
+    context = {name: str(value) for name, value in problem.get("ctx", {}).items()}
+    if "expected" in context:
+        context["expected"] = context["expected"].replace("'", "").replace(" or ", ", ")
+    if problem["type"] in _EXPECTED:
+        return _EXPECTED[problem["type"]].format_map(context)
+    return str(problem["msg"][0].lower() + problem["msg"][1:]).removeprefix("input should be ")
 
 
 def _short(value: Any) -> str:

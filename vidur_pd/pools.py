@@ -19,7 +19,6 @@ from aicb import (
     instance_memory,
     parse_expert_load,
 )
-from aicb.iteration import select_estimator
 from aicb.load_profile import load_profile
 from aicb.model import MoeFfn
 from vidur_pd.cluster import partition_of
@@ -89,7 +88,7 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> Pool
             gpu,
             cuda_graphs=engine.cuda_graphs,
             max_seqs=engine.max_seqs,
-            estimator=select_estimator(engine.estimator, gpu, precision),
+            estimator=engine.estimator,
             expert_load=load,
             seed=config.seed,
             overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),

@@ -38,7 +38,7 @@ class MeasuredTimes:
 
     @classmethod
     def of(cls, table: KernelTable, timing: Timing, l2_bytes: int) -> MeasuredTimes:
-        """Determines the write-back from the weight-bound GEMM rows of the table."""
+        """Determines the write-back from the weight-bound GEMM rows of the table; 0 where it has none."""
         floors = table.launch.event_floor_us
         excess = [
             row.cold_us - floors.get(row.run, fmean(floors.values())) - row.graph_us
@@ -48,7 +48,7 @@ class MeasuredTimes:
             and gemm_weight_bytes(row) >= 2 * l2_bytes
             and row.cold_us < _MAX_WRITE_BACK_SAMPLE_US
         ]
-        return cls(table, timing, l2_bytes, max(median(excess), 0.0), floors)
+        return cls(table, timing, l2_bytes, max(median(excess or [0.0]), 0.0), floors)
 
     def time_us(self, row: KernelRow, cold_bytes: float) -> float:
         """Time of a row of which ``cold_bytes`` are evicted between executions.

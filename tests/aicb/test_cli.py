@@ -71,6 +71,59 @@ def test_show_prints_every_kind_of_layer(name: str, phase: str, aicb_command: An
     assert "lm_head" in out
 
 
+def iteration(aicb_command: Any, *options: str) -> dict[str, float]:
+    """Price of a decode of DeepSeek-V3 on 64 GPUs of an EP group, 128 requests each."""
+    arguments = (
+        "show",
+        "deepseek-v3",
+        "--dp",
+        "64",
+        "--ep",
+        "64",
+        "--weights",
+        "fp8",
+        "--tokens",
+        "128",
+        "--kv",
+        "4096",
+    )
+    code, out, err = aicb_command(*arguments, "--gpu", "h200", "--json", *options)
+    assert code == 0, err
+    priced: dict[str, float] = json.loads(out)["iteration"]
+    return priced
+
+
+def test_show_prices_the_iteration_on_request(aicb_command: Any) -> None:
+    plain = iteration(aicb_command)
+    parts = ("host_us", "attention_us", "dense_us", "experts_us", "head_us", "norm_and_small_us")
+    assert sum(plain[part] for part in parts) == pytest.approx(plain["compute_us"], abs=0.01)
+    roofline = iteration(aicb_command, "--estimator", "roofline")
+    assert roofline["estimated_share"] == pytest.approx(1.0, abs=0.02)
+    assert plain["estimated_share"] < 0.1
+
+
+def test_show_prices_expert_loads_overlap_and_drafts(aicb_command: Any) -> None:
+    """8192 tokens of a group: the published power law takes 58 layers some 0.33 ms longer each."""
+    plain, skewed = iteration(aicb_command), iteration(aicb_command, "--expert-load", "power_law:1.2")
+    assert skewed["experts_us"] > plain["experts_us"] + 58 * 250
+    assert iteration(aicb_command, "--overlap-shared-expert")["compute_us"] < plain["compute_us"]
+    drafted = iteration(aicb_command, "--drafts", "1", "--acceptance", "0.5")
+    assert drafted["tokens_per_request"] == 1.5
+    assert drafted["step_us"] > drafted["compute_us"] > plain["compute_us"]
+
+
+def test_show_lists_the_rows_of_the_slowest_rank_under_a_load(aicb_command: Any) -> None:
+    """8192 tokens · 8 experts / 64 ranks: 1024 rows if balanced, more on the slowest rank of a power law."""
+    arguments = ("show", "deepseek-v3", "--dp", "64", "--ep", "64", "--tokens", "128", "--kv", "4096", "--json")
+    shapes = []
+    for load in ("balanced", "power_law:1.2"):
+        _, out, _ = aicb_command(*arguments, "--expert-load", load)
+        shapes += [row["shape"] for row in json.loads(out)["operators"] if row["name"] == "moe_gate_up"]
+    rows = [float(shape.split()[1]) for shape in shapes]
+    assert rows[0] == 1024
+    assert rows[1] > 3 * 1024
+
+
 def test_memory_prints_the_plan(aicb_command: Any) -> None:
     code, out, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200", "--json")
     plan = json.loads(out)
@@ -101,6 +154,9 @@ def test_memory_prints_the_plan(aicb_command: Any) -> None:
         (("show", "qwen3-8b", "--kv", "1"), "aicb: --kv: found 1, expected at least 2 for a decode"),
         (("show", "qwen3-8b", "--phase", "prefill", "--tokens", "9", "--kv", "8"), "aicb: --kv: found 8, expected at"),
         (("memory", "qwen3-8b", "--gpu", "v100"), "aicb: gpu: found 'v100', expected one of a100, b200, h100, h20, h"),
+        (("show", "qwen3-8b", "--drafts", "1"), "aicb: --gpu: found none, expected a GPU for --estimator, --drafts"),
+        (("show", "qwen3-8b", "--gpu", "h200", "--drafts", "-1"), "aicb: Drafting.drafts: found -1, expected at least"),
+        (("show", "qwen3-30b-a3b", "--expert-load", "zip"), "aicb: expert_load: found 'zip', expected balanced, uni"),
         (("memory", "deepseek-v3"), "aicb: model deepseek-v3: found 1344"),
     ],
 )

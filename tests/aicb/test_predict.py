@@ -159,7 +159,10 @@ def test_bad_input_ends_with_one_line_and_code_2_and_leaves_the_output_alone(tmp
     ("arguments", "message"),
     [
         (["--gpu", "h300", "--table", "t.csv", "-o", "o.csv"], "gpu: found 'h300', expected one of"),
-        (["--gpu", "h100", "--table", "t.csv", "-o", "o.csv"], "gpu: found 'h100', expected one with measurements"),
+        (
+            ["--gpu", "h100", "--table", "t.csv", "-o", "o.csv", "--estimator", "interpolation"],
+            "gpu: found 'h100', expected one with measurements",
+        ),
         (["--gpu", "h200", "--table", "missing.csv", "-o", "o.csv"], "missing.csv: file: No such file or directory"),
         (["--gpu", "h200", "--table", "t.csv", "-o", "no/such/o.csv"], "o.csv: output: No such file or directory"),
     ],
@@ -194,3 +197,19 @@ def test_the_bare_roofline_prices_gpus_without_measurements(tmp_path):
     (row,) = csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text()))
     assert row["is_estimate"] == "true"
     assert float(row["time_us"]) == pytest.approx(2 * 8192**3 / (0.7 * 2250e12) * 1e6 + 2, rel=1e-6)
+
+
+def test_a_folder_is_no_output(tmp_path):
+    (tmp_path / "t.csv").write_text("op,m,n\nrms_norm,1,512\n")
+    finished = run("--gpu", "h200", "--table", str(tmp_path / "t.csv"), "-o", str(tmp_path))
+    assert finished.returncode == 2
+    assert finished.stderr == f"aicb: {tmp_path}: output: found a folder, expected the name of a file\n"
+
+
+def test_gpus_without_a_table_are_transferred_and_flagged(tmp_path):
+    (tmp_path / "t.csv").write_text("op,m,n,k,dtype\ngemm,64,4096,4096,bf16\n")
+    finished = run("--gpu", "h100", "--table", str(tmp_path / "t.csv"), "-o", str(tmp_path / "o.csv"))
+    assert finished.returncode == 0, finished.stderr
+    (row,) = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
+    assert row["is_estimate"] == "true"
+    assert row["source"].startswith("estimate: transferred from h200")

@@ -66,7 +66,27 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("workload.kind=tracee", r"workload: found kind 'tracee', expected one of mix, synthetic, trace"),
         ("workload.arrivals={}", r"workload\.arrivals: found kind None, expected one of constant, gamma, poisson"),
         ("cluster.pools=[]", r"cluster\.pools: found an empty list"),
-        ("kv_transfer.setup_ms=1e20", r"kv_transfer\.setup_ms: found '1e20', expected"),
+        ("kv_transfer.setup_ms=1e20", r"kv_transfer\.setup_ms: found 1e\+20, expected at most 1000000\.0"),
+        ("engine.max_seqs=1.5", r"engine\.max_seqs: found 1\.5, expected a whole number"),
+        ("engine.max_seqs=many", r"engine\.max_seqs: found 'many', expected a whole number"),
+        ("engine.weights=int4", r"engine\.weights: found 'int4', expected one of bf16, fp8"),
+        ("engine.cuda_graphs=maybe", r"engine\.cuda_graphs: found 'maybe', expected true or false"),
+        ("engine.overlap=true", r"engine\.overlap: found True, expected a mapping of fields"),
+        ("engine.overlap.two_batches=true", r"engine\.overlap\.two_batches: unknown field; did you mean 'two_batch'"),
+        (
+            "engine.overlap.communication_sm_share=1",
+            r"engine\.overlap\.communication_sm_share: found 1, expected below 1",
+        ),
+        ("engine.speculative.acceptance=1.2", r"engine\.speculative\.acceptance: found 1\.2, expected at most 1"),
+        ("engine.speculative.draft=2", r"engine\.speculative\.draft: unknown field; did you mean 'drafts'"),
+        ("engine.estimator=guess", r"engine\.estimator: found 'guess', expected one of auto, interpolation, forest"),
+        (
+            "cluster.pools.0.redundant_experts=-1",
+            r"cluster\.pools\.0\.redundant_experts: found -1, expected at least 0",
+        ),
+        ("cluster.pools=5", r"cluster\.pools: found 5, expected a list"),
+        ("workload.lengths=x", r"workload\.lengths: found 'x', expected a mapping of fields"),
+        ("model=5", r"model: found 5, expected text"),
         ("cluster.topology.nick=1", r"cluster\.topology\.nick: unknown field; did you mean 'nic'"),
         ("cluster.pools.0.rolle=1", r"cluster\.pools\.0\.rolle: unknown field; did you mean 'role'"),
         ("cluster.pools.0.role=prefill", r"cluster: found no pool with role decode"),
@@ -80,6 +100,22 @@ def test_a_wrong_value_is_one_line_with_field_and_remedy(config_path: Path, sett
     with pytest.raises(InputError, match=expected) as raised:
         load_config(config_path, [setting])
     assert "\n" not in str(raised.value)
+
+
+def test_numbers_may_have_exponents(config_path: Path) -> None:
+    config = load_config(config_path, ["workload.requests=1e3", "slo.ttft_s=2.5E-1"])
+    assert config.workload.model_dump()["requests"] == 1000
+    assert config.slo.ttft_s == 0.25
+
+
+def test_paths_of_gpus_and_recordings_start_at_the_configuration(config_path: Path) -> None:
+    settings = ["hardware=./gpus/x", "cluster.pools.a.hardware=g.yaml", "engine.expert_load=recorded:loads.csv"]
+    config = load_config(config_path, settings)
+    folder = config_path.parent.absolute()
+    assert config.hardware == str(folder / "gpus/x")
+    assert config.hardware_of(config.cluster.pools[0]) == str(folder / "g.yaml")
+    assert config.hardware_of(config.cluster.pools[1]) == config.hardware
+    assert config.engine.expert_load == f"recorded:{folder / 'loads.csv'}"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
