@@ -27,6 +27,7 @@ class ImportFormat(StrEnum):
     AICONFIGURATOR = "aiconfigurator"
     INFERSIM = "infersim"
     VIDUR = "vidur"
+    PROFILE = "profile"
 
 
 _DTYPES: dict[Format, Literal["bf16", "fp8"]] = {Format.BF16: "bf16", Format.FP8: "fp8"}
@@ -93,7 +94,7 @@ def export(
 def import_tables(
     tables: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Tables to read.")],
     form: Annotated[ImportFormat, typer.Option("--format", help="Where the tables come from.")],
-    gpu: Annotated[str, typer.Option(help="GPU the times were measured on.")],
+    gpu: Annotated[str, typer.Option(help="GPU the times were measured on: a name, or a folder with gpu.yaml.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory of the new table; made if missing.")],
     where: Annotated[
         list[str] | None, typer.Option(help="COLUMN=VALUE: keep these rows only (version=0.5.14); repeatable.")
@@ -101,7 +102,7 @@ def import_tables(
     heads: Annotated[int | None, typer.Option(help="Query heads per rank, for InferSim's MLA tables.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn measured kernel times of other projects into a table of this one (kernels.csv, provenance.json)."""
+    """Turn measured kernel times, of other projects or of aicb profile, into a table (kernels.csv, provenance.json)."""
     from aicb.gpu import get_gpu
     from aicb.imports import import_files, write_table
 

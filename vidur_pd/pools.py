@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+import simccl
 from aicb import (
     Drafting,
     ExpertLoad,
@@ -112,12 +113,20 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> Pool
 
 
 def gpu_of(config: SimulationConfig, pool: PoolConfig) -> Gpu:
-    """The pool's GPU. Raises: InputError, where none is known by that name."""
+    """The pool's GPU. Raises: InputError, where none is known by that name, or nothing of its interconnect."""
     field = f"cluster.pools.{pool.name}.hardware" if pool.hardware else "hardware"
     try:
-        return get_gpu(config.hardware_of(pool))
+        gpu = get_gpu(config.hardware_of(pool))
     except ValueError as error:
         raise InputError(f"{field}: {str(error).removeprefix('gpu: ')}") from None
+    try:
+        simccl.gpu_named(gpu.interconnect)
+    except ValueError as error:
+        known = str(error).partition("expected ")[2]
+        raise InputError(
+            f"{field}: found interconnect {gpu.interconnect!r}, expected interconnect_as in gpu.yaml to be {known}"
+        ) from None
+    return gpu
 
 
 def _max_model_len(engine: EngineConfig, model: Model) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aicb.errors import InputError
-from aicb.imports import aiconfigurator, infersim, vidur
+from aicb.imports import aiconfigurator, infersim, profile, vidur
 from aicb.imports.rows import Imported
 
 
@@ -18,7 +18,7 @@ def import_files(
     """All rows of these files that meet the conditions.
 
     Args:
-        form: ``aiconfigurator``, ``infersim`` or ``vidur``.
+        form: ``aiconfigurator``, ``infersim``, ``vidur``, or ``profile`` (of ``aicb profile``).
         paths: files; each is one table.
         conditions: column → text that a row must have; columns a file lacks are ignored.
         heads: query heads per rank where a table does not say (InferSim's MLA).
@@ -39,8 +39,10 @@ def import_files(
                 found, warnings = infersim.read(kept, path.name, heads)
             case "vidur":
                 found, warnings = vidur.read(kept, path.name)
+            case "profile":
+                found, warnings = profile.read(kept, path)
             case _:
-                raise InputError(f"format: found {form!r}, expected aiconfigurator, infersim or vidur")
+                raise InputError(f"format: found {form!r}, expected aiconfigurator, infersim, vidur or profile")
         rows += found
         cautions += warnings
     return Imported(tuple(rows), tuple(cautions), tuple(f"{form}: {path.name}" for path in paths))

@@ -36,21 +36,23 @@ def kernel_row(op: str, kernel: str, dtype: str, time_us: float, shape: Mapping[
 
 
 def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
-    """Writes ``kernels.csv`` and ``provenance.json``; launch constants are those of ``LAUNCH_GPU``."""
-    rows = [*_launch_rows(), *imported.rows]
+    """Writes ``kernels.csv`` and ``provenance.json``; launch constants it lacks are those of ``LAUNCH_GPU``."""
+    own = {row["op"] for row in imported.rows}
+    lacking = [op for op in _LAUNCH_OPS if op not in own]
+    rows = [*_launch_rows(lacking), *imported.rows]
     with (directory / "kernels.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(COLUMNS), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    launch = f"launch constants (null_kernel, graph_node, eager_launch_host) are those of the {LAUNCH_GPU}"
+    launch = [f"launch constants ({', '.join(lacking)}) are those of the {LAUNCH_GPU}"] if lacking else []
     provenance = {
         "schema_version": SCHEMA_VERSION,
         "gpu": gpu.name,
         "rows": len(rows),
         "environment": {"gpu": gpu.name, "sm_count": gpu.sms, "memory_total_mib": gpu.hbm_bytes // MIB},
-        "timing": {"cold_us, graph_us": "the one time of the source; see its cautions"},
+        "timing": {"cold_us, graph_us": "as in the source; equal where it has one time only; see its cautions"},
         "sources": list(imported.sources),
-        "cautions": [*imported.cautions, launch],
+        "cautions": [*imported.cautions, *launch],
     }
     text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
     (directory / "provenance.json").write_text(text, encoding="utf-8")
@@ -100,9 +102,9 @@ def _times(time_us: float) -> dict[str, str]:
     return {"cold_us": text, "graph_us": text}
 
 
-def _launch_rows() -> list[dict[str, str]]:
+def _launch_rows(lacking: list[str]) -> list[dict[str, str]]:
     table = KernelTable.load(LAUNCH_GPU)
     return [
         {"op": op, "kernel": f"{LAUNCH_GPU}/{op}", "run": RUN, "cold_us": f"{table.select(op)[0].cold_us:.6g}"}
-        for op in _LAUNCH_OPS
+        for op in lacking
     ]

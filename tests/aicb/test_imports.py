@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from aicb import InputError, get_gpu
 from aicb.imports import import_files, write_table
+from aicb.profiling.store import Row
+from aicb.profiling.store import write_table as write_profile
 from aicb.table import KernelRow, KernelTable, read_rows
 
 KERNELS = Path(__file__).parents[3] / "shared/data/kernels"
@@ -225,3 +229,29 @@ def test_published_tables_are_read_whole(name: str, conditions: dict[str, str], 
     assert {row["op"] for row in found} == {op}
     latencies = [float(row["latency_us"]) for row in wanted if row[column] in formats]
     assert sum(float(row["cold_us"]) for row in found) == pytest.approx(sum(latencies), rel=1e-5)
+
+
+def test_a_profile_becomes_a_table_with_its_own_launch_constants(tmp_path: Path) -> None:
+    """Of two kernels of one shape one stays; null_kernel is measured, the other constants are the H200's."""
+    rows: list[Row] = [
+        {"op": "null_kernel", "kernel": "torch/null_kernel", "dtype": "", "cold_us": 2.5, "run": "a"},
+        {"op": "rope", "kernel": "vllm/rope", "dtype": "bf16", "m": 4, "n": 8, "cold_us": 5.0, "run": "a"},
+        {"op": "rope", "kernel": "triton_own/rope", "dtype": "bf16", "m": 4, "n": 8, "cold_us": 4.0, "run": "a"},
+    ]
+    write_profile(tmp_path, rows, {"environment": {"device": "cpu"}})
+    found = import_files("profile", [tmp_path / "profile.parquet"])
+    left_out, device = found.cautions
+    assert left_out == "profile.parquet: 1 rows of other kernels of the same shapes left out"
+    assert device == "profile.parquet: measured on cpu"
+    write_table(found, get_gpu("h100"), tmp_path)
+    table = KernelTable.read(tmp_path, "h100")
+    assert len(table.select("rope")) == 1
+    assert dict(table.launch.event_floor_us) == {"a": 2.5}
+    cautions = json.loads((tmp_path / "provenance.json").read_text())["cautions"]
+    assert cautions[-1] == "launch constants (graph_node, eager_launch_host) are those of the h200"
+
+
+def test_another_parquet_file_is_no_profile(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t\.parquet: columns: found no op, expected a profile\.parquet"):
+        import_files("profile", [tmp_path / "t.parquet"])
