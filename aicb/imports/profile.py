@@ -35,7 +35,6 @@ def read(rows: list[dict[str, str]], path: Path) -> tuple[list[dict[str, str]], 
 def _device(provenance: Path) -> str:
     """What the profiler says it ran on."""
     try:
-        environment = json.loads(provenance.read_text(encoding="utf-8"))["environment"]
-        return str(environment.get("gpu") or environment["device"])
-    except (OSError, ValueError, KeyError, AttributeError):
+        return str(json.loads(provenance.read_text(encoding="utf-8"))["environment"]["device"])
+    except (OSError, ValueError, KeyError, TypeError):
         return f"an unknown device ({provenance.name} does not say)"

@@ -243,11 +243,13 @@ def test_a_profile_becomes_a_table_with_its_own_launch_constants(tmp_path: Path)
     left_out, device = found.cautions
     assert left_out == "profile.parquet: 1 rows of other kernels of the same shapes left out"
     assert device == "profile.parquet: measured on cpu"
-    write_table(found, get_gpu("h100"), tmp_path)
-    table = KernelTable.read(tmp_path, "h100")
+    folder = tmp_path / "h100"
+    folder.mkdir()
+    write_table(found, get_gpu("h100"), folder)
+    table = KernelTable.read(folder, "h100")
     assert len(table.select("rope")) == 1
     assert dict(table.launch.event_floor_us) == {"a": 2.5}
-    cautions = json.loads((tmp_path / "provenance.json").read_text())["cautions"]
+    cautions = json.loads((folder / "provenance.json").read_text())["cautions"]
     assert cautions[-1] == "launch constants (graph_node, eager_launch_host) are those of the h200"
 
 
