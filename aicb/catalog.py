@@ -1,4 +1,4 @@
-"""Finding a model: built in by name, or from a Hugging Face ``config.json`` by path."""
+"""Finding a model: built in by name, or by path from a Hugging Face ``config.json`` or a YAML file of our own form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def built_in_models() -> list[str]:
 
 
 def load_model(name_or_path: str) -> Model:
-    """A built-in model by name, or a Hugging Face ``config.json`` (or a directory with one) by path.
+    """A built-in model by name, or one by path: a Hugging Face ``config.json`` (or a directory with one), or a YAML file
+    with ``source`` and the fields of a ``config.json`` under ``config``, as the built-in ones are.
 
     Raises:
         InputError: unknown name (the nearest known ones are named), unreadable file, unsupported architecture.
@@ -31,6 +32,8 @@ def load_model(name_or_path: str) -> Model:
     path = Path(name_or_path)
     if path.is_dir():
         path = path / "config.json"
+    if path.suffix == ".yaml":
+        return _read_yaml(path)
     if path.is_file() or path.suffix == ".json":
         return read_config_file(path)
     known = built_in_models()
@@ -45,5 +48,26 @@ def load_model(name_or_path: str) -> Model:
 def _built_in(name: str) -> Model:
     """The built-in files hold the cost-relevant fields of the published ``config.json``, so one reader serves both."""
     text = resources.files("aicb").joinpath("models", f"{name}.yaml").read_text(encoding="utf-8")
-    document = yaml.safe_load(text)
-    return model_from_config(document["config"], name=name, source=document["source"], where=f"models/{name}.yaml")
+    return _parse_yaml(text, name, f"models/{name}.yaml")
+
+
+def _read_yaml(path: Path) -> Model:
+    try:
+        return _parse_yaml(path.read_text(encoding="utf-8"), path.stem, str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "bytes that are not UTF-8"
+        raise InputError(f"{path}: found {reason}, expected a readable YAML file of a model") from None
+
+
+def _parse_yaml(text: str, name: str, where: str) -> Model:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: found text that is not YAML ({' '.join(str(error).split())})") from None
+    fields = document if isinstance(document, dict) else {}
+    source, config = fields.get("source"), fields.get("config")
+    if not isinstance(source, str):
+        raise InputError(f"{where}: source: found {source!r}, expected text that says where the dimensions come from")
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: config: found {config!r}, expected the fields of a config.json")
+    return model_from_config(config, name=name, source=source, where=where)
