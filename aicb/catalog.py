@@ -21,8 +21,8 @@ def built_in_models() -> list[str]:
 
 
 def load_model(name_or_path: str) -> Model:
-    """A built-in model by name, or one by path: a Hugging Face ``config.json`` (or a directory with one), or a YAML file
-    with ``source`` and the fields of a ``config.json`` under ``config``, as the built-in ones are.
+    """A built-in model by name, or one by path: a Hugging Face ``config.json`` (or a directory with one), or a YAML
+    file with ``source`` and the fields of a ``config.json`` under ``config``, as the built-in ones are.
 
     Raises:
         InputError: unknown name (the nearest known ones are named), unreadable file, unsupported architecture.

@@ -1,4 +1,4 @@
-"""Command line of the simulator: ``vidur-pd run``, ``report``, ``compare``, ``workload``."""
+"""Command line of the simulator: ``vidur-pd run``, ``report``, ``compare``, ``validate``, ``workload``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vidur_pd.cli_validate import validate
 from vidur_pd.cli_workload import app as workload_app
 from vidur_pd.errors import InputError
 
@@ -132,6 +133,9 @@ def _print_comparison(outs: list[Path]) -> None:
             cells.append(f"{text} ({change})" if change else text)
         table.add_row(row["metric"], *cells)
     Console().print(table)
+
+
+app.command()(validate)
 
 
 def _prepare(config_path: Path, settings: list[str]) -> Simulation:

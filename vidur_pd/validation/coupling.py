@@ -1,6 +1,4 @@
-"""Runs small PD clusters in the couplings `isolated`, `fluid` and `exact` and prints how far apart they are.
-
-Usage: python tests/validation/coupling_vs_exact.py [CASE...]
+"""How far small PD clusters in the couplings `isolated`, `fluid` and `exact` are apart.
 
 `exact` puts every collective of every iteration on the network and is the reference; `fluid` and `isolated` are judged
 by the mean and the 99th percentile of TPOT and of the KV transfer time, and by the mean TTFT. Loads come in bursts,
@@ -9,14 +7,15 @@ so that transfers overlap each other and the iterations of both sides.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from vidur_pd.config import SimulationConfig
+from vidur_pd.simulation import Simulation
+from vidur_pd.workload import Workload
+
 COUPLINGS = ("isolated", "fluid", "exact")
 
 
@@ -119,9 +118,6 @@ class Latencies:
 
 def run(case: Case, coupling: str) -> Latencies:
     """Simulates a case in one coupling."""
-    from vidur_pd.config import SimulationConfig
-    from vidur_pd.simulation import Simulation
-
     config = SimulationConfig.model_validate(
         {
             "model": case.model,
@@ -141,7 +137,11 @@ def run(case: Case, coupling: str) -> Latencies:
     )
     result = Simulation(config, _bursts(case)).run()
     requests = [journey.request for journey in result.journeys]
-    kv_ms = [(r.kv_arrived_ps - r.kv_sent_ps) / 1e9 for r in requests if r.kv_arrived_ps is not None]
+    kv_ms = [
+        (r.kv_arrived_ps - r.kv_sent_ps) / 1e9
+        for r in requests
+        if r.kv_arrived_ps is not None and r.kv_sent_ps is not None
+    ]
     summary = result.summary
     return Latencies(
         ttft=1e3 * summary["ttft_s"]["mean"],
@@ -153,10 +153,8 @@ def run(case: Case, coupling: str) -> Latencies:
     )
 
 
-def _bursts(case: Case) -> Any:
+def _bursts(case: Case) -> Workload:
     """Bursts of requests; lengths differ by up to a third around those of the case."""
-    from vidur_pd.workload import Workload
-
     requests = case.bursts * case.burst_requests
     random = np.random.default_rng(0)
     arrived_ps = np.repeat(np.arange(case.bursts), case.burst_requests) * round(case.every_ms * 1e9)
@@ -169,22 +167,6 @@ def _bursts(case: Case) -> Any:
     )
 
 
-def main(names: list[str]) -> None:
-    """Prints one row per case and coupling, as a Markdown table."""
-    print("| case | NIC | coupling | TTFT | KV | KV p99 | TPOT | TPOT p99 | wall s |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name in names or list(CASES):
-        case = CASES[name]
-        found = {coupling: run(case, coupling) for coupling in COUPLINGS}
-        for coupling, row in found.items():
-            if coupling == "exact":
-                cells = [f"{x:.2f}" for x in (row.ttft, row.kv, row.kv_p99, row.tpot, row.tpot_p99)]
-            else:
-                cells = [f"{100 * error:+.1f} %" for error in row.errors(found["exact"])]
-            line = (case.what, case.topology["nic"], coupling, *cells, f"{row.wall_s:.1f}")
-            print("| " + " | ".join(line) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(REPOSITORY))
-    main(sys.argv[1:])
+def compare(case: Case) -> dict[str, Latencies]:
+    """Latencies in every coupling, ``exact`` last."""
+    return {coupling: run(case, coupling) for coupling in COUPLINGS}

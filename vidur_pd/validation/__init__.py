@@ -1,0 +1,1 @@
+"""Comparisons with measurements and with the exact model, for ``vidur-pd validate``."""
