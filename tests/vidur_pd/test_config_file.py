@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from vidur_pd.config import EngineConfig, OverlapConfig, PoolConfig
 from vidur_pd.config_file import dump_config, load_config
 from vidur_pd.errors import InputError
 
@@ -135,3 +136,11 @@ def test_malformed_yaml_names_the_line(tmp_path: Path) -> None:
     path.write_text("model: a\nhardware: [\n")
     with pytest.raises(InputError, match=r"line \d+: not YAML"):
         load_config(path)
+
+
+def test_the_readme_names_every_option_of_engines_and_pools() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "vidur_pd" / "README.md").read_text()
+    section = readme.partition("## Options of the engine")[2].partition("## The loop")[0]
+    options = [*EngineConfig.model_fields, *PoolConfig.model_fields, *OverlapConfig.model_fields]
+    missing = [name for name in options if name not in ("policy", "engine") and f"`{name}" not in section]
+    assert [name for name in missing if f"overlap.{name}`" not in section] == []
