@@ -51,6 +51,7 @@ class FlowSimulation:
         deps: NDArray[np.int64],
         flow_label: NDArray[np.uint32],
         notify: NDArray[np.bool_],
+        max_rate_bps: NDArray[np.int64],
         at_ps: int,
     ) -> int: ...
     def advance(self, until_ps: int) -> list[tuple[int, int, int]]: ...

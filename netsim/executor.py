@@ -45,6 +45,7 @@ class FlowBackend:
             graph.deps,
             graph.flow_label,
             graph.notify,
+            graph.max_rate_bps,
             _time(at_ps, "submit at_ps"),
         )
         return GraphHandle(handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -45,19 +45,23 @@ class FlowGraph:
     """[flows] entropy for ECMP (the source port of a queue pair); equal labels of a pair share a path."""
     notify: NDArray[np.bool_]
     """[flows] ``advance`` also returns when such a flow completes."""
+    max_rate_bps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[flows] most that its sender feeds it with, whatever the links would carry; 0: no limit. Left out: all 0."""
 
     def __len__(self) -> int:
         return len(self.src)
 
     def __post_init__(self) -> None:
         flows = len(self.src)
-        for name in ("dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify"):
+        if not len(self.max_rate_bps):
+            object.__setattr__(self, "max_rate_bps", np.zeros(flows, dtype=np.int64))
+        for name in ("dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps"):
             found = len(getattr(self, name))
             if found != flows:
                 raise FlowGraphError(f"FlowGraph.{name}: found {found} entries, expected {flows} (as src)")
         if len(self.dep_offsets) != flows + 1:
             raise FlowGraphError(f"FlowGraph.dep_offsets: found {len(self.dep_offsets)} entries, expected {flows + 1}")
-        for name in ("size_bytes", "ready_ps", "delay_ps"):
+        for name in ("size_bytes", "ready_ps", "delay_ps", "max_rate_bps"):
             values = getattr(self, name)
             if flows and values.min() < 0:
                 raise FlowGraphError(f"FlowGraph.{name}: found {values.min()}, expected no negative value")
@@ -83,6 +87,7 @@ class FlowGraph:
         delay_ps: Sequence[int] | NDArray[np.integer] | None = None,
         flow_label: Sequence[int] | NDArray[np.integer] | None = None,
         notify: Sequence[bool] | None = None,
+        max_rate_bps: Sequence[int] | NDArray[np.integer] | None = None,
     ) -> FlowGraph:
         """Builds a graph from per-flow lists; what is left out is zero, empty or false."""
         flows = len(src)
@@ -98,6 +103,7 @@ class FlowGraph:
             deps=np.fromiter((d for ds in dep_lists for d in ds), dtype=np.int64),
             flow_label=_or_zeros(flow_label, flows, np.uint32),
             notify=_or_zeros(notify, flows, np.bool_),
+            max_rate_bps=_or_zeros(max_rate_bps, flows, np.int64),
         )
 
 

@@ -19,7 +19,7 @@ from netsim.flow import FlowGraph
 from netsim.units import PS_PER_NS, parse_time_ps
 
 REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
-OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label")
+OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps")
 RESULT_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "start_ps", "end_ps", "fct_ps", "status")
 _MAX_INT64: Final = 2**63 - 1
 _MAX_UINT32: Final = 2**32 - 1
@@ -42,17 +42,20 @@ class _Row:
     start_ps: int
     delay_ps: int
     flow_label: int | None
+    max_rate_bps: int
     deps: tuple[str, ...]
     where: str
 
 
 def read_flows(path: Path, nodes: int) -> NamedFlows:
-    """Reads ``flow_id,src,dst,bytes,deps`` and, where given, ``start_ns``, ``delay_ns`` and ``flow_label``.
+    """Reads ``flow_id,src,dst,bytes,deps`` and, where given, ``start_ns``, ``delay_ns``, ``flow_label`` and
+    ``max_rate_bps``.
 
     ``src`` and ``dst`` are below ``nodes``, the nodes of the topology. ``deps`` are flow ids joined by ``;``. A flow
     starts ``delay_ns`` after ``start_ns`` or the arrival of the last of them, whichever is later; both are 0 where not
     given, and may have fractions, whole in ps. Without ``flow_label``, the k-th flow of a (src, dst) pair gets label k,
-    as if each had a queue pair of its own. Further columns are ignored.
+    as if each had a queue pair of its own. A flow gets no more than ``max_rate_bps``, where that is given and not 0.
+    Further columns are ignored.
 
     Raises:
         InputError: naming the file, the line, the field, what was found and what was expected.
@@ -109,6 +112,7 @@ def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
         ready_ps=[row.start_ps for row in rows],
         delay_ps=[row.delay_ps for row in rows],
         flow_label=np.array(labels, dtype=np.uint32),
+        max_rate_bps=[row.max_rate_bps for row in rows],
     )
 
 
@@ -156,6 +160,7 @@ def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: i
             if "flow_label" in text
             else None
         ),
+        max_rate_bps=_integer(text.get("max_rate_bps", "0"), f"{where} max_rate_bps", "whole bit/s", _MAX_INT64),
         deps=tuple(dict.fromkeys(dep.strip() for dep in text["deps"].split(";") if dep.strip())),
         where=where,
     )

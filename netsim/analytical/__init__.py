@@ -10,7 +10,7 @@ __all__ = ["AnalyticalBackend"]
 
 
 class AnalyticalBackend(FlowBackend):
-    """Every flow takes its path's latency plus its bytes over the smallest capacity of its path.
+    """Every flow takes its path's latency plus its bytes over the smallest capacity of its path, or over its cap.
 
     Assumes an otherwise empty network for every flow: flows on one link do not slow each other, so a link may carry
     more than its capacity. A lower bound of what `fluid` gives, for first estimates.

@@ -8,7 +8,7 @@ ActiveFlows::ActiveFlows(const Network& network) : crossings_(network.link_count
     }
 }
 
-Slot ActiveFlows::add(const Path& path) {
+Slot ActiveFlows::add(const Path& path, Rate cap) {
     Slot slot = static_cast<Slot>(flows_.size());
     if (free_.empty()) {
         flows_.emplace_back();
@@ -19,6 +19,7 @@ Slot ActiveFlows::add(const Path& path) {
     }
     Flow& flow = flows_[slot];
     flow.path = &path;
+    flow.cap = cap;
     flow.position.resize(path.links.size());
     for (std::uint32_t hop = 0; hop < path.links.size(); ++hop) {
         std::vector<Crossing>& crossings = crossings_[path.links[hop]];

@@ -21,13 +21,15 @@ class ActiveFlows {
   public:
     explicit ActiveFlows(const Network& network);
 
-    // The path must outlive the flow. Its rate is unassigned at first.
-    Slot add(const Path& path);
+    // The path must outlive the flow. Its rate is unassigned at first, and never to exceed `cap`.
+    Slot add(const Path& path, Rate cap);
     void remove(Slot slot);
 
     std::size_t slot_count() const { return flows_.size(); }
     bool is_active(Slot slot) const { return flows_[slot].path != nullptr; }
     const Path& path(Slot slot) const { return *flows_[slot].path; }
+    // kUncapped where only links limit the flow.
+    Rate cap(Slot slot) const { return flows_[slot].cap; }
     Rate rate(Slot slot) const { return rates_[slot]; }
     void set_rate(Slot slot, Rate rate) { rates_[slot] = rate; }
 
@@ -42,6 +44,7 @@ class ActiveFlows {
   private:
     struct Flow {
         const Path* path = nullptr;
+        Rate cap = kUncapped;
         std::vector<std::uint32_t> position;  // [hops] index of this flow in the crossings of the hop's link
     };
 

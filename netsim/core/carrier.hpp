@@ -20,6 +20,12 @@ struct Delivery {
     TimePs arrives_at_ps;
 };
 
+// What a flow asks for: at least one byte, and no more than a rate where that is not 0.
+struct Demand {
+    std::int64_t size_bytes;
+    std::int64_t max_rate_bps;
+};
+
 struct LinkTotals {
     std::vector<double> carried_bytes;
     std::vector<TimePs> busy_ps;
@@ -33,8 +39,8 @@ class Carrier {
     using Ticket = std::uint32_t;
 
     virtual ~Carrier() = default;
-    // Starts a flow of at least one byte between different nodes; the ticket names it until delivered or stopped.
-    virtual Ticket start(FlowRef flow, const Path& path, std::int64_t size_bytes, TimePs now_ps) = 0;
+    // Starts a flow between different nodes; the ticket names it until delivered or stopped.
+    virtual Ticket start(FlowRef flow, const Path& path, Demand demand, TimePs now_ps) = 0;
     virtual void stop(Ticket ticket, TimePs now_ps) = 0;
     // Runs the carrier's own events of this instant and appends what they deliver, in a deterministic order.
     virtual void run(TimePs now_ps, std::vector<Delivery>& delivered) = 0;

@@ -156,7 +156,7 @@ void Executor::start(FlowRef flow) {
     const Path& path = *owner.paths[flow.flow];
     const std::int64_t bytes = owner.graph.size_bytes[flow.flow];
     if (bytes == 0 || path.links.empty()) return finish(flow);
-    owner.tickets[flow.flow] = carrier_.start(flow, path, bytes, now_ps_);
+    owner.tickets[flow.flow] = carrier_.start(flow, path, {bytes, owner.graph.max_rate_bps[flow.flow]}, now_ps_);
 }
 
 void Executor::finish(FlowRef flow) {

@@ -18,6 +18,7 @@ struct FlowGraph {
     std::vector<std::int64_t> dep_offsets, deps;
     std::vector<std::uint32_t> flow_label;
     std::vector<bool> notify;
+    std::vector<std::int64_t> max_rate_bps;  // 0: none
 
     std::size_t size() const { return src.size(); }
 };

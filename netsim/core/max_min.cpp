@@ -50,6 +50,7 @@ Rate MaxMin::unchanged_below(const ActiveFlows& flows) const {
 
 void MaxMin::collect_components(const ActiveFlows& flows, Rate unchanged_below) {
     reached_.clear();
+    caps_.clear();
     for (const LinkId link : touched_) visit(link);
     for (std::size_t next = 0; next < reached_.size(); ++next) collect_flows_of(flows, reached_[next], unchanged_below);
 }
@@ -74,6 +75,7 @@ void MaxMin::collect_flows_of(const ActiveFlows& flows, LinkId link, Rate unchan
         FlowState& flow = flows_[crossing.slot];
         if (flow.epoch == epoch_) continue;
         flow = {epoch_, false};
+        if (flows.cap(crossing.slot) != kUncapped) caps_.emplace_back(flows.cap(crossing.slot), crossing.slot);
         for (const LinkId crossed : flows.path(crossing.slot).links) visit(crossed);
     }
 }
@@ -84,8 +86,14 @@ void MaxMin::fill(const ActiveFlows& flows, std::vector<RateChange>& changes) {
         if (links_[link].unfixed > 0) shares_.emplace_back(links_[link].residual / links_[link].unfixed, link);
     }
     std::ranges::make_heap(shares_, std::greater<>{});
+    std::ranges::sort(caps_);
+    auto next_cap = caps_.begin();
     while (!shares_.empty()) {
         const auto [share, link] = shares_.front();
+        // The entry may be old, but then the link's share is larger still.
+        for (; next_cap != caps_.end() && next_cap->first <= share; ++next_cap) {
+            if (!flows_[next_cap->second].is_fixed) fix(flows, next_cap->second, next_cap->first, changes);
+        }
         const LinkState& state = links_[link];
         // A share only grows while other links fix flows, so an entry may be old but never too large.
         const Rate current = state.unfixed > 0 ? state.residual / state.unfixed : kUnassignedRate;
@@ -114,15 +122,18 @@ void MaxMin::replace_smallest(Share entry) {
 
 void MaxMin::fix_flows_of(const ActiveFlows& flows, LinkId link, Rate share, std::vector<RateChange>& changes) {
     for (const Crossing crossing : flows.on_link(link)) {
-        FlowState& flow = flows_[crossing.slot];
-        if (flow.epoch != epoch_ || flow.is_fixed) continue;
-        flow.is_fixed = true;
-        for (const LinkId crossed : flows.path(crossing.slot).links) {
-            links_[crossed].residual -= share;
-            --links_[crossed].unfixed;
-        }
-        if (flows.rate(crossing.slot) != share) changes.push_back({crossing.slot, share});
+        const FlowState& flow = flows_[crossing.slot];
+        if (flow.epoch == epoch_ && !flow.is_fixed) fix(flows, crossing.slot, share, changes);
     }
+}
+
+void MaxMin::fix(const ActiveFlows& flows, Slot slot, Rate rate, std::vector<RateChange>& changes) {
+    flows_[slot].is_fixed = true;
+    for (const LinkId crossed : flows.path(slot).links) {
+        links_[crossed].residual -= rate;
+        --links_[crossed].unfixed;
+    }
+    if (flows.rate(slot) != rate) changes.push_back({slot, rate});
 }
 
 }  // namespace netsim

@@ -8,7 +8,8 @@
 namespace netsim {
 
 // Progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2): the link with the smallest equal
-// share saturates first and fixes its flows at that share; it is taken out with them, and so on.
+// share saturates first and fixes its flows at that share; it is taken out with them, and so on. A flow with a cap is
+// fixed at the cap where the filling comes there first, as if it also crossed a link of its own of that capacity.
 //
 // Two facts keep a re-solve small, and both leave the result exactly that of a complete one:
 // - Filling proceeds in the order of rates. A departure of a flow of rate r changes nothing below r, and an arrival
@@ -37,6 +38,8 @@ class MaxMin final : public RatePolicy {
     };
     using Share = std::pair<Rate, LinkId>;
 
+    using Cap = std::pair<Rate, Slot>;
+
     Rate unchanged_below(const ActiveFlows& flows) const;
     void collect_components(const ActiveFlows& flows, Rate unchanged_below);
     void visit(LinkId link);
@@ -44,6 +47,7 @@ class MaxMin final : public RatePolicy {
     void fill(const ActiveFlows& flows, std::vector<RateChange>& changes);
     void replace_smallest(Share entry);
     void fix_flows_of(const ActiveFlows& flows, LinkId link, Rate share, std::vector<RateChange>& changes);
+    void fix(const ActiveFlows& flows, Slot slot, Rate rate, std::vector<RateChange>& changes);
 
     std::vector<LinkId> touched_;  // links whose flows or capacity changed
     std::vector<LinkId> loaded_;   // those of them that got flows or another capacity
@@ -55,6 +59,7 @@ class MaxMin final : public RatePolicy {
     std::vector<FlowState> flows_;
     std::vector<LinkId> reached_;  // links of the components being solved
     std::vector<Share> shares_;    // heap, smallest share first
+    std::vector<Cap> caps_;        // of the flows being solved, sorted before filling
 };
 
 }  // namespace netsim

@@ -13,15 +13,21 @@ double to_bytes(Work work) {
            static_cast<double>(work % kWorkPerByte) / static_cast<double>(kWorkPerByte);
 }
 
+// No link is faster than kMaxCapacityBps, so that a larger cap is none.
+Rate cap_of(const Demand& demand) {
+    const bool is_capped = demand.max_rate_bps != 0 && demand.max_rate_bps <= kMaxCapacityBps;
+    return is_capped ? demand.max_rate_bps * kRateUnitsPerBps : kUncapped;
+}
+
 }  // namespace
 
 RateCarrier::RateCarrier(const Network& network, std::unique_ptr<RatePolicy> policy)
     : network_(network), policy_(std::move(policy)), active_(network), records_(network.link_count()) {}
 
-Carrier::Ticket RateCarrier::start(FlowRef flow, const Path& path, std::int64_t size_bytes, TimePs now_ps) {
-    const Slot slot = active_.add(path);
+Carrier::Ticket RateCarrier::start(FlowRef flow, const Path& path, Demand demand, TimePs now_ps) {
+    const Slot slot = active_.add(path, cap_of(demand));
     if (slot >= transfers_.size()) transfers_.resize(slot + 1);
-    const Work size = size_bytes * kWorkPerByte;
+    const Work size = demand.size_bytes * kWorkPerByte;
     transfers_[slot] = {flow, size, size, now_ps};
     for (const LinkId link : path.links) {
         if (active_.on_link(link).size() == 1) records_[link].busy_since_ps = now_ps;

@@ -16,7 +16,7 @@ class RateCarrier final : public Carrier {
   public:
     RateCarrier(const Network& network, std::unique_ptr<RatePolicy> policy);
 
-    Ticket start(FlowRef flow, const Path& path, std::int64_t size_bytes, TimePs now_ps) override;
+    Ticket start(FlowRef flow, const Path& path, Demand demand, TimePs now_ps) override;
     void stop(Ticket ticket, TimePs now_ps) override;
     void run(TimePs now_ps, std::vector<Delivery>& delivered) override;
     void settle(TimePs now_ps) override;

@@ -26,7 +26,7 @@ class RatePolicy {
     virtual void reassign(const ActiveFlows& flows, std::vector<RateChange>& changes) = 0;
 };
 
-// Each flow has its path to itself: the beta of an alpha-beta model is the path's smallest capacity.
+// Each flow has its path to itself: the beta of an alpha-beta model is the path's smallest capacity, or its cap.
 class Uncontended final : public RatePolicy {
   public:
     void on_start(const ActiveFlows& flows, Slot slot) override;

@@ -16,6 +16,7 @@ using TimePs = std::int64_t;
 using Rate = std::int64_t;
 inline constexpr Rate kRateUnitsPerBps = 5040;
 inline constexpr Rate kUnassignedRate = std::numeric_limits<Rate>::max();
+inline constexpr Rate kUncapped = std::numeric_limits<Rate>::max();
 inline constexpr std::int64_t kMaxCapacityBps = 1'000'000'000'000'000;  // 1 Pbit/s: capacity in rate units fits Rate
 
 // Work is rate x time: integer, so draining is exact however time is cut into steps.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "rate_policy.hpp"
 
 namespace netsim {
@@ -9,7 +11,9 @@ void Uncontended::on_stop(const ActiveFlows&, Slot slot) { std::erase(started_, 
 void Uncontended::on_capacity(const ActiveFlows&, LinkId, Rate) {}
 
 void Uncontended::reassign(const ActiveFlows& flows, std::vector<RateChange>& changes) {
-    for (const Slot slot : started_) changes.push_back({slot, flows.path(slot).bottleneck_bps * kRateUnitsPerBps});
+    for (const Slot slot : started_) {
+        changes.push_back({slot, std::min(flows.path(slot).bottleneck_bps * kRateUnitsPerBps, flows.cap(slot))});
+    }
     started_.clear();
 }
 

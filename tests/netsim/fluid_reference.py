@@ -18,20 +18,31 @@ class ReferenceFlow:
     size_bytes: int
     start_ps: int
     latency_ps: int
+    max_rate_bps: int = 0
+    """0: none."""
 
 
-def max_min_rates(paths: Mapping[int, Sequence[int]], capacity_bps: Sequence[int]) -> dict[int, Fraction]:
-    """Progressive filling: the tightest link fixes its flows at an equal share, until all are fixed."""
-    left = {link: Fraction(capacity_bps[link]) for path in paths.values() for link in path}
+def max_min_rates(
+    paths: Mapping[int, Sequence[int]], capacity_bps: Sequence[int], caps_bps: Mapping[int, int] | None = None
+) -> dict[int, Fraction]:
+    """Progressive filling: the tightest link fixes its flows at an equal share, until all are fixed.
+
+    A cap is a link of the flow's own.
+    """
+    left: dict[int | str, Fraction] = {link: Fraction(capacity_bps[link]) for path in paths.values() for link in path}
+    own = {flow: f"cap of flow {flow}" for flow, cap in (caps_bps or {}).items() if cap and flow in paths}
+    left |= {own[flow]: Fraction(caps_bps[flow]) for flow in own} if caps_bps else {}
+    crossed = {flow: [*path, *([own[flow]] if flow in own else [])] for flow, path in paths.items()}
     unfixed = set(paths)
     rates: dict[int, Fraction] = {}
     while unfixed:
-        users = {link: [f for f in unfixed if link in paths[f]] for link in left}
-        share, tightest = min((left[link] / len(flows), link) for link, flows in users.items() if flows)
+        users = {link: [f for f in unfixed if link in crossed[f]] for link in left}
+        tightest = min((link for link, flows in users.items() if flows), key=lambda link: left[link] / len(users[link]))
+        share = left[tightest] / len(users[tightest])
         for flow in users[tightest]:
             rates[flow] = share
             unfixed.remove(flow)
-            for link in paths[flow]:
+            for link in crossed[flow]:
                 left[link] -= share
     return rates
 
@@ -44,7 +55,7 @@ def end_times_ps(flows: Sequence[ReferenceFlow], capacity_bps: Sequence[int]) ->
     now = Fraction(starts[0])
     while left:
         active = {i: flows[i].links for i in left if flows[i].start_ps <= now}
-        rates = max_min_rates(active, capacity_bps)
+        rates = max_min_rates(active, capacity_bps, {i: flows[i].max_rate_bps for i in active})
         instants = [now + left[i] / rates[i] for i in active] + [Fraction(s) for s in starts if s > now]
         following = min(instants)
         for i in active:

@@ -45,12 +45,16 @@ def topologies() -> st.SearchStrategy[Topology]:
 
 @st.composite
 def flow_graphs(draw: st.DrawFn, topology: Topology, *, with_deps: bool = True, max_flows: int = 24) -> FlowGraph:
-    """Flows of 0 to 100 kB among GPUs, starting within 20 µs; dependencies point backwards, so there is no cycle."""
+    """Flows of 0 to 100 kB among GPUs, starting within 20 µs; dependencies point backwards, so there is no cycle.
+
+    One flow in four has a cap, above or below what links carry.
+    """
     count = draw(st.integers(1, max_flows))
     gpu = st.integers(0, topology.gpus - 1)
+    caps = st.sampled_from([0, 0, 0, 0, 0, 0, 500_000_000, 7 * GBPS // 3, 500 * GBPS])
     columns = draw(
         st.lists(
-            st.tuples(gpu, gpu, st.integers(0, 100_000), st.integers(0, 20_000_000), st.integers(0, 7)),
+            st.tuples(gpu, gpu, st.integers(0, 100_000), st.integers(0, 20_000_000), st.integers(0, 7), caps),
             min_size=count,
             max_size=count,
         )
@@ -58,8 +62,10 @@ def flow_graphs(draw: st.DrawFn, topology: Topology, *, with_deps: bool = True, 
     deps = [
         draw(st.lists(st.integers(0, i - 1), max_size=2, unique=True)) if with_deps and i else [] for i in range(count)
     ]
-    src, dst, sizes, ready, labels = zip(*columns, strict=True)
-    return FlowGraph.from_lists(src, dst, sizes, deps=deps, ready_ps=ready, flow_label=labels)
+    src, dst, sizes, ready, labels, max_rate_bps = zip(*columns, strict=True)
+    return FlowGraph.from_lists(
+        src, dst, sizes, deps=deps, ready_ps=ready, flow_label=labels, max_rate_bps=max_rate_bps
+    )
 
 
 @st.composite

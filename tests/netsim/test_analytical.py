@@ -22,14 +22,18 @@ def test_flows_on_one_link_do_not_slow_each_other() -> None:
 
 @given(networks_with_flows())
 @settings(max_examples=60, deadline=None)
-def test_every_flow_takes_its_bytes_over_its_bottleneck_plus_its_latency(case: tuple[Topology, FlowGraph]) -> None:
+def test_every_flow_takes_its_bytes_over_its_bottleneck_or_cap_plus_its_latency(
+    case: tuple[Topology, FlowGraph],
+) -> None:
     topology, graph = case
     backend = AnalyticalBackend(topology)
     handle = backend.submit(graph, 0)
     backend.advance(10**18)
     times = backend.flow_times(handle)
     router = Router(topology)
-    rows = zip(graph.src, graph.dst, graph.flow_label, graph.size_bytes.tolist(), strict=True)
-    for (src, dst, label, size), took in zip(rows, (times.end_ps - times.start_ps).tolist(), strict=True):
-        drain = -(-size * 8 * 10**12 // router.bottleneck_bps(src, dst, label))
+    columns = (graph.size_bytes.tolist(), graph.max_rate_bps.tolist())
+    rows = zip(graph.src, graph.dst, graph.flow_label, *columns, strict=True)
+    for (src, dst, label, size, cap), took in zip(rows, (times.end_ps - times.start_ps).tolist(), strict=True):
+        bottleneck = router.bottleneck_bps(src, dst, label) if src != dst else 1
+        drain = -(-size * 8 * 10**12 // min(bottleneck, cap or bottleneck))
         assert took == (drain + router.path_latency_ps(src, dst, label) if size and src != dst else 0)

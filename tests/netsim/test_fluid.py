@@ -69,6 +69,30 @@ def test_max_min_is_solved_over_several_levels_of_bottlenecks() -> None:
     assert backend.link_rates_bps()[0:4:2].tolist() == [2 * GBPS, 9 * GBPS]
 
 
+def test_a_capped_flow_leaves_the_rest_of_a_link_to_others() -> None:
+    """Three flows into host 3 with 7 Gbit/s: one may have 1, so that (7 − 1)/2 = 3 is left for each of the others. A
+    cap above that share changes nothing, nor does one that no link could exceed."""
+    topology = star_of([10 * GBPS, 10 * GBPS, 10 * GBPS, 7 * GBPS])
+    for other_cap in (0, 4 * GBPS, 2**62):
+        graph = FlowGraph.from_lists([0, 1, 2], [3, 3, 3], [LONG] * 3, max_rate_bps=[GBPS, other_cap, 0])
+        assert uplink_rates(topology, graph) == [GBPS, 3 * GBPS, 3 * GBPS]
+
+
+def test_a_capped_flow_alone_takes_its_bytes_over_its_cap() -> None:
+    """400 kB at 100 of 400 Gbit/s take 32 µs, and what others leave behind makes it no faster."""
+    graph = FlowGraph.from_lists([0, 2], [1, 1], [400_000, 100_000], max_rate_bps=[100 * GBPS, 0])
+    assert ends(star(3), graph) == [32_000_000 + 2 * LATENCY_PS, 2_666_667 + 2 * LATENCY_PS]
+
+
+def test_caps_below_every_share_are_all_given() -> None:
+    """Four flows capped at 1, 2, 3 and 4 Gbit/s share 10 Gbit/s: each gets its cap. With 9, the largest gets 3."""
+    for capacity, largest in ((10, 4), (9, 3)):
+        topology = star_of([10 * GBPS] * 4 + [capacity * GBPS])
+        caps = [GBPS, 2 * GBPS, 3 * GBPS, 4 * GBPS]
+        graph = FlowGraph.from_lists([0, 1, 2, 3], [4] * 4, [LONG] * 4, max_rate_bps=caps)
+        assert uplink_rates(topology, graph) == [GBPS, 2 * GBPS, 3 * GBPS, largest * GBPS]
+
+
 def test_disjoint_paths_do_not_interact() -> None:
     alone = ends(star(4), FlowGraph.from_lists([0], [1], [123_457]))
     beside = ends(star(4), FlowGraph.from_lists([0, 2, 2], [1, 3, 3], [123_457, 99_991, 1]))
@@ -90,9 +114,9 @@ def test_completion_times_agree_with_an_exact_model(case: tuple[Topology, FlowGr
     flows, expected = [], {}
     for i, (src, dst, label) in enumerate(zip(graph.src, graph.dst, graph.flow_label, strict=True)):
         path = tuple(router.route(src, dst, label).tolist())
-        size, start = int(graph.size_bytes[i]), int(graph.ready_ps[i])
+        size, start, cap = int(graph.size_bytes[i]), int(graph.ready_ps[i]), int(graph.max_rate_bps[i])
         if size and path:
-            flows.append((i, ReferenceFlow(path, size, start, router.path_latency_ps(src, dst, label))))
+            flows.append((i, ReferenceFlow(path, size, start, router.path_latency_ps(src, dst, label), cap)))
         else:
             expected[i] = start
     if flows:
@@ -114,8 +138,13 @@ def test_allocations_are_feasible_and_max_min_fair_at_every_change(topology: Top
     flows = [src for src, dst in enumerate(targets) if dst != src]
     paths = {src: router.route(src, targets[src]).tolist() for src in flows}
     backend = FluidBackend(topology)
+    caps = data.draw(st.lists(st.sampled_from([0, 0, GBPS // 2, 5 * GBPS]), min_size=len(flows), max_size=len(flows)))
     graph = FlowGraph.from_lists(
-        flows, [targets[f] for f in flows], [sizes[f] for f in flows], ready_ps=[starts[f] for f in flows]
+        flows,
+        [targets[f] for f in flows],
+        [sizes[f] for f in flows],
+        ready_ps=[starts[f] for f in flows],
+        max_rate_bps=caps,
     )
     handle = backend.submit(graph, 0)
     shared_first_link = len({path[0] for path in paths.values()}) < len(paths)
@@ -126,7 +155,7 @@ def test_allocations_are_feasible_and_max_min_fair_at_every_change(topology: Top
         assert (rates <= topology.capacity_bps).all()
         started = backend.flow_times(handle).start_ps >= 0
         active = {src: paths[src] for src, has in zip(flows, started, strict=True) if has and rates[paths[src][0]] > 0}
-        expected = max_min_rates(active, topology.capacity_bps.tolist())
+        expected = max_min_rates(active, topology.capacity_bps.tolist(), dict(zip(flows, caps, strict=True)))
         for src, rate in expected.items():
             assert rates[paths[src][0]] == pytest.approx(float(rate), rel=1e-12, abs=len(flows) / RATE_UNITS_PER_BPS)
 

@@ -128,6 +128,19 @@ def test_starts_may_be_missing_delays_given_and_further_columns_are_ignored(inpu
     assert b["fct_ps"] == "2000000"
 
 
+def test_a_column_of_caps_slows_flows_down(inputs: Path) -> None:
+    """50 kB are 1 µs at 400 Gbit/s, and 4 µs at 100; the path takes 1 µs. An empty or negative cap is refused."""
+    (inputs / "F.csv").write_text("flow_id,src,dst,bytes,deps,max_rate_bps\na,0,1,50000,,0\nb,2,3,50000,,100000000000\n")
+    assert run(inputs).returncode == 0
+    with (inputs / "fct.csv").open() as file:
+        assert [int(row["fct_ps"]) for row in csv.DictReader(file)] == [2_000_000, 5_000_000]
+    for wrong in ("", "-1"):
+        (inputs / "F.csv").write_text(f"flow_id,src,dst,bytes,deps,max_rate_bps\na,0,1,50000,,{wrong}\n")
+        result = run(inputs)
+        assert result.returncode == 2
+        assert f"line 2 max_rate_bps: found '{wrong}', expected whole bit/s" in result.stderr
+
+
 def test_equal_flow_labels_share_a_path_and_others_may_not(tmp_path: Path) -> None:
     """Two 50 MB flows of one pair over two spines with links of 200 Gbit/s: 4 ms on one path, 2 ms on one each.
 

@@ -166,6 +166,7 @@ class _Assembly:
             deps=np.concatenate(self._deps),
             flow_label=np.concatenate([part.flow_label for part in parts]),
             notify=np.concatenate([part.notify for part in parts]),
+            max_rate_bps=np.concatenate([part.max_rate_bps for part in parts]),
         )
 
     def _add(
