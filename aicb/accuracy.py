@@ -12,18 +12,18 @@ Comparisons with tables of others are in `aicb.published`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from aicb.accuracy_sparse import Case, fp8_and_sparse_cases
 from aicb.estimators import InterpolationEstimator, RooflineEstimator, Timing
 from aicb.estimators.forest import Forest
 from aicb.estimators.interpolation import LAYOUTS
 from aicb.estimators.kriging import Floats
-from aicb.estimators.surface import Surface
 from aicb.gpu import get_gpu
 from aicb.operators import (
     BatchedGemm,
@@ -64,17 +64,6 @@ def errors_of(kernel: str, groups: str, method: str, relative: Floats, claimed: 
     return Errors(kernel, groups, method, len(size), float(np.median(size)), float(np.quantile(size, 0.9)), within)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One kernel and the columns of its shapes that are held out together."""
-
-    kernel: str
-    groups: str
-    surface: Surface
-    columns: tuple[int, ...]
-    work: Callable[[list[float]], Work]
-
-
 def cases(timing: Timing) -> list[Case]:
     """All kernels with enough shapes."""
     estimator = InterpolationEstimator(GPU, Precision(state="fp32"), timing)
@@ -86,6 +75,7 @@ def cases(timing: Timing) -> list[Case]:
         Case("FA3 prefill", "(q, S)", estimator.prefill.surface, (5, 6), _prefill),
         Case("FA3 decode", "batch column", estimator.paged.surface, (0, 1, 2, 3), _decode),
         Case("FlashMLA decode", "batch column", estimator.latent.surface, (0, 1), _mla),
+        *fp8_and_sparse_cases(GPU, timing),
         Case("RMSNorm + add", "columns", estimator.elementwise.measured["add_rms_norm"], (0,), _norm),
     ]
 

@@ -20,6 +20,7 @@ from aicb.model import (
     Ffn,
     GatedDeltaNet,
     GroupedQueryAttention,
+    Indexer,
     LatentAttention,
     Layer,
     Model,
@@ -35,7 +36,9 @@ ARCHITECTURES = (
     "Qwen3NextForCausalLM",
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
 )
+_LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +176,8 @@ def _check_layer_indices(fields: _Fields, layers: int) -> None:
 
 
 def _attention(fields: _Fields, architecture: str, index: int) -> Attention:
-    if architecture in ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"):
-        return _latent_attention(fields)
+    if architecture in _LATENT:
+        return _latent_attention(fields, is_sparse=architecture == "DeepseekV32ForCausalLM")
     is_next = architecture == "Qwen3NextForCausalLM"
     if is_next and _is_linear_layer(fields, index):
         return _gated_delta_net(fields)
@@ -203,14 +206,24 @@ def _head_dim(fields: _Fields, heads: int) -> int:
     return hidden // heads
 
 
-def _latent_attention(fields: _Fields) -> LatentAttention:
+def _latent_attention(fields: _Fields, *, is_sparse: bool) -> LatentAttention:
     return LatentAttention(
         heads=fields.integer("num_attention_heads"),
-        q_lora_rank=fields.integer("q_lora_rank") if fields.has("q_lora_rank") else None,
+        q_lora_rank=fields.integer("q_lora_rank") if is_sparse or fields.has("q_lora_rank") else None,
         kv_lora_rank=fields.integer("kv_lora_rank"),
         qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
         qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
         v_head_dim=fields.integer("v_head_dim"),
+        indexer=_indexer(fields) if is_sparse else None,
+    )
+
+
+def _indexer(fields: _Fields) -> Indexer:
+    """Queries of the indexer are projected from the compressed query, which `_latent_attention` requires with it."""
+    return Indexer(
+        heads=fields.integer("index_n_heads"),
+        head_dim=fields.integer("index_head_dim"),
+        topk=fields.integer("index_topk"),
     )
 
 
@@ -246,7 +259,7 @@ def _ffn(fields: _Fields, architecture: str, index: int) -> Ffn:
             step = fields.integer("decoder_sparse_step", default=1)
             is_dense = index in fields.indices("mlp_only_layers") or (index + 1) % step != 0
             experts = "num_experts"
-        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM":
+        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "DeepseekV32ForCausalLM":
             first = fields.integer("first_k_dense_replace", at_least=0)
             is_dense = index < first or index % fields.integer("moe_layer_freq", default=1) != 0
             experts = "n_routed_experts"
@@ -264,7 +277,7 @@ def _moe(fields: _Fields, architecture: str, *, experts: str, intermediate: str)
     match architecture:
         case "Qwen3NextForCausalLM":
             shared = fields.integer("shared_expert_intermediate_size", at_least=0)
-        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM":
+        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "DeepseekV32ForCausalLM":
             shared = fields.integer("n_shared_experts", at_least=0) * expert_intermediate
         case _:
             shared = 0
@@ -274,5 +287,5 @@ def _moe(fields: _Fields, architecture: str, *, experts: str, intermediate: str)
         intermediate=expert_intermediate,
         shared_intermediate=shared,
         has_shared_gate=architecture == "Qwen3NextForCausalLM" and shared > 0,
-        has_correction_bias=architecture == "DeepseekV3ForCausalLM",
+        has_correction_bias=architecture in ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"),
     )

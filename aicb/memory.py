@@ -13,7 +13,16 @@ from aicb.layers.build import ACTIVATION_BYTES, RankShape
 from aicb.layers.mtp import draft_model, joining_operators
 from aicb.model import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.operator_list import iteration_operators
-from aicb.operators import DecodeAttention, Elementwise, Gemm, GroupedGemm, MlaDecode, Operator, PrefillAttention
+from aicb.operators import (
+    DecodeAttention,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    MlaDecode,
+    Operator,
+    PrefillAttention,
+    SparseMlaPrefill,
+)
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision, ceil_div, weight_matrix_bytes
 
@@ -177,7 +186,9 @@ def _tensor_bytes(operator: Operator) -> int:
             return int(operator.moved_bytes - active * weight_matrix_bytes(n, k, dtype))
         case Gemm(n=n, k=k, dtype=dtype):
             return int(operator.moved_bytes - weight_matrix_bytes(n, k, dtype))
-        case Elementwise() | PrefillAttention() | DecodeAttention() | MlaDecode():
+        case (
+            Elementwise() | PrefillAttention() | DecodeAttention() | MlaDecode() | SparseMlaPrefill(kernel="attention")
+        ):
             return int(operator.moved_bytes)
         case _:
             return 0

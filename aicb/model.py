@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aicb.errors import InputError
 from aicb.parallelism import Partition, kv_heads_per_rank, split
-from aicb.precision import ELEMENT_BYTES, KvDtype, Precision, StateDtype
+from aicb.precision import ELEMENT_BYTES, SCALE_BLOCK, SCALE_BYTES, KvDtype, Precision, StateDtype, ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,38 @@ class GroupedQueryAttention:
         """Cached elements per token and layer."""
         return 2 * self.kv_heads * self.head_dim
 
+    def kv_bytes(self, kv_dtype: KvDtype) -> int:
+        """Cached bytes per token and layer, one copy."""
+        return self.kv_elements * ELEMENT_BYTES[kv_dtype]
+
     def parameters(self, hidden: int) -> int:
         """Weights of one layer's attention, its own norms included."""
         query_width = self.heads * self.head_dim
         gated_width = query_width * (2 if self.has_output_gate else 1)
         norms = 2 * self.head_dim if self.has_head_norm else 0
         return hidden * (gated_width + self.kv_elements) + query_width * hidden + norms
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """Chooses the keys that sparse latent attention attends to (DeepSeek-V3.2: DeepSeek Sparse Attention).
+
+    Small query heads score one fp8 key per past token; the ``topk`` best of each query are kept. Whole on every TP
+    rank.
+    """
+
+    heads: int
+    head_dim: int
+    topk: int
+
+    @property
+    def cache_bytes(self) -> int:
+        """Key cache per token and layer, whatever the format of the latents: e4m3 elements and one fp32 scale."""
+        return self.head_dim + SCALE_BYTES
+
+    def parameters(self, hidden: int, q_lora_rank: int) -> int:
+        """Queries from the compressed query, key and head weights from the hidden state, LayerNorm of the key."""
+        return q_lora_rank * self.heads * self.head_dim + hidden * (self.head_dim + self.heads) + 2 * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +74,25 @@ class LatentAttention:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
+    indexer: Indexer | None = None
+    """Restricts each query to the keys it chooses; ``None`` where attention is dense."""
 
     @property
     def kv_elements(self) -> int:
         """Cached elements per token and layer: latent and shared rotary key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
+
+    def kv_bytes(self, kv_dtype: KvDtype) -> int:
+        """Cached bytes per token and layer.
+
+        The fp8 cache of sparse attention keeps the rotary key in bf16 and one fp32 scale per 128 elements of the latent
+        (FlashMLA's 656-byte layout); that of dense attention is e4m3 throughout, with one scale for all.
+        """
+        if self.indexer is None:
+            return self.kv_elements * ELEMENT_BYTES[kv_dtype]
+        scales = SCALE_BYTES * ceil_div(self.kv_lora_rank, SCALE_BLOCK) if kv_dtype == "fp8" else 0
+        latent = self.kv_lora_rank * ELEMENT_BYTES[kv_dtype] + scales
+        return latent + self.qk_rope_head_dim * ELEMENT_BYTES["bf16"] + self.indexer.cache_bytes
 
     @property
     def qk_head_dim(self) -> int:
@@ -68,7 +108,8 @@ class LatentAttention:
             query = hidden * self.q_lora_rank + self.q_lora_rank + self.q_lora_rank * query_width
         latent = hidden * self.kv_elements + self.kv_lora_rank
         expand = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return query + latent + expand + self.heads * self.v_head_dim * hidden
+        index = self.indexer.parameters(hidden, self.q_lora_rank) if self.indexer and self.q_lora_rank else 0
+        return query + latent + expand + self.heads * self.v_head_dim * hidden + index
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +252,10 @@ class Model:
 
     def kv_bytes_per_token(self, kv_dtype: KvDtype = "bf16") -> int:
         """KV cache of one token in all layers, one copy: the size that memory, scheduler and transfers use."""
-        per_layer = [0 if isinstance(k.attention, GatedDeltaNet) else k.attention.kv_elements for k in self.kinds]
-        return ELEMENT_BYTES[kv_dtype] * sum(per_layer[kind] for kind in self.pattern)
+        per_layer = [
+            0 if isinstance(k.attention, GatedDeltaNet) else k.attention.kv_bytes(kv_dtype) for k in self.kinds
+        ]
+        return sum(per_layer[kind] for kind in self.pattern)
 
     def state_bytes(self, state_dtype: StateDtype = "bf16") -> int:
         """Fixed state of one request in all layers, one copy; the convolution's part is always bf16."""
@@ -253,16 +296,17 @@ def stage_range(model: Model, partition: Partition, stage: int) -> range:
 
 def kv_bytes_per_token_per_rank(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> int:
     """KV cache of one token on one rank of a stage: its layers, its heads; a latent is whole on every TP rank."""
-    elements = 0
+    total = 0
     for layer, count in model.count_layers(stage_range(model, partition, stage)):
         match layer.attention:
             case GroupedQueryAttention() as gqa:
-                elements += count * 2 * kv_heads_per_rank(gqa.kv_heads, partition.tp) * gqa.head_dim
+                elements = 2 * kv_heads_per_rank(gqa.kv_heads, partition.tp) * gqa.head_dim
+                total += count * elements * ELEMENT_BYTES[precision.kv]
             case LatentAttention() as mla:
-                elements += count * mla.kv_elements
+                total += count * mla.kv_bytes(precision.kv)
             case GatedDeltaNet():
                 pass
-    return elements * ELEMENT_BYTES[precision.kv]
+    return total
 
 
 def state_bytes_per_rank(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> int:

@@ -5,12 +5,14 @@ Shapes are per rank. Identical layers are listed once with their ``count``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from aicb.precision import KvDtype
 
 GemmDtype = Literal["bf16", "fp8"]
 """``fp8`` is e4m3 with 1x128 activation and 128x128 weight scales (DeepGEMM)."""
@@ -81,6 +83,8 @@ class PrefillAttention:
     kv_heads: int
     d_qk: int
     d_v: int
+    dtype: GemmDtype = "bf16"
+    """Format of queries, keys and values; ``fp8`` is e4m3 with a scale per KV head, the output bf16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +95,8 @@ class DecodeAttention:
     heads: int
     kv_heads: int
     head_dim: int
+    kv_dtype: KvDtype | None = field(default=None, kw_only=True)
+    """Format of the cache; ``None``: that of the instance, which the estimator knows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +107,48 @@ class MlaDecode:
     heads: int
     d_qk: int
     d_v: int
+    kv_dtype: KvDtype | None = field(default=None, kw_only=True)
+    """Format of the cache; ``None``: that of the instance, which the estimator knows."""
+
+
+SparseKernel = Literal["index_logits", "index_topk", "attention"]
+"""Kernels of DeepSeek Sparse Attention in order: scores of all keys a query sees, choice of the best, attention."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseMlaDecode(MlaDecode):
+    """One kernel of absorbed MLA decode over the keys that an indexer chooses; ``d_qk`` and ``d_v`` are the latent's.
+
+    ``heads`` beyond ``query_heads`` are further query tokens of the same request, which choose keys of their own.
+    """
+
+    kernel: SparseKernel
+    query_heads: int
+    """Heads of one query token, padded to what the kernel takes."""
+    topk: int
+    index_heads: int
+    index_dim: int
+
+    @property
+    def queries(self) -> int:
+        """Query tokens per request."""
+        return -(-self.heads // self.query_heads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseMlaPrefill:
+    """One kernel of absorbed sparse attention of query chunks over past and new latents, one entry per request."""
+
+    new_tokens: NDArray[np.int64]
+    kv_tokens: NDArray[np.int64]
+    kernel: SparseKernel
+    heads: int
+    """Padded to what the kernel takes."""
+    d_qk: int
+    d_v: int
+    topk: int
+    index_heads: int
+    index_dim: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,8 +176,9 @@ class Elementwise:
     """A memory-bound kernel: norm, RoPE, quantisation, activation, router top-k, KV write, embedding, sampling."""
 
     kernel: str
-    """One of: rms_norm, add_rms_norm, head_norm, rope, quant, silu_mul, silu_mul_quant, topk, permute, unpermute,
-    kv_write, embedding, sampling, conv, gating, add, assemble_k, state_copy."""
+    """One of: rms_norm, add_rms_norm, layer_norm, head_norm, rope, quant, silu_mul, silu_mul_quant, topk, grouped_topk,
+    permute, unpermute, kv_write, kv_write_fp8, latent_write, latent_gather (both also _fp8 and _sparse_fp8),
+    merge_states, index_write, index_gather, embedding, sampling, conv, gating, add, assemble_k, state_copy."""
     rows: int
     cols: int
     moved_bytes: int
@@ -155,6 +204,8 @@ Work = (
     | PrefillAttention
     | DecodeAttention
     | MlaDecode
+    | SparseMlaDecode
+    | SparseMlaPrefill
     | GatedDeltaPrefill
     | GatedDeltaDecode
     | Elementwise

@@ -7,9 +7,15 @@ measured table are valid input. Which columns an operation reads:
     bmm                       m n k heads (products)
     grouped_gemm_masked,
     grouped_gemm_contiguous   n k groups dtype, rows (all experts) or m (mean per expert), [active_groups]
-    prefill_attention         q_len kv_len heads kv_heads d_qk d_v [batch]
-    decode_attention          kv_len heads kv_heads d_qk [batch]
-    mla_decode                kv_len heads [d_qk d_v batch q_len]
+    prefill_attention         q_len kv_len heads kv_heads d_qk d_v [batch dtype]
+    decode_attention          kv_len heads kv_heads d_qk [batch dtype]
+    mla_decode                kv_len heads [d_qk d_v batch q_len dtype]
+    mla_sparse_prefill        q_len kv_len heads k [d_qk d_v batch]
+    index_logits_prefill      q_len kv_len [heads d_qk batch]
+    index_topk_prefill        q_len kv_len k [batch]
+    mla_sparse_decode         kv_len heads k [d_qk d_v batch q_len dtype]
+    index_logits_decode       kv_len [heads d_qk batch q_len]
+    index_topk_decode         kv_len k [batch]
     gdn_prefill               q_len heads kv_heads d_qk [batch]
     gdn_decode                batch heads kv_heads d_qk
     rms_norm, quant,
@@ -42,8 +48,12 @@ from aicb.operators import (
     GroupedGemm,
     MlaDecode,
     PrefillAttention,
+    SparseKernel,
+    SparseMlaDecode,
+    SparseMlaPrefill,
     Work,
 )
+from aicb.precision import KvDtype
 
 ADDED_COLUMNS = ("time_us", "is_estimate", "source", "relative_error")
 
@@ -68,7 +78,9 @@ BYTES_PER_ELEMENT = {"rms_norm": 4.0, "quant": 3.03125, "silu_mul_quant": 5.0312
 ELEMENTWISE = (
     *BYTES_PER_ELEMENT,
     *("add_rms_norm", "head_norm", "rope", "silu_mul", "permute", "unpermute", "kv_write", "embedding"),
-    *("sampling", "conv", "gating", "add", "assemble_k", "state_copy"),
+    *("sampling", "conv", "gating", "add", "assemble_k", "state_copy", "grouped_topk", "kv_write_fp8", "merge_states"),
+    *("latent_write", "latent_write_fp8", "latent_write_sparse_fp8", "index_write", "index_gather", "layer_norm"),
+    *("latent_gather", "latent_gather_fp8", "latent_gather_sparse_fp8"),
 )
 
 _DTYPES: Mapping[str, GemmDtype] = {"bf16": "bf16", "fp8": "fp8", "fp8_1x128_128x128": "fp8"}
@@ -181,6 +193,17 @@ def _dtype(row: RowReader) -> GemmDtype:
     return _DTYPES[row.text("dtype")]
 
 
+def _kv_dtype(row: RowReader) -> KvDtype | None:
+    """Format of the cache: fp8 or bf16 by name; that of the estimator where the cell says nothing of it."""
+    match row.text("dtype"):
+        case "fp8":
+            return "fp8"
+        case "bf16":
+            return "bf16"
+        case _:
+            return None
+
+
 def _gemm(row: RowReader) -> Work:
     return Gemm(row.integer("m"), row.integer("n"), row.integer("k"), _dtype(row))
 
@@ -207,19 +230,52 @@ def _prefill(row: RowReader) -> Work:
     if len(new) != len(kv) or (kv < new).any():
         raise row.fail("kv_len", "as many lengths as q_len, each at least q_len (past and new tokens)")
     d_qk, d_v = row.integer("d_qk"), row.integer("d_v")
-    return PrefillAttention(new, kv, row.integer("heads"), row.integer("kv_heads"), d_qk, d_v)
+    dtype = _kv_dtype(row) or "bf16"
+    return PrefillAttention(new, kv, row.integer("heads"), row.integer("kv_heads"), d_qk, d_v, dtype)
 
 
 def _decode(row: RowReader) -> Work:
     kv = row.lengths("kv_len", row.integer("batch", 1))
-    return DecodeAttention(kv, row.integer("heads"), row.integer("kv_heads"), row.integer("d_qk"))
+    heads, kv_heads, head_dim = row.integer("heads"), row.integer("kv_heads"), row.integer("d_qk")
+    return DecodeAttention(kv, heads, kv_heads, head_dim, kv_dtype=_kv_dtype(row))
 
 
 def _mla(row: RowReader) -> Work:
     """Query tokens of one request share its KV tiles: they count as more heads."""
     kv = row.lengths("kv_len", row.integer("batch", 1))
     heads = row.integer("heads") * row.integer("q_len", 1)
-    return MlaDecode(kv, heads, row.integer("d_qk", 576), row.integer("d_v", 512))
+    d_qk, d_v = row.integer("d_qk", 576), row.integer("d_v", 512)
+    return MlaDecode(kv, heads, d_qk, d_v, kv_dtype=_kv_dtype(row))
+
+
+def _sparse_prefill(kernel: SparseKernel) -> Callable[[RowReader], Work]:
+    def read(row: RowReader) -> Work:
+        batch = row.integer("batch", 1)
+        new, kv = row.lengths("q_len", batch), row.lengths("kv_len", batch)
+        if len(new) != len(kv) or (kv < new).any():
+            raise row.fail("kv_len", "as many lengths as q_len, each at least q_len (past and new tokens)")
+        heads, latent, index = _sparse_shape(row, kernel)
+        return SparseMlaPrefill(new, kv, kernel, heads, *latent, row.integer("k", 2048), *index)
+
+    return read
+
+
+def _sparse_decode(kernel: SparseKernel) -> Callable[[RowReader], Work]:
+    def read(row: RowReader) -> Work:
+        kv = row.lengths("kv_len", row.integer("batch", 1))
+        heads, latent, index = _sparse_shape(row, kernel)
+        all_heads, dtype = heads * row.integer("q_len", 1), _kv_dtype(row) if kernel == "attention" else None
+        topk = row.integer("k", 2048)
+        return SparseMlaDecode(kv, all_heads, *latent, kernel, heads, topk, *index, kv_dtype=dtype)
+
+    return read
+
+
+def _sparse_shape(row: RowReader, kernel: SparseKernel) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    """Query heads, latent (key and value) and indexer (heads, dimension); the columns name those of ``kernel``."""
+    if kernel == "attention":
+        return row.integer("heads"), (row.integer("d_qk", 576), row.integer("d_v", 512)), (64, 128)
+    return 128, (576, 512), (row.integer("heads", 64), row.integer("d_qk", 128))
 
 
 def _delta_prefill(row: RowReader) -> Work:
@@ -248,6 +304,12 @@ _READERS: Mapping[str, Callable[[RowReader], Work]] = {
     "prefill_attention": _prefill,
     "decode_attention": _decode,
     "mla_decode": _mla,
+    "mla_sparse_prefill": _sparse_prefill("attention"),
+    "index_logits_prefill": _sparse_prefill("index_logits"),
+    "index_topk_prefill": _sparse_prefill("index_topk"),
+    "mla_sparse_decode": _sparse_decode("attention"),
+    "index_logits_decode": _sparse_decode("index_logits"),
+    "index_topk_decode": _sparse_decode("index_topk"),
     "gdn_prefill": _delta_prefill,
     "gdn_decode": _delta_decode,
 }

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, Timing
-from aicb.estimators.roofline import Demand, demand, roofline_us
+from aicb.estimators.roofline import Demand, EachStep, demand, roofline_us
 from aicb.gpu import Gpu, get_gpu
-from aicb.operators import DecodeAttention, Elementwise, MlaDecode, Work
+from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from aicb.precision import Precision
 
 MEASURED_GPU = "h200"
@@ -76,6 +76,8 @@ class TransferEstimator:
         self._measured = InterpolationEstimator(self._origin, self.precision, timing)
 
     def price(self, work: Work) -> Estimate:
+        if isinstance(work, PrefillAttention) and work.dtype not in self.gpu.peak_flops:
+            work = replace(work, dtype="bf16")  # an fp8 cache is expanded on a GPU without fp8
         dtype = getattr(work, "dtype", "bf16")
         if dtype not in self.gpu.peak_flops:
             raise InputError(f"{type(work).__name__}.dtype: found {dtype}, expected bf16 ({self.gpu.name} has no fp8)")
@@ -87,6 +89,8 @@ class TransferEstimator:
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""
+        if isinstance(work, SparseMlaDecode):
+            return EachStep(self, work, batch)
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
         measured = self._measured.decode_times(work, batch)
         busy_us = (_busy_us(one, self._origin), _busy_us(one, self.gpu))

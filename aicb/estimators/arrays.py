@@ -103,6 +103,6 @@ def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     nothing = np.ones(1, dtype=np.int64)
     for site, part in zip(sites.astype(np.int64).tolist(), parts, strict=True):
         heads, kv_heads, dim, batch = site
-        function = estimator.decode_times(DecodeAttention(nothing, heads, kv_heads, dim), batch)
+        function = estimator.dense_decode(DecodeAttention(nothing, heads, kv_heads, dim), batch)
         time_us[part], is_estimate[part] = function.of_totals(batch * shapes[part, 4])
     return ManyTimes(time_us, is_estimate)

@@ -33,7 +33,7 @@ from aicb.estimators.mla_schedule import (
 from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface
 from aicb.gpu import Gpu
 from aicb.operators import DecodeAttention, GatedDeltaDecode, MlaDecode
-from aicb.precision import ELEMENT_BYTES, Precision
+from aicb.precision import ELEMENT_BYTES, KvDtype, Precision
 from aicb.table import KernelRow
 
 MLA_UNEQUAL_US = 40.0
@@ -86,7 +86,7 @@ class Priced:
     """Relative (68 %), mean over the knots."""
 
 
-def _through_lengths(
+def through_lengths(
     surface: Surface, site: tuple[float, ...], lengths: Floats, volumes: Floats, last_slope: float
 ) -> tuple[VolumeFunction, float]:
     """The time of one site as a function of volume, never falling between measured points, and its mean error."""
@@ -103,23 +103,33 @@ def _through_lengths(
     return function, float(surface.errors(shapes[::_KNOTS_PER_ERROR]).mean())
 
 
-def _lengths(low: float, high: float, step: int, measured: Iterable[float]) -> Floats:
+def lengths_between(low: float, high: float, step: int, measured: Iterable[float]) -> Floats:
     """Increasing lengths from ``low`` to ``high`` in multiples of ``step``, the measured ones among them."""
     count = max(int(math.log2(max(high / low, 2.0)) * _KNOTS_PER_OCTAVE), 1) + 1
     grid = np.ceil(np.geomspace(low, max(high, 2.0 * low), count) / step) * step
     return np.unique(np.concatenate([grid, list(measured)]))
 
 
+def _rows_of(measured: MeasuredTimes, op: str, precision: Precision) -> tuple[list[KernelRow], KvDtype]:
+    """Rows over a cache of the precision's format; where none was measured, over bf16."""
+    rows = measured.table.select(op, precision.kv, "even")
+    return (rows, precision.kv) if rows else (measured.table.select(op, "bf16", "even"), "bf16")
+
+
 class PagedDecode:
-    """FA3 decode over a paged GQA cache: shapes (heads, kv_heads, head_dim, batch, KV tokens)."""
+    """FA3 decode over a paged GQA cache: shapes (heads, kv_heads, head_dim, batch, KV tokens).
+
+    Over an fp8 cache FA3 multiplies fp8 queries with it. Where that was not measured, times are those of a bf16 cache
+    of as many bytes, flagged.
+    """
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
         self._kv_element_bytes = ELEMENT_BYTES[precision.kv]
-        self._is_measured_format = precision.kv == "bf16"
-        rows = measured.table.select("decode_attention", "bf16", "even")
+        rows, row_format = _rows_of(measured, "decode_attention", precision)
+        self._row_element_bytes, self._is_measured_format = ELEMENT_BYTES[row_format], precision.kv == row_format
         shapes = np.array([[row[name] for name in _PAGED_COLUMNS] for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
-        volumes = _paged_volumes(shapes)
+        volumes = self._volumes(shapes)
         self.slope_us = 1.13e6 / gpu.hbm_bytes_per_s
         self.volume_range = (volumes.min() / AXIS_REACH, volumes.max() * AXIS_REACH)
         self._largest_volume, self._most_sequences = float(volumes.max()), float(shapes[:, 3].max())
@@ -132,15 +142,19 @@ class PagedDecode:
     def _reference_us(self, shapes: Floats) -> Floats:
         units = shapes[:, 3] * shapes[:, 1]
         splits, efficiency = fa3_splits(units, shapes[:, 4], self._sms)
-        memory_us = self.slope_us * _paged_volumes(shapes) / efficiency**PAGED_TAIL
+        memory_us = self.slope_us * self._volumes(shapes) / efficiency**PAGED_TAIL
         combine_us = np.where(splits > 1, PAGED_COMBINE_US + PAGED_SPLIT_US * np.log2(splits), 0.0)
         return np.asarray(PAGED_FLOOR_US + np.hypot(memory_us, PAGED_UNIT_US * units / self._sms) + combine_us)
 
     def _coordinates(self, shapes: Floats) -> Floats:
         heads, kv_heads, dim, batch, kv = shapes.T
         splits, efficiency = fa3_splits(batch * kv_heads, kv, self._sms)
-        logs = np.log2([batch * kv_heads, kv, dim, _paged_volumes(shapes), splits, heads / kv_heads])
+        logs = np.log2([batch * kv_heads, kv, dim, self._volumes(shapes), splits, heads / kv_heads])
         return np.column_stack([*logs[:4], efficiency, *logs[4:]])
+
+    def _volumes(self, shapes: Floats) -> Floats:
+        """[shapes] bytes of the measured cache."""
+        return np.asarray(2.0 * self._row_element_bytes * shapes[:, 1:].prod(axis=1))
 
     def bytes_per_token(self, work: DecodeAttention) -> int:
         return 2 * work.kv_heads * work.head_dim * self._kv_element_bytes
@@ -156,12 +170,12 @@ class PagedDecode:
         geometry = (float(self._nearest_heads(work)), float(work.kv_heads), float(work.head_dim))
         shapes = self.surface.shapes
         is_own = (shapes[:, :3] == geometry).all(axis=1)
-        per_token = 4.0 * work.kv_heads * work.head_dim * batch
+        per_token = 2.0 * self._row_element_bytes * work.kv_heads * work.head_dim * batch
         measured = shapes[is_own & (shapes[:, 3] == batch), 4]
-        lengths = _lengths(32.0, self._largest_volume / per_token, 1, measured)
+        lengths = lengths_between(32.0, self._largest_volume / per_token, 1, measured)
         site = (*geometry, float(batch))
-        function, error = _through_lengths(self.surface, site, lengths, lengths * per_token, self.slope_us)
-        measured_tokens = 4.0 * shapes[:, 1] * shapes[:, 2]
+        function, error = through_lengths(self.surface, site, lengths, lengths * per_token, self.slope_us)
+        measured_tokens = 2.0 * self._row_element_bytes * shapes[:, 1] * shapes[:, 2]
         octaves = np.abs(np.log2(measured_tokens / self.bytes_per_token(work))).min()
         is_far = batch > AXIS_REACH * self._most_sequences or octaves > SITE_REACH_OCTAVES
         is_estimate = bool(is_far or not self._is_measured_format)
@@ -191,11 +205,6 @@ FA3_MAX_SPLITS = 128
 _PAGED_COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")
 
 
-def _paged_volumes(shapes: Floats) -> Floats:
-    """[shapes] bytes of a bf16 cache."""
-    return np.asarray(4.0 * shapes[:, 1:].prod(axis=1))
-
-
 def _nearest(value: int, known: list[int]) -> int:
     """The known value fewest octaves away; the value itself where nothing is known."""
     return min(known, key=lambda other: abs(math.log2(other / value))) if known else value
@@ -212,11 +221,12 @@ class LatentDecode:
     MEMORY_SHARE, THROTTLING, THROTTLING_US = 0.9, 0.143, 300.0
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, precision: Precision):
-        self._is_measured_format = precision.kv == "bf16"
+        rows, row_format = _rows_of(measured, "mla_decode", precision)
+        rows, self._element_bytes = _fewest_queries(rows), ELEMENT_BYTES[row_format]
+        self._is_measured_format = precision.kv == row_format
         self._gpu = gpu
-        rows = _fewest_queries(measured.table.select("mla_decode", "bf16", "even"))
         shapes = np.array([[row["heads"] * row["q_len"], row["batch"], row["kv_len"]] for row in rows], np.float64)
-        cache_bytes = [float(row["batch"] * row["kv_len"] * row["d_qk"] * 2) for row in rows]
+        cache_bytes = [float(row["batch"] * row["kv_len"] * row["d_qk"] * self._element_bytes) for row in rows]
         times_us = np.array([measured.time_us(row, moved) for row, moved in zip(rows, cache_bytes, strict=True)])
         scales = Scales((3.0, 3.0, 3.0, 3.0, 3.0), (1.0,) * 5, 0.0, 0.05)
         structure = Structure("FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,))
@@ -236,7 +246,7 @@ class LatentDecode:
         blocks, starts, splits = self._schedules(shapes)
         fill_us = self.FILL_US * (1.0 - np.exp(-blocks / self.FILL_BLOCKS))
         compute_us = self.START_US * starts + fill_us + self.BLOCK_US * blocks
-        moved = shapes[:, 1] * shapes[:, 2] * 576 * 2
+        moved = shapes[:, 1] * shapes[:, 2] * 576 * self._element_bytes
         memory_us = self.MEMORY_SHARE * moved / self._gpu.hbm_bytes_per_s * 1e6
         combine_us = np.where(splits > 1, self.SPLIT_US * splits, 0.0)
         time_us = (compute_us**4 + memory_us**4) ** 0.25 + combine_us
@@ -263,12 +273,12 @@ class LatentDecode:
         longest = ((max(payloads) - OVERHEAD_BLOCKS) * parts / batch - OVERHEAD_BLOCKS) * BLOCK_TOKENS
         heads = self._nearest_heads(work.heads)
         own = shapes[(shapes[:, 0] == heads) & (shapes[:, 1] == batch), 2]
-        lengths = _lengths(BLOCK_TOKENS, longest, BLOCK_TOKENS, own)
+        lengths = lengths_between(BLOCK_TOKENS, longest, BLOCK_TOKENS, own)
         counts = batch * (np.ceil(lengths / BLOCK_TOKENS) + OVERHEAD_BLOCKS)
         site = (float(heads), float(batch))
         volumes = self.payload(counts.astype(np.int64), work.heads)
         slope_us = self.BLOCK_US * (1.0 + self.THROTTLING)
-        function, error = _through_lengths(self.surface, site, lengths, volumes, slope_us)
+        function, error = through_lengths(self.surface, site, lengths, volumes, slope_us)
         is_far = batch > AXIS_REACH * shapes[:, 1].max() or head_tiles(work.heads) not in self._tiles
         is_estimate = bool(is_far or not self._is_measured_format)
         kind = "estimate:" if is_estimate else "interpolated" if work.heads in self._heads else "borrowed"
@@ -326,7 +336,8 @@ def _fewest_queries(rows: list[KernelRow]) -> list[KernelRow]:
 
 
 def _kv_bytes(row: KernelRow) -> float:
-    return float(row["batch"] * row["kv_len"] * row["kv_heads"] * (row["d_qk"] + row["d_v"]) * 2)
+    elements = row["batch"] * row["kv_len"] * row["kv_heads"] * (row["d_qk"] + row["d_v"])
+    return float(elements * (1 if row.dtype == "fp8" else 2))
 
 
 def _state_bytes(row: KernelRow) -> float:

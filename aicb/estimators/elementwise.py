@@ -19,11 +19,16 @@ from aicb.gpu import Gpu
 from aicb.operators import Elementwise
 from aicb.table import KernelRow
 
-_BYTES_PER_ELEMENT = {"quant": 3.0, "silu_mul": 6.0, "silu_mul_quant": 5.0, "add": 6.0, "add_rms_norm": 8.0}
+_BYTES_PER_ELEMENT = {
+    **{"quant": 3.0, "silu_mul": 6.0, "silu_mul_quant": 5.0, "add": 6.0, "add_rms_norm": 8.0, "merge_states": 6.0},
+    **{"kv_write_fp8": 3.0, "latent_write_fp8": 3.0, "latent_gather_fp8": 3.0, "index_write": 3.0, "index_gather": 2.0},
+}
 """Read and written per element of [m, n], 4 elsewhere: bf16 or fp32 in, bf16 or fp8 out."""
 KERNELS = (
     *("rms_norm", "add_rms_norm", "head_norm", "rope", "quant", "silu_mul", "silu_mul_quant", "topk", "permute"),
-    *("unpermute", "kv_write", "embedding", "sampling", "conv", "add"),
+    *("unpermute", "kv_write", "embedding", "sampling", "conv", "add", "grouped_topk", "kv_write_fp8"),
+    *("latent_write", "latent_write_fp8", "latent_write_sparse_fp8", "merge_states", "index_write", "index_gather"),
+    *("latent_gather", "latent_gather_fp8", "latent_gather_sparse_fp8"),
 )
 """Kernels that may be measured; those without rows in the table take the envelope."""
 ENVELOPE_ERROR = 0.25

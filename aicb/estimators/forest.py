@@ -3,8 +3,8 @@
 One forest per kernel learns log time from the logarithms of the columns of its shapes; nothing is known about tiles,
 waves or schedules, so between measured shapes the forest steps from one to the next and beyond them it stays flat.
 Attention follows Vidur: decode is a function of batch and mean KV length, rounded up to 64 tokens; prefill is priced
-request by request. Memory-bound kernels and the gated delta rule have too few measurements and keep the times of the
-interpolation. Needs scikit-learn (``pip install vidur-pd[forest]``).
+request by request. Memory-bound kernels, the gated delta rule, fp8 prefills and sparse attention have too few
+measurements and keep the times of the interpolation. Needs scikit-learn (``pip install vidur-pd[forest]``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from aicb.estimators.kriging import Floats
 from aicb.estimators.roofline import check, demand, roofline_us
 from aicb.estimators.surface import Surface
 from aicb.gpu import Gpu
-from aicb.operators import BatchedGemm, DecodeAttention, Gemm, GroupedGemm, MlaDecode, PrefillAttention, Work
+from aicb.operators import (
+    BatchedGemm,
+    DecodeAttention,
+    Gemm,
+    GroupedGemm,
+    MlaDecode,
+    PrefillAttention,
+    SparseMlaDecode,
+    Work,
+)
 from aicb.precision import Precision
 
 TREES = 100
@@ -72,10 +81,12 @@ class ForestEstimator:
                 active = max(float(work.active_groups), 1.0)
                 shape = [work.groups, active, work.n, work.k, max(work.rows / active, 1.0)]
                 found = self._price(self._measured.grouped[work.layout].surfaces[work.dtype], [shape])
-            case PrefillAttention():
+            case PrefillAttention(dtype="bf16"):
                 geometry = [work.heads, work.kv_heads, work.d_qk, work.d_v]
                 requests = zip(work.kv_tokens.tolist(), work.new_tokens.tolist(), strict=True)
                 found = self._price(self._measured.prefill.surface, [[*geometry, 1, kv, new] for kv, new in requests])
+            case SparseMlaDecode():
+                return self._measured.price(work)
             case DecodeAttention() | MlaDecode():
                 times = self.decode_times(work, len(work.kv_tokens))
                 time_us, is_estimate = times(work.kv_tokens, 1)
@@ -86,6 +97,8 @@ class ForestEstimator:
         return found._replace(time_us=max(found.time_us, bound_us))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
+        if isinstance(work, SparseMlaDecode):
+            return self._measured.decode_times(work, batch)
         surface = self._measured.latent.surface if isinstance(work, MlaDecode) else self._measured.paged.surface
         site = (
             (float(work.heads), float(batch))

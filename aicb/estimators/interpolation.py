@@ -7,6 +7,8 @@ and holds every estimate to the roofline of the device. Measured points are retu
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -15,12 +17,13 @@ from numpy.typing import NDArray
 
 from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode, Priced
 from aicb.estimators.elementwise import ElementwiseTimes
-from aicb.estimators.estimate import Estimate, Timing
+from aicb.estimators.estimate import DecodeTimes, Estimate, Timing
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
-from aicb.estimators.roofline import check, demand, roofline_us
+from aicb.estimators.roofline import RooflineEstimator, check, demand, roofline_us
+from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -33,9 +36,11 @@ from aicb.operators import (
     GroupedGemm,
     MlaDecode,
     PrefillAttention,
+    SparseMlaDecode,
+    SparseMlaPrefill,
     Work,
 )
-from aicb.precision import Precision
+from aicb.precision import KvDtype, Precision
 from aicb.table import KernelTable
 
 LAYOUTS: tuple[Literal["masked", "contiguous"], ...] = ("masked", "contiguous")
@@ -60,10 +65,13 @@ class InterpolationEstimator:
         self.gpu, self.precision, self.timing = gpu, precision, timing
         table = KernelTable.load(gpu.name) if gpu.table is None else KernelTable.read(gpu.table, gpu.name)
         self._measured = MeasuredTimes.of(table, timing, gpu.l2_bytes)
+        self._roofline = RooflineEstimator(gpu, precision)
+        self._other_format: InterpolationEstimator | None = None
 
     @cached_property
     def gemm(self) -> dict[GemmDtype, DenseGemm]:
-        return {dtype: DenseGemm(self._measured, self.gpu, dtype) for dtype in self.gpu.peak_flops}
+        measured = [dtype for dtype in self.gpu.peak_flops if self._measured.table.select("gemm", dtype)]
+        return {dtype: DenseGemm(self._measured, self.gpu, dtype) for dtype in measured}
 
     @cached_property
     def batched(self) -> ProductsGemm:
@@ -76,6 +84,18 @@ class InterpolationEstimator:
     @cached_property
     def prefill(self) -> PrefillTimes:
         return PrefillTimes(self._measured, self.gpu)
+
+    @cached_property
+    def prefill_fp8(self) -> PrefillTimes | None:
+        """``None`` where the table has no fp8 prefills."""
+        is_measured = bool(self._measured.table.select("prefill_attention", "fp8", "even"))
+        return PrefillTimes(self._measured, self.gpu, "fp8") if is_measured else None
+
+    @cached_property
+    def sparse(self) -> SparseTimes | None:
+        """``None`` where the table has no sparse attention."""
+        is_measured = SparseTimes.is_measured(self._measured)
+        return SparseTimes(self._measured, self.gpu, self.precision) if is_measured else None
 
     @cached_property
     def chunks(self) -> GatedDeltaChunks:
@@ -107,7 +127,9 @@ class InterpolationEstimator:
             case GroupedGemm():
                 found = self.grouped[work.layout].price(work)
             case PrefillAttention():
-                found = self.prefill.price(work)
+                found = self._prefill(work)
+            case SparseMlaPrefill():
+                found = self.sparse.price(work) if self.sparse else self._roofline.price(work)
             case GatedDeltaPrefill():
                 found = self.chunks.price(work)
             case Elementwise():
@@ -122,6 +144,15 @@ class InterpolationEstimator:
         if found.time_us >= bound:
             return found
         return found._replace(time_us=bound, source=f"roofline, above {found.source}")
+
+    def _prefill(self, work: PrefillAttention) -> Estimate:
+        """Unmeasured fp8 takes the time of bf16, flagged."""
+        if work.dtype == "bf16":
+            return self.prefill.price(work)
+        if self.prefill_fp8 is not None:
+            return self.prefill_fp8.price(work)
+        found = self.prefill.price(work)
+        return found._replace(is_estimate=True, source=f"estimate: bf16 {found.source}")
 
     def _decode(self, work: Work) -> Estimate:
         match work:
@@ -142,8 +173,38 @@ class InterpolationEstimator:
                 return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule", RECURRENT_ERROR)
         raise AssertionError(work)
 
-    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
+    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences as a function of their KV lengths."""
+        if isinstance(work, SparseMlaDecode):
+            return self._sparse_decode(work, batch) if self.sparse else self._roofline.decode_times(work, batch)
+        return self.dense_decode(work, batch)
+
+    def _sparse_decode(self, work: SparseMlaDecode, batch: int) -> SparseDecode:
+        assert self.sparse is not None
+        is_attention = work.kernel == "attention"
+        one = demand(replace(work, kv_tokens=np.array([work.topk])), self.precision)
+        memory_us = 0.0 if self.timing == "graph" else one.cold_bytes / self.gpu.hbm_bytes_per_s * 1e6
+        bound_us = max(memory_us, one.flops / self.gpu.peak_flops[one.dtype] * 1e6) / work.topk
+        most = work.topk if is_attention else None
+        return SparseDecode(self.sparse.function(work, batch), most, bound_us)
+
+    def dense_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
+        """Decode attention over the whole cache."""
+        priced = self._in_format(work.kv_dtype or self.precision.kv)
+        return priced._dense_decode(work, batch)
+
+    def _in_format(self, kv: KvDtype) -> InterpolationEstimator:
+        """This estimator, for a cache of another format."""
+        if kv == self.precision.kv:
+            return self
+        if self._other_format is None:
+            self._other_format = copy(self)
+            for name in ("paged", "latent", "sparse"):
+                self._other_format.__dict__.pop(name, None)
+            self._other_format.precision = replace(self.precision, kv=kv)
+        return self._other_format
+
+    def _dense_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
         if isinstance(work, MlaDecode):
             return MeasuredDecode(self, work, self.latent.function(work, batch))
         return MeasuredDecode(self, work, self.paged.function(work, batch))

@@ -21,7 +21,8 @@ from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
 from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
 from aicb.gpu import Gpu
-from aicb.operators import GatedDeltaPrefill, PrefillAttention
+from aicb.operators import GatedDeltaPrefill, GemmDtype, PrefillAttention
+from aicb.precision import ELEMENT_BYTES
 from aicb.table import KernelRow
 
 TILE_ROWS = 128
@@ -39,13 +40,14 @@ class PrefillTimes:
     that was measured; in a batch of unequal requests it is not.
     """
 
-    def __init__(self, measured: MeasuredTimes, gpu: Gpu):
-        self._gpu = gpu
-        rows = measured.table.select("prefill_attention", "bf16", "even")
+    def __init__(self, measured: MeasuredTimes, gpu: Gpu, dtype: GemmDtype = "bf16"):
+        self._gpu, self._dtype = gpu, dtype
+        rows = measured.table.select("prefill_attention", dtype, "even")
         shapes = np.array([_shape(row) for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
         scales = Scales((4.0, 4.0, 4.0, 2.0, 4.0, 2.0, 0.5, 4.0), (1.0,) * 8, 0.0, 0.05)
-        label = "FA3 prefill (heads, kv_heads, d_qk, d_v)"
+        self._name = f"FA3 prefill{' of fp8' if dtype == 'fp8' else ''}"
+        label = f"{self._name} (heads, kv_heads, d_qk, d_v)"
         self.surface = Surface(
             Structure(label, 4, self._reference_us, self._coordinates, scales, (2, 3), _on_grid), shapes, times_us
         )
@@ -73,7 +75,7 @@ class PrefillTimes:
         octaves = self._octaves(np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64))
         is_estimate = bool(octaves[0] > SITE_REACH_OCTAVES or _share_of(pairs, self._is_inside(kv, new)) < 0.5)
         kind = "measured" if is_measured else "interpolated" if octaves[0] == 0.0 else "borrowed"
-        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} FA3 prefill", error)
+        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} {self._name}", error)
 
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time of one request."""
@@ -94,11 +96,13 @@ class PrefillTimes:
 
     def _reference_us(self, shapes: Floats) -> Floats:
         _, kv_heads, d_qk, d_v, _, kv, new = shapes.T
-        row_us = 2.0 * (d_qk + d_v) / self._gpu.peak_flops["bf16"] * 1e6
+        row_us = 2.0 * (d_qk + d_v) / self._gpu.peak_flops[self._dtype] * 1e6
         keys = np.maximum(kv - new / 2, 64.0) + 64.0
         tiles = _tiles(shapes)
         tiled_us = TILED_SHARE * row_us * tiles * TILE_ROWS * keys
-        cache_us = CACHE_SHARE * 2.0 * kv * kv_heads * (d_qk + d_v) / self._gpu.hbm_bytes_per_s * 1e6
+        cache_us = (
+            CACHE_SHARE * ELEMENT_BYTES[self._dtype] * kv * kv_heads * (d_qk + d_v) / self._gpu.hbm_bytes_per_s * 1e6
+        )
         longest_us = LONGEST_SHARE * row_us * TILE_ROWS * kv * self._gpu.sms
         busy_us = (tiled_us**NORM + cache_us**NORM + longest_us**NORM) ** (1.0 / NORM)
         time_us = FLOOR_US + busy_us + WAVE_US * np.ceil(tiles / self._gpu.sms)
@@ -171,4 +175,10 @@ def _chunked_us(shapes: Floats) -> Floats:
 
 
 def _kv_bytes(row: KernelRow) -> float:
-    return float(row.shape.get("batch", 1) * row["kv_len"] * row["kv_heads"] * (row["d_qk"] + row["d_v"]) * 2)
+    return float(
+        row.shape.get("batch", 1)
+        * row["kv_len"]
+        * row["kv_heads"]
+        * (row["d_qk"] + row["d_v"])
+        * ELEMENT_BYTES[row.dtype]
+    )

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.errors import InputError
-from aicb.estimators.estimate import DecodeTimes, Estimate
+from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator
 from aicb.gpu import Gpu
+from aicb.layers.gqa import chosen_pairs
 from aicb.operators import (
     BatchedGemm,
     Communication,
@@ -26,9 +27,11 @@ from aicb.operators import (
     GroupedGemm,
     MlaDecode,
     PrefillAttention,
+    SparseMlaDecode,
+    SparseMlaPrefill,
     Work,
 )
-from aicb.precision import ELEMENT_BYTES, Precision
+from aicb.precision import ELEMENT_BYTES, SCALE_BYTES, Precision
 
 CONTIGUOUS_ROWS = 128
 """Row alignment of each expert in DeepGEMM's contiguous layout (``get_mk_alignment_for_contiguous_layout``)."""
@@ -92,23 +95,58 @@ def attention_pairs(
 @demand.register
 def _(work: PrefillAttention, _precision: Precision) -> Demand:
     pairs = float(attention_pairs(work.new_tokens, work.kv_tokens).sum())
-    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * (work.d_qk + work.d_v) * 2.0
-    query_bytes = float(work.new_tokens.sum()) * work.heads * (work.d_qk + work.d_v) * 2.0
+    element = ELEMENT_BYTES[work.dtype]
+    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * (work.d_qk + work.d_v) * element
+    query_bytes = float(work.new_tokens.sum()) * work.heads * (work.d_qk * element + work.d_v * 2.0)
     flops = 2.0 * work.heads * (work.d_qk + work.d_v) * pairs
-    return Demand(flops, kv_bytes + query_bytes, kv_bytes, "bf16")
+    return Demand(flops, kv_bytes + query_bytes, kv_bytes, work.dtype)
+
+
+@demand.register
+def _(work: SparseMlaPrefill, precision: Precision) -> Demand:
+    return _sparse_demand(work, work.new_tokens, precision)
+
+
+@demand.register
+def _(work: SparseMlaDecode, precision: Precision) -> Demand:
+    return _sparse_demand(work, np.full_like(work.kv_tokens, work.queries), precision)
+
+
+def _sparse_demand(work: SparseMlaPrefill | SparseMlaDecode, new: NDArray[np.int64], precision: Precision) -> Demand:
+    """One kernel of sparse attention. Scores stay in L2 where they fit, so only their keys count as cold."""
+    queries, keys = float(new.sum()), float(work.kv_tokens.sum())
+    pairs = float(attention_pairs(new, np.maximum(work.kv_tokens, new)).sum())
+    match work.kernel:
+        case "index_logits":
+            key_bytes = keys * (work.index_dim + SCALE_BYTES)
+            moved = key_bytes + queries * work.index_heads * (work.index_dim + 4.0) + 4.0 * pairs
+            return Demand(2.0 * work.index_heads * work.index_dim * pairs, moved, key_bytes, "fp8")
+        case "index_topk":
+            return Demand(0.0, 4.0 * pairs, 0.0, "bf16")
+        case "attention":
+            heads = work.query_heads if isinstance(work, SparseMlaDecode) else work.heads
+            chosen = float(chosen_pairs(new, np.maximum(work.kv_tokens, new), work.topk).sum())
+            is_fp8 = isinstance(work, SparseMlaDecode) and (work.kv_dtype or precision.kv) == "fp8"
+            key_bytes = min(chosen, keys) * (SPARSE_FP8_KEY_BYTES if is_fp8 else 2.0 * work.d_qk)
+            width = work.d_qk + work.d_v
+            return Demand(2.0 * heads * width * chosen, key_bytes + 2.0 * queries * heads * width, key_bytes, "bf16")
+
+
+SPARSE_FP8_KEY_BYTES = 656.0
+"""A latent in the fp8 cache of sparse FlashMLA: 512 e4m3, 4 fp32 scales, 64 bf16."""
 
 
 @demand.register
 def _(work: DecodeAttention, precision: Precision) -> Demand:
     tokens = float(work.kv_tokens.sum())
-    kv_bytes = tokens * 2.0 * work.kv_heads * work.head_dim * ELEMENT_BYTES[precision.kv]
+    kv_bytes = tokens * 2.0 * work.kv_heads * work.head_dim * ELEMENT_BYTES[work.kv_dtype or precision.kv]
     return Demand(4.0 * work.heads * work.head_dim * tokens, kv_bytes, kv_bytes, "bf16")
 
 
 @demand.register
 def _(work: MlaDecode, precision: Precision) -> Demand:
     tokens = float(work.kv_tokens.sum())
-    kv_bytes = tokens * work.d_qk * ELEMENT_BYTES[precision.kv]
+    kv_bytes = tokens * work.d_qk * ELEMENT_BYTES[work.kv_dtype or precision.kv]
     return Demand(2.0 * work.heads * (work.d_qk + work.d_v) * tokens, kv_bytes, kv_bytes, "bf16")
 
 
@@ -148,6 +186,10 @@ _DIMENSIONS = (
     "value_heads",
     "sequences",
     "cols",
+    "topk",
+    "index_heads",
+    "index_dim",
+    "query_heads",
 )
 
 
@@ -163,8 +205,8 @@ def check(work: Work) -> None:
         raise InputError(
             f"GroupedGemm.active_groups: found {work.active_groups}, expected above 0, up to {work.groups}"
         )
-    if isinstance(work, PrefillAttention) and (work.new_tokens > work.kv_tokens).any():
-        raise InputError("PrefillAttention.kv_tokens: found fewer than new_tokens, expected past and new tokens")
+    if isinstance(work, PrefillAttention | SparseMlaPrefill) and (work.new_tokens > work.kv_tokens).any():
+        raise InputError(f"{type(work).__name__}.kv_tokens: found fewer than new_tokens, expected past and new tokens")
 
 
 UTILISATION = {
@@ -196,7 +238,9 @@ class RooflineEstimator:
         return Estimate(time_us, True, "estimate: roofline", ROOFLINE_ERROR)
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        """Demand is linear in the KV tokens, so one token gives the slope."""
+        """Demand is linear in the KV tokens, so one token gives the slope; sparse attention is priced step by step."""
+        if isinstance(work, SparseMlaDecode):
+            return EachStep(self, work, batch)
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
         return LinearDecode(batch, self._busy_us(one))
 
@@ -204,6 +248,19 @@ class RooflineEstimator:
         compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])
         memory = need.moved_bytes / (UTILISATION["memory"] * self.gpu.hbm_bytes_per_s)
         return max(compute, memory) * 1e6
+
+
+class EachStep:
+    """Decode attention without a closed form over steps: one ``price`` per step (``DecodeTimes``)."""
+
+    def __init__(self, estimator: Estimator, work: SparseMlaDecode, batch: int):
+        self._estimator, self._work = estimator, work
+        first = estimator.price(replace(work, kv_tokens=np.full(batch, work.topk, dtype=np.int64)))
+        self.source, self.error = first.source, first.error
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
+        found = [self._estimator.price(replace(self._work, kv_tokens=kv_tokens + step)) for step in range(steps)]
+        return np.array([each.time_us for each in found]), any(each.is_estimate for each in found)
 
 
 @dataclass(frozen=True, slots=True)

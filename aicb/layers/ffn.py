@@ -64,7 +64,7 @@ def _router(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
     )
     choose = elementwise(
         "topk",
-        "topk",
+        "grouped_topk" if moe.has_correction_bias else "topk",
         (tokens, moe.experts),
         logit_bytes + ROUTED_BYTES * moe.experts_per_token / moe.experts,
         count=shape.count,

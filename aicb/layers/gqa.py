@@ -28,12 +28,14 @@ def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -
         elementwise("rope", "rope", (tokens, (heads + kv_heads) * gqa.rotary_dim), 2 * ACTIVATION_BYTES, count=count),
         elementwise(
             "kv_write",
-            "kv_write",
+            "kv_write_fp8" if shape.precision.kv == "fp8" else "kv_write",
             (tokens, 2 * kv_heads * head_dim),
             ACTIVATION_BYTES + ELEMENT_BYTES[shape.precision.kv],
             count=count,
         ),
     ]
+    if shape.precision.kv == "fp8":  # FA3 multiplies fp8 queries with an fp8 cache
+        listed.append(quant("query_quant", tokens, query_width, count=count))
     if gqa.has_output_gate:
         listed.append(elementwise("output_gate", "gating", (tokens, query_width), 3 * ACTIVATION_BYTES, count=count))
     if shape.is_fp8:
@@ -50,7 +52,7 @@ def attention_operators(gqa: GroupedQueryAttention, shape: RankShape, batch: Bat
     listed = []
     if not is_decode.all():
         new, kv = batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode]
-        prefill = PrefillAttention(new, kv, heads, kv_heads, gqa.head_dim, gqa.head_dim)
+        prefill = PrefillAttention(new, kv, heads, kv_heads, gqa.head_dim, gqa.head_dim, shape.precision.kv)
         moved = prefill_query_bytes(prefill) + kv_bytes * int(kv.sum())
         listed.append(
             Operator("prefill_attention", prefill, shape.count, Phase.ATTENTION, prefill_flops(prefill), moved, 0)
@@ -69,6 +71,13 @@ def causal_pairs(new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]) ->
     """Σ q·(S − q) + q·(q + 1)/2: (query, key) pairs under a causal mask aligned at the end."""
     q, s = new_tokens, kv_tokens
     return int((q * (s - q) + q * (q + 1) // 2).sum())
+
+
+def chosen_pairs(new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64], topk: int) -> NDArray[np.int64]:
+    """[requests] Σ over queries of min(keys seen, ``topk``): (query, key) pairs of attention to chosen keys."""
+    past = kv_tokens - new_tokens
+    few = np.clip(topk - past, 0, new_tokens)  # queries that see at most topk keys
+    return np.asarray(few * past + few * (few + 1) // 2 + (new_tokens - few) * topk)
 
 
 def prefill_flops(work: PrefillAttention) -> float:

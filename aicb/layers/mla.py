@@ -2,7 +2,11 @@
 
 A decode attends to the latents themselves, with W_UK folded into the query and W_UV applied to the result
 (arXiv 2405.04434, section 2.1.2). A prefill expands latents to keys and values, of its new tokens and again of its
-cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp.
+cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp. With an indexer attention
+is sparse and absorbed throughout (``layers/sparse_mla.py``).
+
+An fp8 cache of dense attention is e4m3 with one scale: decodes multiply fp8 queries with it, prefills expand it to
+bf16.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.batch import Batch
+from aicb.layers import sparse_mla
 from aicb.layers.build import ACTIVATION_BYTES, RankShape, batched_gemm, elementwise, gemm, quant, tp_all_reduce
 from aicb.layers.gqa import prefill_flops, prefill_query_bytes
 from aicb.model import LatentAttention
@@ -37,13 +42,18 @@ def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list
             *([quant("q_b_quant", tokens, rank, count=count)] if shape.is_fp8 else []),
             gemm("q_b", (tokens, query_width, rank), dtype, count=count),
         ]
-    written = ACTIVATION_BYTES + ELEMENT_BYTES[shape.precision.kv]
+    cached_bytes = mla.kv_bytes(shape.precision.kv) - (mla.indexer.cache_bytes if mla.indexer else 0)
+    written = ACTIVATION_BYTES + cached_bytes / mla.kv_elements
     rotated = (heads + 1) * mla.qk_rope_head_dim
     listed += [
         _latent_norm("kv_a_norm", tokens, mla.kv_lora_rank, count),
         elementwise("rope", "rope", (tokens, rotated), 2 * ACTIVATION_BYTES, count=count),
-        elementwise("kv_write", "kv_write", (tokens, mla.kv_elements), written, count=count),
+        elementwise(
+            "kv_write", f"latent_write{_cache_suffix(mla, shape)}", (tokens, mla.kv_elements), written, count=count
+        ),
     ]
+    if mla.indexer is not None:
+        listed += sparse_mla.indexer_token_operators(mla, mla.indexer, shape, tokens)
     if shape.is_fp8:
         listed.append(quant("o_quant", tokens, value_width, count=count))
     listed.append(gemm("o", (tokens, hidden, value_width), dtype, count=count))
@@ -51,7 +61,9 @@ def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list
 
 
 def attention_operators(mla: LatentAttention, shape: RankShape, batch: Batch) -> list[Operator]:
-    """The decodes of the batch absorbed, its prefills expanded."""
+    """The decodes of the batch absorbed, its prefills expanded; all absorbed where attention is sparse."""
+    if mla.indexer is not None:
+        return sparse_mla.attention_operators(mla, mla.indexer, shape, batch)
     is_decode = batch.is_decode
     listed = []
     if is_decode.any():
@@ -67,8 +79,10 @@ def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> 
     flops = 2.0 * heads * (d_qk + d_v) * total
     moved = total * d_qk * ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES * sequences * heads * (d_qk + d_v)
     attention = MlaDecode(kv, heads, d_qk, d_v)
+    is_fp8 = shape.precision.kv == "fp8"
     return [
         batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
+        *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),
         Operator("mla_decode", attention, shape.count, Phase.ATTENTION, flops, moved, 0),
         batched_gemm("o_unabsorb", heads, (sequences, mla.v_head_dim, mla.kv_lora_rank), shape.count),
     ]
@@ -81,7 +95,8 @@ def _expanded(mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv
     if past_tokens:
         copied = ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES
         size = (past_tokens, mla.kv_elements)
-        listed.append(elementwise("past_latent_gather", "state_copy", size, copied, count=count, phase=Phase.ATTENTION))
+        kernel = f"latent_gather{_cache_suffix(mla, shape)}"
+        listed.append(elementwise("past_latent_gather", kernel, size, copied, count=count, phase=Phase.ATTENTION))
         listed += _expand_latents(mla, shape, past_tokens, "past_kv_b")
     attention = PrefillAttention(new, kv, heads, heads, mla.qk_head_dim, mla.v_head_dim)
     expanded_bytes = ACTIVATION_BYTES * int(kv.sum()) * heads * (mla.qk_head_dim + mla.v_head_dim)
@@ -90,8 +105,17 @@ def _expanded(mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv
     if past_tokens:
         merged = (int(new[kv > new].sum()), heads * mla.v_head_dim)
         merge_bytes = 3 * ACTIVATION_BYTES
-        listed.append(elementwise("past_merge", "add", merged, merge_bytes, count=count, phase=Phase.ATTENTION))
+        listed.append(
+            elementwise("past_merge", "merge_states", merged, merge_bytes, count=count, phase=Phase.ATTENTION)
+        )
     return listed
+
+
+def _cache_suffix(mla: LatentAttention, shape: RankShape) -> str:
+    """Of the kernels that write or gather latents: the cache's format."""
+    if shape.precision.kv == "bf16":
+        return ""
+    return "_fp8" if mla.indexer is None else "_sparse_fp8"
 
 
 def _expand_latents(mla: LatentAttention, shape: RankShape, tokens: int, name: str) -> list[Operator]:

@@ -12,11 +12,13 @@ from itertools import groupby
 
 import numpy as np
 
-from aicb.layers.gqa import causal_pairs
+from aicb.layers.gqa import causal_pairs, chosen_pairs
 from aicb.precision import WeightDtype, activation_bytes_per_row, weight_matrix_bytes
 
 BF16_BYTES = 2
 FP32_BYTES = 4
+SPARSE_FP8_KEY_BYTES = 656
+"""A cached latent as sparse FlashMLA reads it: 512 e4m3, 4 fp32 scales, 64 bf16."""
 
 SHAPE_COLUMNS = (
     "m",
@@ -121,9 +123,21 @@ def flops(p: Point) -> float:
         case "grouped_gemm_masked" | "grouped_gemm_contiguous" | "grouped_gemm_gathered":
             return 2.0 * p["rows"] * p["n"] * p["k"]
         case "prefill_attention" | "decode_attention" | "mla_decode":
-            pairs = causal_pairs(np.array(p.queries, np.int64), np.array(p.lengths, np.int64))
-            return 2.0 * p["heads"] * (p["d_qk"] + p["d_v"]) * pairs
+            return 2.0 * p["heads"] * (p["d_qk"] + p["d_v"]) * _pairs(p)
+        case "mla_sparse_prefill" | "mla_sparse_decode":
+            return 2.0 * p["heads"] * (p["d_qk"] + p["d_v"]) * _chosen_pairs(p)
+        case "index_logits_prefill" | "index_logits_decode":
+            return 2.0 * p["heads"] * p["d_qk"] * _pairs(p)
     return 0.0
+
+
+def _pairs(p: Point) -> int:
+    return causal_pairs(np.array(p.queries, np.int64), np.array(p.lengths, np.int64))
+
+
+def _chosen_pairs(p: Point) -> int:
+    """(query, key) pairs where each query keeps at most k keys."""
+    return int(chosen_pairs(np.array(p.queries, np.int64), np.array(p.lengths, np.int64), p["k"]).sum())
 
 
 def moved_bytes(p: Point) -> float:
@@ -142,11 +156,22 @@ def moved_bytes(p: Point) -> float:
             per_row = activation_bytes_per_row(k, dtype) + BF16_BYTES * n
             return float(p["rows"] * per_row + p["active_groups"] * weight_matrix_bytes(n, k, dtype))
         case "prefill_attention" | "decode_attention":
-            width = p["d_qk"] + p["d_v"]
-            return float(BF16_BYTES * width * (p["heads"] * sum(p.queries) + p["kv_heads"] * sum(p.lengths)))
+            width, element = p["d_qk"] + p["d_v"], 1 if p.dtype == "fp8" else BF16_BYTES
+            queries = p["heads"] * sum(p.queries) * (element * p["d_qk"] + BF16_BYTES * p["d_v"])
+            return float(queries + element * width * p["kv_heads"] * sum(p.lengths))
         case "mla_decode":
-            per_query = p["heads"] * (p["d_qk"] + p["d_v"])
-            return float(BF16_BYTES * (p["d_qk"] * sum(p.lengths) + per_query * sum(p.queries)))
+            element = 1 if p.dtype == "fp8" else BF16_BYTES
+            per_query = p["heads"] * (element * p["d_qk"] + BF16_BYTES * p["d_v"])
+            return float(element * p["d_qk"] * sum(p.lengths) + per_query * sum(p.queries))
+        case "mla_sparse_prefill" | "mla_sparse_decode":
+            per_key = SPARSE_FP8_KEY_BYTES if p.dtype == "fp8" else BF16_BYTES * p["d_qk"]
+            keys = min(_chosen_pairs(p), sum(p.lengths))
+            return float(per_key * keys + BF16_BYTES * p["heads"] * (p["d_qk"] + p["d_v"]) * sum(p.queries))
+        case "index_logits_prefill" | "index_logits_decode":
+            keys, per_query = sum(p.lengths), p["heads"] * (p["d_qk"] + FP32_BYTES)
+            return float((p["d_qk"] + FP32_BYTES) * keys + per_query * sum(p.queries) + FP32_BYTES * _pairs(p))
+        case "index_topk_prefill" | "index_topk_decode":
+            return float(FP32_BYTES * (_pairs(p) + p["k"] * sum(p.queries)))
         case "gdn_decode":
             return float(2 * FP32_BYTES * p["batch"] * p["heads"] * p["d_qk"] * p["d_v"])
         case "gdn_prefill":
@@ -159,7 +184,7 @@ def moved_bytes(p: Point) -> float:
 COLD_OPS = frozenset(
     {
         *("gemm", "bmm", "grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered"),
-        *("decode_attention", "mla_decode", "sparse_mla_decode", "gdn_decode"),
+        *("decode_attention", "mla_decode", "mla_sparse_decode", "index_logits_decode", "gdn_decode"),
     }
 )
 """Operations whose weights, cache or state were evicted since the last layer used the kernel. The operands of others
@@ -194,7 +219,18 @@ def _elementwise_bytes(p: Point) -> float:
         "topk": FP32_BYTES,
         "permute": 2 * BF16_BYTES,
         "unpermute": BF16_BYTES * (1 + 1 / max(p.get("experts_per_token", 1), 1)),
+        "grouped_topk": FP32_BYTES,
         "kv_write": 2 * BF16_BYTES,
+        "kv_write_fp8": BF16_BYTES + 1,
+        "latent_write": 2 * BF16_BYTES,
+        "latent_write_fp8": BF16_BYTES + 1,
+        "latent_write_sparse_fp8": BF16_BYTES + SPARSE_FP8_KEY_BYTES / 576,
+        "latent_gather": 2 * BF16_BYTES,
+        "latent_gather_fp8": BF16_BYTES + 1,
+        "latent_gather_sparse_fp8": BF16_BYTES + SPARSE_FP8_KEY_BYTES / 576,
+        "merge_states": 3 * BF16_BYTES,
+        "index_write": BF16_BYTES + 1 + scale,
+        "index_gather": 2 * (1 + scale),
         "embedding": 2 * BF16_BYTES,
         "sampling": BF16_BYTES,
         "add": 3 * BF16_BYTES,

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from aicb.errors import InputError
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, MoeFfn
 from aicb.operator_list import head_operators, token_operators
 from aicb.operators import Elementwise, Gemm, Operator
 from aicb.parallelism import Partition, PartitionError
-from aicb.precision import Precision, WeightDtype
+from aicb.precision import KvDtype, Precision, WeightDtype
 from aicb.profiling.point import Point, point
 from aicb.profiling.sweep_attention import attention_points
 from aicb.profiling.sweep_experts import expert_points
@@ -31,6 +32,7 @@ class Plan:
 
     models: tuple[Model, ...]
     weights: tuple[WeightDtype, ...] = ("bf16", "fp8")
+    kv: tuple[KvDtype, ...] = ("bf16",)
     tp: tuple[int, ...] = (1, 2, 4, 8)
     ep: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     max_tokens: int = MAX_TOKENS
@@ -53,6 +55,10 @@ ALL_OPS = frozenset(
     {
         *("gemm", "bmm", "grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered"),
         *("mla_decode", "prefill_attention", "decode_attention", "gdn_prefill", "gdn_decode"),
+        *("mla_sparse_prefill", "mla_sparse_decode", "index_logits_prefill", "index_logits_decode"),
+        *("index_topk_prefill", "index_topk_decode", "index_write", "index_gather", "grouped_topk", "merge_states"),
+        *("latent_write", "latent_write_fp8", "latent_write_sparse_fp8", "kv_write_fp8"),
+        *("latent_gather", "latent_gather_fp8", "latent_gather_sparse_fp8"),
         *("rms_norm", "add_rms_norm", "head_norm", "rope", "quant", "silu_mul", "silu_mul_quant", "topk", "moe_align"),
         *("permute", "unpermute", "kv_write", "embedding", "sampling", "conv", "add", "device_copy", "memset"),
     }
@@ -89,11 +95,10 @@ def _model_points(model: Model, plan: Plan) -> Iterator[Point]:
     partitions = [tp for tp in plan.tp if _divides(model, tp)]
     if not partitions:
         raise InputError(f"--tp: found {list(plan.tp)}, expected a size that divides {model.name}")
-    for weights in plan.weights:
-        for tp in partitions:
-            yield from _listed_points(model, plan, weights, tp)
-    for tp in partitions:
-        yield from attention_points(model, tp, plan.max_tokens, plan.max_kv_tokens)
+    for weights, kv, tp in product(plan.weights, plan.kv, partitions):
+        yield from _listed_points(model, plan, Precision(weights, kv), tp)
+    for kv, tp in product(plan.kv, partitions):
+        yield from attention_points(model, kv, tp, (plan.max_tokens, plan.max_kv_tokens))
     if not plan.only or any(op.startswith("grouped_gemm") for op in plan.only):
         yield from expert_points(model, plan.weights, plan.tp, plan.ep, token_counts(plan.max_tokens))
 
@@ -106,9 +111,9 @@ def _divides(model: Model, tp: int) -> bool:
     return True
 
 
-def _listed_points(model: Model, plan: Plan, weights: WeightDtype, tp: int) -> Iterator[Point]:
+def _listed_points(model: Model, plan: Plan, precision: Precision, tp: int) -> Iterator[Point]:
     """GEMMs at all token counts; elementwise kernels at every second; heads at the rows that need logits."""
-    partition, precision = Partition(tp=tp), Precision(weights)
+    partition = Partition(tp=tp)
     counts = token_counts(plan.max_tokens)
     for index, tokens in enumerate(counts):
         listed = token_operators(model, partition, precision, tokens=tokens)
@@ -139,18 +144,20 @@ def _elementwise(work: Elementwise, model: Model, tokens: int, tag: str) -> Iter
             yield point(work.kernel, "bf16->fp8", shape, tag=tag, priority=1)
         case "rope":
             yield point("rope", "bf16", {**shape, "d_qk": _rotary_dim(model)}, tag=tag, priority=1)
-        case "topk":
+        case "topk" | "grouped_topk":
             k = _moe(model).experts_per_token
-            yield point("topk", "", {**shape, "experts_per_token": k}, tag=tag, priority=1)
+            yield point(work.kernel, "", {**shape, "experts_per_token": k}, tag=tag, priority=1)
             yield point("moe_align", "", {**shape, "experts_per_token": k}, tag=tag, priority=1)
             rows = {"m": tokens * k, "n": model.hidden, "experts_per_token": k}
             yield point("permute", "bf16", rows, tag=tag, priority=1)
             yield point("unpermute", "bf16", rows, tag=tag, priority=1)
-        case "kv_write":
+        case "latent_write" | "latent_write_fp8" | "latent_write_sparse_fp8" | "index_write":
+            yield point(work.kernel, "", shape, tag=tag, priority=1)
+        case "kv_write" | "kv_write_fp8":
             for attention in {layer.attention for layer in model.layers}:
                 if isinstance(attention, GroupedQueryAttention):
                     kv = {"kv_heads": work.cols // (2 * attention.head_dim), "d_v": attention.head_dim}
-                    yield point("kv_write", "bf16", {**shape, **kv}, tag=tag, priority=1)
+                    yield point(work.kernel, "bf16", {**shape, **kv}, tag=tag, priority=1)
 
 
 def _rotary_dim(model: Model) -> int:

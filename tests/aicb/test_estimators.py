@@ -1,6 +1,7 @@
 """Estimators: measured points, interpolation, reach, physics."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,11 +65,14 @@ def work_of(row):
         case "prefill_attention":
             batch = row.shape.get("batch", 1)
             new, kv = [row["q_len"]] * batch, [row["kv_len"]] * batch
-            return prefill(new, kv, row["heads"], row["kv_heads"], row["d_qk"], row["d_v"])
+            shape = (row["heads"], row["kv_heads"], row["d_qk"], row["d_v"])
+            return PrefillAttention(np.array(new), np.array(kv), *shape, row.dtype)
         case "decode_attention":
-            return decode([row["kv_len"]] * row["batch"], row["heads"], row["kv_heads"], row["d_qk"])
+            work = decode([row["kv_len"]] * row["batch"], row["heads"], row["kv_heads"], row["d_qk"])
+            return replace(work, kv_dtype=row.dtype)
         case "mla_decode":
-            return mla([row["kv_len"]] * row["batch"], row["heads"] * row["q_len"])
+            work = mla([row["kv_len"]] * row["batch"], row["heads"] * row["q_len"])
+            return replace(work, kv_dtype=row.dtype)
         case "gdn_decode":
             return GatedDeltaDecode(row["batch"], row["kv_heads"], row["heads"], row["d_qk"])
         case "rms_norm" | "quant" | "silu_mul_quant" | "topk":
@@ -211,12 +215,13 @@ def test_estimates_are_flagged_beyond_the_reach_of_the_table(inside, outside):
     assert ENGINE.price(outside).is_estimate
 
 
-def test_an_fp8_cache_is_cheaper_to_read_and_flagged():
+def test_an_fp8_cache_is_cheaper_to_read_but_not_by_half():
+    """FA3 transposes fp8 values inside the kernel: a quarter less time for half the bytes."""
     fp8 = InterpolationEstimator(H200, Precision(kv="fp8"))
     full, half = ENGINE.price(decode([8192] * 64)), fp8.price(decode([8192] * 64))
-    assert half.is_estimate
+    assert not half.is_estimate
     assert not full.is_estimate
-    assert half.time_us < 0.6 * full.time_us
+    assert 0.5 * full.time_us < half.time_us < 0.9 * full.time_us
 
 
 @pytest.mark.parametrize("make", [prefill, decode, mla], ids=["prefill", "decode", "mla"])

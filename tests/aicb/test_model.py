@@ -11,6 +11,7 @@ from aicb.model import (
     DenseFfn,
     GatedDeltaNet,
     GroupedQueryAttention,
+    LatentAttention,
     MoeFfn,
     kv_bytes_per_token_per_rank,
     state_bytes_per_rank,
@@ -34,6 +35,7 @@ PUBLISHED = {
     "qwen3-coder-480b-a35b": (480_154_875_392, 34.541, 253_952),
     "deepseek-v3": (671_026_419_200, 36.626, 70_272),
     "deepseek-r1": (671_026_419_200, 36.626, 70_272),
+    "deepseek-v3.2": (671_026_419_200 + 61 * 13_959_424, 37.477, 70_272 + 61 * 132),
     "kimi-k2": (1_026_408_232_448, 31.687, 70_272),
     "qwen3-next-80b-a3b": (79_674_391_296, 3.564, 24_576),
 }
@@ -50,7 +52,25 @@ def test_parameters_and_kv_match_the_published_totals(name: str) -> None:
     assert model.parameters == parameters
     assert round(model.active_parameters / 1e9, 3) == active_billions
     assert model.kv_bytes_per_token("bf16") == kv_bytes
-    assert model.kv_bytes_per_token("fp8") * 2 == kv_bytes
+    if name != "deepseek-v3.2":
+        assert model.kv_bytes_per_token("fp8") * 2 == kv_bytes
+
+
+def test_an_fp8_cache_of_sparse_attention_has_656_bytes_of_latent_and_132_of_index_key() -> None:
+    """512 e4m3, 4 fp32 scales and 64 bf16 of FlashMLA's layout; 128 e4m3 and an fp32 scale, in 61 layers."""
+    model = load_model("deepseek-v3.2")
+    assert model.kv_bytes_per_token("fp8") == 61 * (512 + 16 + 128 + 132)
+    for tp in (1, 8):
+        assert kv_bytes_per_token_per_rank(model, Partition(tp=tp), Precision(kv="fp8")) == 61 * 788
+
+
+def test_the_indexer_has_queries_keys_head_weights_and_a_layer_norm() -> None:
+    """1536·64·128 + 7168·(128 + 64) + 2·128 = 13,959,424."""
+    attention = load_model("deepseek-v3.2").layers[0].attention
+    assert isinstance(attention, LatentAttention)
+    assert attention.indexer is not None
+    assert attention.indexer.parameters(7168, 1536) == 13_959_424
+    assert attention.parameters(7168) == 187_107_328 + 13_959_424
 
 
 def test_layers_have_the_published_parameters() -> None:

@@ -50,6 +50,7 @@ def held_by_all_ranks(model: Model, partition: Partition) -> int | Fraction:
             case LatentAttention() as mla:
                 assert mla.q_lora_rank is not None
                 replicated += (h + 1) * mla.q_lora_rank + h * mla.kv_elements + mla.kv_lora_rank
+                replicated += mla.indexer.parameters(h, mla.q_lora_rank) if mla.indexer else 0
             case GatedDeltaNet() as gdn:
                 replicated += gdn.head_dim
         if isinstance(layer.ffn, MoeFfn):
@@ -112,6 +113,7 @@ def test_gemm_flops_per_decoded_token_are_twice_the_active_matrix_weights(name: 
                 not_matrices += 2 * gqa.head_dim if gqa.has_head_norm else 0
             case LatentAttention() as mla:
                 not_matrices += (mla.q_lora_rank or 0) + mla.kv_lora_rank
+                not_matrices += 2 * mla.indexer.head_dim if mla.indexer else 0
             case GatedDeltaNet() as gdn:
                 not_matrices += gdn.conv_channels * gdn.conv_width + 2 * gdn.value_heads + gdn.head_dim
         if isinstance(layer.ffn, MoeFfn) and layer.ffn.has_correction_bias:

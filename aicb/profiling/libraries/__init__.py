@@ -23,15 +23,24 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_attention import FlashAttention3
     from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
     from aicb.profiling.libraries.flash_mla import FlashMla
+    from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
+    from aicb.profiling.libraries.sparse_indexer import DeepGemmIndexer, VllmIndexer
     from aicb.profiling.libraries.triton_own import TritonOwn
+    from aicb.profiling.libraries.vllm_cache import VllmCache
     from aicb.profiling.libraries.vllm_ops import VllmOps
 
+    core, moe = modules.get("_C_stable_libtorch"), modules.get("_moe_C_stable_libtorch")
     return [
         TorchNative(device),
         DeepGemm(),
         FlashMla(modules.get("_flashmla_C")),
         FlashAttention3(modules.get("_vllm_fa3_C")),
         FlashLinearAttention(),
-        VllmOps(modules.get("_C_stable_libtorch"), modules.get("_moe_C_stable_libtorch")),
+        FlashMlaSparse(modules.get("_flashmla_C")),
+        FlashMlaFp8(modules.get("_flashmla_extension_C")),
+        DeepGemmIndexer(),
+        VllmIndexer(core),
+        VllmOps(core, moe),
+        VllmCache(core, moe),
         TritonOwn(),
     ]

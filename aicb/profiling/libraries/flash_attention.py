@@ -1,4 +1,4 @@
-"""FlashAttention-3: causal varlen prefill (also MLA's 192/128) and paged GQA decode.
+"""FlashAttention-3: causal varlen prefill (also MLA's 192/128) and paged GQA decode, with bf16 or e4m3 operands.
 
 Through ``flash_attn_interface`` or vLLM's module ``_vllm_fa3_C`` (one operator, ``fwd``). A chunk of a prompt attends
 to its past as longer keys than queries; the causal mask is aligned at the end.
@@ -22,6 +22,9 @@ from aicb.profiling.point import Point
 
 _CHECKED_SEQUENCES = 3
 _CHECKED_QUERIES = 16
+_FORMATS = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+_TOLERANCES = {"bf16": ATTENTION_TOLERANCE, "fp8": 2.0**-4}
+"""fp8: probabilities are rounded to e4m3 (3 bits, about 0.027 in norm) before the second product."""
 
 
 class FlashAttention3:
@@ -48,17 +51,20 @@ class FlashAttention3:
     def refusal(self, point: Point) -> str | None:
         if point.op not in ("prefill_attention", "decode_attention"):
             return "not an operation of FlashAttention"
-        if point.dtype != "bf16":
+        if point.dtype not in ("bf16", "fp8"):
             return f"no {point.dtype} operands"
+        if point.dtype == "fp8" and (self._package is not None or point["d_qk"] != point["d_v"]):
+            return "fp8 through vLLM's module, with equal head dimensions"
         return None
 
     def kernel(self, point: Point) -> Kernel:
         return self._prefill(point) if point.op == "prefill_attention" else self._decode(point)
 
     def _prefill(self, point: Point) -> Kernel:
-        q = normal(sum(point.queries), point["heads"], point["d_qk"], device="cuda")
-        k = normal(sum(point.lengths), point["kv_heads"], point["d_qk"], device="cuda")
-        v = normal(sum(point.lengths), point["kv_heads"], point["d_v"], device="cuda")
+        dtype = _FORMATS[point.dtype]
+        q = normal(sum(point.queries), point["heads"], point["d_qk"], device="cuda").to(dtype)
+        k = normal(sum(point.lengths), point["kv_heads"], point["d_qk"], device="cuda").to(dtype)
+        v = normal(sum(point.lengths), point["kv_heads"], point["d_v"], device="cuda").to(dtype)
         out = torch.empty(q.shape[0], q.shape[1], point["d_v"], device="cuda", dtype=torch.bfloat16)
         starts_q, starts_k = _starts(point.queries), _starts(point.lengths)
         call = self._call(q, k, v, out, (max(point.queries), max(point.lengths)), starts_q, starts_k=starts_k)
@@ -76,13 +82,14 @@ class FlashAttention3:
                 )
             return worst
 
-        return Kernel(self._label("varlen_prefill"), call, [out], error, ATTENTION_TOLERANCE)
+        return Kernel(self._label("varlen_prefill"), call, [out], error, _TOLERANCES[point.dtype])
 
     def _decode(self, point: Point) -> Kernel:
         batch, page, kv_heads = point["batch"], point["page_tokens"], point["kv_heads"]
+        dtype = _FORMATS[point.dtype]
         keys, table = paged_cache(point.lengths, page, (kv_heads, point["d_qk"]))
-        values = normal(*keys.shape[:-1], point["d_v"], device="cuda")
-        q = normal(batch, point["heads"], point["d_qk"], device="cuda")
+        values = normal(*keys.shape[:-1], point["d_v"], device="cuda").to(dtype)
+        keys, q = keys.to(dtype), normal(batch, point["heads"], point["d_qk"], device="cuda").to(dtype)
         out = torch.empty(batch, point["heads"], point["d_v"], device="cuda", dtype=torch.bfloat16)
         used = torch.tensor(point.lengths, dtype=torch.int32, device="cuda")
         starts = _starts(point.queries)
@@ -96,7 +103,7 @@ class FlashAttention3:
                 worst = max(worst, relative_error(out[i : i + 1], reference.attention(q[i : i + 1], k, v, position)))
             return worst
 
-        return Kernel(self._label("paged_decode"), call, [out], error, ATTENTION_TOLERANCE)
+        return Kernel(self._label("paged_decode"), call, [out], error, _TOLERANCES[point.dtype])
 
     def _label(self, function: str) -> str:
         return f"{'flash_attn_3' if self._package else 'vllm_fa3'}/{function}"
@@ -128,9 +135,12 @@ class FlashAttention3:
                     q[:, None], k, v, cache_seqlens=used_k, page_table=table, softmax_scale=scale, causal=True
                 )[:, 0]
             )
+        descales: tuple[torch.Tensor | None, ...] = (None, None, None)
+        if q.dtype is torch.float8_e4m3fn:
+            descales = (torch.ones(len(starts_q) - 1, k.shape[-2], device="cuda"),) * 3
         arguments = (
             *(q, k, v, None, None, None, out, starts_q, starts_k, None, None, used_k, *longest, table),
-            *(None, None, None, None, None, None, None, None),  # batch index, left padding, rotary, descales
+            *(None, None, None, None, None, *descales),  # batch index, left padding, rotary
             *(scale, True, -1, -1, 0.0, True, None, 0, None, 0, None, 1, 0, None),
         )
         operator = torch.ops._vllm_fa3_C.fwd
