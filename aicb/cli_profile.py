@@ -22,7 +22,7 @@ class Device(StrEnum):
 
 
 class Weights(StrEnum):
-    """Formats of weights to sweep."""
+    """Formats of weights, or of the KV cache, to sweep."""
 
     BF16 = "bf16"
     FP8 = "fp8"
@@ -43,6 +43,7 @@ def profile(
     tp: Annotated[str, typer.Option(help="Tensor-parallel sizes, comma separated.")] = "1,2,4,8",
     ep: Annotated[str, typer.Option(help="Expert-parallel sizes, comma separated.")] = "1,2,4,8,16,32,64",
     weights: Annotated[Weights, typer.Option(help="Formats of weights.")] = Weights.BOTH,
+    kv_format: Annotated[Weights, typer.Option(help="Formats of the KV cache.")] = Weights.BF16,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an iteration.")] = 16384,
     max_kv: Annotated[int, typer.Option(help="Longest KV length.")] = 32768,
     check: Annotated[float, typer.Option(help="Share of points compared with a reference.")] = 0.2,
@@ -62,10 +63,13 @@ def profile(
     from aicb.catalog import load_model
     from aicb.profiling.sweep import Plan, count_by_op, plan_points
 
-    formats: tuple[str, ...] = ("bf16", "fp8") if weights is Weights.BOTH else (weights.value,)
+    formats, caches = (
+        ("bf16", "fp8") if chosen is Weights.BOTH else (chosen.value,) for chosen in (weights, kv_format)
+    )
     plan = Plan(
         models=tuple(load_model(name) for name in model),
         weights=formats,  # type: ignore[arg-type]
+        kv=caches,  # type: ignore[arg-type]
         tp=_sizes("--tp", tp),
         ep=_sizes("--ep", ep),
         max_tokens=max_tokens,
