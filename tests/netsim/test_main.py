@@ -130,7 +130,9 @@ def test_starts_may_be_missing_delays_given_and_further_columns_are_ignored(inpu
 
 def test_a_column_of_caps_slows_flows_down(inputs: Path) -> None:
     """50 kB are 1 µs at 400 Gbit/s, and 4 µs at 100; the path takes 1 µs. An empty or negative cap is refused."""
-    (inputs / "F.csv").write_text("flow_id,src,dst,bytes,deps,max_rate_bps\na,0,1,50000,,0\nb,2,3,50000,,100000000000\n")
+    (inputs / "F.csv").write_text(
+        "flow_id,src,dst,bytes,deps,max_rate_bps\na,0,1,50000,,0\nb,1,0,50000,,100000000000\n"
+    )
     assert run(inputs).returncode == 0
     with (inputs / "fct.csv").open() as file:
         assert [int(row["fct_ps"]) for row in csv.DictReader(file)] == [2_000_000, 5_000_000]
