@@ -275,7 +275,9 @@ class VllmV1Scheduler:
         counters = running.counters[:, order]
         computed = counters[COMPUTED]
         is_idle = self._find_idle()
-        new_tokens = (np.minimum(counters[TOKENS] - computed, self._chunk_limit) + self._drafted(counters)) * is_idle
+        new_tokens = np.minimum(counters[TOKENS] - computed, self._chunk_limit) * is_idle
+        if self._drafts is not None:
+            new_tokens += self._drafts.ready(counters) * is_idle
         if new_tokens.sum() > self._max_batched_tokens:
             taken_before = np.cumsum(new_tokens) - new_tokens
             new_tokens = np.clip(self._max_batched_tokens - taken_before, 0, new_tokens)
@@ -298,14 +300,6 @@ class VllmV1Scheduler:
             requests = list(compress(requests, takes_part.tolist()))
             order, new_tokens = order[takes_part], new_tokens[takes_part]
         return requests, order, new_tokens
-
-    def _drafted(self, counters: NDArray[np.int64]) -> NDArray[np.int64] | int:
-        """[running requests] drafts that a decode has ready, none beyond the end of its request."""
-        if self._drafts is None:
-            return 0
-        is_decode = (counters[TOKENS] - counters[COMPUTED] == 1) & (counters[COMPUTED] >= counters[PROMPT])
-        drafted: NDArray[np.int64] = np.minimum(self._drafts.per_step, counters[END] - counters[TOKENS] - 1) * is_decode
-        return drafted
 
     def _find_idle(self) -> NDArray[np.bool_]:
         """[running requests] whether the request is in no micro-batch under way."""
