@@ -102,6 +102,7 @@ class IterationModel:
         self._tokens: dict[tuple[int, int], Part] = {}
         self._experts: dict[tuple[int, int, int, bool], Part] = {}
         self._heads: dict[tuple[int, int], Part] = {}
+        self._launches: dict[tuple[GraphMode, int], int] = {}
         self._decodes: dict[tuple[int, int, int, int], _DecodePart] = {}
 
     def price(self, batches: Sequence[Batch], *, stage: int = 0, queries: int = 1) -> IterationCost:
@@ -141,7 +142,7 @@ class IterationModel:
         common = self._common(padded, rows, is_decode, stage)
         whole = ranks[slowest] + common
         requests = max(len(batch.new_tokens) for batch in batches)
-        launch_ps = self._launch_ps(mode, whole.kernels, attentions[slowest].kernels, stage)
+        launch_ps = self._launch_ps(mode, stage)
         host_ps = self._exposed_ps(requests) + max(launch_ps - whole.total_ps, 0)
         return IterationCost(
             whole.total_ps + host_ps,
@@ -172,22 +173,17 @@ class IterationModel:
         self._check(requests)
         mode, padded = self._pad(requests, True)
         part_ps = np.zeros(steps, dtype=np.int64)
-        kernels = 0
         for kv, pad in zip(ranks, padded, strict=True):
-            token_part = self._token_part(pad, stage)
-            rank_ps = np.full(steps, token_part.total_ps, dtype=np.int64)
-            rank_kernels = token_part.kernels
+            rank_ps = np.full(steps, self._token_part(pad, stage).total_ps, dtype=np.int64)
             if len(kv):
                 attention = self._decode_part(len(kv), (pad, 1), stage)
-                rank_kernels += attention.fixed.kernels + sum(count for _, count, _ in attention.functions)
                 rank_ps += attention.fixed.total_ps
                 for _, count, function in attention.functions:
                     rank_ps += _to_ps(count * function(kv, steps)[0])
             np.maximum(part_ps, rank_ps, out=part_ps)
-            kernels = max(kernels, rank_kernels)  # the slowest rank is a busy one, which launches most
         common = self._common(padded, max(requests), True, stage)
         busy_ps = part_ps + common.total_ps
-        launch_ps = self._launch_ps(mode, kernels + common.kernels, 0, stage)
+        launch_ps = self._launch_ps(mode, stage)
         return busy_ps + self._exposed_ps(max(requests)) + np.maximum(launch_ps - busy_ps, 0)
 
     def speculative(self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0) -> SpeculativeCost:
@@ -241,9 +237,13 @@ class IterationModel:
             return (GraphMode.FULL if is_decode else GraphMode.PIECEWISE), [size] * len(tokens)
         return GraphMode.EAGER, [_priced_tokens(max(count, 1)) for count in tokens]
 
-    def _launch_ps(self, mode: GraphMode, kernels: int, attention_kernels: int, stage: int) -> int:
-        layers = len(stage_range(self.model, self.partition, stage))
-        return round(self.host.launching_us(mode, kernels, attention_kernels, layers) * PS_PER_US)
+    def _launch_ps(self, mode: GraphMode, stage: int) -> int:
+        if (mode, stage) not in self._launches:
+            layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
+            experts = sum(count for layer, count in layers if isinstance(layer.ffn, MoeFfn))
+            launching_us = self.host.launching_us(mode, sum(count for _, count in layers), experts)
+            self._launches[mode, stage] = round(launching_us * PS_PER_US)
+        return self._launches[mode, stage]
 
     def _exposed_ps(self, requests: int) -> int:
         return round(self.host.exposed_us(requests) * PS_PER_US)

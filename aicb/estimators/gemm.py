@@ -25,7 +25,7 @@ from aicb.estimators.surface import Structure, Surface
 from aicb.gpu import Gpu
 from aicb.operators import BatchedGemm, Gemm, GemmDtype, GroupedGemm
 from aicb.precision import ELEMENT_BYTES
-from aicb.table import KernelRow
+from aicb.table import KernelRow, KernelTable
 
 _LONG = 1e6
 """Correlation length of a coordinate that does not matter."""
@@ -216,16 +216,19 @@ class ExpertsGemm:
     """Grouped GEMM of one layout: sites (experts, active experts, n, k), axis rows per active expert.
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows.
+    Rows of vLLM's own kernel (``ENGINE_KERNEL``) come first, measured under uniform routing, where experts at the edge
+    of a row tile need two; ours stand in for (experts, n, k) that were not measured with it.
 
-    Only rows measured with equal experts are used: the work states total rows, so skew among the experts of one rank
-    (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
+    Of other kernels only rows measured with equal experts are used: the work states total rows, so skew among the
+    experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
     """
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, layout: Layout):
         self.surfaces: dict[GemmDtype, Surface] = {}
         for dtype in gpu.peak_flops:
-            op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
-            rows = measured.table.select(op, dtype, "even")
+            is_gathered = dtype == "bf16"
+            table = measured.table
+            rows = _gathered_rows(table) if is_gathered else table.select(f"grouped_gemm_{layout}", dtype, "even")
             if rows:
                 shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
                 times_us = np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows])
@@ -246,6 +249,19 @@ class ExpertsGemm:
 
 UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
+
+
+ENGINE_KERNEL = "vllm/fused_moe"
+"""vLLM's Triton kernel with the configuration it chooses for a layer and a token count."""
+
+
+def _gathered_rows(table: KernelTable) -> list[KernelRow]:
+    """bf16 expert products: of each (experts, n, k) the engine's kernel where it was measured, else ours."""
+    uniform = table.select("grouped_gemm_gathered", "bf16", "multinomial")
+    engine = [row for row in uniform if row.kernel == ENGINE_KERNEL]
+    sites = {(row["groups"], row["n"], row["k"]) for row in engine}
+    even = table.select("grouped_gemm_gathered", "bf16", "even")
+    return engine + [row for row in even if (row["groups"], row["n"], row["k"]) not in sites]
 
 
 def _grouped_shape(row: KernelRow) -> tuple[float, ...]:

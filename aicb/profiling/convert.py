@@ -15,6 +15,7 @@ from aicb.table import COLUMNS, TEXT_COLUMNS
 PREFERRED_KERNELS: Mapping[str, tuple[str, ...]] = {
     "kv_write": ("vllm/",),
     "topk": ("vllm/",),
+    "grouped_gemm_gathered": ("vllm/", "triton_own/"),
     "grouped_gemm_contiguous": ("deep_gemm/", "torch/"),
 }
 """Beginnings of kernel names in order of preference, for operations that differ from `DEFAULT_PREFERENCE`."""

@@ -11,19 +11,22 @@ from hypothesis import strategies as st
 from aicb.batch import Batch
 from aicb.catalog import load_model
 from aicb.errors import InputError
+from aicb.estimators.gemm import ENGINE_KERNEL, ExpertsGemm
+from aicb.estimators.measured import MeasuredTimes
 from aicb.gpu import get_gpu
 from aicb.host import GraphMode, HostModel
 from aicb.iteration import PHASES, IterationModel, capture_sizes
 from aicb.model import kv_bytes_per_token_per_rank
-from aicb.operators import Phase
+from aicb.operators import GroupedGemm, Phase
 from aicb.parallelism import Partition
 from aicb.precision import Precision
+from aicb.table import KernelTable
 from tests.validation import iteration_vs_engine as validation
 
 H200 = get_gpu("h200")
 PS_PER_S = 10**12
 FP8 = Precision("fp8")
-NO_HOST = HostModel(launch_us=0.0, step_us=0.0, request_us=0.0)
+NO_HOST = HostModel(launch_us=0.0, piecewise_layer_us=0.0, eager_layer_us=0.0, step_us=0.0, request_us=0.0)
 
 QWEN = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), H200)
 NEXT = IterationModel(load_model("qwen3-next-80b-a3b"), Partition(tp=2), FP8, H200)
@@ -170,22 +173,47 @@ def test_graphs_pad_the_batch_and_eager_iterations_do_not():
     assert unpadded[0] < unpadded[1] == padded[1]
 
 
-def test_launching_every_kernel_from_the_host_slows_small_decodes_down():
-    """Qwen3-0.6B: 28 layers of ten kernels at 6.3 µs each exceed the kernels' own time."""
+def test_launching_every_layer_from_the_host_slows_small_decodes_down():
+    """Qwen3-0.6B: launching 28 layers from Python takes longer than their kernels."""
     model, batch = load_model("qwen3-0.6b"), [Batch.decode([100])]
     graphs = IterationModel(model, Partition(), Precision(), H200).price(batch)
     eager = IterationModel(model, Partition(), Precision(), H200, cuda_graphs=False).price(batch)
     assert sum(eager.phase_ps) == sum(graphs.phase_ps)
-    exposed_ps = round(HostModel().exposed_us(1) * 1e6)
-    assert eager.compute_ps - exposed_ps >= 28 * 10 * 6_300_000 > sum(graphs.phase_ps)
+    launching_ps = round(28 * HostModel().eager_layer_us * 1e6)
+    assert launching_ps > sum(graphs.phase_ps)
+    assert eager.compute_ps == launching_ps + round(HostModel().exposed_us(1) * 1e6)
 
 
 def test_host_time_is_launches_and_a_constant_and_a_share_per_request():
-    host = HostModel(launch_us=5.0, step_us=100.0, request_us=2.0)
+    """36 layers of which 12 have experts, which cost 0.48 of a layer more: 200 · (36 + 0.48 · 12) = 8352."""
+    host = HostModel(launch_us=5.0, piecewise_layer_us=50.0, eager_layer_us=200.0, step_us=100.0, request_us=2.0)
     assert host.exposed_us(10) == 120.0
-    assert host.launching_us(GraphMode.FULL, 400, 36, 36) == 5.0
-    assert host.launching_us(GraphMode.PIECEWISE, 400, 36, 36) == 5.0 * 73
-    assert host.launching_us(GraphMode.EAGER, 400, 36, 36) == 2000.0
+    assert host.launching_us(GraphMode.FULL, 36, 12) == 5.0
+    assert host.launching_us(GraphMode.PIECEWISE, 36, 12) == 5.0 + 50.0 * 36
+    assert host.launching_us(GraphMode.EAGER, 36, 12) == pytest.approx(8352.0)
+
+
+def test_prompts_beyond_the_graphs_take_the_time_of_launching():
+    """vLLM 0.24.0, Qwen3-30B-A3B: 640, 768 and 1,024 tokens all took 53 to 55 ms in one session, 512 tokens 25 ms."""
+    model = IterationModel(load_model("qwen3-30b-a3b"), Partition(), Precision(), H200)
+    captured, *beyond = (model.price([Batch.prefill([tokens])]).compute_ps for tokens in (512, 640, 768, 1024))
+    assert max(beyond) == min(beyond) > 1.4 * captured
+
+
+def test_tiles_of_the_engine_make_1024_tokens_dearer_than_512():
+    """vLLM's file for 128 experts of 768 columns: row tiles of 64 at 512 tokens, of 128 at 1,024, half empty."""
+    table = KernelTable.load("h200")
+    rows = table.select("grouped_gemm_gathered", "bf16", "multinomial")
+    site = {
+        row["batch"]: row.cold_us
+        for row in rows
+        if (row.kernel, row["groups"], row["n"], row["k"]) == (ENGINE_KERNEL, 128, 2048, 768)
+    }
+    assert site[1024] > 1.1 * site[512]
+    experts = ExpertsGemm(MeasuredTimes.of(table, "cold", H200.l2_bytes), H200, "contiguous")
+    found = experts.price(GroupedGemm(8192, 128, 128, 2048, 768, "bf16", "contiguous"))
+    assert not found.is_estimate
+    assert found.time_us == pytest.approx(site[1024], rel=1e-6)
 
 
 def test_request_latency_is_not_part_of_an_iteration():
@@ -244,10 +272,13 @@ def test_stages_of_a_pipeline_share_the_layers():
 
 
 def test_experts_outside_the_table_are_flagged():
-    """Experts as large as those of Mixtral were not measured in bf16; those of Qwen3-30B-A3B were."""
-    cost = IterationModel(load_model("mixtral-8x7b"), Partition(), Precision(), H200).price([Batch.decode([500] * 8)])
-    assert {"moe_gate_up", "moe_down"} <= set(cost.estimated_operators)
-    assert 0.4 < cost.estimated_ps / cost.compute_ps < 0.95
+    """Mixtral's experts were measured with all eight on one rank; one alone is three octaves away."""
+    model, batch = load_model("mixtral-8x7b"), [Batch.decode([500] * 8)]
+    spread = IterationModel(model, Partition(tp=8, ep=8), Precision(), H200).price(batch)
+    whole = IterationModel(model, Partition(), Precision(), H200).price(batch)
+    assert {"moe_gate_up", "moe_down"} <= set(spread.estimated_operators)
+    assert {"moe_gate_up", "moe_down"}.isdisjoint(whole.estimated_operators)
+    assert 0.2 < spread.estimated_ps / spread.compute_ps < 0.95
 
 
 def test_the_roofline_estimator_needs_no_measurements():
@@ -315,13 +346,27 @@ def test_host_parameters_are_the_rounded_fit():
     fitted, shipped = validation.calibrate(), HostModel()
     assert shipped.step_us == pytest.approx(fitted.step_us, abs=10)
     assert shipped.request_us == pytest.approx(fitted.request_us, abs=0.1)
+    assert shipped.eager_layer_us == pytest.approx(fitted.eager_layer_us, rel=0.05)
     assert shipped.request_latency_us == pytest.approx(fitted.request_latency_us, abs=50)
 
 
 @needs_engine
 def test_iterations_with_experts_agree_with_vllm():
-    """Qwen3-30B-A3B, nothing fitted. Prefill of 1024 tokens, host-bound in the engine, lies off its neighbours."""
-    errors = {(p.table, p.context, p.requests): p.error for p in validation.compare("qwen3-30b-a3b")}
-    del errors["prefill", 1024, 1]
-    assert max(abs(error) for error in errors.values()) <= 0.15
-    assert np.mean([abs(error) for error in errors.values()]) <= 0.08
+    """Qwen3-30B-A3B: mean 6 % and worst 15 % in each table, over all points and over those held out of the fit."""
+    points = validation.compare("qwen3-30b-a3b")
+    for table in ("prefill", "decode"):
+        for chosen in (
+            [p for p in points if p.table == table],
+            [p for p in points if p.table == table and not p.is_calibration],
+        ):
+            errors = [abs(point.error) for point in chosen]
+            assert max(errors) <= 0.15
+            assert np.mean(errors) <= 0.06
+
+
+@needs_engine
+def test_fewer_than_half_of_the_points_calibrate_the_host():
+    points = validation.compare("qwen3-8b")
+    for table in ("prefill", "decode"):
+        fitted = [point.is_calibration for point in points if point.table == table]
+        assert 0 < sum(fitted) < len(fitted) / 2

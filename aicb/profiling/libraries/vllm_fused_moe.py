@@ -1,0 +1,136 @@
+"""vLLM's fused MoE GEMM: the Triton kernel it runs for bf16 experts, with the configuration it would choose.
+
+vLLM takes one configuration per layer and batch for both projections: the entry of its tuned file of
+(experts, intermediate columns, device) whose token count is nearest, or a rule of thumb where it ships no file. The
+configuration is recorded with the times (``settings``, ``is_tuned``). Up projections gather their rows from the tokens,
+down projections multiply by the router's weights, as in ``TritonExperts``. Batches of so few tokens that at most a
+quarter of the experts can be active skip the sorting and give every pair a tile of its own; so does this adapter.
+
+Signatures of vLLM 0.24 are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error, some_rows
+from aicb.profiling.point import Point
+
+_PACKAGE = "vllm.model_executor.layers.fused_moe"
+_SPARSITY = 4
+"""Sorting is skipped where pairs times this do not exceed the experts (``_prepare_expert_assignment``)."""
+_SETTINGS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+
+
+class VllmFusedMoe:
+    """``fused_moe_kernel`` of an installed vLLM."""
+
+    def __init__(self) -> None:
+        self._missing: str | None = None
+        if importlib.util.find_spec("vllm") is None:
+            self._missing = "vllm: not installed"
+            return
+        try:
+            self._kernels = importlib.import_module(f"{_PACKAGE}.fused_moe")
+            self._align = importlib.import_module(f"{_PACKAGE}.moe_align_block_size").moe_align_block_size
+        except (ImportError, OSError, RuntimeError) as error:
+            self._missing = f"vllm: {type(error).__name__}: {error}".splitlines()[0]
+
+    def missing(self) -> str | None:
+        return self._missing
+
+    def version(self) -> str:
+        from importlib.metadata import version
+
+        return f"vllm {version('vllm')}, fused_moe_kernel"
+
+    def refusal(self, point: Point) -> str | None:
+        if point.op != "grouped_gemm_gathered":
+            return "fused MoE runs gathered grouped GEMMs only"
+        if point.dtype != "bf16":
+            return "bf16 only"
+        if "batch" not in dict(point.shape) or point["rows"] % point["batch"]:
+            return "experts of several ranks: the configuration depends on tokens this point does not tell"
+        return None
+
+    def configuration(self, point: Point) -> tuple[dict[str, int], bool]:
+        """What vLLM launches for this point, and whether it comes from a tuned file."""
+        tokens, experts = point["batch"], point["groups"]
+        is_up = point["experts_per_token"] > 1
+        width, hidden = (point["n"] // 2, point["k"]) if is_up else (point["k"], point["n"])
+        shapes = (experts, 2 * width, hidden), (experts, hidden, width)
+        chosen = self._kernels.try_get_optimal_moe_config(*shapes, point["rows"] // tokens, None, tokens)
+        return dict(chosen), self._kernels.get_moe_configs(experts, width, None) is not None
+
+    def kernel(self, point: Point) -> Kernel:
+        config, is_tuned = self.configuration(point)
+        pairs, per_row, k = point["rows"], point["experts_per_token"], point["rows"] // point["batch"]
+        x = normal(pairs // per_row, point["k"], device="cuda")
+        w = normal(point["groups"], point["n"], point["k"], device="cuda")
+        out = torch.empty(point["batch"], k, point["n"], device="cuda", dtype=torch.bfloat16)
+        routed = _Routing.of(point)
+        router_weights = torch.rand(point["batch"], k, device="cuda")
+        sorted_ids, owners, padded = self._assign(routed.experts, config, point["groups"])
+
+        def run() -> None:
+            self._kernels.invoke_fused_moe_triton_kernel(
+                x,
+                w,
+                out,
+                None,
+                None,
+                router_weights if per_row == 1 else None,
+                sorted_ids,
+                owners,
+                padded,
+                per_row == 1,
+                per_row,
+                config,
+                compute_type=self._kernels.tl.bfloat16,
+                use_fp8_w8a8=False,
+                use_int8_w8a8=False,
+                use_int8_w8a16=False,
+                use_int4_w4a16=False,
+                per_channel_quant=False,
+            )
+
+        def error() -> float:
+            expert = max(range(point["groups"]), key=lambda e: point.lengths[e])
+            all_pairs = (routed.experts.flatten() == expert).nonzero()[:, 0]
+            chosen = all_pairs[some_rows(len(all_pairs))]
+            expected = x[chosen // per_row].float() @ w[expert].float().T
+            if per_row == 1:
+                expected = expected * router_weights.flatten()[chosen, None]
+            return relative_error(out.flatten(0, 1)[chosen], expected)
+
+        settings = {name.lower(): int(config[name]) for name in _SETTINGS if name in config}
+        settings["is_tuned"] = int(is_tuned)
+        return Kernel("vllm/fused_moe", run, [out], error, BF16_TOLERANCE, settings)
+
+    def _assign(self, experts: torch.Tensor, config: dict[str, int], groups: int) -> tuple[Any, Any, Any]:
+        """(pairs sorted by expert or ``None``, expert of each row tile, padded pairs)."""
+        if experts.numel() * _SPARSITY <= groups:
+            padded = torch.full((1,), experts.numel() * config["BLOCK_SIZE_M"], dtype=torch.int32, device="cuda")
+            return None, experts.view(-1), padded
+        assigned: tuple[Any, Any, Any] = self._align(experts, config["BLOCK_SIZE_M"], groups)
+        return assigned
+
+
+@dataclass(frozen=True, slots=True)
+class _Routing:
+    """[tokens, k] int32 expert of each pair."""
+
+    experts: torch.Tensor
+
+    @classmethod
+    def of(cls, point: Point) -> _Routing:
+        """Pairs of the stated rows per expert in random order, as a router leaves them."""
+        counts = torch.tensor(point.lengths)
+        owner = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+        shuffled = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(len(owner)))]
+        return cls(shuffled.view(point["batch"], -1).to("cuda"))

@@ -1,0 +1,61 @@
+"""vLLM's fused MoE kernel as a library of the profiler: which points it takes, and the configuration it asks for."""
+
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe
+from aicb.profiling.point import Point, point
+from aicb.table import KernelTable
+
+
+def gathered(tokens: int, k: int, groups: int, *, per_row: int, n: int, inner: int, rows: int | None = None) -> Point:
+    shape = {"n": n, "k": inner, "groups": groups, "rows": rows or tokens * k, "batch": tokens}
+    return point("grouped_gemm_gathered", "bf16", shape | {"active_groups": groups, "experts_per_token": per_row})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[VllmFusedMoe, list[object]]:
+    """The library on a host without vLLM, and what it asked vLLM's table for."""
+    library, calls = VllmFusedMoe(), []
+
+    def optimal(*arguments: object) -> dict[str, int]:
+        calls.append(arguments)
+        return {"BLOCK_SIZE_M": 64}
+
+    kernels = SimpleNamespace(try_get_optimal_moe_config=optimal, get_moe_configs=lambda experts, width, dtype: None)
+    monkeypatch.setattr(library, "_kernels", kernels, raising=False)
+    return library, calls
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_the_library_says_so():
+    assert VllmFusedMoe().missing() == "vllm: not installed"
+
+
+def test_only_bf16_experts_whose_tokens_are_known_are_taken():
+    """9 rows of 4 tokens are those of one rank of several: vLLM chooses by all tokens, which the point lacks."""
+    library = VllmFusedMoe()
+    assert library.refusal(gathered(4, 8, 128, per_row=8, n=1536, inner=2048)) is None
+    assert "several ranks" in str(library.refusal(gathered(4, 8, 16, per_row=8, n=1536, inner=2048, rows=9)))
+    assert library.refusal(point("grouped_gemm_masked", "bf16", {"n": 8, "k": 8, "groups": 2, "rows": 4})) is not None
+
+
+def test_both_projections_of_a_layer_ask_for_one_configuration(asked):
+    """Weights [128, 1536, 2048] and [128, 2048, 768], top-8, 64 tokens, whichever projection is measured."""
+    library, calls = asked
+    up = gathered(64, 8, 128, per_row=8, n=1536, inner=2048)
+    down = gathered(64, 8, 128, per_row=1, n=2048, inner=768)
+    assert library.configuration(up) == library.configuration(down) == ({"BLOCK_SIZE_M": 64}, False)
+    assert calls == [((128, 1536, 2048), (128, 2048, 768), 8, None, 64)] * 2
+
+
+def test_the_shipped_rows_are_of_this_kernel_and_were_checked():
+    part = next(part for part in KernelTable.load("h200").parts if part.file.stem == "vllm_experts")
+    rows = part.rows("grouped_gemm_gathered")
+    assert {row.kernel for row in rows} == {"vllm/fused_moe"}
+    assert len(rows) == 448
+    assert int(str(part.provenance["checked_rows"])) > 100
