@@ -27,6 +27,10 @@ class Collective(StrEnum):
     """Size: the full buffer that every rank contributes; each rank keeps about size/ranks."""
     ALL_TO_ALL = "all_to_all"
     """Size: what one rank sends in total, its own part included."""
+    BROADCAST = "broadcast"
+    """Size: the buffer that the root, rank 0 unless said, sends to every rank."""
+    REDUCE = "reduce"
+    """Size: the buffer that every rank contributes and the root, rank 0 unless said, receives."""
     SEND_RECV = "send_recv"
     """Size: what each rank sends to the next rank (the last one to the first), as ``sendrecv_perf`` does."""
 
@@ -40,13 +44,30 @@ class Collective(StrEnum):
     @property
     def has_ring(self) -> bool:
         """True where NCCL runs a ring and has a cost model for it; the others are grouped point-to-point."""
-        return self in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+        return self not in (Collective.ALL_TO_ALL, Collective.SEND_RECV)
 
 
 class Algorithm(StrEnum):
+    """How a collective is carried out: NCCL's algorithms, its point-to-point rounds, and kernels of engines."""
+
+    TREE = "tree"
+    """Double binary trees over nodes, chains inside them."""
     RING = "ring"
+    COLLNET_DIRECT = "collnet_direct"
+    COLLNET_CHAIN = "collnet_chain"
+    NVLS = "nvls"
+    """The NVSwitch reduces and multicasts."""
+    NVLS_TREE = "nvls_tree"
+    PAT = "pat"
+    """Parallel aggregated trees, one rank per node."""
     PAIRWISE = "pairwise"
     """Grouped sends and receives in NCCL's rounds."""
+    ONE_SHOT = "one_shot"
+    """An inference engine's all_reduce in which every rank reads all buffers."""
+    TWO_SHOT = "two_shot"
+    """An inference engine's all_reduce by reduce-scatter and all-gather with direct reads."""
+    MULTIMEM = "multimem"
+    """An inference engine's all_reduce on symmetric memory, reduced in the NVSwitch."""
     NONE = "none"
     """Nothing crosses a link: one rank, or zero bytes."""
 

@@ -30,6 +30,8 @@ def plan_collective(op: str, size_bytes: int, communicator: Communicator, *, pro
     collective = Collective.parse(op)
     wanted = None if protocol is None else Protocol.parse(protocol)
     check_size(size_bytes, MAX_PLAN_BYTES)
+    if collective in (Collective.BROADCAST, Collective.REDUCE):
+        raise InputError(f"op: found '{collective}', which has a time but no plan")
     if size_bytes == 0 or communicator.size == 1:
         return _nothing(collective, size_bytes, communicator)
     if collective.has_ring:

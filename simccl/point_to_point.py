@@ -21,10 +21,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from simccl.arrangement import Arrangement
 from simccl.collective import Collective
 from simccl.lowering import PortRates
-from simccl.search import search_rings
-from simccl.tuning import Arrangement
+from simccl.search import search
 
 # Step of a point-to-point buffer and the bounds of one part, NCCL 2.30.7: 512 KiB where all peers have NVLink, else
 # 128 KiB; parts between step/8 and 32 steps on one node, step/2 and one step across nodes.
@@ -81,13 +81,10 @@ class MessageChannels:
 
 def message_channels(at: Arrangement) -> MessageChannels:
     """Point-to-point channels of a communicator; NICs count as one per GPU."""
-    executed = search_rings(
-        at.gpu, gpus_per_node=at.gpus_per_node, nodes=at.nodes, nic_gbytes_per_s=at.nic_gbytes_per_s
-    ).executed
-    channels = _next_power_of_two(executed)
+    channels = _next_power_of_two(search(at).executed)
     per_peer = 2 * at.gpu.nvlinks
     if at.nodes > 1:
-        per_peer = min(per_peer, max(1, -(-int(network_gbytes_per_s(at)) // _NIC_GBYTES_PER_CHANNEL)))
+        per_peer = min(per_peer, max(1, -(-int(at.network_gbytes_per_s) // _NIC_GBYTES_PER_CHANNEL)))
     per_peer = _next_power_of_two(per_peer)
     if at.nodes == 1:
         per_peer = min(per_peer, channels)
@@ -100,15 +97,10 @@ def message_channels(at: Arrangement) -> MessageChannels:
     return MessageChannels(channels, per_peer, at_least, is_one_node=at.nodes == 1)
 
 
-def network_gbytes_per_s(at: Arrangement) -> float:
-    """What a GPU sends to its NIC, GB/s: the slower of PCIe and the NIC's line rate."""
-    return min(at.gpu.pcie_gbytes_per_s, at.nic_gbytes_per_s)
-
-
 def message_port_rates(at: Arrangement) -> PortRates:
     """User bytes per second of a GPU's ports for point-to-point messages."""
     nvlink = at.gpu.nvlink_gbytes_per_s * _NVLINK_EFFICIENCY[at.gpu.compute_capability]
-    return PortRates(nvlink * 1e9, network_gbytes_per_s(at) * 1e9)
+    return PortRates(nvlink * 1e9, at.network_gbytes_per_s * 1e9)
 
 
 def group_size(ranks_per_node: list[int]) -> int:

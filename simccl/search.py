@@ -1,20 +1,22 @@
-"""The ring channels that NCCL's topology search finds, in closed form.
+"""The channels that NCCL's topology search finds for rings, trees and NVLS, in closed form.
 
-NCCL searches for channels: it tries speeds from the fastest, adds rings while links have capacity, and at the end
-may split each ring in two. On an NVSwitch system with one NIC per GPU the outcome has a closed form, given here and
-tested against results of NCCL 2.30.7's own search code (one node of 2, 4 and 8 GPUs; several nodes of 1, 2, 4 and 8
-GPUs; A100, A800, H100, H800, B200). Other numbers of GPUs per node follow from the same rule, without such a check.
-
-Assumed: every GPU reaches every other GPU of its node over an NVSwitch, each GPU has one NIC beside it under its own
-PCIe switch with GPUDirect RDMA, and rings may enter a node on one NIC and leave on another (NCCL_CROSS_NIC = 2).
+NCCL searches for channels: it tries speeds from the fastest, adds channels while links have capacity, relaxes what it
+asks of paths, and at the end may split each channel in two and raise speeds. On an NVSwitch system the outcome has a
+closed form, given here and tested against results of NCCL 2.30.7's own search code: one node of 2, 4 and 8 GPUs;
+several nodes of 1, 2, 4 and 8 GPUs with a NIC per GPU or per two GPUs, PCIe switches shared or not, rings that may
+change NICs or not; A100, A800, H100, H800, B200. Other numbers of GPUs per node follow from the same rule, without
+such a check; so do the CollNet graphs, for which NCCL's results were not available.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
 
+from simccl.arrangement import Arrangement, NicLayout
 from simccl.errors import UnsupportedTopology
-from simccl.hardware import Gpu
 
 MAX_CHANNELS = 64
 """NCCL 2.30.7, MAXCHANNELS."""
@@ -33,63 +35,193 @@ _INTER_GBYTES_PER_S = {
 }
 
 
+class Pattern(IntEnum):
+    """NCCL's numbers of the patterns it searches for."""
+
+    BALANCED_TREE = 1
+    """NIC traffic of a channel over two GPUs."""
+    TREE = 3
+    """All NIC traffic of a channel on one GPU."""
+    RING = 4
+    NVLS = 5
+    COLLNET_DIRECT = 6
+
+
+class PathType(IntEnum):
+    """Distance between a GPU and its NIC, NCCL's numbers."""
+
+    PIX = 4
+    """One PCIe switch."""
+    PXN = 7
+    """Over NVLink to the GPU beside the NIC."""
+    PHB = 8
+    """Through the CPU."""
+
+
 @dataclass(frozen=True, slots=True)
-class RingChannels:
-    """What the search found for rings, and what NCCL makes of it."""
+class Graph:
+    """The channels of one pattern; rates in 10⁹ B/s per channel."""
 
+    pattern: Pattern
     channels: int
-    """Rings of the search; the tuning model counts these."""
-    gbytes_per_s: float
-    """Bandwidth of one of them, 10⁹ B/s."""
+    intra_gbytes_per_s: float
+    inter_gbytes_per_s: float
+    nic_path: PathType = PathType.PIX
+    """The farthest that a channel's GPU is from its NIC; without meaning on one node."""
+    crosses_nics: bool = False
+    """Whether channels enter a node on one NIC and leave on another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """All that the search found for a communicator, and what NCCL makes of it."""
+
+    ring: Graph
+    tree: Graph
+    nvls: Graph | None
+    """None without NVLS: before Hopper, or one GPU per node."""
+    collnet: Graph | None
+    """None where switches between nodes do not reduce."""
     executed: int
-    """Channels that a large operation runs on."""
+    """Channels that a large ring or tree runs on."""
 
 
-def search_rings(gpu: Gpu, *, gpus_per_node: int, nodes: int, nic_gbytes_per_s: float | None = None) -> RingChannels:
-    """Channels and bandwidth of rings over ``nodes`` nodes with ``gpus_per_node`` ranks on each (at least two in all).
-
-    ``nic_gbytes_per_s`` is the line rate of each GPU's NIC; left out, the GPU's common one.
+@lru_cache(maxsize=256)
+def search(at: Arrangement) -> Channels:
+    """The channels of a communicator of at least two ranks.
 
     Raises:
         UnsupportedTopology: where a NIC or NVLink is slower than any speed that NCCL tries.
     """
-    if nodes == 1:
-        channels, bandwidth = _rings_of_one_node(gpu)
-    else:
-        nic = min(gpu.pcie_gbytes_per_s, gpu.nic_gbytes_per_s if nic_gbytes_per_s is None else nic_gbytes_per_s)
-        channels, bandwidth = _rings_across_nodes(gpu, gpus_per_node, nic)
-    if _may_split(gpu, channels, bandwidth):
-        channels, bandwidth = 2 * channels, bandwidth / 2
-    executed = min(MAX_CHANNELS, 2 * channels)
-    if gpu.compute_capability >= 90 and nodes > 1 and bandwidth > 45 and executed < 16:
+    ring = _split(at, _ring_of_one_node(at) if at.nodes == 1 else _ring_across_nodes(at))
+    executed = min(MAX_CHANNELS, 2 * ring.channels)
+    if at.gpu.compute_capability >= 90 and at.nodes > 1 and ring.intra_gbytes_per_s > 45 and executed < 16:
         executed *= 2
-    return RingChannels(channels, bandwidth, executed)
+    return Channels(
+        ring=ring,
+        tree=_tree_of_one_node(at, ring) if at.nodes == 1 else _tree_across_nodes(at, ring),
+        nvls=_nvls(at),
+        collnet=_collnet(at) if at.has_collnet and at.nodes > 1 else None,
+        executed=executed,
+    )
 
 
-def _rings_of_one_node(gpu: Gpu) -> tuple[int, float]:
+def _ring_of_one_node(at: Arrangement) -> Graph:
     """The speed whose rings fill most of the NVLinks; a ring takes its speed once in and once out of every GPU.
 
     NCCL lowers the speed only while the next one is above 0.49 of the best so far.
     """
-    total = gpu.nvlink_gbytes_per_s
+    total = at.gpu.nvlink_gbytes_per_s
     channels, bandwidth = 0, 0.0
-    for speed in _INTRA_GBYTES_PER_S[gpu.compute_capability]:
+    for speed in _INTRA_GBYTES_PER_S[at.gpu.compute_capability]:
         if speed <= 0.49 * bandwidth:
             break
         fitting = int(total / speed)
         if fitting * speed > channels * bandwidth:
             channels, bandwidth = fitting, float(speed)
-    return channels, bandwidth
+    return Graph(Pattern.RING, channels, bandwidth, bandwidth)
 
 
-def _rings_across_nodes(gpu: Gpu, gpus_per_node: int, nic: float) -> tuple[int, float]:
-    """One ring per NIC; each ring uses the NVLinks of all GPUs but the one that sends to the network."""
-    for speed in _INTER_GBYTES_PER_S[gpu.compute_capability]:
-        if speed <= nic and speed * (gpus_per_node - 1) <= gpu.nvlink_gbytes_per_s:
-            return gpus_per_node, float(speed)
-    raise UnsupportedTopology(f"nic: found {nic} GB/s per GPU, expected at least 0.12 GB/s")
+def _ring_across_nodes(at: Arrangement) -> Graph:
+    """One ring per NIC.
+
+    A ring that leaves over PXN uses the NVLinks of all GPUs, one that may change NICs or finds its other NIC behind
+    the same switch spares those of the GPU that sends to the network. PXN is tried first.
+    """
+    total, alone = at.gpu.nvlink_gbytes_per_s, at.gpus_per_node == 1
+    needs_detour = at.nic_layout is NicLayout.OWN_SWITCH and not alone
+    sparing = at.gpus_per_node - 1 if at.nics == at.gpus_per_node else at.nics
+    for speed in _INTER_GBYTES_PER_S[at.gpu.compute_capability]:
+        if speed > at.network_gbytes_per_s:
+            continue
+        if needs_detour and speed * at.nics <= total:
+            return Graph(Pattern.RING, at.nics, speed, speed, PathType.PXN)
+        if speed * sparing <= total and (at.may_cross_nics or not needs_detour):
+            return Graph(Pattern.RING, at.nics, speed, speed, crosses_nics=needs_detour)
+    raise _too_slow(at)
 
 
-def _may_split(gpu: Gpu, channels: int, bandwidth: float) -> bool:
-    """NCCL duplicates channels at half the speed unless they are slow or, on Hopper and later, already many."""
-    return bandwidth >= 25 and not (gpu.compute_capability > 80 and bandwidth < 50 and channels > 4)
+def _split(at: Arrangement, ring: Graph) -> Graph:
+    """NCCL doubles rings at half the speed unless they are slow or, on Hopper and later, already many."""
+    bandwidth, is_recent = ring.intra_gbytes_per_s, at.gpu.compute_capability > 80
+    if bandwidth < 25 or (is_recent and bandwidth < 50 and ring.channels > 4):
+        return ring
+    half = bandwidth / 2
+    return Graph(ring.pattern, 2 * ring.channels, half, half, ring.nic_path, ring.crosses_nics)
+
+
+def _tree_of_one_node(at: Arrangement, ring: Graph) -> Graph:
+    """As many chains as rings, at a speed above the rings' where chains that start at different GPUs allow it.
+
+    The last GPU of a chain does not send, so c chains of g GPUs need c·(g−1) places, and each GPU has as many as its
+    NVLinks hold of the speed. NCCL's greedy search finds such chains of more than two GPUs only with places to spare.
+    """
+    ranks, total = at.gpus_per_node, at.gpu.nvlink_gbytes_per_s
+    needed = ring.channels * (ranks - 1)
+    for speed in _INTRA_GBYTES_PER_S[at.gpu.compute_capability]:
+        if speed <= ring.intra_gbytes_per_s:
+            break
+        places = ranks * int(total / speed)
+        if places > needed or (places == needed and ranks == 2):
+            pattern = Pattern.TREE if ranks > 2 else Pattern.BALANCED_TREE
+            return Graph(pattern, ring.channels, float(speed), float(speed))
+    return Graph(Pattern.BALANCED_TREE, ring.channels, ring.intra_gbytes_per_s, ring.intra_gbytes_per_s)
+
+
+def _tree_across_nodes(at: Arrangement, ring: Graph) -> Graph:
+    """As many chains as rings; then the speed inside nodes is raised to at most twice that between them.
+
+    Before Hopper NCCL insists on balanced trees, whose second GPU reaches the NIC through the CPU where switches are
+    not shared; no faster speed inside nodes is found then.
+    """
+    speeds = _INTER_GBYTES_PER_S[at.gpu.compute_capability]
+    total, alone = at.gpu.nvlink_gbytes_per_s, at.gpus_per_node == 1
+    is_shared = at.nic_layout is NicLayout.SHARED_SWITCH
+    starts_everywhere = is_shared or at.nics == at.gpus_per_node
+    sends = ring.channels * (at.gpus_per_node - 1) / at.gpus_per_node if starts_everywhere else ring.channels
+
+    def fits(speed: float) -> bool:
+        return alone or sends * speed <= total
+
+    nic = at.network_gbytes_per_s * at.nics / ring.channels
+    inter = next((speed for speed in speeds if speed <= nic and fits(speed)), None)
+    if inter is None:
+        raise _too_slow(at)
+    over_cpu = at.gpu.compute_capability < 90 and not is_shared and not alone
+    intra = inter if over_cpu else _raised(speeds, inter, fits_up_to=float("inf") if alone else total / sends)
+    pattern = Pattern.TREE if alone or not (is_shared or over_cpu) else Pattern.BALANCED_TREE
+    return Graph(pattern, ring.channels, intra, inter, PathType.PHB if over_cpu else PathType.PIX)
+
+
+def _nvls(at: Arrangement) -> Graph | None:
+    """One channel per head, a GPU per NIC; a head takes its speed twice from its own NVLinks, once from all others."""
+    if at.gpu.compute_capability < 90 or at.gpus_per_node < 2:
+        return None
+    one_node = at.nodes == 1
+    speeds = (_INTRA_GBYTES_PER_S if one_node else _INTER_GBYTES_PER_S)[at.gpu.compute_capability]
+    heads = at.gpus_per_node if one_node else at.nics
+    network = float("inf") if one_node else at.network_gbytes_per_s
+    fitting = (speed for speed in speeds if speed <= network and (heads + 1) * speed <= at.gpu.nvlink_gbytes_per_s)
+    intra = next(fitting, None)
+    if intra is None:
+        return None
+    return Graph(Pattern.NVLS, heads, intra, _raised(speeds, intra, fits_up_to=network))
+
+
+def _collnet(at: Arrangement) -> Graph:
+    """One channel per NIC, whose GPU exchanges a share with every other GPU of its node."""
+    network = at.network_gbytes_per_s
+    inter = next((s for s in _INTER_GBYTES_PER_S[at.gpu.compute_capability] if s <= network), None)
+    if inter is None:
+        raise _too_slow(at)
+    return Graph(Pattern.COLLNET_DIRECT, at.nics, inter, inter)
+
+
+def _raised(speeds: Sequence[float], speed: float, *, fits_up_to: float) -> float:
+    """The first speed from twice the given one on, or the fastest that fits if that comes first."""
+    fitting = sorted(s for s in speeds if speed <= s <= fits_up_to)
+    return next((s for s in fitting if s >= 2 * speed), fitting[-1])
+
+
+def _too_slow(at: Arrangement) -> UnsupportedTopology:
+    return UnsupportedTopology(f"nic: found {at.network_gbytes_per_s} GB/s per NIC, expected at least 0.12 GB/s")

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simccl.arrangement import Arrangement
+from simccl.choice import Choice, choose_at
 from simccl.collective import MAX_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size
 from simccl.communicator import Communicator
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
 from simccl.point_to_point import channels_used, message_times_us
-from simccl.tuning import Arrangement, RingCosts, ring_costs
+from simccl.tuning import cost_model
+from simccl.work_split import channels_and_threads
 
 _PS_PER_US = 1_000_000
 _PS_PER_S = 1_000_000_000_000
@@ -44,29 +47,9 @@ class TimeTable:
     channels: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RingChoice:
-    """The protocol NCCL picks among the rings, and the costs behind it."""
-
-    protocol: Protocol
-    channels: int
-    costs: RingCosts
-
-
-def choose_ring(op: Collective, size_bytes: int, at: Arrangement, wanted: Protocol | None) -> RingChoice:
-    """The fastest enabled protocol of the cost model, or the wanted one.
-
-    Raises:
-        InputError: where NCCL disables the wanted protocol on this arrangement.
-    """
-    costs = ring_costs(op, at)
-    sizes = np.array([size_bytes], dtype=np.int64)
-    best = int(np.argmin(costs.times_us(sizes)[:, 0]))
-    if wanted is not None:
-        best = PROTOCOLS.index(wanted)
-        if not costs.is_enabled[best]:
-            raise InputError(f"protocol: found {wanted}, which NCCL disables between {at.gpu.name} nodes")
-    return RingChoice(PROTOCOLS[best], int(costs.channels(sizes, np.array([best]))[0]), costs)
+def choose_ring(op: Collective, size_bytes: int, at: Arrangement, wanted: Protocol | None) -> Choice:
+    """`choose_at` among the rings."""
+    return choose_at(op, size_bytes, at, algorithm=Algorithm.RING, protocol=wanted)
 
 
 def collective_time(op: str, size_bytes: int, communicator: Communicator) -> CollectiveTime:
@@ -152,7 +135,7 @@ def _empty_table(rows: int) -> TimeTable:
     return TimeTable(
         time_us=np.zeros(rows),
         latency_us=np.zeros(rows),
-        algorithm=np.full(rows, str(Algorithm.NONE), dtype="U8"),
+        algorithm=np.full(rows, str(Algorithm.NONE), dtype="U14"),
         protocol=np.full(rows, str(Protocol.SIMPLE), dtype="U6"),
         channels=np.zeros(rows, dtype=np.int64),
     )
@@ -165,16 +148,27 @@ def _fill(table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArr
     if not len(rows):
         return
     if op.has_ring:
-        costs = ring_costs(op, at)
-        times = costs.times_us(sizes)
-        best = np.argmin(times, axis=0)
-        pick = (best, np.arange(len(sizes)))
-        table.time_us[rows], table.latency_us[rows] = times[pick], costs.latencies_us(sizes)[pick]
-        table.algorithm[rows] = str(Algorithm.RING)
-        table.protocol[rows] = np.array([str(p) for p in PROTOCOLS])[best]
-        table.channels[rows] = costs.channels(sizes, best)
+        _fill_by_cost_model(table, rows, op, sizes, at)
     else:
         table.time_us[rows], table.latency_us[rows], is_ll = message_times_us(op, sizes, at)
         table.algorithm[rows] = str(Algorithm.PAIRWISE)
         table.protocol[rows] = np.where(is_ll, str(Protocol.LL), str(Protocol.SIMPLE))
         table.channels[rows] = channels_used(op, sizes, at)
+
+
+def _fill_by_cost_model(
+    table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArray[np.int64], at: Arrangement
+) -> None:
+    costs = cost_model(op, at)
+    times = np.array([of_one.times_us(sizes) for of_one in costs])
+    latencies = np.array([of_one.latencies_us(sizes) for of_one in costs])
+    best = np.argmin(times.reshape(-1, len(sizes)), axis=0)
+    for pair in np.unique(best).tolist():
+        of_one, p = costs[pair // len(PROTOCOLS)], pair % len(PROTOCOLS)
+        mine = best == pair
+        picked = rows[mine]
+        table.time_us[picked] = times[pair // len(PROTOCOLS), p, mine]
+        table.latency_us[picked] = latencies[pair // len(PROTOCOLS), p, mine]
+        table.algorithm[picked] = str(of_one.algorithm)
+        table.protocol[picked] = str(PROTOCOLS[p])
+        table.channels[picked] = channels_and_threads(sizes[mine], of_one, PROTOCOLS[p], at)[0]

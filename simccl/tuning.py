@@ -1,90 +1,118 @@
-"""NCCL's cost model for rings: latency and bandwidth of each protocol, and the choice among them.
+"""NCCL's cost model: latency and bandwidth of each algorithm and protocol on a communicator, and which are enabled.
 
-``time = latency + B / algorithm bandwidth`` with B the larger of what a rank sends and receives. The constants and
-rules are those of NCCL 2.30.7 (src/graph/tuning.cc) restricted to the Ring column: the base latency is paid once per
-collective, a hardware latency once per ring step. Tested against values computed by NCCL's own code.
+``time = latency + B / algorithm bandwidth`` with B the larger of what a rank sends and receives. Constants and rules
+are those of NCCL 2.30.7 (src/graph/tuning.cc, src/enqueue.cc): the base latency is paid once per collective, a hardware
+latency once per hop. Tested against values computed by NCCL's own code, except for CollNet.
 
-Assumed: the arrangement of `simccl.search`; no tuner plug-in; no user limits on channels, algorithms or protocols;
-data types other than fp8. Not modelled: Tree, NVLS, NVLSTree, PAT and CollNet, which NCCL prefers for all_reduce on
-an NVSwitch from about 2 MiB up and between nodes; the times here are therefore those of the best *ring*.
+Assumed: the channels of `simccl.search`; no tuner plug-in; no user limits; data types other than fp8; one collective
+at a time. Not modelled: symmetric-memory kernels on registered windows and copy-engine collectives.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.collective import PROTOCOLS, Collective, Protocol
-from simccl.hardware import Gpu
-from simccl.search import RingChannels, search_rings
+from simccl.arrangement import Arrangement as Arrangement
+from simccl.arrangement import Cpu as Cpu
+from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
+from simccl.search import Channels, Graph, PathType, Pattern, search
 
-
-class Cpu(StrEnum):
-    """CPU vendor of the nodes; NCCL's latency and LL limits depend on it once there are several nodes."""
-
-    INTEL = "intel"
-    AMD = "amd"
-
+A, P = Algorithm, Protocol
 
 # All tables: NCCL 2.30.7, src/graph/tuning.cc. Columns LL, LL128, Simple; latencies in µs, bandwidths in GB/s.
-_BASE_LATENCY_US = np.array([6.6, 14.0, 8.4])
-_NVLINK_LATENCY_US = np.array([0.6, 1.9, 3.4])
-_NETWORK_LATENCY_US = np.array([2.7, 4.0, 14.0])
-_NETWORK_LATENCY_ONE_RANK_PER_NODE_US = np.array([5.0, 8.5, 14.0])  # the Tree row
-_HOST_OVERHEAD_US = {Cpu.INTEL: 1.0, Cpu.AMD: 2.0}
-_HOST_OVERHEAD_FACTOR = np.array([1.0, 1.0, 3.0])
-_LL_MAX_GBYTES_PER_S = {  # columns N = 1, 2, 3 and more
-    "volta": (39.0, 39.0, 20.4),
-    80: (87.7, 22.5, 19.0),
-    90: (141.0, 45.0, 35.0),
-    100: (282.0, 90.0, 70.0),
+_BASE_LATENCY_US = {
+    A.TREE: (6.8, 14.0, 8.4),
+    A.RING: (6.6, 14.0, 8.4),
+    A.COLLNET_DIRECT: (0.0, 0.0, 0.0),
+    A.COLLNET_CHAIN: (0.0, 0.0, 0.0),
+    A.NVLS: (0.0, 0.0, 0.0),
+    A.NVLS_TREE: (0.0, 0.0, 0.0),
+    A.PAT: (8.0, 8.0, 8.0),
 }
-_LL128_CHANNEL_GBYTES_PER_S = {80: 20.0, 90: 36.7, 100: 40.0}
+_NVLINK_LATENCY_US = {
+    A.TREE: (0.6, 1.25, 4.0),
+    A.RING: (0.6, 1.9, 3.4),
+    A.COLLNET_DIRECT: (0.0, 0.0, 3.7),
+    A.COLLNET_CHAIN: (0.0, 0.0, 2.8),
+    A.NVLS: (0.0, 0.0, 25.0),
+    A.NVLS_TREE: (0.0, 0.0, 25.0),
+    A.PAT: (0.0, 0.0, 4.0),
+}
+_NETWORK_LATENCY_US = {
+    A.TREE: (5.0, 8.5, 14.0),
+    A.RING: (2.7, 4.0, 14.0),
+    A.COLLNET_DIRECT: (0.0, 0.0, 31.0),
+    A.COLLNET_CHAIN: (0.0, 0.0, 30.0),
+    A.NVLS: (0.0, 0.0, 18.0),
+    A.NVLS_TREE: (0.0, 0.0, 20.9),
+    A.PAT: (0.0, 0.0, 14.0),
+}
+_HOST_OVERHEAD_US = {Cpu.INTEL: 1.0, Cpu.AMD: 2.0, Cpu.ARM: 1.0}
+_HOST_OVERHEAD_FACTOR = np.array([1.0, 1.0, 3.0])
+
+# Bandwidth limits in GB/s; keys are GPU generations, columns N = 1, 2, 3 and more nodes.
+_LL_MAX = {70: (39.0, 39.0, 20.4), 80: (87.7, 22.5, 19.0), 90: (141.0, 45.0, 35.0), 100: (282.0, 90.0, 70.0)}
+_CHANNEL_RING_LL128 = {80: (20.0, 20.0, 20.0), 90: (36.7, 36.7, 36.7), 100: (40.0, 40.0, 40.0)}
+_CHANNEL_TREE_LL128 = {80: (20.0, 20.0, 20.0), 90: (36.7, 36.7, 29.0), 100: (55.6, 31.67, 20.0)}
+_CHANNEL_TREE = {80: (24.0, 23.6, 17.8), 90: (38.7, 41.4, 36.0), 100: (70.0, 42.8, 24.0)}
+_CHANNEL_NVLS_TREE = {80: (24.0, 23.6, 17.8), 90: (0.0, 57.7, 45.5), 100: (0.0, 96.0, 80.0)}
+_NVLS_EFFICIENCY = {80: 0.0, 90: 0.85, 100: 0.74}
+
+# Factors on the bandwidth of trees, index ⌊log2⌊B/64⌋⌋; beyond the end 1.
+_TREE_FACTORS = {
+    P.LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    P.LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + 6 * (0.6,) + (0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    P.SIMPLE: 7 * (0.9,) + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
+_NVLS_TREE_FACTORS = (*_TREE_FACTORS[P.SIMPLE], 0.9)
+
 _SIMPLE_NETWORK_LATENCY_FACTOR = 1.4
 _SIMPLE_NETWORK_MIN_BYTES = 64  # per channel and rank, for that factor to apply
 
-# Work split (NCCL 2.30.7, src/enqueue.cc): most threads per channel, and bytes per thread below which channels are
-# given up; Ring LL counts its threshold per rank.
-_MAX_THREADS = np.array([512, 640, 512])
-_BYTES_PER_THREAD = np.array([8, 8, 64])
+ALGORITHMS = (A.TREE, A.RING, A.COLLNET_DIRECT, A.COLLNET_CHAIN, A.NVLS, A.NVLS_TREE, A.PAT)
+"""The order in which NCCL compares them; of equal times the first wins."""
 
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """Where the ranks of a communicator are and what connects them; all that the cost model looks at."""
-
-    gpu: Gpu
-    ranks: int
-    nodes: int
-    gpus_per_node: int
-    """Ranks on the node that has fewest."""
-    nic_gbytes_per_s: float
-    cpu: Cpu = Cpu.INTEL
+_USED_BY = {
+    Collective.ALL_REDUCE: tuple(a for a in ALGORITHMS if a is not A.PAT),
+    Collective.ALL_GATHER: (A.RING, A.COLLNET_DIRECT, A.NVLS, A.PAT),
+    Collective.REDUCE_SCATTER: (A.RING, A.COLLNET_DIRECT, A.NVLS, A.PAT),
+    Collective.BROADCAST: (A.RING,),
+    Collective.REDUCE: (A.RING,),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RingCosts:
-    """Cost model of one collective on one arrangement; arrays have one entry per protocol, in `PROTOCOLS` order."""
+class AlgorithmCosts:
+    """Cost model of one algorithm for one collective; arrays have one entry per protocol, in `PROTOCOLS` order."""
 
-    search: RingChannels
+    algorithm: Algorithm
+    graph: Graph
+    executed: int
+    """Channels that a large ring or tree of the communicator runs on."""
+    ranks: int
     base_latency_us: NDArray[np.float64]
+    """Paid once; for PAT and CollNet direct with the part that grows with the ranks."""
     nvlink_step_us: NDArray[np.float64]
-    """Latency of a ring step inside a node."""
+    """Latency of a step inside a node."""
     network_step_us: NDArray[np.float64]
-    """Latency of a ring step between nodes."""
+    """Latency of a step between nodes."""
     steps: int
+    """Steps one after the other."""
     network_steps: int
     """Steps between nodes, of all."""
     algorithm_gbytes_per_s: NDArray[np.float64]
+    """Size over time of a large collective."""
     bus_gbytes_per_s: NDArray[np.float64]
-    """What all rings together carry over one hop, user bytes."""
+    """What all channels together carry over one hop, user bytes."""
     is_enabled: NDArray[np.bool_]
     slow_start_factor: float
-    """Factor on the latency of Simple once every channel and rank has 64 bytes."""
-    ranks: int
+    """Factor on the latency of a Simple ring once every channel and rank has 64 bytes."""
+    bandwidth_factors: tuple[tuple[float, ...], ...] | None
+    """Per protocol, factors on the bandwidth by size; None for none."""
 
     @property
     def latency_us(self) -> NDArray[np.float64]:
@@ -94,74 +122,238 @@ class RingCosts:
 
     def times_us(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
         """[protocols, sizes] time of each protocol, infinite where it is not enabled."""
-        times = self.latencies_us(size_bytes) + size_bytes / (1e3 * self.algorithm_gbytes_per_s[:, None])
-        return np.where(self.is_enabled[:, None], times, np.inf)
+        with np.errstate(divide="ignore"):
+            transfer = size_bytes / (1e3 * self.algorithm_gbytes_per_s[:, None] * self._factors(size_bytes))
+        return np.where(self.is_enabled[:, None], self.latencies_us(size_bytes) + transfer, np.inf)
 
     def latencies_us(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
         """[protocols, sizes] the part of the time that does not grow with the bytes."""
         return self.latency_us[:, None] * self.latency_factors(size_bytes)
 
     def latency_factors(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[protocols, sizes] factor on the whole latency: Simple all_reduce between nodes starts more slowly."""
-        is_large = size_bytes // (self.search.executed * self.ranks) >= _SIMPLE_NETWORK_MIN_BYTES
+        """[protocols, sizes] factor on the whole latency: Simple ring all_reduce between nodes starts more slowly."""
         factors = np.ones((len(PROTOCOLS), len(size_bytes)))
-        factors[PROTOCOLS.index(Protocol.SIMPLE), is_large] = self.slow_start_factor
+        is_large = size_bytes // (self.executed * self.ranks) >= _SIMPLE_NETWORK_MIN_BYTES
+        factors[PROTOCOLS.index(P.SIMPLE), is_large] = self.slow_start_factor
         return factors
 
-    def channels(self, size_bytes: NDArray[np.int64], protocol: NDArray[np.intp]) -> NDArray[np.int64]:
-        """[sizes] channels that each operation runs on: fewer than all where a thread would have too few bytes."""
-        threshold = _MAX_THREADS * _BYTES_PER_THREAD * np.array([self.ranks, 1, 1])
-        channels: NDArray[np.int64] = np.clip(size_bytes // threshold[protocol], 1, self.search.executed)
-        return channels
+    def _factors(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[protocols, sizes] factor on the bandwidth."""
+        if self.bandwidth_factors is None:
+            return np.ones((len(PROTOCOLS), len(size_bytes)))
+        lines = size_bytes // 64
+        octave = np.frexp(np.maximum(lines, 1).astype(np.float64))[1] - 1
+        rows = []
+        for table in self.bandwidth_factors:
+            padded = np.array([*table, 1.0])
+            rows.append(np.where(lines > 0, padded[np.minimum(octave, len(table))], 1.0))
+        return np.array(rows)
 
 
-def ring_costs(op: Collective, arrangement: Arrangement) -> RingCosts:
-    """The Ring column of NCCL's tuning table for all_reduce, all_gather or reduce_scatter over two or more ranks.
+RingCosts = AlgorithmCosts
+
+
+@lru_cache(maxsize=1024)
+def cost_model(op: Collective, at: Arrangement) -> tuple[AlgorithmCosts, ...]:
+    """Costs of the algorithms that NCCL could use for a collective with a ring over two or more ranks.
 
     Raises:
-        UnsupportedTopology: where no ring search result exists.
+        UnsupportedTopology: where no search result exists.
     """
-    at = arrangement
-    search = search_rings(at.gpu, gpus_per_node=at.gpus_per_node, nodes=at.nodes, nic_gbytes_per_s=at.nic_gbytes_per_s)
-    rounds = 2 if op is Collective.ALL_REDUCE else 1
-    steps = rounds * (at.ranks - 1)
-    bus = _bus_gbytes_per_s(search, at)
-    inside, between = _step_latencies_us(at)
-    return RingCosts(
-        search=search,
-        base_latency_us=_BASE_LATENCY_US,
+    channels = search(at)
+    found = (_costs(op, at, channels, algorithm) for algorithm in _USED_BY[op])
+    return tuple(costs for costs in found if costs is not None)
+
+
+def algorithm_costs(op: Collective, at: Arrangement, algorithm: Algorithm) -> AlgorithmCosts | None:
+    """Costs of one algorithm, None where NCCL has no channels for it or does not use it for the collective."""
+    return next((costs for costs in cost_model(op, at) if costs.algorithm is algorithm), None)
+
+
+def ring_costs(op: Collective, at: Arrangement) -> AlgorithmCosts:
+    """Costs of rings, which every collective of the cost model can use."""
+    costs = algorithm_costs(op, at, A.RING)
+    assert costs is not None
+    return costs
+
+
+def ring_steps(op: Collective, ranks: int) -> int:
+    """Steps that NCCL's formulas count for a ring; broadcast and reduce are pipelined, their bandwidth is not cut."""
+    match op:
+        case Collective.ALL_REDUCE:
+            return 2 * (ranks - 1)
+        case Collective.BROADCAST | Collective.REDUCE:
+            return ranks
+        case _:
+            return ranks - 1
+
+
+def _costs(op: Collective, at: Arrangement, channels: Channels, algorithm: Algorithm) -> AlgorithmCosts | None:
+    graph = _graph(channels, algorithm)
+    is_enabled = _is_enabled(at, algorithm, graph)
+    if graph is None or not is_enabled.any():
+        return None
+    bus = _bus_gbytes_per_s(op, at, algorithm, graph)
+    base, inside, between = _latencies_us(op, at, algorithm)
+    steps, network_steps = _steps(op, at, algorithm)
+    return AlgorithmCosts(
+        algorithm=algorithm,
+        graph=graph,
+        executed=channels.executed,
+        ranks=at.ranks,
+        base_latency_us=base,
         nvlink_step_us=inside,
         network_step_us=between,
         steps=steps,
-        network_steps=rounds * (at.nodes - 1),
-        algorithm_gbytes_per_s=bus * at.ranks / steps,
+        network_steps=network_steps,
+        algorithm_gbytes_per_s=bus * _algorithm_share(op, at, algorithm),
         bus_gbytes_per_s=bus,
-        is_enabled=np.array([True, _has_ll128(at), True]),
-        slow_start_factor=_SIMPLE_NETWORK_LATENCY_FACTOR if rounds == 2 and at.nodes > 1 else 1.0,
-        ranks=at.ranks,
+        is_enabled=is_enabled & (bus > 0),
+        slow_start_factor=_slow_start_factor(op, at, algorithm),
+        bandwidth_factors=_bandwidth_factors(op, at, algorithm),
     )
 
 
-def _step_latencies_us(at: Arrangement) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Latency of a ring step inside a node and between nodes, per protocol."""
-    network = _NETWORK_LATENCY_ONE_RANK_PER_NODE_US if at.ranks == at.nodes else _NETWORK_LATENCY_US
-    if at.nodes == 1:
-        return _NVLINK_LATENCY_US, network
-    return np.maximum(_NVLINK_LATENCY_US, _HOST_OVERHEAD_US[at.cpu] * _HOST_OVERHEAD_FACTOR), network
+def _graph(channels: Channels, algorithm: Algorithm) -> Graph | None:
+    match algorithm:
+        case A.RING:
+            return channels.ring
+        case A.TREE | A.PAT:
+            return channels.tree
+        case A.NVLS | A.NVLS_TREE:
+            return channels.nvls
+        case _:
+            return channels.collnet
 
 
-def _bus_gbytes_per_s(search: RingChannels, at: Arrangement) -> NDArray[np.float64]:
-    total = search.channels * search.gbytes_per_s
-    column = min(at.nodes, 3) - 1
-    generation = at.gpu.compute_capability
-    if at.nodes > 1:  # across nodes NCCL indexes the LL limit by CPU vendor, not by GPU
-        ll_max = _LL_MAX_GBYTES_PER_S[80 if at.cpu is Cpu.AMD else "volta"][column]
-    else:
-        ll_max = _LL_MAX_GBYTES_PER_S[generation][column]
-    ll128_max = search.channels * _LL128_CHANNEL_GBYTES_PER_S[generation]
-    return np.array([min(ll_max, 0.5 * total), min(0.92 * total, ll128_max), total])
+def _is_enabled(at: Arrangement, algorithm: Algorithm, graph: Graph | None) -> NDArray[np.bool_]:
+    """[protocols]"""
+    match algorithm:
+        case A.RING | A.TREE:
+            farthest = PathType.PXN if at.gpu.compute_capability >= 90 else PathType.PIX
+            has_ll128 = graph is not None and (at.nodes == 1 or graph.nic_path <= farthest)
+            return np.array([True, has_ll128, True])
+        case A.NVLS:
+            usable = at.nodes == 1 or at.has_collnet
+        case A.NVLS_TREE:
+            usable = at.nodes > 1
+        case A.PAT:
+            usable = at.nodes == at.ranks > 1
+        case _:
+            usable = at.has_collnet and at.nodes > 1
+    many_heads = algorithm not in (A.NVLS, A.NVLS_TREE) or (graph is not None and graph.channels >= 2)
+    return np.array([False, False, usable and many_heads])
 
 
-def _has_ll128(at: Arrangement) -> bool:
-    """Before Hopper LL128 needs a NIC path without a detour over another GPU, which rings of several GPUs take."""
-    return at.nodes == 1 or at.gpu.compute_capability >= 90 or at.gpus_per_node == 1
+def _steps(op: Collective, at: Arrangement, algorithm: Algorithm) -> tuple[int, int]:
+    """Steps one after the other, and those of them between nodes."""
+    doublings, per_node = at.nodes.bit_length() - 1, at.ranks // at.nodes
+    match algorithm:
+        case A.RING if op in (Collective.BROADCAST, Collective.REDUCE):
+            return (1, 0) if at.nodes == 1 else (at.ranks, at.ranks)
+        case A.RING:
+            rounds = 2 if op is Collective.ALL_REDUCE else 1
+            return rounds * (at.ranks - 1), rounds * (at.nodes - 1)
+        case A.TREE:
+            return 2 * (per_node - 1 + doublings), 2 * doublings
+        case A.NVLS:
+            return (1, 0) if at.nodes == 1 else (2, 1)
+        case A.NVLS_TREE:
+            return 1 + 2 * doublings, 2 * doublings
+        case A.PAT:
+            return doublings, doublings
+        case A.COLLNET_DIRECT:
+            return (3, 1) if at.gpus_per_node > 1 else (1, 1)
+        case _:
+            return 2 * (at.gpus_per_node - 1) + 1, 1
+
+
+def _latencies_us(
+    op: Collective, at: Arrangement, algorithm: Algorithm
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """[protocols] base latency, and latency of a step inside a node and between nodes."""
+    base, inside = np.array(_BASE_LATENCY_US[algorithm]), np.array(_NVLINK_LATENCY_US[algorithm])
+    one_per_node = at.ranks == at.nodes
+    between = np.array(_NETWORK_LATENCY_US[A.TREE if one_per_node else algorithm])
+    match algorithm:
+        case A.RING if op in (Collective.BROADCAST, Collective.REDUCE):
+            between = np.array(_NETWORK_LATENCY_US[A.RING])
+            inside[2], between[2] = _NVLINK_LATENCY_US[A.TREE][2], _NETWORK_LATENCY_US[A.TREE][2]
+        case A.RING if at.nodes > 1:
+            inside = np.maximum(inside, _HOST_OVERHEAD_US[at.cpu] * _HOST_OVERHEAD_FACTOR)
+        case A.PAT:
+            base, between = base + 2.8 * at.ranks, between / 3.5
+        case A.COLLNET_DIRECT:
+            base = base + 0.8 * (at.gpus_per_node - 1)
+        case _:
+            pass
+    return base, inside, between
+
+
+def _bus_gbytes_per_s(op: Collective, at: Arrangement, algorithm: Algorithm, graph: Graph) -> NDArray[np.float64]:
+    """[protocols]"""
+    column, generation = min(at.nodes, 3) - 1, at.gpu.compute_capability
+    bw = graph.intra_gbytes_per_s if at.nodes <= 2 else graph.inter_gbytes_per_s
+    total, channels = graph.channels * bw, graph.channels
+    # Across nodes NCCL indexes the limit of LL by CPU vendor, not by GPU.
+    ll_max = _LL_MAX[generation if at.nodes == 1 else 80 if at.cpu is Cpu.AMD else 70][column]
+    match algorithm:
+        case A.RING:
+            ll128_max = channels * _CHANNEL_RING_LL128[generation][column]
+            return np.array([min(ll_max, 0.5 * total), min(0.92 * total, ll128_max), total])
+        case A.TREE:
+            simple = min(0.92 * total, channels * _CHANNEL_TREE[generation][column])
+            ll128_max = channels * _CHANNEL_TREE_LL128[generation][column]
+            ll128 = min(simple * (7 / 9 if at.nodes == 1 else 120 / 128), ll128_max)
+            factor = 0.85 if graph.pattern is Pattern.TREE else 1.0
+            return np.array([min(simple / 3.8, ll_max), ll128, simple]) * factor
+        case A.NVLS | A.NVLS_TREE:
+            return np.array([0.0, 0.0, channels * _nvls_channel_gbytes_per_s(op, at, algorithm, graph)])
+        case A.PAT:
+            return np.array([0.0, 0.0, 0.75 * total])
+        case _:
+            return np.array([0.0, 0.0, _collnet_gbytes_per_s(op, at, algorithm, graph)])
+
+
+def _nvls_channel_gbytes_per_s(op: Collective, at: Arrangement, algorithm: Algorithm, graph: Graph) -> float:
+    generation, heads = at.gpu.compute_capability, graph.channels
+    per_node = at.ranks / at.nodes
+    reach = 2.0 if op is Collective.ALL_REDUCE else (per_node - 1) / per_node
+    intra = graph.intra_gbytes_per_s * _NVLS_EFFICIENCY[generation] * (heads - 1) / heads * reach
+    if algorithm is A.NVLS:
+        return min(intra, graph.inter_gbytes_per_s)
+    inter = graph.inter_gbytes_per_s * (2 if at.nodes <= 2 else 1)
+    return min(intra, inter, _CHANNEL_NVLS_TREE[generation][min(at.nodes, 3) - 1])
+
+
+def _collnet_gbytes_per_s(op: Collective, at: Arrangement, algorithm: Algorithm, graph: Graph) -> float:
+    per_node = at.ranks / at.nodes
+    if op is not Collective.ALL_REDUCE:
+        return per_node * min(graph.intra_gbytes_per_s, 0.9 * graph.inter_gbytes_per_s)
+    total = graph.channels * graph.intra_gbytes_per_s
+    if algorithm is A.COLLNET_CHAIN:
+        return total
+    shared = per_node / graph.channels
+    return total / (shared - (shared - 1) / 2) * (0.85 if at.gpu.compute_capability >= 90 else 1.0)
+
+
+def _algorithm_share(op: Collective, at: Arrangement, algorithm: Algorithm) -> float:
+    """Algorithm bandwidth over bus bandwidth."""
+    if algorithm is A.RING or (algorithm in (A.NVLS, A.NVLS_TREE) and op is Collective.ALL_REDUCE):
+        return at.ranks / ring_steps(op, at.ranks)
+    return 0.5 if op is Collective.ALL_REDUCE else 1.0
+
+
+def _slow_start_factor(op: Collective, at: Arrangement, algorithm: Algorithm) -> float:
+    is_slow = algorithm is A.RING and op is Collective.ALL_REDUCE and at.nodes > 1
+    return _SIMPLE_NETWORK_LATENCY_FACTOR if is_slow else 1.0
+
+
+def _bandwidth_factors(op: Collective, at: Arrangement, algorithm: Algorithm) -> tuple[tuple[float, ...], ...] | None:
+    if op is not Collective.ALL_REDUCE:
+        return None
+    if algorithm is A.TREE:
+        return tuple(_TREE_FACTORS[protocol] for protocol in PROTOCOLS)
+    if algorithm is A.NVLS_TREE and at.gpu.compute_capability >= 100 and at.cpu is not Cpu.ARM:
+        return ((1.0,), (1.0,), _NVLS_TREE_FACTORS)
+    return None

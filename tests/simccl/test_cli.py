@@ -158,7 +158,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
         (TABLE + "all_reduce,-8,8,1,h100\n", "line 5: bytes: found '-8'"),
         (TABLE + "all_reduce,8.5,8,1,h100\n", "line 5: bytes: found '8.5'"),
         (TABLE + "all_reduce,8,9,2,h100\n", "line 5: nodes: found 2, expected a divisor of the 9 ranks"),
-        (TABLE + "reduce,8,8,1,h100\n", "line 5: op: found 'reduce'"),
+        (TABLE + "reduced,8,8,1,h100\n", "line 5: op: found 'reduced'"),
         (TABLE + "all_reduce,8,8,1,h9000\n", "line 5: gpu: found 'h9000'"),
     ],
 )

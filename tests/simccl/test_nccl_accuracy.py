@@ -23,11 +23,11 @@ def test_large_messages_on_eight_h100_are_within_ten_percent() -> None:
     assert large.error.abs().max() < 0.10
 
 
-def test_large_all_reduces_are_too_slow_by_what_nvls_gains() -> None:
-    """NCCL reduces in the switch there; the best ring needs 14/8 · S / 360 GB/s, a fifth more than measured."""
+def test_large_all_reduces_are_too_fast_by_what_nvls_promises() -> None:
+    """NCCL's model says 476 GB/s of bus bandwidth for NVLS, 445 were measured."""
     points = errors("h100")
     large = points[(points.num_gpus == 8) & (points.message_bytes >= 64 << 20) & (points.op == "all_reduce")]
-    assert large.error.between(0.15, 0.30).all()
+    assert large.error.between(-0.25, -0.03).all()
 
 
 def test_the_accuracy_table_has_every_gpu_and_op(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,16 +23,18 @@ from simccl import (
 )
 from tests.simccl.communicators import communicators, sizes, spread
 
+PLANNED = [op for op in Collective if op not in (Collective.BROADCAST, Collective.REDUCE)]
+
 
 @settings(max_examples=80, deadline=None)
-@given(communicators(), st.sampled_from(list(Collective)), sizes)
+@given(communicators(), st.sampled_from(PLANNED), sizes)
 def test_every_plan_leaves_the_right_data_on_every_rank(communicator: Communicator, op: Collective, size: int) -> None:
     plan = plan_collective(op, size, communicator)
     proof = verify_plan(plan)
     assert proof.flows == len(plan)
 
 
-@pytest.mark.parametrize("op", list(Collective))
+@pytest.mark.parametrize("op", PLANNED)
 @pytest.mark.parametrize("size", [1, 255, 257, 100_003])
 def test_plans_of_256_ranks_are_right(op: Collective, size: int) -> None:
     verify_plan(plan_collective(op, size, spread(32, 8)))
@@ -86,7 +88,7 @@ def test_one_byte_over_1024_ranks_is_a_chain_through_all_of_them() -> None:
     assert verify_plan(plan).depth == 2 * 1023
 
 
-@pytest.mark.parametrize("op", list(Collective))
+@pytest.mark.parametrize("op", PLANNED)
 def test_nothing_moves_for_one_rank_or_no_bytes(op: Collective) -> None:
     for communicator, size in ((spread(1, 1), 1000), (spread(1, 8), 0)):
         plan = plan_collective(op, size, communicator)
@@ -97,7 +99,7 @@ def test_nothing_moves_for_one_rank_or_no_bytes(op: Collective) -> None:
 
 
 @settings(deadline=None)
-@given(communicators(), st.sampled_from(list(Collective)), sizes)
+@given(communicators(), st.sampled_from(PLANNED), sizes)
 def test_two_ranks_and_a_byte_always_give_flows_of_at_least_a_byte(
     communicator: Communicator, op: Collective, size: int
 ) -> None:
@@ -153,7 +155,7 @@ def test_ranks_mean_positions_in_the_communicator() -> None:
     """The same collective on other GPUs, and on ranks in another order, is the same graph on other GPUs."""
     topology = rail_optimized(2, 8)
     low, high = (Communicator(tuple(range(a, a + 4)), topology, "h100") for a in (0, 12))
-    for op in Collective:
+    for op in PLANNED:
         first, second = (plan_collective(op, 99_999, c) for c in (low, high))
         assert (first.flows.src == second.flows.src).all()
         assert (first.graph().src + 12 == second.graph().src).all()
@@ -190,7 +192,7 @@ def test_bad_requests_are_refused(op: str, size: int, protocol: str | None, mess
 
 
 def test_a_protocol_that_nccl_disables_is_refused() -> None:
-    with pytest.raises(InputError, match="NCCL disables between a100 nodes"):
+    with pytest.raises(InputError, match="NCCL disables for all_reduce on 2 nodes of 8 a100"):
         plan_collective("all_reduce", 1000, spread(2, 8, "a100"), protocol="ll128")
     with pytest.raises(InputError, match="ll on one node"):
         plan_collective("all_to_all", 1000, spread(2, 8), protocol="ll")
