@@ -152,7 +152,9 @@ def _fit_prompts(host: HostModel) -> HostModel:
         error = float((((rest_ms - latency_ms) / ttft_ms) ** 2).sum())
         return replace(fitted, request_latency_us=latency_ms * 1e3), error
 
-    found = minimize_scalar(lambda us: with_latency(us)[1], bounds=LAUNCH_RANGE_US, method="bounded")
+    found = minimize_scalar(
+        lambda us: with_latency(us)[1], bounds=LAUNCH_RANGE_US, method="bounded", options={"xatol": 5.0}
+    )
     return with_latency(float(found.x))[0]
 
 
