@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from aicb.batch import Batch
 from aicb.catalog import load_model
 from aicb.errors import InputError
-from aicb.estimators.gemm import ENGINE_KERNEL, ExpertsGemm
-from aicb.estimators.measured import MeasuredTimes
+from aicb.estimators.gemm import ENGINE_KERNEL
+from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.gpu import get_gpu
 from aicb.host import GraphMode, HostModel
 from aicb.iteration import PHASES, IterationModel, capture_sizes
@@ -210,7 +210,7 @@ def test_tiles_of_the_engine_make_1024_tokens_dearer_than_512():
         if (row.kernel, row["groups"], row["n"], row["k"]) == (ENGINE_KERNEL, 128, 2048, 768)
     }
     assert site[1024] > 1.1 * site[512]
-    experts = ExpertsGemm(MeasuredTimes.of(table, "cold", H200.l2_bytes), H200, "contiguous")
+    experts = InterpolationEstimator(H200, timing="cold").grouped["contiguous"]
     found = experts.price(GroupedGemm(8192, 128, 128, 2048, 768, "bf16", "contiguous"))
     assert not found.is_estimate
     assert found.time_us == pytest.approx(site[1024], rel=1e-6)
