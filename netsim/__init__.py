@@ -13,7 +13,7 @@ from netsim.backend import (
     create_backend,
 )
 from netsim.errors import BackendError, BackendUnavailable, InputError
-from netsim.flow import FlowGraph, FlowGraphError
+from netsim.flow import NO_FLOW, FlowGraph, FlowGraphError
 from netsim.routing import Router
 from netsim.topologies import from_simai, from_yaml, rail_optimized, single_switch, to_simai, to_yaml
 from netsim.topology import LinkKind, NodeKind, Topology
@@ -21,6 +21,7 @@ from netsim.topology_file import read_topology
 
 __all__ = [
     "BACKENDS",
+    "NO_FLOW",
     "BackendError",
     "BackendUnavailable",
     "Completion",

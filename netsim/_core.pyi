@@ -52,6 +52,7 @@ class FlowSimulation:
         flow_label: NDArray[np.uint32],
         notify: NDArray[np.bool_],
         max_rate_bps: NDArray[np.int64],
+        after: NDArray[np.int64],
         at_ps: int,
     ) -> int: ...
     def advance(self, until_ps: int) -> list[tuple[int, int, int]]: ...

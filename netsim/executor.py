@@ -46,6 +46,7 @@ class FlowBackend:
             graph.flow_label,
             graph.notify,
             graph.max_rate_bps,
+            graph.after,
             _time(at_ps, "submit at_ps"),
         )
         return GraphHandle(handle)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsim.errors import InputError
 
+NO_FLOW: Final = -1
+"""In ``after``: no flow is in front."""
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class FlowGraphError(InputError):
-    """A flow graph is malformed: unequal lengths, an unknown dependency, a negative size or time, a cycle."""
+    """A flow graph is malformed: unequal lengths, an unknown dependency, a negative size or time, a cycle, two
+    flows behind the same one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowGraph:
     """A directed acyclic graph of point-to-point flows, executed as a whole inside a backend.
 
-    A flow starts at ``max(submission + ready_ps, arrival of all its dependencies) + delay_ps`` and ends when
-    its last byte has arrived at ``dst``. Arrays are one entry per flow; ``deps`` is in CSR form: flow ``i``
-    waits for ``deps[dep_offsets[i]:dep_offsets[i + 1]]``.
+    A flow starts at ``max(submission + ready_ps, arrival of all its dependencies) + delay_ps``, but not before the
+    last byte of the flow ``after`` which it queues has left, and ends when its own last byte has arrived at ``dst``.
+    Arrays are one entry per flow; ``deps`` is in CSR form: flow ``i`` waits for
+    ``deps[dep_offsets[i]:dep_offsets[i + 1]]``.
     """
 
     src: NDArray[np.int32]
@@ -47,6 +52,8 @@ class FlowGraph:
     """[flows] ``advance`` also returns when such a flow completes."""
     max_rate_bps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[flows] most that its sender feeds it with, whatever the links would carry; 0: no limit. Left out: all 0."""
+    after: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[flows] flow in front in the sender's queue, one follower each, or `NO_FLOW`. Left out: nobody queues."""
 
     def __len__(self) -> int:
         return len(self.src)
@@ -55,7 +62,9 @@ class FlowGraph:
         flows = len(self.src)
         if not len(self.max_rate_bps):
             object.__setattr__(self, "max_rate_bps", np.zeros(flows, dtype=np.int64))
-        for name in ("dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps"):
+        if not len(self.after):
+            object.__setattr__(self, "after", np.full(flows, NO_FLOW, dtype=np.int64))
+        for name in ("dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after"):
             found = len(getattr(self, name))
             if found != flows:
                 raise FlowGraphError(f"FlowGraph.{name}: found {found} entries, expected {flows} (as src)")
@@ -75,6 +84,9 @@ class FlowGraph:
         if len(self.deps) and (self.deps.min() < 0 or self.deps.max() >= flows):
             raise FlowGraphError(f"FlowGraph.deps: expected indices in 0…{flows - 1}")
 
+        if flows and (self.after.min() < NO_FLOW or self.after.max() >= flows):
+            raise FlowGraphError(f"FlowGraph.after: expected indices in 0…{flows - 1}, or {NO_FLOW}")
+
     @classmethod
     def from_lists(
         cls,
@@ -88,6 +100,7 @@ class FlowGraph:
         flow_label: Sequence[int] | NDArray[np.integer] | None = None,
         notify: Sequence[bool] | None = None,
         max_rate_bps: Sequence[int] | NDArray[np.integer] | None = None,
+        after: Sequence[int] | NDArray[np.integer] | None = None,
     ) -> FlowGraph:
         """Builds a graph from per-flow lists; what is left out is zero, empty or false."""
         flows = len(src)
@@ -104,6 +117,7 @@ class FlowGraph:
             flow_label=_or_zeros(flow_label, flows, np.uint32),
             notify=_or_zeros(notify, flows, np.bool_),
             max_rate_bps=_or_zeros(max_rate_bps, flows, np.int64),
+            after=np.full(flows, NO_FLOW, dtype=np.int64) if after is None else np.asarray(after, dtype=np.int64),
         )
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from netsim.backend import FlowTimes
 from netsim.errors import InputError
-from netsim.flow import FlowGraph
+from netsim.flow import NO_FLOW, FlowGraph
 from netsim.units import PS_PER_NS, parse_time_ps
 
 REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
-OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps")
+OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps", "after")
 RESULT_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "start_ps", "end_ps", "fct_ps", "status")
 _MAX_INT64: Final = 2**63 - 1
 _MAX_UINT32: Final = 2**32 - 1
@@ -43,19 +43,20 @@ class _Row:
     delay_ps: int
     flow_label: int | None
     max_rate_bps: int
+    after: str
     deps: tuple[str, ...]
     where: str
 
 
 def read_flows(path: Path, nodes: int) -> NamedFlows:
-    """Reads ``flow_id,src,dst,bytes,deps`` and, where given, ``start_ns``, ``delay_ns``, ``flow_label`` and
-    ``max_rate_bps``.
+    """Reads ``flow_id,src,dst,bytes,deps`` and, where given, ``start_ns``, ``delay_ns``, ``flow_label``,
+    ``max_rate_bps`` and ``after``.
 
     ``src`` and ``dst`` are below ``nodes``, the nodes of the topology. ``deps`` are flow ids joined by ``;``. A flow
     starts ``delay_ns`` after ``start_ns`` or the arrival of the last of them, whichever is later; both are 0 where not
     given, and may have fractions, whole in ps. Without ``flow_label``, the k-th flow of a (src, dst) pair gets label k,
-    as if each had a queue pair of its own. A flow gets no more than ``max_rate_bps``, where that is given and not 0.
-    Further columns are ignored.
+    as if each had a queue pair of its own. A flow gets no more than ``max_rate_bps``, where that is given and not 0,
+    and does not start before the last byte of flow ``after`` has left, where one is named. Further columns are ignored.
 
     Raises:
         InputError: naming the file, the line, the field, what was found and what was expected.
@@ -67,11 +68,14 @@ def read_flows(path: Path, nodes: int) -> NamedFlows:
             raise InputError(f"{row.where} flow_id: found {row.flow_id!r} again, expected a unique one")
         index[row.flow_id] = len(index)
     for row in rows:
+        if row.after and row.after not in index:
+            raise InputError(f"{row.where} after: found {row.after!r}, expected the flow_id of a row of this file")
         for dep in row.deps:
             if dep not in index:
                 raise InputError(f"{row.where} deps: found {dep!r}, expected the flow_id of a row of this file")
     try:
-        graphlib.TopologicalSorter({row.flow_id: row.deps for row in rows}).prepare()
+        waits = {row.flow_id: [*row.deps, row.after] if row.after else row.deps for row in rows}
+        graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError as error:
         raise InputError(f"{path} deps: found the cycle {' -> '.join(error.args[1])}, expected none") from None
     return NamedFlows(tuple(index), _graph(rows, index))
@@ -113,6 +117,7 @@ def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
         delay_ps=[row.delay_ps for row in rows],
         flow_label=np.array(labels, dtype=np.uint32),
         max_rate_bps=[row.max_rate_bps for row in rows],
+        after=[index[row.after] if row.after else NO_FLOW for row in rows],
     )
 
 
@@ -161,6 +166,7 @@ def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: i
             else None
         ),
         max_rate_bps=_integer(text.get("max_rate_bps", "0"), f"{where} max_rate_bps", "whole bit/s", _MAX_INT64),
+        after=text.get("after", ""),
         deps=tuple(dict.fromkeys(dep.strip() for dep in text["deps"].split(";") if dep.strip())),
         where=where,
     )

@@ -32,6 +32,8 @@ Handle Executor::submit(FlowGraph graph, TimePs at_ps) {
     record->start_ps.assign(flows, kNotYet);
     record->end_ps.assign(flows, kNotYet);
     record->tickets.resize(flows);
+    record->has_left.resize(flows);
+    record->is_held.resize(flows);
     resolve_paths(*record);
 
     const auto handle = static_cast<std::uint32_t>(records_.size());
@@ -128,6 +130,7 @@ void Executor::run_instant() {
     carrier_.run(now_ps_, delivered_);
     for (const Delivery& delivery : delivered_) {
         records_[delivery.flow.graph]->tickets[delivery.flow.flow].reset();
+        leave(delivery.flow);
         push(delivery.arrives_at_ps, delivery.flow, Kind::arrive);
     }
     while (!events_.empty() && events_.top().at_ps == now_ps_) {
@@ -152,11 +155,29 @@ void Executor::handle(const Event& event) {
 
 void Executor::start(FlowRef flow) {
     Record& owner = *records_[flow.graph];
+    const std::int64_t in_front = owner.graph.after[flow.flow];
+    if (in_front != kNoFlow && !owner.has_left[static_cast<std::size_t>(in_front)]) {
+        owner.is_held[flow.flow] = true;
+        return;
+    }
     owner.start_ps[flow.flow] = now_ps_;
     const Path& path = *owner.paths[flow.flow];
     const std::int64_t bytes = owner.graph.size_bytes[flow.flow];
-    if (bytes == 0 || path.links.empty()) return finish(flow);
+    if (bytes == 0 || path.links.empty()) {
+        leave(flow);
+        return finish(flow);
+    }
     owner.tickets[flow.flow] = carrier_.start(flow, path, {bytes, owner.graph.max_rate_bps[flow.flow]}, now_ps_);
+}
+
+// The last byte of the flow has been sent: the flow behind it may start at this instant.
+void Executor::leave(FlowRef flow) {
+    Record& owner = *records_[flow.graph];
+    owner.has_left[flow.flow] = true;
+    const std::int64_t next = owner.dependents.next[flow.flow];
+    if (next != kNoFlow && owner.is_held[static_cast<std::size_t>(next)]) {
+        push(now_ps_, {flow.graph, static_cast<FlowIndex>(next)}, Kind::start);
+    }
 }
 
 void Executor::finish(FlowRef flow) {
@@ -183,6 +204,8 @@ void Executor::drop_all_but_times(Record& record) {
     record.paths = {};
     record.waiting = {};
     record.tickets = {};
+    record.has_left = {};
+    record.is_held = {};
 }
 
 }  // namespace netsim

@@ -46,6 +46,7 @@ class Executor {
         std::vector<const Path*> paths;                       // [flows]
         std::vector<std::int64_t> waiting;                    // [flows] dependencies that have not arrived
         std::vector<std::optional<Carrier::Ticket>> tickets;  // [flows] while the carrier has it
+        std::vector<bool> has_left, is_held;                  // [flows] last byte sent; ready before the flow in front
         std::vector<TimePs> start_ps, end_ps;                 // [flows]
         TimePs submitted_ps;
         std::size_t unfinished;
@@ -69,6 +70,7 @@ class Executor {
     void run_instant();
     void handle(const Event& event);
     void start(FlowRef flow);
+    void leave(FlowRef flow);
     void finish(FlowRef flow);
     void complete(std::uint32_t graph);
 

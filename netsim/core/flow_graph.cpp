@@ -12,13 +12,17 @@ void check_acyclic(const FlowGraph& graph, const Dependents& dependents) {
     std::vector<std::int64_t> waiting(graph.size());
     std::vector<FlowIndex> ready;
     for (FlowIndex flow = 0; flow < graph.size(); ++flow) {
-        waiting[flow] = graph.dep_offsets[flow + 1] - graph.dep_offsets[flow];
+        waiting[flow] = graph.dep_offsets[flow + 1] - graph.dep_offsets[flow] + (graph.after[flow] != kNoFlow);
         if (waiting[flow] == 0) ready.push_back(flow);
     }
     for (std::size_t done = 0; done < ready.size(); ++done) {
         const FlowIndex flow = ready[done];
         for (std::size_t i = dependents.offsets[flow]; i < dependents.offsets[flow + 1]; ++i) {
             if (--waiting[dependents.flows[i]] == 0) ready.push_back(dependents.flows[i]);
+        }
+        const std::int64_t next = dependents.next[flow];
+        if (next != kNoFlow && --waiting[static_cast<std::size_t>(next)] == 0) {
+            ready.push_back(static_cast<FlowIndex>(next));
         }
     }
     if (ready.size() == graph.size()) return;
@@ -29,9 +33,27 @@ void check_acyclic(const FlowGraph& graph, const Dependents& dependents) {
 
 }  // namespace
 
+namespace {
+
+std::vector<std::int64_t> next_of(const FlowGraph& graph) {
+    std::vector<std::int64_t> next(graph.size(), kNoFlow);
+    for (FlowIndex flow = 0; flow < graph.size(); ++flow) {
+        if (graph.after[flow] == kNoFlow) continue;
+        std::int64_t& follower = next[static_cast<std::size_t>(graph.after[flow])];
+        if (follower != kNoFlow) {
+            throw GraphError("FlowGraph.after: found flows " + std::to_string(follower) + " and " +
+                             std::to_string(flow) + " after the same flow, expected one at most");
+        }
+        follower = flow;
+    }
+    return next;
+}
+
+}  // namespace
+
 Dependents dependents_of(const FlowGraph& graph) {
-    Dependents result{std::vector<std::size_t>(graph.size() + 1), std::vector<FlowIndex>(graph.deps.size())};
-    if (graph.deps.empty()) return result;
+    Dependents result{std::vector<std::size_t>(graph.size() + 1), std::vector<FlowIndex>(graph.deps.size()),
+                      next_of(graph)};
     for (const std::int64_t dep : graph.deps) ++result.offsets[static_cast<std::size_t>(dep) + 1];
     for (std::size_t flow = 0; flow < graph.size(); ++flow) result.offsets[flow + 1] += result.offsets[flow];
     std::vector<std::size_t> next(result.offsets.begin(), result.offsets.end() - 1);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 
@@ -53,6 +54,54 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
 def backend(start: Start) -> NetworkBackend:
     """On a star of four hosts at 400 Gbit/s."""
     return start(star(4))
+
+
+def test_a_flow_behind_another_starts_when_its_last_byte_has_left(backend: NetworkBackend) -> None:
+    """Three queue: 8 µs each, without the 1 µs of latency between them. The third is ready at 30 µs only; the fourth
+    queues behind it although it was ready at once, and pays its own delay while it waits."""
+    graph = FlowGraph.from_lists(
+        [0] * 4,
+        [1] * 4,
+        [400_000] * 4,
+        ready_ps=[0, 0, 30_000_000, 0],
+        delay_ps=[0, 5_000_000, 0, 5_000_000],
+        after=[-1, 0, 1, 2],
+    )
+    handle = backend.submit(graph, 0)
+    backend.advance(FAR_PS)
+    assert backend.flow_times(handle).start_ps.tolist() == [0, KB400_PS, 30_000_000, 30_000_000 + KB400_PS]
+
+
+def test_an_empty_flow_holds_nobody_up(backend: NetworkBackend) -> None:
+    graph = FlowGraph.from_lists([0, 0, 2], [1, 1, 2], [0, 400_000, 400_000], after=[2, 0, -1])
+    handle = backend.submit(graph, 0)
+    backend.advance(FAR_PS)
+    assert backend.flow_times(handle).start_ps.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("deps", "after", "message"),
+    [([[1], []], [-1, 0], "found a cycle"), ([[], [], []], [-1, 0, 0], "found flows 1 and 2 after the same flow")],
+)
+def test_queues_that_cannot_be_are_refused(
+    backend: NetworkBackend, deps: list[list[int]], after: list[int], message: str
+) -> None:
+    graph = FlowGraph.from_lists([0] * len(after), [1] * len(after), [1] * len(after), deps=deps, after=after)
+    with pytest.raises(FlowGraphError, match=message):
+        backend.submit(graph, 0)
+
+
+@given(networks_with_flows(), st.sampled_from(BACKENDS))
+@settings(max_examples=60, deadline=None)
+def test_queues_never_overtake_and_all_bytes_arrive(case: tuple[Topology, FlowGraph], name: str) -> None:
+    topology, graph = case
+    queued = dataclasses.replace(graph, after=np.arange(-1, len(graph) - 1))
+    backend = create_backend(name, topology)
+    handle = backend.submit(queued, 0)
+    backend.advance(FAR_PS)
+    times = backend.flow_times(handle)
+    assert (times.end_ps >= 0).all()
+    assert (np.diff(times.start_ps) >= 0).all()
 
 
 def completions_until_idle(backend: NetworkBackend, step: Callable[[int], int]) -> list[Completion]:

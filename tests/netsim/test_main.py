@@ -143,6 +143,18 @@ def test_a_column_of_caps_slows_flows_down(inputs: Path) -> None:
         assert f"line 2 max_rate_bps: found '{wrong}', expected whole bit/s" in result.stderr
 
 
+def test_a_column_of_queues_orders_flows(inputs: Path) -> None:
+    """50 kB are 1 µs at 400 Gbit/s: b starts behind a, at 1 µs. An unknown flow in front is refused."""
+    (inputs / "F.csv").write_text("flow_id,src,dst,bytes,deps,after\na,0,1,50000,,\nb,0,1,50000,,a\n")
+    assert run(inputs).returncode == 0
+    with (inputs / "fct.csv").open() as file:
+        assert [int(row["start_ps"]) for row in csv.DictReader(file)] == [0, 1_000_000]
+    (inputs / "F.csv").write_text("flow_id,src,dst,bytes,deps,after\na,0,1,50000,,x\n")
+    assert "line 2 after: found 'x', expected the flow_id of a row" in run(inputs).stderr
+    (inputs / "F.csv").write_text("flow_id,src,dst,bytes,deps,after\na,0,1,50000,b,\nb,0,1,50000,,a\n")
+    assert "deps: found the cycle" in run(inputs).stderr
+
+
 def test_equal_flow_labels_share_a_path_and_others_may_not(tmp_path: Path) -> None:
     """Two 50 MB flows of one pair over two spines with links of 200 Gbit/s: 4 ms on one path, 2 ms on one each.
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simccl
-from netsim import FlowGraph, GraphHandle, NetworkBackend
+from netsim import NO_FLOW, FlowGraph, GraphHandle, NetworkBackend
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, StagePrice
@@ -124,6 +124,7 @@ class _Assembly:
         self._delay_ps: list[NDArray[np.int64]] = []
         self._dep_counts: list[NDArray[np.int64]] = []
         self._deps: list[NDArray[np.int64]] = []
+        self._after: list[NDArray[np.int64]] = []
         self._flows = 0
 
     def pause(self, after: list[int]) -> int:
@@ -167,6 +168,7 @@ class _Assembly:
             flow_label=np.concatenate([part.flow_label for part in parts]),
             notify=np.concatenate([part.notify for part in parts]),
             max_rate_bps=np.concatenate([part.max_rate_bps for part in parts]),
+            after=np.concatenate(self._after),
         )
 
     def _add(
@@ -176,4 +178,5 @@ class _Assembly:
         self._delay_ps.append(delay_ps)
         self._dep_counts.append(dep_counts)
         self._deps.append(deps)
+        self._after.append(np.where(part.after == NO_FLOW, NO_FLOW, part.after + self._flows))
         self._flows += len(part)
