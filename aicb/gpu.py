@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from aicb.clock import ClockLaw
 from aicb.errors import InputError
 from aicb.operators import GemmDtype
 from aicb.precision import Precision
@@ -41,6 +42,8 @@ class Gpu:
     sms: int
     l2_bytes: int
     source: str
+    clock: ClockLaw | None = None
+    """How the SM clock falls under load. Times are taken as measured if absent."""
     interconnect_as: str | None = None
     """GPU whose NVLink and collectives stand for this one's where a collectives model does not know it."""
     table: Path | None = None
@@ -115,11 +118,22 @@ def _parse(text: str, where: str, folder: Path) -> Gpu:
     if not isinstance(document, dict):
         raise InputError(f"{where}: file: found {type(document).__name__}, expected fields of a GPU")
     for key in document:
-        if key not in (known := (*_TEXTS, *_INTEGERS, *_NUMBERS)):
+        if key not in (known := (*_TEXTS, *_INTEGERS, *_NUMBERS, "clock")):
             near = difflib.get_close_matches(str(key), known, n=1) or known
             raise InputError(f"{where}: {key}: unknown field, expected {', '.join(near)}")
     fields: dict[str, Any] = {name: _field(document, name, where) for name in (*_TEXTS, *_INTEGERS, *_NUMBERS)}
+    fields["clock"] = _clock(document["clock"], where) if "clock" in document else None
     return Gpu(**fields, table=folder if (folder / TABLE_FILE).is_file() else None)
+
+
+def _clock(found: object, where: str) -> ClockLaw:
+    names = tuple(ClockLaw.__dataclass_fields__)
+    if not isinstance(found, dict) or sorted(found) != sorted(names):
+        raise InputError(f"{where}: clock: found {found!r}, expected the fields {', '.join(names)}")
+    law = ClockLaw(**{name: float(_number(found[name])) for name in names})
+    if not (0 < law.heavy_mhz <= law.light_mhz and law.reference_mhz > 0 and 0 <= law.light_share < law.heavy_share):
+        raise InputError(f"{where}: clock: found {found!r}, expected rates above 0 that fall as the share rises")
+    return law
 
 
 def _field(document: Mapping[str, object], name: str, where: str) -> object:

@@ -3,7 +3,7 @@
 An instance runs ``dp`` ranks in lockstep; each prices its own batch and every layer waits for the slowest. The parts of
 an iteration depend on few integers (tokens, rows) and are priced once; only attention depends on the lengths.
 
-    iteration = max over ranks (token part + attention part) + routed experts + head + host
+    iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + host
 
 Assumes that all layers of one kind cost the same, so that a maximum per layer is the maximum of the sums; exact for
 models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Routed experts are
@@ -22,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.batch import Batch
+from aicb.clock import STREAMED_SHARE
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimator
+from aicb.estimators.roofline import demand
 from aicb.expert_load import ExpertLoad, UniformLoad
 from aicb.gpu import Gpu
 from aicb.host import GraphMode, HostModel
@@ -32,11 +34,11 @@ from aicb.layers.mtp import draft_model, joining_operators
 from aicb.load_profile import RankLoad, load_profile
 from aicb.model import Model, MoeFfn, stage_range
 from aicb.operator_list import attention_operators, expert_operators, head_operators, token_operators
-from aicb.operators import DecodeAttention, Elementwise, MlaDecode, Operator, Phase
+from aicb.operators import DecodeAttention, MlaDecode, Operator, Phase
 from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
-from aicb.pricing import NOTHING, PHASES, PS_PER_US, IterationCost, Part, price_operators
+from aicb.pricing import NOTHING, PHASES, PS_PER_US, IterationCost, Part, Pricing, price_operators
 from aicb.selection import select_estimator
 from aicb.speculative import Drafting, SpeculativeCost, later
 
@@ -48,8 +50,8 @@ class _DecodePart:
     """Attention part of a decode-only batch of one size: a fixed part and functions of the KV lengths."""
 
     fixed: Part
-    functions: tuple[tuple[str, int, DecodeTimes], ...]
-    """(name, count, time)"""
+    functions: tuple[tuple[str, int, DecodeAttention | MlaDecode, DecodeTimes], ...]
+    """(name, count, work, time)"""
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192) -> list[int]:
@@ -97,7 +99,7 @@ class IterationModel:
         self._sizes = capture_sizes(max_seqs) if cuda_graphs else []
         self._max_seqs = max_seqs
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
-        self._elementwise_floor_us = self._estimator.price(Elementwise("add", 1, 1, 0)).time_us
+        self._pricing = Pricing(self._estimator, gpu, precision)
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._tokens: dict[tuple[int, int], Part] = {}
         self._experts: dict[tuple[int, int, int, bool], Part] = {}
@@ -141,9 +143,9 @@ class IterationModel:
         slowest = max(range(len(ranks)), key=lambda rank: ranks[rank].total_ps)
         common = self._common(padded, rows, is_decode, stage)
         whole = ranks[slowest] + common
-        requests = max(len(batch.new_tokens) for batch in batches)
-        launch_ps = self._launch_ps(mode, stage)
-        host_ps = self._exposed_ps(requests) + max(launch_ps - whole.total_ps, 0)
+        host = (self._exposed_ps(max(len(batch.new_tokens) for batch in batches)), self._launch_ps(mode, stage))
+        whole = whole.scaled_to(int(self._at_clock(whole.total_ps, whole.clocked_ps, whole.tensor_ps, host)))
+        host_ps = host[0] + max(host[1] - whole.total_ps, 0)
         return IterationCost(
             whole.total_ps + host_ps,
             host_ps,
@@ -172,19 +174,19 @@ class IterationModel:
         requests = [len(kv) for kv in ranks]
         self._check(requests)
         mode, padded = self._pad(requests, True)
-        part_ps = np.zeros(steps, dtype=np.int64)
+        slowest = np.zeros((3, steps), dtype=np.int64)
         for kv, pad in zip(ranks, padded, strict=True):
-            rank_ps = np.full(steps, self._token_part(pad, stage).total_ps, dtype=np.int64)
+            rank = np.repeat(_loads(self._token_part(pad, stage)), steps, axis=1)
             if len(kv):
                 attention = self._decode_part(len(kv), (pad, 1), stage)
-                rank_ps += attention.fixed.total_ps
-                for _, count, function in attention.functions:
-                    rank_ps += _to_ps(count * function(kv, steps)[0])
-            np.maximum(part_ps, rank_ps, out=part_ps)
-        common = self._common(padded, max(requests), True, stage)
-        busy_ps = part_ps + common.total_ps
-        launch_ps = self._launch_ps(mode, stage)
-        return busy_ps + self._exposed_ps(max(requests)) + np.maximum(launch_ps - busy_ps, 0)
+                rank += _loads(attention.fixed)
+                for _, count, work, function in attention.functions:
+                    rank += self._decode_loads(work, count, kv, function(kv, steps)[0])
+            slowest = np.where(rank[0] > slowest[0], rank, slowest)
+        busy_ps, clocked_ps, tensor_ps = slowest + _loads(self._common(padded, max(requests), True, stage))
+        host = (self._exposed_ps(max(requests)), self._launch_ps(mode, stage))
+        busy_ps = self._at_clock(busy_ps, clocked_ps, tensor_ps, host)
+        return np.asarray(busy_ps + host[0] + np.maximum(host[1] - busy_ps, 0))
 
     def speculative(self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0) -> SpeculativeCost:
         """One step of speculative decoding: verification, and on the last stage the passes of the draft layer.
@@ -245,6 +247,34 @@ class IterationModel:
             self._launches[mode, stage] = round(launching_us * PS_PER_US)
         return self._launches[mode, stage]
 
+    def _at_clock(
+        self,
+        busy_ps: NDArray[np.int64] | int,
+        clocked_ps: NDArray[np.int64] | int,
+        tensor_ps: NDArray[np.int64] | int,
+        host: tuple[int, int],
+    ) -> NDArray[np.int64]:
+        """[iterations] busy time at the clock that the load allows; ``host`` is exposed and launching time [ps]."""
+        if self.gpu.clock is None:
+            return np.asarray(busy_ps)
+        step_ps = host[0] + np.maximum(busy_ps, host[1])
+        stretch = self.gpu.clock.stretch(np.asarray(tensor_ps / step_ps))
+        return np.asarray(busy_ps + np.rint(clocked_ps * (stretch - 1.0)).astype(np.int64))
+
+    def _decode_loads(
+        self, work: DecodeAttention | MlaDecode, count: int, kv_tokens: NDArray[np.int64], time_us: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """[3, steps] ``_loads`` of a decode kernel in consecutive steps that take ``time_us``.
+
+        FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them.
+        """
+        total = int(kv_tokens.sum()) + len(kv_tokens) * np.arange(len(time_us))
+        one = demand(replace(work, kv_tokens=np.array([_SAMPLE_TOKENS])), self.precision)
+        memory_us = total * (one.moved_bytes / _SAMPLE_TOKENS / (STREAMED_SHARE * self.gpu.hbm_bytes_per_s) * 1e6)
+        clocked_us = time_us * (1.0 - np.minimum(memory_us / time_us, 1.0) ** 2)
+        tensor_us = total * (one.flops / _SAMPLE_TOKENS / self.gpu.peak_flops[one.dtype] * 1e6)
+        return _to_ps(count * np.stack([time_us, clocked_us, tensor_us]))
+
     def _exposed_ps(self, requests: int) -> int:
         return round(self.host.exposed_us(requests) * PS_PER_US)
 
@@ -296,7 +326,7 @@ class IterationModel:
             self.overlap.shared_expert_sm_share,
             bound_ps([*listed, *second], self.gpu),
         )
-        return routed + shared.shortened_to(both_ps - routed.total_ps)
+        return routed + shared.scaled_to(both_ps - routed.total_ps)
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
         profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
@@ -317,7 +347,8 @@ class IterationModel:
             for operator in listed:
                 if isinstance(operator.work, DecodeAttention | MlaDecode):
                     work = replace(operator.work, heads=operator.work.heads * queries)
-                    functions.append((operator.name, operator.count, self._estimator.decode_times(work, requests)))
+                    times = self._estimator.decode_times(work, requests)
+                    functions.append((operator.name, operator.count, work, times))
                 else:
                     fixed.append(operator)
             self._decodes[key] = _DecodePart(self._price(fixed), tuple(functions))
@@ -328,20 +359,21 @@ class IterationModel:
         if len(kv_tokens) == 0:
             return NOTHING
         part = self._decode_part(len(kv_tokens), padded, stage)
-        total_ps = estimated_ps = kernels = 0
-        estimated = []
-        for name, count, function in part.functions:
+        loads = np.zeros((3, 1), dtype=np.int64)
+        estimated_ps, estimated = 0, []
+        for name, count, work, function in part.functions:
             time_us, is_estimate = function(kv_tokens, 1)
-            time_ps = int(_to_ps(count * time_us)[0])
-            total_ps, kernels = total_ps + time_ps, kernels + count
+            added = self._decode_loads(work, count, kv_tokens, time_us)
+            loads += added
             if is_estimate:
-                estimated_ps += time_ps
+                estimated_ps += int(added[0, 0])
                 estimated.append(name)
+        total_ps, clocked_ps, tensor_ps = (int(value) for value in loads[:, 0])
         phases = tuple(total_ps if phase is Phase.ATTENTION else 0 for phase in PHASES)
-        return part.fixed + Part(phases, total_ps, estimated_ps, frozenset(estimated), (), kernels)
+        return part.fixed + Part(phases, total_ps, estimated_ps, frozenset(estimated), (), clocked_ps, tensor_ps)
 
     def _price(self, operators: Sequence[Operator]) -> Part:
-        return price_operators(operators, self._estimator, self._elementwise_floor_us)
+        return price_operators(operators, self._pricing)
 
 
 class _DraftLayer(IterationModel):
@@ -351,6 +383,15 @@ class _DraftLayer(IterationModel):
         shape = RankShape(self.model.hidden, self.partition, self.precision, 1)
         joined = joining_operators(shape, tokens) if tokens else []
         return [*super()._token_operators(tokens, stage), *joined]
+
+
+_SAMPLE_TOKENS = 1024
+"""KV length at which the FLOPs and bytes per KV token of a decode kernel are taken."""
+
+
+def _loads(part: Part) -> NDArray[np.int64]:
+    """[3, 1] total, clocked and tensor time [ps]."""
+    return np.array([[part.total_ps], [part.clocked_ps], [part.tensor_ps]])
 
 
 def _to_ps(time_us: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -65,9 +65,9 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
 )
 REPLAY_COLUMNS: Mapping[str, str] = MappingProxyType(
     {
-        "graph_clock_mhz": "mean SM clock while graph_us was measured",
         "rotated_us": "as graph_us, with operand sets in turns so that weights and caches come from memory",
         "rotated_clock_mhz": "mean SM clock while rotated_us was measured",
+        "bytes": "algorithmic traffic: operands once, results once",
     }
 )
 EVEN_DISTRIBUTIONS = frozenset({"", "equal", "balanced"})
@@ -95,8 +95,8 @@ class KernelRow:
     lengths: str = ""
     """KV lengths where they differ, joined by ``;`` in order, ``length*count`` for repeats (Parquet parts only)."""
     rotated_us: float | None = None
-    graph_clock_mhz: float | None = None
     rotated_clock_mhz: float | None = None
+    moved_bytes: float | None = None
 
     def __getitem__(self, column: str) -> int:
         return self.shape[column]
@@ -148,7 +148,11 @@ class KernelTable:
         return cls(gpu, rows, _provenance(directory, "provenance.json"), parts)
 
     def select(self, op: str, dtype: str | None = None, distribution: str | None = None) -> list[KernelRow]:
-        """Rows of one operation, merged as the module says. ``distribution="even"`` means equal lengths or experts."""
+        """Rows of one operation, merged as the module says. ``distribution="even"`` means equal lengths or experts.
+
+        Where at least half of the rows know the clock they ran at, the others are left out: clocks scatter them by
+        more than shapes between the measured ones differ.
+        """
         merged: dict[object, KernelRow] = {}
         for rows in (self.rows, *(part.rows(op) for part in self.parts)):
             groups: dict[object, list[KernelRow]] = {}
@@ -160,7 +164,9 @@ class KernelTable:
                     key = (row.dtype, name, row.lengths if name != _EVEN else "", *sorted(row.shape.items()))
                     groups.setdefault(key, []).append(row)
             merged |= {key: _merged(same) for key, same in groups.items()}
-        return list(merged.values())
+        found = list(merged.values())
+        clocked = [row for row in found if row.rotated_clock_mhz is not None]
+        return clocked if 2 * len(clocked) >= len(found) else found
 
     @property
     def launch(self) -> LaunchCosts:
@@ -214,7 +220,7 @@ def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
         raise InputError(f"{place}: cold_us: found {cold_us}, expected a positive time in microseconds")
     shape = {name: int(value) for name in _SHAPE_COLUMNS if (value := cells.get(name)) is not None}
     texts = (cells["op"], cells["dtype"] or "", cells["kernel"], cells.get("distribution") or "")
-    replays = (cells.get(name) for name in ("rotated_us", "graph_clock_mhz", "rotated_clock_mhz"))
+    replays = (cells.get(name) for name in ("rotated_us", "rotated_clock_mhz", "bytes"))
     return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "", *replays)
 
 
@@ -280,7 +286,6 @@ def _merged(same: list[KernelRow]) -> KernelRow:
         cold_us=fmean(row.cold_us for row in same),
         graph_us=_mean_known(row.graph_us for row in same),
         rotated_us=_mean_known(row.rotated_us for row in same),
-        graph_clock_mhz=_mean_known(row.graph_clock_mhz for row in same),
         rotated_clock_mhz=_mean_known(row.rotated_clock_mhz for row in same),
     )
 

@@ -28,7 +28,7 @@ KERNELS = (
     *("rms_norm", "add_rms_norm", "head_norm", "rope", "quant", "silu_mul", "silu_mul_quant", "topk", "permute"),
     *("unpermute", "kv_write", "embedding", "sampling", "conv", "add", "grouped_topk", "kv_write_fp8"),
     *("latent_write", "latent_write_fp8", "latent_write_sparse_fp8", "merge_states", "index_write", "index_gather"),
-    *("latent_gather", "latent_gather_fp8", "latent_gather_sparse_fp8"),
+    *("latent_gather", "latent_gather_fp8", "latent_gather_sparse_fp8", "moe_align"),
 )
 """Kernels that may be measured; those without rows in the table take the envelope."""
 ENVELOPE_ERROR = 0.25

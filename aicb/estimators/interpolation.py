@@ -64,7 +64,7 @@ class InterpolationEstimator:
         precision = precision or Precision()
         self.gpu, self.precision, self.timing = gpu, precision, timing
         table = KernelTable.load(gpu.name) if gpu.table is None else KernelTable.read(gpu.table, gpu.name)
-        self._measured = MeasuredTimes.of(table, timing, gpu.l2_bytes)
+        self._measured = MeasuredTimes.of(table, timing, gpu)
         self._roofline = RooflineEstimator(gpu, precision)
         self._other_format: InterpolationEstimator | None = None
 

@@ -51,6 +51,7 @@ PART_OF_OPERATOR = {
     "router": "moe_route_gate",
     "topk": "moe_route_select_experts",
     "moe_permute": "moe_expert_up",
+    "moe_align": "moe_expert_up",
     "moe_quant": "moe_expert_up",
     "moe_gate_up": "moe_expert_up",
     "moe_silu_mul": "moe_expert_act",

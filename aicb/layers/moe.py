@@ -28,6 +28,9 @@ from aicb.precision import activation_bytes_per_row
 LOW_LATENCY_HEADER_BYTES = 16
 """Per message of DeepEP's low-latency dispatch."""
 
+INDEX_BYTES = 4
+"""Of a chosen expert and of a sorted pair."""
+
 
 def expert_operators(
     moe: MoeFfn,
@@ -55,12 +58,25 @@ def expert_operators(
 def _replicated_tokens(
     moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, *, is_decode: bool
 ) -> list[Operator]:
-    """Every rank has all tokens: it gathers the rows of its experts and sums their outputs into ``[T, h]``."""
+    """Every rank has all tokens and sums the outputs of its experts into ``[T, h]``.
+
+    fp8 experts get their rows copied and quantised. bf16 experts run in a kernel that gathers them by index (vLLM's
+    fused MoE), for which the (token, expert) pairs are sorted.
+    """
     rows, hidden, count = load.rows, shape.hidden, shape.count
-    size, per_element = (rows, hidden), 2 * ACTIVATION_BYTES
+    if shape.is_fp8:
+        gather = [
+            elementwise(
+                "moe_permute", "permute", (rows, hidden), 2 * ACTIVATION_BYTES, count=count, phase=Phase.EXPERTS
+            ),
+            quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS),
+        ]
+    else:
+        per_score = 2 * INDEX_BYTES * moe.experts_per_token / moe.experts
+        size = (tokens, moe.experts)
+        gather = [elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)]
     return [
-        elementwise("moe_permute", "permute", size, per_element, count=count, phase=Phase.EXPERTS),
-        *([quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS)] if shape.is_fp8 else []),
+        *gather,
         *_grouped(moe, shape, load, is_decode=is_decode),
         _weighted_sum(rows, tokens, hidden, count),
     ]

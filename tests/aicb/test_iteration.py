@@ -24,6 +24,8 @@ from aicb.table import KernelTable
 from tests.validation import iteration_vs_engine as validation
 
 H200 = get_gpu("h200")
+STEADY = replace(H200, clock=None)
+"""Without clocks that move with the load, equal kernels take equal times in every iteration."""
 PS_PER_S = 10**12
 FP8 = Precision("fp8")
 NO_HOST = HostModel(launch_us=0.0, piecewise_layer_us=0.0, eager_layer_us=0.0, step_us=0.0, request_us=0.0)
@@ -166,9 +168,12 @@ def test_a_mixed_batch_is_priced_as_mixed():
 def test_graphs_pad_the_batch_and_eager_iterations_do_not():
     """With graphs 65 decodes run as 72 tokens, so token-wise kernels take as long as for 72; 73 are padded to 80."""
     norm = PHASES.index(Phase.NORM)
-    padded = [QWEN.price([Batch.decode([64] * n)]).phase_ps[norm] for n in (65, 72, 73, 80)]
+    graphs, eager = (
+        IterationModel(load_model("qwen3-8b"), Partition(), Precision(), STEADY, cuda_graphs=use)
+        for use in (True, False)
+    )
+    padded = [graphs.price([Batch.decode([64] * n)]).phase_ps[norm] for n in (65, 72, 73, 80)]
     assert padded[0] == padded[1] < padded[2] == padded[3]
-    eager = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), H200, cuda_graphs=False)
     unpadded = [eager.price([Batch.decode([64] * n)]).phase_ps[norm] for n in (65, 72)]
     assert unpadded[0] < unpadded[1] == padded[1]
 

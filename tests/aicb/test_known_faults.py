@@ -16,6 +16,7 @@ import pytest
 from aicb import Batch, Operator, Partition, Precision, built_in_models, get_gpu, instance_memory, load_model
 from aicb.estimators import InterpolationEstimator
 from aicb.exports import ExportJob
+from aicb.host import HostModel
 from aicb.iteration import PHASES, IterationModel, select_estimator
 from aicb.memory import resident_weight_bytes
 from aicb.operators import DecodeAttention, GroupedGemm, Phase
@@ -190,7 +191,7 @@ def test_physical_slots_are_stored_and_logical_experts_routed() -> None:
 
 def test_splitting_a_prompt_changes_its_attention_but_not_its_projections() -> None:
     """14. 8192 tokens at once have 33.6 M pairs, two prompts of 4096 half as many."""
-    model = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), H200)
+    model = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), replace(H200, clock=None))
     one, two = (model.price([Batch.prefill(prompts)]) for prompts in ([8192], [4096, 4096]))
     dense, attention = PHASES.index(Phase.DENSE), PHASES.index(Phase.ATTENTION)
     assert one.phase_ps[dense] == two.phase_ps[dense]
@@ -244,12 +245,16 @@ def test_decode_attention_is_interpolated_in_batch_and_in_length() -> None:
 BASE = {"name": "qwen3-30b-a3b", "tp": 1, "ep": 8, "dp": 8, "pp": 1, "batch": 16, "kv": 2000, "is_decode": True}
 
 
+NO_LAUNCHING = HostModel(eager_layer_us=0.0)
+"""Launching layer by layer takes longer than small batches and would hide what they cost."""
+
+
 def iteration_ps(
     name: str, batch: int, kv: int, is_decode: bool, weights: str = "bf16", gpu: str = "h200", **sizes: int
 ) -> int:
     """A decode of ``batch`` requests, or prefills of ``kv`` tokens each, on every rank."""
     partition, precision = Partition(**sizes), Precision("fp8" if weights == "fp8" else "bf16")
-    model = IterationModel(load_model(name), partition, precision, get_gpu(gpu), cuda_graphs=False)
+    model = IterationModel(load_model(name), partition, precision, get_gpu(gpu), cuda_graphs=False, host=NO_LAUNCHING)
     one = Batch.decode([kv] * batch) if is_decode else Batch.prefill([kv] * batch)
     return model.price([one] * partition.dp).compute_ps
 

@@ -137,5 +137,7 @@ def test_known_gpus_have_peaks_and_an_unknown_one_is_refused() -> None:
         assert gpu.name == name
         assert gpu.peak_flops.get("fp8", 2 * gpu.peak_flops["bf16"]) == 2 * gpu.peak_flops["bf16"]
         assert gpu.source
-    with pytest.raises(InputError, match=r"found 'h201', expected one of a100, b200, h100, h20, h200, h800, or a folder"):
+    with pytest.raises(
+        InputError, match=r"found 'h201', expected one of a100, b200, h100, h20, h200, h800, or a folder"
+    ):
         get_gpu("h201")
