@@ -213,9 +213,9 @@ def _kept_by_layers(model: Model, precision: Precision) -> _Kept:
         in_layer = state_in_layer = 0
         match layer.attention:
             case GroupedQueryAttention() as attention:
-                in_layer, kv_heads = attention.kv_elements * ELEMENT_BYTES[precision.kv], attention.kv_heads
+                in_layer, kv_heads = attention.kv_bytes(precision.kv), attention.kv_heads
             case LatentAttention() as attention:
-                in_layer = attention.kv_elements * ELEMENT_BYTES[precision.kv]
+                in_layer = attention.kv_bytes(precision.kv)
             case GatedDeltaNet() as attention:
                 state_in_layer = ELEMENT_BYTES[precision.state] * attention.state_elements
                 state_in_layer += ELEMENT_BYTES["bf16"] * attention.conv_state_elements
