@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simccl.arrangement import Arrangement
+from simccl.calibration import Correction
 from simccl.collective import Collective
 from simccl.lowering import PortRates
 from simccl.search import search
@@ -163,16 +164,36 @@ def batch_of_round(channels: MessageChannels, ranks: int, group_ranks: int) -> N
     return order
 
 
-def message_times_us(
-    op: Collective, size_bytes: NDArray[np.int64], at: Arrangement
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Time, its latency part and whether LL is used, per size, of all_to_all or send_recv."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageCosts:
+    """Cost model of all_to_all or send_recv on one arrangement; arrays have one entry per size."""
+
+    latency_us: NDArray[np.float64]
+    port_us: NDArray[np.float64]
+    """User bytes over the usable rate of the busiest port."""
+    part_bytes: NDArray[np.int64]
+    """What one channel carries of a message."""
+    step_bytes: int
+    """Step of the buffer through which parts are copied."""
+    is_ll: NDArray[np.bool_]
+
+    @property
+    def times_us(self) -> NDArray[np.float64]:
+        """[sizes] time before any correction."""
+        return self.latency_us + self.port_us
+
+    def corrected_us(self, correction: Correction) -> NDArray[np.float64]:
+        """[sizes] time that measurements make of it."""
+        return correction.message_time_us(self.latency_us, self.port_us, self.part_bytes, self.step_bytes)
+
+
+def message_costs(op: Collective, size_bytes: NDArray[np.int64], at: Arrangement) -> MessageCosts:
+    """Costs of all_to_all or send_recv of positive sizes over two or more ranks."""
     channels, rates = message_channels(at), message_port_rates(at)
     away = at.ranks - at.gpus_per_node
     if op is Collective.ALL_TO_ALL:
         message = -(-size_bytes // at.ranks)
-        group_ranks = group_size([at.gpus_per_node] * at.nodes)
-        sequence = batches(at, channels, group_ranks)
+        sequence = batches(at, channels, group_size([at.gpus_per_node] * at.nodes))
         over_rails = away * (at.gpus_per_node - 1) / at.gpus_per_node
         nvlink_messages, network_messages = at.gpus_per_node - 1 + over_rails, float(away)
     else:
@@ -180,10 +201,15 @@ def message_times_us(
         nvlink_messages, network_messages = float(at.gpus_per_node > 1), float(away > 0)
     is_ll = channels.uses_ll(message)
     base, hop = latencies_us(at, is_ll)
-    latency = base + sequence * hop
     nvlink_s = message * nvlink_messages / rates.nvlink_bytes_per_s
     network_s = message * network_messages / rates.network_bytes_per_s
-    return latency + 1e6 * np.maximum(nvlink_s, network_s), latency, is_ll
+    return MessageCosts(
+        latency_us=base + sequence * hop,
+        port_us=1e6 * np.maximum(nvlink_s, network_s),
+        part_bytes=-(-message // channels.parts(message)),
+        step_bytes=_NVLINK_STEP_BYTES if channels.is_one_node else _NETWORK_STEP_BYTES,
+        is_ll=is_ll,
+    )
 
 
 def channels_used(op: Collective, size_bytes: NDArray[np.int64], at: Arrangement) -> NDArray[np.int64]:

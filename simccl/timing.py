@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simccl.arrangement import Arrangement
-from simccl.choice import Choice, choose_at
+from simccl.calibration import Calibrated, Calibration, Case, calibration_for
+from simccl.choice import Choice, choose_at, pair_times
 from simccl.collective import MAX_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size
 from simccl.communicator import Communicator
+from simccl.custom_allreduce import Stack, engine_all_reduce
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
-from simccl.point_to_point import channels_used, message_times_us
+from simccl.point_to_point import channels_used, message_costs
 from simccl.tuning import cost_model
-from simccl.work_split import channels_and_threads
 
 _PS_PER_US = 1_000_000
 _PS_PER_S = 1_000_000_000_000
@@ -52,8 +53,17 @@ def choose_ring(op: Collective, size_bytes: int, at: Arrangement, wanted: Protoc
     return choose_at(op, size_bytes, at, algorithm=Algorithm.RING, protocol=wanted)
 
 
-def collective_time(op: str, size_bytes: int, communicator: Communicator) -> CollectiveTime:
-    """Time of one collective on an idle system, from the cost model alone; sizes as in nccl-tests.
+def collective_time(
+    op: str,
+    size_bytes: int,
+    communicator: Communicator,
+    *,
+    calibration: Calibrated = "shipped",
+    stack: Stack = Stack.NCCL,
+) -> CollectiveTime:
+    """Time of one collective on an idle system, in closed form; sizes as in nccl-tests.
+
+    ``stack`` names the inference engine whose own all_reduce kernels run where it would use them.
 
     Raises:
         InputError: an unknown op, or a size below 0 or from 2⁶².
@@ -61,7 +71,9 @@ def collective_time(op: str, size_bytes: int, communicator: Communicator) -> Col
     collective = Collective.parse(op)
     check_size(size_bytes, MAX_BYTES)
     table = _empty_table(1)
-    _fill(table, np.array([0]), collective, np.array([size_bytes], dtype=np.int64), communicator.arrangement())
+    at = communicator.arrangement()
+    corrections = calibration_for(at.gpu.name, calibration)
+    _fill(table, np.array([0]), collective, np.array([size_bytes], dtype=np.int64), at, corrections, stack)
     time_ps = round(float(table.time_us[0]) * _PS_PER_US)
     return CollectiveTime(
         time_ps=time_ps,
@@ -79,6 +91,9 @@ def time_table(
     ranks: Sequence[int] | NDArray[np.integer],
     nodes: Sequence[int] | NDArray[np.integer],
     gpus: Sequence[str] | NDArray[np.str_] | str,
+    *,
+    calibration: Calibrated = "shipped",
+    stack: Stack = Stack.NCCL,
 ) -> TimeTable:
     """Times of many collectives on idle systems: equal nodes of the GPU type, one common NIC per GPU (`GPUS`).
 
@@ -102,7 +117,8 @@ def time_table(
         except InputError as error:
             raise type(error)(f"row {row}: {error}") from None
         n, k = int(rank_counts[row]), int(node_counts[row])
-        _fill(table, rows, op, sizes[rows], Arrangement(gpu, n, k, n // k, gpu.nic_gbytes_per_s))
+        at = Arrangement(gpu, n, k, n // k, gpu.nic_gbytes_per_s)
+        _fill(table, rows, op, sizes[rows], at, calibration_for(gpu.name, calibration), stack)
     return table
 
 
@@ -141,34 +157,63 @@ def _empty_table(rows: int) -> TimeTable:
     )
 
 
-def _fill(table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArray[np.int64], at: Arrangement) -> None:
+def _fill(
+    table: TimeTable,
+    rows: NDArray[np.intp],
+    op: Collective,
+    sizes: NDArray[np.int64],
+    at: Arrangement,
+    calibration: Calibration | None,
+    stack: Stack,
+) -> None:
     """Writes the rows of one op on one arrangement; zero bytes and single ranks stay at zero."""
     moves = (sizes > 0) & (at.ranks > 1)
     rows, sizes = rows[moves], sizes[moves]
-    if not len(rows):
-        return
-    if op.has_ring:
-        _fill_by_cost_model(table, rows, op, sizes, at)
-    else:
-        table.time_us[rows], table.latency_us[rows], is_ll = message_times_us(op, sizes, at)
-        table.algorithm[rows] = str(Algorithm.PAIRWISE)
-        table.protocol[rows] = np.where(is_ll, str(Protocol.LL), str(Protocol.SIMPLE))
-        table.channels[rows] = channels_used(op, sizes, at)
+    if op is Collective.ALL_REDUCE and stack is not Stack.NCCL:
+        own = engine_all_reduce(stack, sizes, at)
+        used = rows[own.is_used]
+        table.time_us[used], table.latency_us[used] = own.time_us[own.is_used], own.latency_us[own.is_used]
+        table.algorithm[used] = own.algorithm[own.is_used]
+        rows, sizes = rows[~own.is_used], sizes[~own.is_used]
+    if len(rows):
+        (_fill_collective if op.has_ring else _fill_messages)(table, rows, op, sizes, at, calibration)
 
 
-def _fill_by_cost_model(
-    table: TimeTable, rows: NDArray[np.intp], op: Collective, sizes: NDArray[np.int64], at: Arrangement
+def _fill_collective(
+    table: TimeTable,
+    rows: NDArray[np.intp],
+    op: Collective,
+    sizes: NDArray[np.int64],
+    at: Arrangement,
+    calibration: Calibration | None,
 ) -> None:
     costs = cost_model(op, at)
-    times = np.array([of_one.times_us(sizes) for of_one in costs])
-    latencies = np.array([of_one.latencies_us(sizes) for of_one in costs])
-    best = np.argmin(times.reshape(-1, len(sizes)), axis=0)
+    best = np.argmin(np.concatenate([of_one.times_us(sizes) for of_one in costs]), axis=0)
     for pair in np.unique(best).tolist():
-        of_one, p = costs[pair // len(PROTOCOLS)], pair % len(PROTOCOLS)
-        mine = best == pair
-        picked = rows[mine]
-        table.time_us[picked] = times[pair // len(PROTOCOLS), p, mine]
-        table.latency_us[picked] = latencies[pair // len(PROTOCOLS), p, mine]
-        table.algorithm[picked] = str(of_one.algorithm)
-        table.protocol[picked] = str(PROTOCOLS[p])
-        table.channels[picked] = channels_and_threads(sizes[mine], of_one, PROTOCOLS[p], at)[0]
+        of_one, protocol = costs[pair // len(PROTOCOLS)], PROTOCOLS[pair % len(PROTOCOLS)]
+        picked = rows[best == pair]
+        times = pair_times(op, sizes[best == pair], of_one, protocol, at, calibration)
+        table.time_us[picked], table.latency_us[picked], table.channels[picked] = times
+        table.algorithm[picked], table.protocol[picked] = str(of_one.algorithm), str(protocol)
+
+
+def _fill_messages(
+    table: TimeTable,
+    rows: NDArray[np.intp],
+    op: Collective,
+    sizes: NDArray[np.int64],
+    at: Arrangement,
+    calibration: Calibration | None,
+) -> None:
+    costs = message_costs(op, sizes, at)
+    time_us, latency_us = costs.times_us, costs.latency_us.copy()
+    for protocol, mine in ((Protocol.LL, costs.is_ll), (Protocol.SIMPLE, ~costs.is_ll)):
+        case = Case(op, at.ranks, at.nodes, Algorithm.PAIRWISE, protocol)
+        correction = None if calibration is None else calibration.correction(case)
+        if correction is not None and mine.any():
+            time_us[mine] = costs.corrected_us(correction)[mine]
+            latency_us[mine] *= correction.latency_factor
+    table.time_us[rows], table.latency_us[rows] = time_us, np.minimum(latency_us, time_us)
+    table.algorithm[rows] = str(Algorithm.PAIRWISE)
+    table.protocol[rows] = np.where(costs.is_ll, str(Protocol.LL), str(Protocol.SIMPLE))
+    table.channels[rows] = channels_used(op, sizes, at)

@@ -10,7 +10,7 @@ at a time. Not modelled: symmetric-memory kernels on registered windows and copy
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -136,6 +136,17 @@ class AlgorithmCosts:
         is_large = size_bytes // (self.executed * self.ranks) >= _SIMPLE_NETWORK_MIN_BYTES
         factors[PROTOCOLS.index(P.SIMPLE), is_large] = self.slow_start_factor
         return factors
+
+    def slowed(self, factor: float) -> AlgorithmCosts:
+        """The same with every latency longer and every bandwidth smaller by a factor."""
+        return replace(
+            self,
+            base_latency_us=self.base_latency_us * factor,
+            nvlink_step_us=self.nvlink_step_us * factor,
+            network_step_us=self.network_step_us * factor,
+            algorithm_gbytes_per_s=self.algorithm_gbytes_per_s / factor,
+            bus_gbytes_per_s=self.bus_gbytes_per_s / factor,
+        )
 
     def _factors(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
         """[protocols, sizes] factor on the bandwidth."""

@@ -1,0 +1,215 @@
+"""Corrections of NCCL's cost model, fitted to measured times.
+
+NCCL's constants choose algorithm and protocol; they are the same for GPUs of one generation and miss measured times by
+a quarter. A correction replaces the sum of latency L and transfer time X of one algorithm and protocol by
+
+    time = ((a · L · (1 + g · w))^p + (b · X)^p)^(1/p)
+
+with factors a and b, growth g of the latency from the fewest threads per channel (w = 0) to 512 (w = 1, see
+`thread_share`), and an exponent p: 1 is NCCL's sum, above 1 latency and transfer overlap. For point-to-point messages
+
+    X = max(port time, part / r) + min(part, step) / r
+
+where a part is what one channel carries of a message, r the rate of a channel, and the last term the time in which the
+first step of a part is copied before anything arrives.
+
+One correction per GPU type, ranks, nodes, operation, algorithm and protocol; other rank counts of one node take the
+nearest. What was not measured keeps NCCL's constants, and so does everything between nodes where no measurement has
+several nodes. NCCL's choice is left as it is; where a measurement does not say which pair ran, the model does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from importlib import resources
+from math import log
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim.atomic_file import write_atomically
+from simccl.collective import Algorithm, Collective, Protocol
+from simccl.errors import InputError
+
+_FEWEST_THREADS, _MANY_THREADS = 96, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What measurements make of NCCL's constants; the default leaves them as they are."""
+
+    latency_factor: float = 1.0
+    latency_growth: float = 0.0
+    transfer_factor: float = 1.0
+    exponent: float = 1.0
+    channel_gbytes_per_s: float = float("inf")
+    """Of point-to-point messages, 10⁹ B/s."""
+
+    def time_us(
+        self, latency_us: NDArray[np.float64], transfer_us: NDArray[np.float64], thread_share: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """[sizes] corrected time of collectives."""
+        latency = self.latency_factor * latency_us * (1 + self.latency_growth * thread_share)
+        return self._joined(latency, self.transfer_factor * transfer_us)
+
+    def message_time_us(
+        self,
+        latency_us: NDArray[np.float64],
+        port_us: NDArray[np.float64],
+        part_bytes: NDArray[np.int64],
+        step_bytes: int,
+    ) -> NDArray[np.float64]:
+        """[sizes] corrected time of point-to-point operations."""
+        bytes_per_us = 1e3 * self.channel_gbytes_per_s
+        stream = np.maximum(self.transfer_factor * port_us, part_bytes / bytes_per_us)
+        return self._joined(
+            self.latency_factor * latency_us, stream + np.minimum(part_bytes, step_bytes) / bytes_per_us
+        )
+
+    def _joined(self, latency: NDArray[np.float64], transfer: NDArray[np.float64]) -> NDArray[np.float64]:
+        p = self.exponent
+        joined: NDArray[np.float64] = (latency**p + transfer**p) ** (1 / p)
+        return joined
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one correction is for."""
+
+    op: Collective
+    ranks: int
+    nodes: int
+    algorithm: Algorithm
+    protocol: Protocol
+
+    def label(self) -> tuple[str, ...]:
+        """The words of the case, for messages."""
+        return self.op, self.algorithm, self.protocol, f"{self.ranks} ranks", f"{self.nodes} nodes"
+
+    def distance(self, other: Case) -> float:
+        """How far apart two cases are that differ in ranks and nodes only; infinite where one has a single node."""
+        if (self.op, self.algorithm, self.protocol) != (other.op, other.algorithm, other.protocol):
+            return float("inf")
+        if (self.nodes == 1) != (other.nodes == 1):
+            return float("inf")
+        return abs(log(self.ranks / other.ranks)) + abs(log(self.nodes / other.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A correction with how well it holds."""
+
+    correction: Correction
+    points: int
+    median_error: float
+    """Median absolute relative error on the points it was fitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The corrections of one GPU type."""
+
+    gpu: str
+    source: str
+    """What was measured, by whom, with which versions."""
+    fits: Mapping[Case, Fit]
+    also: Calibration | None = None
+    """Where cases of exactly these ranks are looked for that were not measured here."""
+
+    def correction(self, case: Case) -> Correction | None:
+        """The correction of the case, of the nearest number of ranks, or None where nothing near was measured."""
+        for calibration in (self, self.also):
+            if calibration is not None and case in calibration.fits:
+                return calibration.fits[case].correction
+        nearest = min(self.fits, key=case.distance, default=None)
+        if nearest is None or case.distance(nearest) == float("inf"):
+            return None if self.also is None else self.also.correction(case)
+        return self.fits[nearest].correction
+
+
+def thread_share(threads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[sizes] 0 for the fewest threads per channel that NCCL uses (96), 1 from 512, by octaves between."""
+    threads = np.clip(threads, _FEWEST_THREADS, _MANY_THREADS)
+    share: NDArray[np.float64] = np.log2(threads / _FEWEST_THREADS) / np.log2(_MANY_THREADS / _FEWEST_THREADS)
+    return share
+
+
+Calibrated = Calibration | Literal["shipped", "none"]
+"""Which corrections apply: those of a calibration to its GPU type, those that come with the package, or none."""
+
+
+def calibration_for(gpu: str, wanted: Calibrated) -> Calibration | None:
+    """The calibration that applies to a GPU type; one of another type gives way to the shipped one."""
+    if isinstance(wanted, Calibration) and wanted.gpu == gpu:
+        return wanted
+    return None if wanted == "none" else shipped_calibration(gpu)
+
+
+@lru_cache(maxsize=32)
+def shipped_calibration(gpu: str) -> Calibration | None:
+    """The calibration that comes with this package, None where there is none for the GPU type."""
+    file = resources.files("simccl") / "data" / gpu / "calibration.json"
+    return _parsed(f"data/{gpu}/calibration.json", file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def read_calibration(source: Path) -> Calibration:
+    """A file that `write_calibration` wrote.
+
+    Raises:
+        InputError: naming the file and the field.
+    """
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a calibration") from None
+    return _parsed(str(source), text)
+
+
+def write_calibration(calibration: Calibration, destination: Path) -> None:
+    """Writes JSON, one line per case."""
+    cases = sorted(calibration.fits.items(), key=lambda item: item[0].label())
+    head = {"gpu": calibration.gpu, "source": calibration.source}
+    if calibration.also is not None:
+        head["also"] = calibration.also.gpu
+    lines = [json.dumps(asdict(case) | _rounded(fit)) for case, fit in cases]
+    body = ",\n  ".join(lines)
+    text = json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "fits": [\n  {body}\n ]\n}}\n'
+    write_atomically(destination, text)
+
+
+def _rounded(fit: Fit) -> dict[str, float]:
+    values = asdict(fit.correction) | {"points": fit.points, "median_error": fit.median_error}
+    return {
+        name: float(f"{value:.4g}") if name != "points" else value
+        for name, value in values.items()
+        if value != float("inf")
+    }
+
+
+def _parsed(place: str, text: str) -> Calibration:
+    try:
+        data = json.loads(text)
+        names = [field.name for field in fields(Correction)]
+        fits = {
+            Case(
+                Collective(row["op"]),
+                int(row["ranks"]),
+                int(row["nodes"]),
+                Algorithm(row["algorithm"]),
+                Protocol(row["protocol"]),
+            ): Fit(
+                Correction(**{name: float(row[name]) for name in names if name in row}),
+                int(row["points"]),
+                float(row["median_error"]),
+            )
+            for row in data["fits"]
+        }
+        also = shipped_calibration(data["also"]) if "also" in data else None
+        return Calibration(str(data["gpu"]), str(data["source"]), fits, also)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{place}: found {error}, expected a calibration that simccl calibrate wrote") from None

@@ -1,0 +1,146 @@
+"""Measured times of collectives, as nccl-tests and others write them.
+
+Read are: the text that nccl-tests prints (2.13 and later: ranks from its ``# Rank`` lines, nodes from their host names,
+the op from its first line); CSV of aiconfigurator (``op_name`` or ``op``, ``nccl_dtype`` or ``dtype``, ``num_gpus``,
+and ``message_size`` in *elements* with ``latency`` in ms, or ``message_bytes`` with ``latency_us``); and CSV of
+``scripts/measure_nccl.py`` (``ranks,op,algorithm,protocol,mode,bytes,time_us``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simccl.collective import Algorithm, Collective, Protocol
+from simccl.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measured point."""
+
+    op: Collective
+    ranks: int
+    nodes: int
+    size_bytes: int
+    """As nccl-tests counts it, see `Collective`."""
+    time_us: float
+    algorithm: Algorithm | None = None
+    """None where NCCL chose."""
+    protocol: Protocol | None = None
+
+
+_OPS = {
+    "alltoall": Collective.ALL_TO_ALL,
+    "sendrecv": Collective.SEND_RECV,
+    **{op.value: op for op in Collective},
+}
+_ELEMENT_BYTES = {"int8": 1, "fp8": 1, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
+_RANK_LINE = re.compile(r"#\s+Rank\s+(\d+)\s.*?\son\s+(\S+)\s+device", re.IGNORECASE)
+_PROGRAM = re.compile(r"(\w+?)_perf\b")
+
+
+def read_measurements(sources: Iterable[Path]) -> tuple[Measurement, ...]:
+    """All points of some files, in order.
+
+    Ops that are not modelled, eager calls of ``measure_nccl.py`` (host time is no part of the model) and types other
+    than 2-byte floats in CSV files are left out.
+
+    Raises:
+        InputError: naming the file and the line.
+    """
+    found: list[Measurement] = []
+    for source in sources:
+        try:
+            text = source.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a table") from None
+        is_csv = "," in next((line for line in text.splitlines() if line.strip()), "")
+        points = _from_csv(source, text) if is_csv else _from_text(source, text)
+        if not points:
+            raise InputError(f"{source}: found no measured point, expected output of nccl-tests or a CSV of times")
+        found += points
+    return tuple(found)
+
+
+def _from_text(source: Path, text: str) -> list[Measurement]:
+    """Rows are: size, count, type, redop, root, then time, algbw, busbw and #wrong out of place and in place."""
+    hosts = dict(_RANK_LINE.findall(text))
+    op = next((_OPS[name] for name in _PROGRAM.findall(text) if name in _OPS), None)
+    if op is None or len(hosts) < 2:
+        raise InputError(f"{source}: found no program name or '# Rank' lines, expected the whole output of nccl-tests")
+    points = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split()
+        if not fields or not fields[0].isdigit():
+            continue
+        if len(fields) < 9:
+            raise InputError(f"{source} line {number}: found {len(fields)} fields, expected a row of nccl-tests")
+        size, time_us = int(fields[0]), _positive(source, number, "time", fields[5])
+        if size:
+            points.append(Measurement(op, len(hosts), len(set(hosts.values())), size, time_us))
+    return points
+
+
+def _from_csv(source: Path, text: str) -> list[Measurement]:
+    reader = csv.DictReader(io.StringIO(text))
+    header = reader.fieldnames or ()
+    points = []
+    for row in reader:
+        if None in row or None in row.values():
+            raise InputError(f"{source} line {reader.line_num}: expected {len(header)} fields, as in the header")
+        point = _row(source, reader.line_num, row, header)
+        if point is not None:
+            points.append(point)
+    return points
+
+
+def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str]) -> Measurement | None:
+    """None for a row that is left out."""
+
+    def first(*names: str) -> str:
+        for name in names:
+            if name in header:
+                return row[name].strip()
+        raise InputError(f"{source} line {line}: found {','.join(header)}, expected a column {' or '.join(names)}")
+
+    op = _OPS.get(first("op", "op_name"))
+    kind = row.get("dtype", row.get("nccl_dtype", "half")).strip()
+    if op is None or row.get("mode", "graph") == "eager" or _ELEMENT_BYTES.get(kind) != 2:
+        return None
+    ranks = int(_positive(source, line, "ranks", first("ranks", "num_gpus")))
+    if "message_size" in header:
+        size = _positive(source, line, "message_size", row["message_size"]) * _ELEMENT_BYTES[kind]
+    else:
+        size = _positive(source, line, "bytes", first("bytes", "message_bytes"))
+    if "latency" in header:
+        time_us = 1e3 * _positive(source, line, "latency", row["latency"])
+    else:
+        time_us = _positive(source, line, "time_us", first("time_us", "latency_us"))
+    nodes = int(_positive(source, line, "nodes", row["nodes"])) if "nodes" in header else 1
+    return Measurement(op, ranks, nodes, int(size), time_us, *_forced(source, line, row))
+
+
+def _forced(source: Path, line: int, row: Mapping[str, str]) -> tuple[Algorithm | None, Protocol | None]:
+    algorithm, protocol = row.get("algorithm", "auto"), row.get("protocol", "auto")
+    try:
+        return (
+            None if algorithm == "auto" else Algorithm(algorithm),
+            None if protocol == "auto" else Protocol(protocol),
+        )
+    except ValueError as error:
+        raise InputError(f"{source} line {line}: algorithm, protocol: found {error}, or auto") from None
+
+
+def _positive(source: Path, line: int, field: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise InputError(f"{source} line {line}: {field}: found {text!r}, expected a positive number")
+    return value

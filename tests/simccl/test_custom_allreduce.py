@@ -1,0 +1,117 @@
+"""All-reduce kernels of inference engines: rules, bytes moved, and measured times."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simccl import Algorithm, InputError, time_table
+from simccl.custom_allreduce import Stack, engine_all_reduce, moved_bytes
+from tests.simccl.arrangements import arranged
+
+KIB, MIB = 1 << 10, 1 << 20
+MEASURED = Path(__file__).parents[3] / "shared" / "data" / "kernels" / "custom_allreduce.csv.gz"
+
+
+def kernels(
+    stack: Stack, gpu: str, ranks: int, sizes: list[int], *, symmetric: bool = True, nodes: int = 1
+) -> list[str]:
+    at = arranged(gpu, nodes, ranks // nodes)
+    found = engine_all_reduce(stack, np.array(sizes), at, has_symmetric_memory=symmetric)
+    return [str(kind) for kind in found.algorithm]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "symmetric", "sizes", "expected"),
+    [
+        (2, False, [1 << 10, 4 * MIB, 8 * MIB - 16, 8 * MIB], ["one_shot"] * 3 + ["none"]),
+        (4, False, [512 * KIB - 16, 512 * KIB, 8 * MIB], ["one_shot", "two_shot", "none"]),
+        (8, False, [256 * KIB - 16, 256 * KIB, 8 * MIB], ["one_shot", "two_shot", "none"]),
+        (8, True, [256 * KIB - 16, MIB, 64 * MIB, 65 * MIB], ["one_shot", "multimem", "multimem", "none"]),
+        (4, True, [1 * MIB, 32 * MIB, 33 * MIB], ["two_shot", "two_shot", "none"]),
+        (8, True, [1000], ["none"]),  # no multiple of 16 bytes
+        (3, True, [1024], ["none"]),
+    ],
+)
+def test_vllm_chooses_kernels_by_ranks_and_size(
+    ranks: int, symmetric: bool, sizes: list[int], expected: list[str]
+) -> None:
+    assert kernels(Stack.VLLM, "h100", ranks, sizes, symmetric=symmetric) == expected
+
+
+def test_sglang_has_vllms_kernels_without_symmetric_memory() -> None:
+    sizes = [128 * KIB, 512 * KIB, 8 * MIB]
+    assert kernels(Stack.SGLANG, "h100", 8, sizes) == ["one_shot", "two_shot", "none"]
+
+
+@pytest.mark.parametrize(("ranks", "last"), [(2, 8 * MIB), (4, 1_999_998), (8, 999_998)])
+def test_tensorrt_llm_uses_one_shot_up_to_a_number_of_elements(ranks: int, last: int) -> None:
+    assert kernels(Stack.TRTLLM, "h200", ranks, [last, last + 2]) == ["one_shot", "none"]
+
+
+def test_between_nodes_engines_call_nccl() -> None:
+    for stack in Stack:
+        assert kernels(stack, "h100", 16, [1024], nodes=2) == ["none"]
+
+
+def test_bytes_moved_by_one_gpu() -> None:
+    """Eight ranks, 8 MB: seven buffers; 2 · 7/8 of one; one and an eighth."""
+    size = np.array([8_000_000])
+    kinds = (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm.MULTIMEM)
+    assert [moved_bytes(kind, size, 8).item() for kind in kinds] == [56e6, 14e6, 9e6]
+
+
+def test_unmeasured_gpus_are_refused_and_h200_takes_h100s_sglang() -> None:
+    with pytest.raises(InputError, match="found vllm on a100, whose kernels were measured on b200, h100, h200"):
+        engine_all_reduce(Stack.VLLM, np.array([1024]), arranged("a100", 1, 8))
+    h100, h200 = (engine_all_reduce(Stack.SGLANG, np.array([1024]), arranged(gpu, 1, 8)) for gpu in ("h100", "h200"))
+    assert h100.time_us == h200.time_us
+
+
+def test_tables_mix_engine_kernels_and_nccl() -> None:
+    """8 H100 with vLLM: 64 KiB by one-shot, 1 GiB and other operations by NCCL."""
+    ops, sizes = ["all_reduce", "all_reduce", "all_gather"], [64 * KIB, 1 << 30, 64 * KIB]
+    mixed = time_table(ops, sizes, [8] * 3, [1] * 3, "h100", stack=Stack.VLLM)
+    nccl = time_table(ops, sizes, [8] * 3, [1] * 3, "h100")
+    assert mixed.algorithm.tolist() == ["one_shot", "nvls", "ring"]
+    assert mixed.time_us[0] < nccl.time_us[0] / 2
+    assert (mixed.time_us[1:] == nccl.time_us[1:]).all()
+
+
+# Measured on 8 GPUs by bytes (aiconfigurator 095f58a; SGLang 0.5.14, TensorRT-LLM 1.3.0rc20, vLLM 0.24.0), µs.
+@pytest.mark.parametrize(
+    ("stack", "gpu", "sizes", "measured_us"),
+    [
+        ("sglang", "h100", [8, 16, 64, 128, 512, 2048], [3.6, 3.8, 4.8, 6.4, 10.6, 20.1]),
+        ("sglang", "b200", [8, 16, 64, 128, 512, 2048], [5.1, 5.3, 6.2, 7.0, 11.6, 18.9]),
+        ("trtllm", "h100", [8, 16, 64, 128, 512], [3.5, 3.6, 4.6, 6.2, 17.6]),
+        ("trtllm", "b200", [8, 16, 64, 128, 512], [5.6, 5.9, 6.0, 6.3, 10.9]),
+        ("vllm", "b200", [8, 16, 64, 128, 512, 2048, 8192], [7.8, 8.1, 8.6, 9.4, 26.2, 20.7, 39.2]),
+    ],
+)
+def test_times_on_eight_gpus_are_near_published_ones(
+    stack: str, gpu: str, sizes: list[int], measured_us: list[float]
+) -> None:
+    found = engine_all_reduce(Stack(stack), np.array(sizes) * KIB, arranged(gpu, 1, 8))
+    assert found.is_used.all()
+    np.testing.assert_allclose(found.time_us, measured_us, rtol=0.12)
+
+
+@pytest.mark.skipif(not MEASURED.is_file(), reason=f"no measurements at {MEASURED.name}")
+@pytest.mark.parametrize("stack", ["vllm", "trtllm"])
+def test_engine_times_are_within_12_percent_of_nine_in_ten_measured_ones(stack: str) -> None:
+    """H100 and H200, 2, 4 and 8 GPUs, 256 B to 64 MiB, CUDA graphs, where the engine runs a kernel of its own."""
+    with gzip.open(MEASURED) as file:
+        rows = pd.read_csv(file)
+    rows = rows[(rows.framework == stack) & (rows["mode"] == "graph")]
+    errors = []
+    for (system, ranks), group in rows.groupby(["system", "num_gpus"]):
+        at = arranged(str(system).split("_")[0], 1, int(ranks))
+        found = engine_all_reduce(Stack(stack), group.message_bytes.to_numpy(), at)
+        errors.append((found.time_us / group.latency_us - 1)[found.is_used].abs())
+    error = pd.concat(errors)
+    assert len(error) > 70
+    assert error.median() < 0.05
+    assert error.quantile(0.9) < 0.12
