@@ -5,6 +5,8 @@ __version__ = "0.1.0"
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.errors import InputError, PlanError, UnsupportedTopology
+from simccl.expert_planner import expert_combine, expert_dispatch
+from simccl.experts import ExpertRouting
 from simccl.hardware import gpu_named
 from simccl.kv import KvHandoff, KvLayout, LayerCache, kv_handoff_plan
 from simccl.plan import Operation, Plan, PlannedFlows
@@ -17,6 +19,7 @@ __all__ = [
     "Collective",
     "CollectiveTime",
     "Communicator",
+    "ExpertRouting",
     "InputError",
     "KvHandoff",
     "KvLayout",
@@ -31,6 +34,8 @@ __all__ = [
     "VerifiedPlan",
     "all_to_all_v",
     "collective_time",
+    "expert_combine",
+    "expert_dispatch",
     "gpu_named",
     "kv_handoff_plan",
     "plan_collective",

@@ -68,6 +68,10 @@ class Algorithm(StrEnum):
     """An inference engine's all_reduce by reduce-scatter and all-gather with direct reads."""
     MULTIMEM = "multimem"
     """An inference engine's all_reduce on symmetric memory, reduced in the NVSwitch."""
+    HIERARCHICAL = "hierarchical"
+    """Expert dispatch and combine with one copy of a token per node."""
+    LOW_LATENCY = "low_latency"
+    """Expert dispatch and combine with one message per token and expert."""
     NONE = "none"
     """Nothing crosses a link: one rank, or zero bytes."""
 
@@ -101,6 +105,12 @@ def wire_bytes(payload_bytes: NDArray[np.int64], protocol: Protocol) -> NDArray[
         return payload_bytes.copy()
     data_bytes, line_bytes = _LINE_BYTES[protocol]
     return -(-payload_bytes // data_bytes) * line_bytes
+
+
+def wire_share(protocol: Protocol) -> float:
+    """Bytes on the link per user byte, padding apart: 2 for LL, 16/15 for LL128, 1 for Simple."""
+    data_bytes, line_bytes = _LINE_BYTES.get(protocol, (1, 1))
+    return line_bytes / data_bytes
 
 
 def check_size(size_bytes: int, most: int) -> None:

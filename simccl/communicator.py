@@ -101,6 +101,16 @@ class Communicator:
         ]
         return np.array(rows, dtype=np.int32)
 
+    def chain_orders(self, channels: int) -> list[list[NDArray[np.int32]]]:
+        """Per channel and node, the chain of ranks of a tree; its first rank is the same GPU on every node.
+
+        On one node every chain is 0 1 … g−1 by GPU id. Across nodes channel c begins at local GPU c, so that trees of
+        different channels use different rails.
+        """
+        if self.nodes == 1:
+            return [[np.array(self.ranks_of_node[0], dtype=np.int32)]] * channels
+        return [[_local_order(ranks, channel, False) for ranks in self.ranks_of_node] for channel in range(channels)]
+
 
 def port_bytes_per_s(topology: Topology, kind: LinkKind) -> NDArray[np.float64]:
     """[gpus] line rate of each GPU's fastest outgoing link of that kind; 0 where it has none."""

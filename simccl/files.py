@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from netsim.atomic_file import write_atomically
 from netsim.errors import InputError as NetworkInputError
+from netsim.flow import NO_FLOW
 from netsim.units import PS_PER_NS, parse_size_bytes
 from simccl.collective import MAX_BYTES, MAX_RANKS, Collective, check_size
 from simccl.errors import InputError
@@ -41,8 +42,9 @@ def price_table(source: Path, destination: Path) -> int:
 def write_plan(plan: Plan, destination: Path) -> None:
     """One row per flow; Parquet where the name ends so, else CSV that ``netsim run`` reads, ``deps`` joined by ``;``.
 
-    ``src``, ``dst``, ``bytes``, ``flow_label``, ``start_ps`` and ``delay_ps`` (in CSV also in ns) are what the flow
-    graph of the plan asks of the network, between GPUs; the other columns are what the flow carries, between ranks.
+    ``src``, ``dst``, ``bytes``, ``flow_label``, ``start_ps`` and ``delay_ps`` (in CSV also in ns), ``max_rate_bps``,
+    ``after`` and ``deps`` are what the flow graph of the plan asks of the network, between GPUs; the other columns are
+    what the flow carries, between ranks.
 
     Raises:
         InputError: a suffix other than .csv and .parquet, or a place that cannot be written.
@@ -67,12 +69,15 @@ def write_plan(plan: Plan, destination: Path) -> None:
         "operation": names[flows.operation].tolist(),
         "start_ps": graph.ready_ps.tolist(),
         "delay_ps": graph.delay_ps.tolist(),
-        "deps": [part.tolist() for part in np.split(flows.deps, flows.dep_offsets[1:-1])] if len(flows) else [],
+        "max_rate_bps": graph.max_rate_bps.tolist(),
+        "after": graph.after.tolist(),
+        "deps": [part.tolist() for part in np.split(graph.deps, graph.dep_offsets[1:-1])] if len(flows) else [],
     }
     if destination.suffix == ".parquet":
         _write_parquet(destination, columns)
     else:
         columns["deps"] = [";".join(map(str, deps)) for deps in columns["deps"]]  # type: ignore[call-overload]
+        columns["after"] = ["" if flow == NO_FLOW else flow for flow in columns["after"]]
         columns["start_ns"], columns["delay_ns"] = _nanoseconds(graph.ready_ps), _nanoseconds(graph.delay_ps)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")

@@ -1,13 +1,13 @@
 """From a plan to a flow graph: ranks become GPUs, user bytes become what the links carry.
 
-NCCL moves user bytes through a port more slowly than the port's line rate: rings use few channels, LL spends half of
-the wire on flags, copies pass through buffers. The network knows line rates only. So a flow is given
-``max(wire bytes, user bytes · line rate / usable rate)`` bytes, where the usable rate is what the cost model says a
-port carries of user bytes in this algorithm and protocol. An idle network then takes the model's time, and a network
-that is slower than the model decides by its own capacity.
+A flow has the bytes that its protocol puts on the wire, and the rate of its channel as a cap: NCCL moves user bytes
+more slowly than a port's line rate, as rings use few channels, LL spends half of the wire on flags, and copies pass
+through buffers. So an idle network takes the cost model's time, links show true bytes, and what a slow channel leaves
+free is there for others.
 
-This treats a port as fully taken while a collective uses it. Where NCCL leaves part of the line rate free (LL rings
-across nodes above all), other traffic on the same port is slowed more than in reality.
+Streaming. A flow that passes data on while it arrives (trees, NVLS, broadcasts, PXN) is given what the flow before it
+waits for, plus one hop latency, instead of that flow itself. With equal caps the two then move in step. Where the
+network slows one of them, the other does not slow down with it, but whoever waits for the second waits for both.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.flow import FlowGraph
+from netsim.flow import NO_FLOW, FlowGraph
 from netsim.routing import Router
-from netsim.topology import LinkKind, Topology
-from simccl.communicator import port_bytes_per_s
+from netsim.topology import LinkKind, NodeKind, Topology
+from simccl.edges import Edges, csr, joined, ranges, without_duplicates
 
 if TYPE_CHECKING:
-    from simccl.plan import Plan
+    from simccl.communicator import Communicator
+    from simccl.plan import Plan, PlannedFlows
 
 
 @dataclass(frozen=True, slots=True)
 class PortRates:
-    """User bytes per second that one GPU's ports carry in one direction under an algorithm and protocol."""
+    """User bytes per second that one GPU's ports carry in one direction."""
 
     nvlink_bytes_per_s: float
     network_bytes_per_s: float
@@ -42,42 +43,102 @@ def lower(plan: Plan) -> FlowGraph:
     The base latency comes once, before everything: it is part of the ready times. The hop latency is a flow's delay,
     less the path's propagation, which the network adds, and never below zero.
     """
-    flows, communicator = plan.flows, plan.communicator
-    gpus, node = communicator.gpu_ids(), communicator.node_of_rank()
-    src, dst = gpus[flows.src], gpus[flows.dst]
-    crosses = node[flows.src] != node[flows.dst]
-    usable = np.where(crosses, plan.port_rates.network_bytes_per_s, plan.port_rates.nvlink_bytes_per_s)
-    occupied_bytes = np.ceil(flows.payload_bytes * (_line_bytes_per_s(plan, src, dst, crosses) / usable))
-    propagation_ps = path_latencies_ps(communicator.topology, src, dst)
+    flows = plan.flows
+    place = _places(plan)
+    src, dst = place[flows.src], place[flows.dst]
+    propagation_ps = path_latencies_ps(plan.communicator.topology, src, dst)
+    delay_ps = np.maximum(flows.latency_ps - propagation_ps, 0)
+    edges = flows.data_edges() if flows.credit is None else joined([flows.data_edges(), flows.credit_edges()])
+    if flows.streams.any():
+        delay_ps = _first_byte_ps(flows, delay_ps, propagation_ps)
+        edges = _without_streams(flows, edges)
+    dep_offsets, deps = csr(edges, len(flows))
     return FlowGraph(
         src=src,
         dst=dst,
-        size_bytes=np.maximum(flows.wire_bytes, occupied_bytes.astype(np.int64)),
-        ready_ps=plan.base_latency_ps + flows.not_before_ps,
-        delay_ps=np.maximum(flows.latency_ps - propagation_ps, 0),
-        dep_offsets=flows.dep_offsets,
-        deps=flows.deps,
+        size_bytes=flows.wire_bytes,
+        ready_ps=np.full(len(flows), plan.base_latency_ps, dtype=np.int64),
+        delay_ps=delay_ps,
+        dep_offsets=dep_offsets,
+        deps=deps,
         flow_label=flows.channel.astype(np.uint32),
         notify=np.zeros(len(flows), dtype=np.bool_),
+        max_rate_bps=np.ceil(8 * flows.max_rate_bytes_per_s).astype(np.int64),
+        after=np.full(len(flows), NO_FLOW, dtype=np.int64) if flows.order is None else flows.order,
     )
 
 
-def _line_bytes_per_s(
-    plan: Plan, src: NDArray[np.int32], dst: NDArray[np.int32], crosses: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """[flows] line rate of the slower end port: NIC between nodes, NVLink inside, the NIC where there is no NVLink."""
-    nic, nvlink = (port_bytes_per_s(plan.communicator.topology, kind) for kind in (LinkKind.NIC, LinkKind.NVLINK))
-    inside = np.where(nvlink > 0, nvlink, nic)
-    return np.where(crosses, np.minimum(nic[src], nic[dst]), np.minimum(inside[src], inside[dst]))
-
-
 def path_latencies_ps(topology: Topology, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.int64]:
-    """[flows] propagation from GPU to GPU, looked up once per pair; equally short paths count as equally long."""
-    pairs, inverse = np.unique(src.astype(np.int64) * topology.gpus + dst, return_inverse=True)
+    """[flows] propagation between nodes, looked up once per pair; equally short paths count as equally long."""
+    pairs, inverse = np.unique(src.astype(np.int64) * topology.nodes + dst, return_inverse=True)
     router = _router(topology)
-    senders, receivers = (ends.tolist() for ends in divmod(pairs, topology.gpus))
+    senders, receivers = (ends.tolist() for ends in divmod(pairs, topology.nodes))
     latencies = [router.path_latency_ps(a, b) for a, b in zip(senders, receivers, strict=True)]
     return np.array(latencies, dtype=np.int64)[inverse]
+
+
+def nvswitches(communicator: Communicator) -> NDArray[np.int32]:
+    """[nodes] topology node of the NVSwitch that the node's first rank is connected to; -1 where it has none."""
+    topology = communicator.topology
+    switches = np.full(topology.gpus, -1, dtype=np.int32)
+    upward = (topology.link_kind == LinkKind.NVLINK) & (topology.node_kind[topology.link_dst] == NodeKind.NVSWITCH)
+    switches[topology.link_src[upward]] = topology.link_dst[upward]
+    return switches[[communicator.gpus[ranks[0]] for ranks in communicator.ranks_of_node]]
+
+
+def _places(plan: Plan) -> NDArray[np.int32]:
+    """[ranks, and nodes where switches take part] topology node."""
+    gpus = plan.communicator.gpu_ids()
+    flows = plan.flows
+    if len(flows) and max(flows.src.max(), flows.dst.max()) >= len(gpus):
+        return np.concatenate((gpus, nvswitches(plan.communicator)))
+    return gpus
+
+
+def _first_byte_ps(
+    flows: PlannedFlows, delay_ps: NDArray[np.int64], propagation_ps: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """[flows] delay from what the head of a stream waits for to the first byte of each of its flows."""
+    waiting, awaited = flows.data_edges()
+    of_stream = flows.streams[waiting]
+    waiting, awaited = waiting[of_stream], awaited[of_stream]
+    first = delay_ps
+    while True:
+        later = delay_ps.copy()
+        np.maximum.at(later, waiting, first[awaited] + propagation_ps[awaited] + delay_ps[waiting])
+        if np.array_equal(later, first):
+            return first
+        first = later
+
+
+def _without_streams(flows: PlannedFlows, edges: Edges) -> Edges:
+    """Edges in which streaming flows wait for what the heads of their streams wait for.
+
+    Who waits for the end of a streaming flow also waits for the flows that feed it.
+    """
+    offsets, deps = flows.dep_offsets, flows.deps
+    waiting, awaited = edges
+    data = np.arange(len(waiting)) < len(deps)
+    passed_on = data & flows.streams[waiting]
+    kept = [(waiting[~passed_on], awaited[~passed_on])]
+    front = (waiting[passed_on], awaited[passed_on])
+    while len(front[0]):
+        heads = ~flows.streams[front[1]]
+        kept.append(_through((front[0][heads], front[1][heads]), offsets, deps))
+        front = without_duplicates(_through((front[0][~heads], front[1][~heads]), offsets, deps))
+    front = kept[0]
+    while len(front[0]):
+        fed = flows.streams[front[1]]
+        front = without_duplicates(_through((front[0][fed], front[1][fed]), offsets, deps))
+        kept.append(front)
+    return without_duplicates(joined(kept))
+
+
+def _through(edges: Edges, offsets: NDArray[np.int64], deps: NDArray[np.int64]) -> Edges:
+    """Each edge replaced by edges to what the awaited flow waits for."""
+    waiting, awaited = edges
+    counts = offsets[awaited + 1] - offsets[awaited]
+    return np.repeat(waiting, counts), deps[ranges(offsets[awaited], counts)]
 
 
 @lru_cache(maxsize=16)

@@ -8,10 +8,12 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.flow import FlowGraph
+from netsim.flow import NO_FLOW, FlowGraph
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
-from simccl.lowering import PortRates, lower
+from simccl.contents import Contents
+from simccl.edges import Edges, joined, ranges
+from simccl.lowering import lower
 
 PARTIAL_SUM = -1
 """``origin`` of a flow that carries a reduction of several ranks' data."""
@@ -25,25 +27,39 @@ class Operation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Byte ranges of flows that carry more than one; flow ``i`` has entries ``offsets[i] … offsets[i + 1]``."""
+
+    offsets: NDArray[np.int64]
+    """[flows + 1]"""
+    begin: NDArray[np.int64]
+    """[pieces] first byte."""
+    size_bytes: NDArray[np.int64]
+    """[pieces]"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PlannedFlows:
     """Columns of a plan, one entry per flow; ``deps`` is in CSR form as in `netsim.flow.FlowGraph`.
 
     A flow carries the bytes ``offset … offset + payload_bytes`` of the buffer of ``origin`` (all_to_all, send_recv:
-    its send buffer), or of the collective's buffer where the origin is `PARTIAL_SUM` or the op is all_gather.
+    its send buffer), or of the collective's buffer where the origin is `PARTIAL_SUM` or the op is all_gather; where
+    ``pieces`` are given, those bytes instead. Ends below the number of ranks n are ranks; n + k is the NVSwitch of
+    node k, which adds up what reaches it (`Operation.REDUCE`) and sends copies of what it holds.
     """
 
     src: NDArray[np.int32]
-    """[flows] rank that sends."""
+    """[flows] rank or switch that sends."""
     dst: NDArray[np.int32]
-    """[flows] rank that receives."""
+    """[flows] rank or switch that receives."""
     payload_bytes: NDArray[np.int64]
     """[flows] user bytes, at least 1."""
     wire_bytes: NDArray[np.int64]
     """[flows] with the protocol's flags and padding."""
     channel: NDArray[np.int32]
-    """[flows] ring (distinct orders only), or the first of NCCL's channels that a point-to-point message uses."""
+    """[flows] NCCL's channel (merged plans: ring, tree or head), or the first one of a point-to-point message."""
     step: NDArray[np.int32]
-    """[flows] ring step or all-to-all round, from 0."""
+    """[flows] position in the algorithm, e.g. ring step or all-to-all round, from 0."""
     origin: NDArray[np.int32]
     """[flows] rank whose data it is, or `PARTIAL_SUM`."""
     offset: NDArray[np.int64]
@@ -52,15 +68,50 @@ class PlannedFlows:
     """[flows] `Operation`."""
     latency_ps: NDArray[np.int64]
     """[flows] hardware latency of the hop, propagation included; never the base latency."""
-    not_before_ps: NDArray[np.int64]
-    """[flows] earliest start after the base latency: the pace of a channel, which never exceeds its bandwidth."""
+    max_rate_bytes_per_s: NDArray[np.float64]
+    """[flows] wire bytes per second that its channel sends at most; 0: as fast as the links."""
+    streams: NDArray[np.bool_]
+    """[flows] passes on what it waits for while that arrives, one hop latency behind, rather than after it."""
     dep_offsets: NDArray[np.int64]
     """[flows + 1]"""
     deps: NDArray[np.int64]
-    """[edges] flows that must have arrived before."""
+    """[edges] flows whose data this one needs."""
+    order: NDArray[np.int64] | None = None
+    """[flows] previous flow on the same connection, which must have been sent, or `NO_FLOW`; None: all free."""
+    credit: NDArray[np.int64] | None = None
+    """[flows] earlier flow on the same connection whose FIFO slot this one takes, or `NO_FLOW`; None: all free.
+
+    The slot is free when the receiver has passed the data on, or has it where it stays.
+    """
+    pieces: Pieces | None = None
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def data_edges(self) -> Edges:
+        """Flow and flow whose data it needs."""
+        return np.repeat(np.arange(len(self)), np.diff(self.dep_offsets)), self.deps
+
+    def order_edges(self) -> Edges:
+        """Flow and flow that goes before it on the same connection."""
+        return _present(self.order) if self.order is not None else joined([])
+
+    def credit_edges(self) -> Edges:
+        """Flow and flow whose arrival it needs for a free FIFO slot.
+
+        A slot is free when its data has arrived and has been passed on, which waits for the connections that it takes.
+        """
+        if self.credit is None:
+            return joined([])
+        waiting, slot = _present(self.credit)
+        forwarder, passed_on = self.data_edges()
+        by_slot = np.argsort(passed_on, kind="stable")
+        counts = np.bincount(passed_on, minlength=len(self))
+        first = np.cumsum(counts) - counts
+        forwarders = forwarder[by_slot][ranges(first[slot], counts[slot])]
+        busy = (np.repeat(waiting, counts[slot]), forwarders if self.order is None else self.order[forwarders])
+        queued = busy[1] != NO_FLOW
+        return joined([(waiting, slot), (busy[0][queued], busy[1][queued])])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,11 +128,12 @@ class Plan:
     algorithm: Algorithm
     protocol: Protocol
     channels: int
-    """Channels NCCL would run this size on; flows of channels with the same ring are merged."""
+    """Channels NCCL would run this size on; a merged plan has one flow for those with the same ring or tree."""
     base_latency_ps: int
     """Paid once, before the first flows."""
-    port_rates: PortRates
     flows: PlannedFlows
+    contents: Contents
+    """What it delivers, for `simccl.verify`."""
 
     def __len__(self) -> int:
         return len(self.flows)
@@ -92,9 +144,16 @@ class Plan:
 
     def sent_bytes(self) -> NDArray[np.int64]:
         """[ranks] user bytes that each rank sends, forwarded data included."""
-        totals = np.zeros(self.communicator.size, dtype=np.int64)
-        np.add.at(totals, self.flows.src, self.flows.payload_bytes)
-        return totals
+        return self._bytes_at(self.flows.src)
+
+    def received_bytes(self) -> NDArray[np.int64]:
+        """[ranks] user bytes that each rank receives, data to be forwarded included."""
+        return self._bytes_at(self.flows.dst)
+
+    def _bytes_at(self, ends: NDArray[np.int32]) -> NDArray[np.int64]:
+        totals = np.zeros(self.communicator.size + self.communicator.nodes, dtype=np.int64)
+        np.add.at(totals, ends, self.flows.payload_bytes)
+        return totals[: self.communicator.size]
 
 
 def no_flows() -> PlannedFlows:
@@ -111,7 +170,13 @@ def no_flows() -> PlannedFlows:
         offset=none64,
         operation=np.zeros(0, dtype=np.uint8),
         latency_ps=none64,
-        not_before_ps=none64,
+        max_rate_bytes_per_s=np.zeros(0, dtype=np.float64),
+        streams=np.zeros(0, dtype=np.bool_),
         dep_offsets=np.zeros(1, dtype=np.int64),
         deps=none64,
     )
+
+
+def _present(awaited: NDArray[np.int64]) -> Edges:
+    waiting = np.flatnonzero(awaited != NO_FLOW)
+    return waiting, awaited[waiting]

@@ -1,46 +1,98 @@
-"""Plans a collective: chooses the protocol, lays the algorithm over the communicator, returns the flows."""
+"""Plans a collective: chooses as NCCL does, lays the algorithm over the communicator, returns the flows."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simccl.algorithms.chunks import Chunks
+from simccl.algorithms.direct import one_shot_flows, two_shot_flows
+from simccl.algorithms.nvls import has_equal_nvlink_nodes, nvls_flows
+from simccl.algorithms.pace import PS_PER_US, Pace
 from simccl.algorithms.pairwise import pairwise_flows
-from simccl.algorithms.ring import RingHops, ring_flows, ring_port_rates
+from simccl.algorithms.pat import blocks_per_message, pat_flows
+from simccl.algorithms.pipelined_ring import pipelined_ring_flows
+from simccl.algorithms.ring import RingHops, ring_flows
+from simccl.algorithms.ring_loops import Loops, ring_loop_flows
 from simccl.algorithms.send_recv import neighbour_matrix
-from simccl.collective import MAX_PLAN_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size, shares
+from simccl.algorithms.tree import tree_flows
+from simccl.choice import Choice, choose
+from simccl.collective import MAX_PLAN_BYTES, Algorithm, Collective, Protocol, check_size, shares
 from simccl.communicator import Communicator
+from simccl.contents import Contents, MessageContents, collective_contents
 from simccl.errors import InputError
-from simccl.lowering import PortRates
-from simccl.plan import Plan, no_flows
+from simccl.plan import Plan, PlannedFlows, no_flows
 from simccl.point_to_point import latencies_us, message_channels, message_port_rates
-from simccl.timing import choose_ring
+from simccl.search import Pattern
 
-_PS_PER_US = 1_000_000
+_DIRECT_BASE_US = 4.4
+"""Launch in a CUDA graph and flags of vLLM's kernel: 8 KiB on two H100s, 0.03 µs of it the read (aiconfigurator)."""
+_ON_SWITCHES = (Algorithm.NVLS, Algorithm.NVLS_TREE)
 
 
-def plan_collective(op: str, size_bytes: int, communicator: Communicator, *, protocol: str | None = None) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked for, checked."""
+
+    op: Collective
+    size_bytes: int
+    communicator: Communicator
+    algorithm: Algorithm | None
+    protocol: Protocol | None
+    root: int
+    coarsen: int | None
+
+
+def plan_collective(
+    op: str,
+    size_bytes: int,
+    communicator: Communicator,
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    root: int = 0,
+    coarsen: int | None = None,
+) -> Plan:
     """The plan of one collective; sizes as in nccl-tests, see `Collective`.
 
-    ``protocol`` overrides NCCL's choice. One rank, or zero bytes, gives a plan without flows.
+    ``algorithm`` and ``protocol`` override NCCL's choice; one_shot and two_shot are all_reduce kernels of inference
+    engines. ``root`` is the rank of a broadcast or reduce. With ``coarsen`` the plan shows NCCL's loops, chunks, slices
+    and FIFO credits, so many loops merged into one; without it all loops are merged, which takes the same time with far
+    fewer flows. One rank, or zero bytes, gives a plan without flows.
 
     Raises:
-        InputError: an unknown op or protocol, a size below 0 or above 1 PiB, or a protocol that NCCL cannot use here.
+        InputError: an unknown op, algorithm or protocol, a size below 0 or above 1 PiB, a rank that does not exist, or
+            an algorithm or protocol that NCCL cannot use here.
     """
-    collective = Collective.parse(op)
-    wanted = None if protocol is None else Protocol.parse(protocol)
+    request = _Request(
+        Collective.parse(op),
+        size_bytes,
+        communicator,
+        None if algorithm is None else _algorithm(algorithm),
+        None if protocol is None else Protocol.parse(protocol),
+        root,
+        coarsen,
+    )
     check_size(size_bytes, MAX_PLAN_BYTES)
-    if collective in (Collective.BROADCAST, Collective.REDUCE):
-        raise InputError(f"op: found '{collective}', which has a time but no plan")
+    if not 0 <= root < communicator.size:
+        raise InputError(f"root: found {root}, expected 0…{communicator.size - 1}")
+    if coarsen is not None and coarsen < 1:
+        raise InputError(f"coarsen: found {coarsen}, expected at least 1")
     if size_bytes == 0 or communicator.size == 1:
-        return _nothing(collective, size_bytes, communicator)
-    if collective.has_ring:
-        return _plan_ring(collective, size_bytes, communicator, wanted)
-    if collective is Collective.SEND_RECV:
+        return _nothing(request.op, size_bytes, communicator)
+    if request.algorithm in (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT):
+        return _plan_direct(request, request.algorithm)
+    if request.op.has_ring:
+        return _plan_chosen(request)
+    if request.algorithm not in (None, Algorithm.PAIRWISE):
+        raise InputError(f"algorithm: found {request.algorithm}, expected pairwise ({op} is point-to-point)")
+    if request.op is Collective.SEND_RECV:
         matrix = neighbour_matrix(size_bytes, communicator.size)
     else:
         matrix = np.tile(np.diff(shares(size_bytes, communicator.size)), (communicator.size, 1))
-    return _plan_messages(collective, matrix, communicator, wanted)
+    return _plan_messages(request.op, matrix, communicator, request.protocol)
 
 
 def all_to_all_v(matrix_bytes: NDArray[np.integer], communicator: Communicator) -> Plan:
@@ -60,30 +112,109 @@ def all_to_all_v(matrix_bytes: NDArray[np.integer], communicator: Communicator) 
     return _plan_messages(Collective.ALL_TO_ALL, matrix.astype(np.int64), communicator, None)
 
 
-def _plan_ring(op: Collective, size_bytes: int, communicator: Communicator, wanted: Protocol | None) -> Plan:
-    choice = choose_ring(op, size_bytes, communicator.arrangement(), wanted)
-    hops = RingHops.over(communicator, choice.channels)
-    p = PROTOCOLS.index(choice.protocol)
-    base_us = choice.costs.base_latency_us[p] * choice.costs.latency_factors(np.array([size_bytes]))[p, 0]
+def _algorithm(name: str) -> Algorithm:
+    known = [a for a in Algorithm if a is not Algorithm.NONE]
+    if name not in known:
+        raise InputError(f"algorithm: found {name!r}, expected one of {', '.join(known)}")
+    return Algorithm(name)
+
+
+def _plan_chosen(request: _Request) -> Plan:
+    """By NCCL's choice among its algorithms, or the wanted one."""
+    choice = _choice(request)
+    pace = Pace.of(choice, request.size_bytes)
+    in_switch_us = pace.nvlink_hop_us if choice.algorithm in _ON_SWITCHES else 0.0
     return Plan(
-        op=op,
-        size_bytes=size_bytes,
-        communicator=communicator,
-        algorithm=Algorithm.RING,
+        op=request.op,
+        size_bytes=request.size_bytes,
+        communicator=request.communicator,
+        algorithm=choice.algorithm,
         protocol=choice.protocol,
         channels=choice.channels,
-        base_latency_ps=round(base_us * _PS_PER_US),
-        port_rates=ring_port_rates(hops, choice.costs.bus_gbytes_per_s[p]),
-        flows=ring_flows(op, size_bytes, hops, choice.protocol, choice.costs),
+        base_latency_ps=round((pace.base_latency_us + in_switch_us) * PS_PER_US),
+        flows=_flows(request, choice, pace),
+        contents=_contents(request, choice.algorithm),
+    )
+
+
+def _contents(request: _Request, algorithm: Algorithm) -> Contents:
+    ranks = request.communicator.size
+    return collective_contents(request.op, request.size_bytes, ranks, algorithm, request.root)
+
+
+def _choice(request: _Request) -> Choice:
+    """What NCCL chooses; without an NVSwitch for every node, or with unequal nodes, what it chooses among rings."""
+    asked = (request.op, request.size_bytes, request.communicator)
+    choice = choose(*asked, algorithm=request.algorithm, protocol=request.protocol)
+    if (
+        request.algorithm is None
+        and choice.algorithm in _ON_SWITCHES
+        and not has_equal_nvlink_nodes(request.communicator)
+    ):
+        return choose(*asked, algorithm=Algorithm.RING, protocol=request.protocol)
+    return choice
+
+
+def _flows(request: _Request, choice: Choice, pace: Pace) -> PlannedFlows:
+    op, size_bytes, communicator = request.op, request.size_bytes, request.communicator
+    chunks = None
+    if request.coarsen is not None:
+        passes_on_parts = choice.protocol is not Protocol.SIMPLE or choice.algorithm in _ON_SWITCHES
+        chunks = Chunks(choice.chunk_bytes * request.coarsen, choice.channels, passes_on_parts)
+    match choice.algorithm:
+        case Algorithm.RING if op in (Collective.BROADCAST, Collective.REDUCE):
+            return pipelined_ring_flows(
+                op, size_bytes, RingHops.over(communicator, choice.channels).orders, pace,
+                root=request.root, hops_us=choice.latency_us - pace.base_latency_us, chunks=chunks,
+            )  # fmt: skip
+        case Algorithm.RING if request.coarsen is None:
+            hops = RingHops.over(communicator, choice.channels)
+            return ring_flows(op, size_bytes, hops, pace, choice.costs.network_steps)
+        case Algorithm.RING:
+            hops = RingHops.every(communicator, choice.channels)
+            loops = Loops.of(choice.protocol, choice.chunk_bytes, request.coarsen or 1)
+            return ring_loop_flows(op, size_bytes, hops, pace, loops, network_steps=choice.costs.network_steps)
+        case Algorithm.TREE:
+            is_balanced = choice.costs.graph.pattern is Pattern.BALANCED_TREE
+            return tree_flows(
+                size_bytes, communicator, pace,
+                lanes=choice.costs.graph.channels, is_balanced=is_balanced, chunks=chunks,
+            )  # fmt: skip
+        case Algorithm.NVLS | Algorithm.NVLS_TREE:
+            return nvls_flows(op, size_bytes, communicator, pace, chunks=chunks)
+        case Algorithm.PAT:
+            block_bytes = -(-size_bytes // communicator.size // choice.channels)
+            aggregation = blocks_per_message(block_bytes, choice.chunk_bytes, communicator.size)
+            return pat_flows(op, size_bytes, communicator.size, pace, aggregation=aggregation)
+        case _:
+            raise InputError(f"algorithm: found {choice.algorithm}, for which there are times but no flows")
+
+
+def _plan_direct(request: _Request, algorithm: Algorithm) -> Plan:
+    communicator = request.communicator
+    if request.op is not Collective.ALL_REDUCE or communicator.nodes > 1:
+        raise InputError(f"algorithm: found {algorithm} for {request.op} over {communicator.nodes} nodes, "
+                         "expected all_reduce on one node")  # fmt: skip
+    builder = one_shot_flows if algorithm is Algorithm.ONE_SHOT else two_shot_flows
+    return Plan(
+        op=request.op,
+        size_bytes=request.size_bytes,
+        communicator=communicator,
+        algorithm=algorithm,
+        protocol=Protocol.SIMPLE,
+        channels=1,
+        base_latency_ps=round(_DIRECT_BASE_US * PS_PER_US),
+        flows=builder(request.size_bytes, communicator.size),
+        contents=_contents(request, algorithm),
     )
 
 
 def _plan_messages(
     op: Collective, matrix: NDArray[np.int64], communicator: Communicator, wanted: Protocol | None
 ) -> Plan:
-    sent = matrix * ~np.eye(communicator.size, dtype=np.bool_)
+    off_diagonal = int(matrix.sum() - np.trace(matrix))
     size_bytes = int(matrix.sum(axis=1).max()) if op is Collective.ALL_TO_ALL else int(matrix.max())
-    if not sent.any():
+    if not off_diagonal:
         return _nothing(op, size_bytes, communicator)
     at = communicator.arrangement()
     channels = message_channels(at)
@@ -92,8 +223,9 @@ def _plan_messages(
         if wanted is Protocol.LL128 or (wanted is Protocol.LL and at.nodes > 1):
             raise InputError(f"protocol: found {wanted}, expected simple, or ll on one node ({op} is point-to-point)")
         is_ll = np.full_like(is_ll, wanted is Protocol.LL)
+    sent = matrix * ~np.eye(communicator.size, dtype=np.bool_)
     all_ll = bool(is_ll[sent > 0].all())
-    flows = pairwise_flows(matrix, communicator, channels, is_ll)
+    flows = pairwise_flows(matrix, communicator, channels, message_port_rates(at), is_ll)
     base_us, _ = latencies_us(at, np.array([all_ll]))
     parts = int(channels.parts(np.array([sent.max()]))[0])
     used = np.unique((np.unique(flows.channel)[:, None] + np.arange(parts)) % channels.channels)
@@ -104,9 +236,9 @@ def _plan_messages(
         algorithm=Algorithm.PAIRWISE,
         protocol=Protocol.LL if all_ll else Protocol.SIMPLE,
         channels=parts if op is Collective.SEND_RECV else len(used),
-        base_latency_ps=round(float(base_us[0]) * _PS_PER_US),
-        port_rates=message_port_rates(at),
+        base_latency_ps=round(float(base_us[0]) * PS_PER_US),
         flows=flows,
+        contents=MessageContents(matrix),
     )
 
 
@@ -119,6 +251,6 @@ def _nothing(op: Collective, size_bytes: int, communicator: Communicator) -> Pla
         protocol=Protocol.SIMPLE,
         channels=0,
         base_latency_ps=0,
-        port_rates=PortRates(1.0, 1.0),
         flows=no_flows(),
+        contents=MessageContents(np.zeros((communicator.size, communicator.size), dtype=np.int64)),
     )

@@ -2,11 +2,13 @@
 
 Each byte range of each rank is a set of contributions. A flow reads the range at its sender and, at the receiver,
 adds to it (reduce) or replaces it (copy). The proof has two parts. First, any read and write, or two writes that do
-not commute, of one range at one rank must be ordered by dependencies through flows of that range; then all orders of
-execution give the same result. Second, one order is executed: every flow must find data at its sender, no reduction
-may count a contribution twice, and at the end every rank must hold exactly what the collective promises.
+not commute, of one range at one rank must be ordered by data dependencies through flows of that range, unless the write
+is a copy of what the read finds anyway; then all orders of execution give the same result. Second, one order is
+executed: every flow must find data at its sender, no reduction may count a contribution twice, and at the end every
+rank must hold exactly what the collective promises. Besides, data, order and credit edges together must have no cycle,
+and the bytes that are sent must be those of the theory.
 
-Timing, wire bytes and the network play no part.
+An NVSwitch is a place like a rank, at first without data. Timing, wire bytes and the network play no part.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.algorithms.send_recv import neighbour_matrix
-from simccl.collective import Algorithm, Collective, shares
+from simccl.collective import Algorithm, Collective
+from simccl.contents import Contents, MessageContents, Promise
+from simccl.edges import Edges, csr, joined, ranges
 from simccl.errors import PlanError
 from simccl.plan import Operation, Plan, PlannedFlows
 
@@ -31,49 +34,67 @@ class VerifiedPlan:
     ranges: int
     """Byte ranges that were followed separately."""
     depth: int
-    """Flows on the longest dependency chain."""
+    """Flows on the longest chain of data dependencies."""
     payload_bytes: int
     """User bytes sent over all hops."""
 
 
 def verify_plan(plan: Plan, matrix_bytes: NDArray[np.int64] | None = None) -> VerifiedPlan:
-    """Proves the plan correct, or raises; pass the matrix for a plan of `simccl.all_to_all_v`.
+    """Proves the plan correct, or raises; ``matrix_bytes`` replaces what a plan of messages says it delivers.
 
     Raises:
         PlanError: naming what is wrong: a cycle, missing or doubled data, an unordered access, a byte count that the
             algorithm's theory does not allow.
     """
     flows = plan.flows
-    level = _levels(flows)
-    matrix = _message_matrix(plan) if matrix_bytes is None else matrix_bytes
-    _check_payload(plan, matrix)
-    ranges = 0
-    for origin, begin, end, members in _ranges(plan, level):
-        initial, final = _promise(plan, matrix, origin, begin, end)
+    contents = plan.contents if matrix_bytes is None else MessageContents(np.asarray(matrix_bytes))
+    _levels(joined([flows.data_edges(), flows.order_edges(), flows.credit_edges()]), len(flows))
+    level = _levels(flows.data_edges(), len(flows))
+    _check_payload(plan, contents)
+    count = 0
+    extents = _Extents.of(flows, contents)
+    for origin, begin, end, members in _ranges(extents, level):
         where = f"{plan.op} bytes {begin}…{end - 1}" + (f" of rank {origin}" if origin >= 0 else "")
-        _check_order(flows, members, where)
-        _execute(flows, members, initial, final, where)
-        ranges += 1
+        promise = contents.promise(origin, begin, end)
+        overlaps = _check_order(flows, members, where)
+        _execute(flows, members, promise, overlaps, where)
+        count += 1
     if plan.algorithm is not Algorithm.NONE:
-        _check_coverage(plan, matrix)
-    return VerifiedPlan(len(flows), ranges, int(level.max(initial=-1)) + 1, int(flows.payload_bytes.sum()))
+        _check_coverage(plan, contents, extents)
+    return VerifiedPlan(len(flows), count, int(level.max(initial=-1)) + 1, int(flows.payload_bytes.sum()))
 
 
-def _levels(flows: PlannedFlows) -> NDArray[np.int64]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Extents:
+    """Byte ranges that flows carry, one entry each."""
+
+    flow: NDArray[np.int64]
+    origin: NDArray[np.int32]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, flows: PlannedFlows, contents: Contents) -> _Extents:
+        origin = contents.origins(flows.origin)
+        pieces = flows.pieces
+        if pieces is None:
+            return cls(np.arange(len(flows)), origin, flows.offset, flows.offset + flows.payload_bytes)
+        flow = np.repeat(np.arange(len(flows)), np.diff(pieces.offsets))
+        carried = np.bincount(flow, weights=pieces.size_bytes, minlength=len(flows))
+        if not np.array_equal(carried, flows.payload_bytes):
+            raise PlanError("pieces: found other bytes than payload_bytes")
+        return cls(flow, origin[flow], pieces.begin, pieces.begin + pieces.size_bytes)
+
+
+def _levels(edges: Edges, count: int) -> NDArray[np.int64]:
     """[flows] longest chain of dependencies before each flow, by Kahn's algorithm, a level at a time."""
-    count = len(flows)
-    waiting = np.diff(flows.dep_offsets).astype(np.int64)
-    waiter = np.repeat(np.arange(count), waiting)
-    order = np.argsort(flows.deps, kind="stable")
-    released_by = np.concatenate(([0], np.cumsum(np.bincount(flows.deps, minlength=count))))
-    waiter = waiter[order]
+    waiting = np.bincount(edges[0], minlength=count)
+    offsets, waiter = csr((edges[1], edges[0]), count)
     level = np.full(count, -1, dtype=np.int64)
     front, depth = np.flatnonzero(waiting == 0), 0
     while len(front):
         level[front] = depth
-        lengths = released_by[front + 1] - released_by[front]
-        picks = np.repeat(released_by[front] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        touched = waiter[picks]
+        touched = waiter[ranges(offsets[front], offsets[front + 1] - offsets[front])]
         np.subtract.at(waiting, touched, 1)
         front = np.unique(touched[waiting[touched] == 0])
         depth += 1
@@ -82,30 +103,35 @@ def _levels(flows: PlannedFlows) -> NDArray[np.int64]:
     return level
 
 
-def _ranges(plan: Plan, level: NDArray[np.int64]) -> Iterator[tuple[int, int, int, list[int]]]:
+def _ranges(extents: _Extents, level: NDArray[np.int64]) -> Iterator[tuple[int, int, int, list[int]]]:
     """Origin, begin, end and flows (dependencies first) of every range that flows treat alike."""
-    flows = plan.flows
-    for origin in np.unique(flows.origin).tolist():
-        mine = np.flatnonzero(flows.origin == origin)
-        begin, end = flows.offset[mine], flows.offset[mine] + flows.payload_bytes[mine]
+    if not len(extents.flow):
+        return
+    by_origin = np.argsort(extents.origin, kind="stable")
+    origins, starts = np.unique(extents.origin[by_origin], return_index=True)
+    for origin, mine in zip(origins.tolist(), np.split(by_origin, starts[1:]), strict=True):
+        begin, end = extents.begin[mine], extents.end[mine]
         cuts = np.unique(np.concatenate((begin, end)))
         first, last = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
-        lengths = last - first
-        piece = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        flow = np.repeat(mine, lengths)
+        piece = ranges(first, last - first)
+        flow = np.repeat(extents.flow[mine], last - first)
         order = np.lexsort((flow, level[flow], piece))
-        pieces, starts = np.unique(piece[order], return_index=True)
-        for k, members in zip(pieces.tolist(), np.split(flow[order], starts[1:]), strict=True):
+        pieces, starts_of = np.unique(piece[order], return_index=True)
+        for k, members in zip(pieces.tolist(), np.split(flow[order], starts_of[1:]), strict=True):
             yield origin, int(cuts[k]), int(cuts[k + 1]), members.tolist()
 
 
-def _check_order(flows: PlannedFlows, members: list[int], where: str) -> None:
-    """Every conflicting pair of accesses at one rank is ordered by dependencies within the range's flows."""
+def _check_order(flows: PlannedFlows, members: list[int], where: str) -> list[tuple[int, int, int]]:
+    """Every conflicting pair of accesses at one rank is ordered by dependencies within the range's flows.
+
+    Returns (read, copy, rank) of reads and copies without order, harmless only where the copy changes nothing.
+    """
     place = {flow: i for i, flow in enumerate(members)}
     before = [0] * len(members)
     """Bit j of entry i: member j completes before member i starts."""
     seen: dict[int, list[tuple[int, bool, bool]]] = {}
     """Per rank, (member, is a write, adds up) of its accesses so far."""
+    overlaps: list[tuple[int, int, int]] = []
     for i, flow in enumerate(members):
         for dep in flows.deps[flows.dep_offsets[flow] : flows.dep_offsets[flow + 1]].tolist():
             if dep in place:
@@ -115,83 +141,52 @@ def _check_order(flows: PlannedFlows, members: list[int], where: str) -> None:
             accesses = seen.setdefault(rank, [])
             for other, other_writes, other_adds in accesses:
                 conflicts = (is_write or other_writes) and not (is_write and other_writes and adds and other_adds)
-                if conflicts and not before[i] >> other & 1:
-                    raise PlanError(f"{where}: flows {members[other]} and {flow} meet at rank {rank} in no order")
+                if not conflicts or before[i] >> other & 1:
+                    continue
+                if (is_write and other_writes) or (adds if is_write else other_adds):
+                    raise PlanError(_no_order(where, members[other], flow, rank))
+                read, copy = (members[other], flow) if is_write else (flow, members[other])
+                overlaps.append((read, copy, rank))
             accesses.append((i, is_write, adds))
+    return overlaps
+
+
+def _no_order(where: str, one: int, other: int, rank: int) -> str:
+    return f"{where}: flows {one} and {other} meet at rank {rank} in no order"
 
 
 def _execute(
-    flows: PlannedFlows, members: list[int], initial: dict[int, int], final: dict[int, int], where: str
+    flows: PlannedFlows, members: list[int], promise: Promise, overlaps: list[tuple[int, int, int]], where: str
 ) -> None:
     """Runs the flows of a range; states are bit masks of the ranks that contributed."""
-    held = dict(initial)
+    held = dict(promise.initial)
+    sent: dict[int, int] = {}
     for flow in members:
         src, dst = int(flows.src[flow]), int(flows.dst[flow])
         value = held.get(src, 0)
         if not value:
             raise PlanError(f"{where}: flow {flow} sends from rank {src}, which does not hold them")
+        sent[flow] = value
         if flows.operation[flow] == Operation.REDUCE:
             if held.get(dst, 0) & value:
                 raise PlanError(f"{where}: flow {flow} makes rank {dst} count a contribution twice")
             value |= held.get(dst, 0)
         held[dst] = value
-    for rank, expected in final.items():
+    for read, copy, rank in overlaps:
+        if sent[read] != sent[copy]:
+            raise PlanError(_no_order(where, read, copy, rank))
+    for rank, expected in promise.final.items():
         if held.get(rank, 0) != expected:
             raise PlanError(f"{where}: rank {rank} ends with contributions {held.get(rank, 0):b}, not {expected:b}")
 
 
-def _promise(
-    plan: Plan, matrix: NDArray[np.int64], origin: int, begin: int, end: int
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Contributions that each rank starts and must end with, for one range."""
-    ranks = range(plan.communicator.size)
-    everyone = (1 << len(ranks)) - 1
-    match plan.op:
-        case Collective.ALL_REDUCE:
-            return {r: 1 << r for r in ranks}, dict.fromkeys(ranks, everyone)
-        case Collective.REDUCE_SCATTER:
-            bounds = shares(plan.size_bytes, len(ranks))
-            return {r: 1 << r for r in ranks}, {_owner(bounds, begin, end): everyone}
-        case Collective.ALL_GATHER:
-            owner = _owner(shares(plan.size_bytes, len(ranks)), begin, end)
-            return {owner: 1 << owner}, dict.fromkeys(ranks, 1 << owner)
-        case _:
-            receiver = _owner(np.concatenate(([0], np.cumsum(matrix[origin]))), begin, end)
-            if receiver == origin:
-                raise PlanError(f"{plan.op} bytes {begin}…{end - 1} of rank {origin}: found its own part being sent")
-            return {origin: 1 << origin}, {receiver: 1 << origin}
-
-
-def _owner(bounds: NDArray[np.int64], begin: int, end: int) -> int:
-    """The rank whose block holds the range."""
-    rank = int(np.searchsorted(bounds, begin, side="right")) - 1
-    if rank < 0 or rank >= len(bounds) - 1 or end > bounds[rank + 1]:
-        raise PlanError(f"bytes {begin}…{end - 1}: found across blocks {bounds.tolist()}, expected inside one")
-    return rank
-
-
-def _message_matrix(plan: Plan) -> NDArray[np.int64]:
-    ranks = plan.communicator.size
-    if plan.op is Collective.SEND_RECV:
-        return neighbour_matrix(plan.size_bytes, ranks)
-    return np.tile(np.diff(shares(plan.size_bytes, ranks)), (ranks, 1))
-
-
-def _check_coverage(plan: Plan, matrix: NDArray[np.int64]) -> None:
-    """Every byte that must move is carried by some flow: of each origin, as many different bytes as must move.
-
-    No other bytes can be among them: messages' ranges lie in blocks that must move, a ring's inside the buffer.
-    """
-    flows = plan.flows
-    if plan.algorithm is Algorithm.RING and (flows.offset + flows.payload_bytes).max() > plan.size_bytes:
-        raise PlanError(f"{plan.op}: found bytes beyond the {plan.size_bytes} of the buffer")
-    expected = matrix - np.diag(np.diag(matrix))
-    for origin in range(plan.communicator.size) if plan.algorithm is Algorithm.PAIRWISE else (None,):
-        mine = np.full(len(flows), True) if origin is None else flows.origin == origin
-        begin = flows.offset[mine]
-        end = begin + flows.payload_bytes[mine]
-        found = _union_bytes(begin, end)
-        needed = plan.size_bytes if origin is None else int(expected[origin].sum())
+def _check_coverage(plan: Plan, contents: Contents, extents: _Extents) -> None:
+    """Every byte that must move is carried by some flow: of each origin, as many different bytes as must move."""
+    gathered = np.unique(contents.origins(np.arange(plan.communicator.size, dtype=np.int32)))
+    for origin in gathered.tolist():
+        mine = extents.origin == origin
+        found = _union_bytes(extents.begin[mine], extents.end[mine])
+        needed = contents.moved_bytes(origin)
         if found != needed:
             raise PlanError(f"{plan.op}: flows carry {found} different bytes of rank {origin}, expected {needed}")
 
@@ -206,23 +201,50 @@ def _union_bytes(begin: NDArray[np.int64], end: NDArray[np.int64]) -> int:
     return int((reach - np.maximum(begin, covered_before)).clip(min=0).sum())
 
 
-def _check_payload(plan: Plan, matrix: NDArray[np.int64]) -> None:
-    """Bytes sent match theory: (n−1)·S over all ranks per ring pass, evenly; every message once, and once per proxy."""
-    sent, ranks = plan.sent_bytes(), plan.communicator.size
-    total = int(sent.sum())
-    if plan.algorithm is Algorithm.RING:
+def _check_payload(plan: Plan, contents: Contents) -> None:
+    """Bytes sent by all ranks match theory; merged rings send evenly; every message leaves its sender once."""
+    sent, size = plan.sent_bytes(), plan.size_bytes
+    expected = expected_payload_bytes(plan)
+    if expected is not None and int(sent.sum()) != expected:
+        raise PlanError(f"{plan.op}: found {sent.sum()} bytes sent, expected {expected}")
+    ranks = plan.communicator.size
+    if plan.algorithm is Algorithm.RING and plan.flows.order is None and plan.op not in _PIPELINED:
         passes = 2 if plan.op is Collective.ALL_REDUCE else 1
-        expected = passes * (ranks - 1) * plan.size_bytes
         # Per pass a rank leaves out one share per ring, together a block up to rounding by one byte per ring.
         rings = int(plan.flows.channel.max()) + 1
-        low, high = passes * (plan.size_bytes - -(-plan.size_bytes // ranks) - rings), passes * plan.size_bytes
-        if total != expected or sent.min() < low or sent.max() > high:
-            raise PlanError(f"{plan.op}: found {total} bytes sent ({sent.min()}…{sent.max()}), expected {expected}")
+        low, high = passes * (size - -(-size // ranks) - rings), passes * size
+        if sent.min() < low or sent.max() > high:
+            raise PlanError(f"{plan.op}: found {sent.min()}…{sent.max()} bytes sent per rank, expected {low}…{high}")
     elif plan.algorithm is Algorithm.PAIRWISE:
         flows = plan.flows
-        arrived = np.zeros(ranks, dtype=np.int64)
         own = flows.origin == flows.src
-        np.add.at(arrived, flows.src[own], flows.payload_bytes[own])
-        expected_rows = matrix.sum(axis=1) - np.diag(matrix)
-        if not np.array_equal(arrived, expected_rows):
-            raise PlanError(f"{plan.op}: found {arrived.tolist()} bytes sent, expected {expected_rows.tolist()}")
+        left = np.bincount(flows.src[own], weights=flows.payload_bytes[own], minlength=ranks).astype(np.int64)
+        rows = np.array([contents.moved_bytes(rank) for rank in range(ranks)])
+        if not np.array_equal(left, rows):
+            raise PlanError(f"{plan.op}: found {left.tolist()} bytes sent, expected {rows.tolist()}")
+
+
+_PIPELINED = (Collective.BROADCAST, Collective.REDUCE)
+
+
+def expected_payload_bytes(plan: Plan) -> int | None:
+    """User bytes that all ranks together must send; None where that depends on who sends what to whom.
+
+    Rings and PAT send every block n−1 times per pass, trees the buffer once up and once down every edge, NVLS S(1+1/n)
+    per rank (all_gather S/n, reduce_scatter S), one-shot the buffer from everyone to everyone.
+    """
+    size, ranks, nodes = plan.size_bytes, plan.communicator.size, plan.communicator.nodes
+    both = 2 if plan.op is Collective.ALL_REDUCE else 1
+    match plan.algorithm:
+        case Algorithm.RING | Algorithm.PAT | Algorithm.TREE | Algorithm.TWO_SHOT:
+            return both * (ranks - 1) * size
+        case Algorithm.NVLS | Algorithm.NVLS_TREE:
+            loads = size * ranks if plan.op is not Collective.ALL_GATHER else 0
+            stores = size * nodes if plan.op is not Collective.REDUCE_SCATTER else 0
+            return loads + stores + 2 * (nodes - 1) * size
+        case Algorithm.ONE_SHOT:
+            return ranks * (ranks - 1) * size
+        case Algorithm.NONE:
+            return 0
+        case _:
+            return None

@@ -1,167 +1,155 @@
 """Messages between pairs of ranks, in NCCL's rounds: all_to_all, its variable form, and send_recv.
 
 All messages of up to eight rounds run at once on a channel, and rounds lie on different channels as long as there are
-enough; beyond that a rank starts a batch of rounds on a channel when it has finished its part of the one before.
+enough; beyond that a channel works in batches. A rank starts a batch when the largest of the messages that it sends and
+that it receives in the one before are through (NCCL waits for all of them; the largest are the last).
 
 A message to a rank of another node and another rail takes PXN: over NVLink to the GPU on the receiver's rail, then
-over that GPU's NIC, so that it stays on one rail. Long ones go in up to four pieces, the next piece on NVLink while
-one is on the network; NCCL pipelines more finely. The hardware latency is the network leg's. Without a rank on that
-rail the message leaves by its sender's own NIC.
+over that GPU's NIC while it arrives there, so that it stays on one rail. Without a rank on that rail the message leaves
+by its sender's own NIC.
+
+Assumed: messages that share a port advance in proportion to their bytes, as NCCL's channels go through them in turn, so
+that all messages of a port end together, and a message is as slow as the busier of its two ports. NCCL's parts of one
+message, on channels of their own, are one flow.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.collective import Protocol, wire_bytes
+from simccl.algorithms.pace import fair_rates
+from simccl.collective import Protocol, wire_bytes, wire_share
 from simccl.communicator import Communicator
+from simccl.edges import Edges, csr, joined
+from simccl.lowering import PortRates
 from simccl.plan import Operation, PlannedFlows
 from simccl.point_to_point import MessageChannels, batch_of_round, group_size, hop_latency_us, send_rounds
 
 _PS_PER_US = 1_000_000
-_PXN_PIECE_BYTES = 128 * 1024  # step of NCCL 2.30.7's network buffers
-_PXN_MAX_PIECES = 4
 
-_NO_FLOW = -1
 
-_Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""(flow, flow it waits for)"""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounds:
+    """NCCL's schedule on one communicator; the same for every size."""
+
+    send_to: NDArray[np.int64]
+    """[rounds, ranks] rank to which each rank sends; round 0 is the own copy, every round a permutation."""
+    channel: NDArray[np.int64]
+    """[rounds] first channel."""
+    batch: NDArray[np.int64]
+    """[rounds] how many batches come before on that channel."""
+
+
+def rounds_of(communicator: Communicator, channels: MessageChannels) -> Rounds:
+    """The schedule of a communicator, computed once."""
+    return _rounds(communicator.ranks_of_node, channels)
 
 
 def pairwise_flows(
-    matrix_bytes: NDArray[np.int64], communicator: Communicator, channels: MessageChannels, is_ll: NDArray[np.bool_]
+    matrix_bytes: NDArray[np.int64],
+    communicator: Communicator,
+    channels: MessageChannels,
+    rates: PortRates,
+    is_ll: NDArray[np.bool_],
 ) -> PlannedFlows:
     """The flows that move ``matrix_bytes[s, d]`` bytes from every rank s to every other rank d, round by round.
 
     The send buffer of a rank holds its messages in the order of their receivers, its own part included. ``is_ll``
     [ranks, ranks] says which messages use LL; the own parts and empty messages are no flows.
     """
-    group = (communicator.size, group_size([len(ranks) for ranks in communicator.ranks_of_node]))
-    send_to = _receivers(communicator, *group)
-    rounds, src = np.nonzero(matrix_bytes[np.arange(communicator.size), send_to])
-    rounds, src = rounds[rounds > 0], src[rounds > 0]
-    dst = send_to[rounds, src]
-    size = matrix_bytes[src, dst]
-    starts = np.cumsum(matrix_bytes, axis=1) - matrix_bytes
+    plan = rounds_of(communicator, channels)
+    ranks = communicator.size
+    sizes = matrix_bytes[np.arange(ranks), plan.send_to]
+    sizes[0] = 0
+    rounds, src = np.nonzero(sizes)
+    dst = plan.send_to[rounds, src]
+    proxy = _proxies(communicator, src, dst)
+    takes_proxy = proxy >= 0
+
+    # A message is one flow, or two one after the other: to the proxy, and onwards.
+    last = np.cumsum(1 + takes_proxy) - 1
+    first = last - takes_proxy
+    message = np.repeat(np.arange(len(src)), 1 + takes_proxy)
+    to_proxy = np.zeros(len(message), dtype=np.bool_)
+    to_proxy[first[takes_proxy]] = True
+    sender, receiver = src[message], dst[message]
+    receiver[to_proxy] = proxy[takes_proxy]
+    sender[last[takes_proxy]] = proxy[takes_proxy]
+    onwards = last[takes_proxy]
+
+    edges: list[Edges] = [(onwards, onwards - 1)]
+    if plan.batch.max() > 0:
+        edges.append(_batch_edges(plan, sizes, (first, last)))
+    dep_offsets, deps = csr(joined(edges), len(message))
     node = communicator.node_of_rank()
-    proxy = _proxies(communicator, src, dst, node)
-
-    legs = _Legs.of(size, proxy)
-    message = legs.message
-    sender = np.where(legs.is_from_proxy, proxy[message], src[message]).astype(np.int32)
-    receiver = np.where(legs.is_to_proxy, proxy[message], dst[message]).astype(np.int32)
-    payload, ll = legs.end - legs.begin, is_ll[src, dst][message]
-
-    batch = batch_of_round(channels, *group)
-    base_channel = channels.base_channels(*group)
-    edges = [_pxn_edges(legs)]
-    if batch.max() > 0:
-        ids = np.full((2, *send_to.shape), _NO_FLOW)
-        ids[0, rounds, src], ids[1, rounds, src] = legs.first, legs.last
-        edges += _batch_edges(ids, send_to, batch, base_channel)
-    dep_offsets, deps = _csr(edges, len(message))
-    latency = np.where(legs.is_to_proxy, 0.0, hop_latency_us(ll, node[sender] != node[receiver]))
+    crosses = node[sender] != node[receiver]
+    payload, ll = sizes[rounds, src][message], is_ll[src, dst][message]
+    latency_us = hop_latency_us(ll, crosses)
+    latency_us[to_proxy] = 0.0
+    streams = np.zeros(len(message), dtype=np.bool_)
+    streams[onwards] = True
+    buffer_offset = np.cumsum(matrix_bytes, axis=1) - matrix_bytes
     return PlannedFlows(
-        src=sender,
-        dst=receiver,
+        src=sender.astype(np.int32),
+        dst=receiver.astype(np.int32),
         payload_bytes=payload,
-        wire_bytes=np.where(ll, wire_bytes(payload, Protocol.LL), wire_bytes(payload, Protocol.SIMPLE)),
-        channel=base_channel[rounds][message].astype(np.int32),
+        wire_bytes=np.where(ll, wire_bytes(payload, Protocol.LL), payload) if ll.any() else payload,
+        channel=plan.channel[rounds][message].astype(np.int32),
         step=rounds[message].astype(np.int32),
         origin=src[message].astype(np.int32),
-        offset=starts[src, dst][message] + legs.begin,
+        offset=buffer_offset[src, dst][message],
         operation=np.full(len(message), Operation.COPY, dtype=np.uint8),
-        latency_ps=np.rint(latency * _PS_PER_US).astype(np.int64),
-        not_before_ps=np.zeros(len(message), dtype=np.int64),
+        latency_ps=np.rint(latency_us * _PS_PER_US).astype(np.int64),
+        max_rate_bytes_per_s=fair_rates((sender, receiver), payload, crosses, plan.batch[rounds][message], rates)
+        * np.where(ll, wire_share(Protocol.LL), 1.0),
+        streams=streams,
         dep_offsets=dep_offsets,
         deps=deps,
     )
 
 
-class _Legs(NamedTuple):
-    """Messages as flows: one each, or by way of a proxy two per piece (piece 0 to the proxy, piece 0 onwards, …)."""
-
-    first: NDArray[np.int64]
-    """[messages] first flow"""
-    last: NDArray[np.int64]
-    """[messages] last flow"""
-    message: NDArray[np.int64]
-    """[flows]"""
-    begin: NDArray[np.int64]
-    """[flows] first byte of the message carried"""
-    end: NDArray[np.int64]
-    """[flows] byte after the last one carried"""
-    is_to_proxy: NDArray[np.bool_]
-    """[flows]"""
-    is_from_proxy: NDArray[np.bool_]
-    """[flows]"""
-
-    @classmethod
-    def of(cls, size: NDArray[np.int64], proxy: NDArray[np.int64]) -> _Legs:
-        pieces = np.where(proxy >= 0, np.clip(-(-size // _PXN_PIECE_BYTES), 1, _PXN_MAX_PIECES), 1)
-        flows = np.where(proxy >= 0, 2 * pieces, 1)
-        last = np.cumsum(flows) - 1
-        first = last - flows + 1
-        message = np.repeat(np.arange(len(size)), flows)
-        position = np.arange(len(message)) - first[message]
-        is_proxied = proxy[message] >= 0
-        piece = np.where(is_proxied, position // 2, 0)
-        begin, end = (-(-(piece + side) * size[message] // pieces[message]) for side in (0, 1))
-        is_onwards = position % 2 == 1
-        return cls(first, last, message, begin, end, is_proxied & ~is_onwards, is_proxied & is_onwards)
-
-
-def _receivers(communicator: Communicator, ranks: int, group_ranks: int) -> NDArray[np.int64]:
-    """[rounds, ranks] the rank to which each rank sends."""
-    rank_at = np.concatenate(communicator.ranks_of_node)
+@lru_cache(maxsize=64)
+def _rounds(ranks_of_node: tuple[tuple[int, ...], ...], channels: MessageChannels) -> Rounds:
+    rank_at = np.concatenate(ranks_of_node)
+    ranks, group_ranks = len(rank_at), group_size([len(ranks) for ranks in ranks_of_node])
     send_to = np.empty((ranks, ranks), dtype=np.int64)
     send_to[:, rank_at] = rank_at[send_rounds(ranks, group_ranks)]
-    return send_to
+    return Rounds(send_to, channels.base_channels(ranks, group_ranks), batch_of_round(channels, ranks, group_ranks))
 
 
-def _proxies(
-    communicator: Communicator, src: NDArray[np.int64], dst: NDArray[np.int64], node: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _proxies(communicator: Communicator, src: NDArray[np.int64], dst: NDArray[np.int64]) -> NDArray[np.int64]:
     """[messages] rank on the sender's node and the receiver's rail that passes the message on, or -1 for none."""
-    rail = communicator.rail_of_rank()
+    node, rail = communicator.node_of_rank(), communicator.rail_of_rank()
     rank_on = np.full((communicator.nodes, communicator.topology.gpus_per_node), -1)
     rank_on[node, rail] = np.arange(communicator.size)
     is_over_rails = (node[src] != node[dst]) & (rail[src] != rail[dst])
     return np.where(is_over_rails, rank_on[node[src], rail[dst]], -1)
 
 
-def _pxn_edges(legs: _Legs) -> _Edges:
-    """Pieces go to the proxy in order, and each goes on the network when it is there."""
-    onwards, to_proxy = np.flatnonzero(legs.is_from_proxy), np.flatnonzero(legs.is_to_proxy)
-    later = to_proxy[to_proxy > legs.first[legs.message[to_proxy]]]
-    return np.concatenate((onwards, later)), np.concatenate((onwards - 1, later - 2))
+def _batch_edges(plan: Rounds, sizes: NDArray[np.int64], legs: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Edges:
+    """Edges from the largest that a rank sends and receives in a batch to all that it sends in the next of the channel.
 
-
-def _batch_edges(
-    ids: NDArray[np.int64], send_to: NDArray[np.int64], batch: NDArray[np.int64], channel: NDArray[np.int64]
-) -> list[_Edges]:
-    """Edges from what a rank sends and receives in one batch of a channel to what it sends in the next.
-
-    ``ids`` [2, rounds, ranks]: first and last flow of the message that a rank sends in a round.
+    ``sizes`` [rounds, ranks]: bytes that each rank sends. ``legs``: first and last flow of each message.
     """
-    first, last = ids
-    received = np.empty_like(last)
-    np.put_along_axis(received, send_to, last, axis=1)
-    edges = []
-    for r in np.flatnonzero(batch).tolist():
-        for before in np.flatnonzero((channel == channel[r]) & (batch == batch[r] - 1)).tolist():
-            for earlier in (last[before], received[before]):
-                both = (first[r] != _NO_FLOW) & (earlier != _NO_FLOW)
-                edges.append((first[r][both], earlier[both]))
-    return edges
-
-
-def _csr(edges: list[_Edges], flows: int) -> _Edges:
-    """``dep_offsets`` and ``deps`` of (flow, dependency) pairs."""
-    waiting, awaited = (np.concatenate(column) for column in zip(*edges, strict=True))
-    order = np.argsort(waiting, kind="stable")
-    counts = np.bincount(waiting, minlength=flows)
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), awaited[order].astype(np.int64)
+    number = np.cumsum((sizes > 0).ravel()).reshape(sizes.shape) - 1
+    received = np.empty_like(sizes)
+    np.put_along_axis(received, plan.send_to, sizes, axis=1)
+    received_as = np.empty_like(number)
+    np.put_along_axis(received_as, plan.send_to, number, axis=1)
+    rank = np.arange(sizes.shape[1])
+    first, last = legs
+    found: list[Edges] = []
+    for channel in np.unique(plan.channel).tolist():
+        rounds = np.flatnonzero(plan.channel == channel)
+        for batch in range(1, int(plan.batch[rounds].max()) + 1):
+            before, now = (rounds[plan.batch[rounds] == b] for b in (batch - 1, batch))
+            for size, message in ((sizes, number), (received, received_as)):
+                largest = before[np.argmax(size[before], axis=0)]
+                both = (sizes[now] > 0) & (size[largest, rank] > 0)
+                awaited = np.broadcast_to(message[largest, rank], both.shape)
+                found.append((first[number[now][both]], last[awaited[both]]))
+    return joined(found)
