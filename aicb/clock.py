@@ -43,6 +43,20 @@ class ClockLaw:
         return self.reference_mhz / self.mhz(tensor_share)
 
 
+def steady_us(
+    law: ClockLaw, time_us: NDArray[np.float64], clocked_us: NDArray[np.float64], tensor_us: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[kernels] times at the clock that each sustains when it runs back to back, as benchmarks time it.
+
+    Args:
+        law: of the device.
+        time_us: times at the reference clock.
+        clocked_us: the part of them that follows the clock.
+        tensor_us: times at the tensor cores' nominal peak.
+    """
+    return time_us + clocked_us * (law.stretch(tensor_us / time_us) - 1.0)
+
+
 def clocked_share(time_us: float, moved_bytes: float, hbm_bytes_per_s: float) -> float:
     """Exponent β of ``time ∝ clock^-β``: 1 for a kernel bound by the SMs, 0 for one bound by memory.
 

@@ -37,7 +37,7 @@ class TimingName(StrEnum):
 
 def validate(
     only: Annotated[list[Section] | None, typer.Option(help="Sections; all by default. Repeatable.")] = None,
-    timing: Annotated[TimingName, typer.Option(help="Kind of kernel times (compute).")] = TimingName.GRAPH,
+    timing: Annotated[TimingName, typer.Option(help="Kind of kernel times (compute).")] = TimingName.ENGINE,
     kernels: Annotated[str, typer.Option(help="Only kernels whose name has this in it (compute).")] = "",
     cases: Annotated[str, typer.Option(help="Only these cases, separated by commas (coupling).")] = "",
     published: Annotated[Path | None, typer.Option(help="Folder of aiconfigurator's tables NAME.csv.gz.")] = None,

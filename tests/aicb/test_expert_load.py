@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
+from aicb.clock import steady_us
 from aicb.estimators import InterpolationEstimator
 from aicb.expert_load import (
     BalancedLoad,
@@ -224,10 +225,9 @@ def expert_time_us(ep: int, tokens: int, load: ExpertLoad) -> float:
     down = GroupedGemm(rows, 256 // ep, active, 7168, 2048, "fp8", "masked", largest)
     silu = Elementwise("silu_mul_quant", math.ceil(rows), 2048, math.ceil(rows * 2048 * 5))
     times = [(work, pricing.estimator.price(work).time_us) for work in (up, silu, down)]
-    clocked, tensor = (sum(part) for part in zip(*(pricing.load(*pair) for pair in times), strict=True))
-    total = sum(time for _, time in times)
+    clocked, tensor = np.array([pricing.load(*pair) for pair in times]).sum(axis=0)
     assert gpu.clock is not None
-    return float(total + clocked * (gpu.clock.stretch(np.array(tensor / total)) - 1.0))
+    return float(steady_us(gpu.clock, np.array(sum(time for _, time in times)), clocked, tensor))
 
 
 def published_us(ep: int, tokens: int) -> dict[str, float]:
