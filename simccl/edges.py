@@ -22,7 +22,8 @@ def without_duplicates(edges: Edges) -> Edges:
     if not len(waiting):
         return edges
     span = int(max(waiting.max(), awaited.max())) + 1
-    keys = np.unique(waiting * span + awaited)
+    keys = np.sort(waiting * span + awaited)
+    keys = keys[np.diff(keys, prepend=-1) > 0]
     return keys // span, keys % span
 
 

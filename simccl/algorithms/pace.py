@@ -101,7 +101,7 @@ class Lanes:
 
 
 def fair_rates(
-    ends: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ends: tuple[NDArray[np.integer], NDArray[np.integer]],
     payload: NDArray[np.int64],
     crosses: NDArray[np.bool_],
     batch: NDArray[np.int64],
@@ -113,10 +113,11 @@ def fair_rates(
     advance in proportion to their bytes and end together.
     """
     busiest = np.zeros(len(payload))
-    kind = batch * 2 + crosses
+    kind = (2 * batch + crosses).astype(np.int32)
+    kinds = int(kind.max(initial=0)) + 1
     for end in ends:
-        port = end * (int(kind.max(initial=0)) + 1) + kind
-        totals = np.bincount(port, weights=payload)
-        np.maximum(busiest, totals[port], out=busiest)
-    port_rate = np.where(crosses, rates.network_bytes_per_s, rates.nvlink_bytes_per_s)
-    return payload / busiest * port_rate
+        port = end * kinds + kind
+        np.maximum(busiest, np.bincount(port, weights=payload)[port], out=busiest)
+    rate = payload / busiest
+    rate *= np.where(crosses, rates.network_bytes_per_s, rates.nvlink_bytes_per_s)
+    return rate

@@ -36,7 +36,7 @@ _PS_PER_US = 1_000_000
 class Rounds:
     """NCCL's schedule on one communicator; the same for every size."""
 
-    send_to: NDArray[np.int64]
+    send_to: NDArray[np.int32]
     """[rounds, ranks] rank to which each rank sends; round 0 is the own copy, every round a permutation."""
     channel: NDArray[np.int64]
     """[rounds] first channel."""
@@ -65,7 +65,7 @@ def pairwise_flows(
     ranks = communicator.size
     sizes = matrix_bytes[np.arange(ranks), plan.send_to]
     sizes[0] = 0
-    rounds, src = np.nonzero(sizes)
+    rounds, src = (index.astype(np.int32) for index in np.nonzero(sizes))
     dst = plan.send_to[rounds, src]
     proxy = _proxies(communicator, src, dst)
     takes_proxy = proxy >= 0
@@ -73,7 +73,7 @@ def pairwise_flows(
     # A message is one flow, or two one after the other: to the proxy, and onwards.
     last = np.cumsum(1 + takes_proxy) - 1
     first = last - takes_proxy
-    message = np.repeat(np.arange(len(src)), 1 + takes_proxy)
+    message = np.repeat(np.arange(len(src), dtype=np.int32), 1 + takes_proxy)
     to_proxy = np.zeros(len(message), dtype=np.bool_)
     to_proxy[first[takes_proxy]] = True
     sender, receiver = src[message], dst[message]
@@ -90,22 +90,23 @@ def pairwise_flows(
     payload, ll = sizes[rounds, src][message], is_ll[src, dst][message]
     latency_us = hop_latency_us(ll, crosses)
     latency_us[to_proxy] = 0.0
+    max_rate = fair_rates((sender, receiver), payload, crosses, plan.batch[rounds][message], rates)
+    max_rate *= np.where(ll, wire_share(Protocol.LL), 1.0)
     streams = np.zeros(len(message), dtype=np.bool_)
     streams[onwards] = True
     buffer_offset = np.cumsum(matrix_bytes, axis=1) - matrix_bytes
     return PlannedFlows(
-        src=sender.astype(np.int32),
-        dst=receiver.astype(np.int32),
+        src=sender,
+        dst=receiver,
         payload_bytes=payload,
         wire_bytes=np.where(ll, wire_bytes(payload, Protocol.LL), payload) if ll.any() else payload,
         channel=plan.channel[rounds][message].astype(np.int32),
-        step=rounds[message].astype(np.int32),
-        origin=src[message].astype(np.int32),
+        step=rounds[message],
+        origin=src[message],
         offset=buffer_offset[src, dst][message],
         operation=np.full(len(message), Operation.COPY, dtype=np.uint8),
         latency_ps=np.rint(latency_us * _PS_PER_US).astype(np.int64),
-        max_rate_bytes_per_s=fair_rates((sender, receiver), payload, crosses, plan.batch[rounds][message], rates)
-        * np.where(ll, wire_share(Protocol.LL), 1.0),
+        max_rate_bytes_per_s=max_rate,
         streams=streams,
         dep_offsets=dep_offsets,
         deps=deps,
@@ -116,18 +117,18 @@ def pairwise_flows(
 def _rounds(ranks_of_node: tuple[tuple[int, ...], ...], channels: MessageChannels) -> Rounds:
     rank_at = np.concatenate(ranks_of_node)
     ranks, group_ranks = len(rank_at), group_size([len(ranks) for ranks in ranks_of_node])
-    send_to = np.empty((ranks, ranks), dtype=np.int64)
+    send_to = np.empty((ranks, ranks), dtype=np.int32)
     send_to[:, rank_at] = rank_at[send_rounds(ranks, group_ranks)]
     return Rounds(send_to, channels.base_channels(ranks, group_ranks), batch_of_round(channels, ranks, group_ranks))
 
 
-def _proxies(communicator: Communicator, src: NDArray[np.int64], dst: NDArray[np.int64]) -> NDArray[np.int64]:
+def _proxies(communicator: Communicator, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.int32]:
     """[messages] rank on the sender's node and the receiver's rail that passes the message on, or -1 for none."""
     node, rail = communicator.node_of_rank(), communicator.rail_of_rank()
-    rank_on = np.full((communicator.nodes, communicator.topology.gpus_per_node), -1)
+    rank_on = np.full((communicator.nodes, communicator.topology.gpus_per_node), -1, dtype=np.int32)
     rank_on[node, rail] = np.arange(communicator.size)
     is_over_rails = (node[src] != node[dst]) & (rail[src] != rail[dst])
-    return np.where(is_over_rails, rank_on[node[src], rail[dst]], -1)
+    return np.where(is_over_rails, rank_on[node[src], rail[dst]], np.int32(-1))
 
 
 def _batch_edges(plan: Rounds, sizes: NDArray[np.int64], legs: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Edges:
