@@ -18,6 +18,7 @@ from simccl.errors import InputError, PlanError
 if TYPE_CHECKING:
     from netsim.topologies.defaults import LinkRates
     from simccl.communicator import Communicator
+    from simccl.pricing import Pricing
 
 app = typer.Typer(
     name="simccl",
@@ -25,7 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Op = Annotated[str, typer.Option(help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")]
+Op = Annotated[
+    str, typer.Option(help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv.")
+]
 Size = Annotated[
     str,
     typer.Option(
@@ -37,6 +40,9 @@ Size = Annotated[
 Ranks = Annotated[int, typer.Option(help="GPUs that take part.")]
 Nodes = Annotated[int, typer.Option(help="NVLink domains over which they are spread evenly.")]
 Gpu = Annotated[str, typer.Option(help="GPU type: a100, a800, h100, h200, h20, h800 or b200.")]
+AlgorithmName = Annotated[
+    str | None, typer.Option(help="ring, tree, nvls, nvls_tree, pat, one_shot, two_shot instead of NCCL's choice.")
+]
 ProtocolName = Annotated[str | None, typer.Option(help="ll, ll128 or simple instead of NCCL's choice.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -61,37 +67,55 @@ def options(
 def print_time(
     *,
     op: Annotated[
-        str | None, typer.Option(help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
+        str | None,
+        typer.Option(help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv."),
     ] = None,
     size: Annotated[str | None, typer.Option("--bytes", help="Size as in nccl-tests, e.g. 1048576 or 1MiB.")] = None,
     ranks: Annotated[int | None, typer.Option(help="GPUs that take part.")] = None,
     nodes: Nodes = 1,
     gpu: Gpu = "h100",
     table: Annotated[Path | None, typer.Option(help="CSV of op,bytes,ranks,nodes,gpu to price instead.")] = None,
+    workload: Annotated[Path | None, typer.Option(help="SimAI workload file to price instead.")] = None,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of an NVLink domain, for --workload.")] = 8,
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="NCCL's constants, without corrections.")
+    ] = False,
+    calibration: Annotated[Path | None, typer.Option(help="Corrections that simccl calibrate wrote.")] = None,
+    stack: Annotated[str, typer.Option(help="Whose all_reduce kernels run: nccl, vllm, sglang or trtllm.")] = "nccl",
+    busbw: Annotated[Path | None, typer.Option(help="SimAI's busbw.yaml, in place of the cost model.")] = None,
+    group: Annotated[str, typer.Option(help="Section of --busbw: tp, dp, ep, dp_ep or pp.")] = "tp",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the priced table goes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Time of a collective on an idle system, by NCCL's cost model for rings."""
-    from simccl.files import price_table, read_size_bytes
+    """Time of a collective on an idle system: NCCL's cost model, corrected by measurements where there are some."""
+    from simccl.busbw import Group
+    from simccl.files import price_table, price_workload, read_size_bytes
+    from simccl.hardware import gpu_named
+    from simccl.pricing import Request
 
-    if table is not None:
+    pricing = _pricing(uncalibrated, calibration, stack, busbw)
+    if table is not None or workload is not None:
         if output is None:
             raise InputError("-o: found nothing, expected where to write the priced table")
         check_output(output)
-        rows = price_table(table, output)
+        if table is not None:
+            rows = price_table(table, output, pricing)
+        else:
+            assert workload is not None
+            name, per_node = gpu_named(gpu).name, _at_least_one("gpus_per_node", gpus_per_node)
+            rows = price_workload(workload, output, pricing, gpu=name, gpus_per_node=per_node)
         _print_result({"rows": rows, "output": str(output)}, as_json)
         return
     if op is None or size is None or ranks is None:
-        raise InputError("time: expected --op, --bytes and --ranks, or --table")
+        raise InputError("time: expected --op, --bytes and --ranks, or --table, or --workload")
     from simccl.collective import Collective
-    from simccl.hardware import gpu_named
-    from simccl.timing import time_table
 
     Collective.parse(op)
     gpu_named(gpu)
     size_bytes = read_size_bytes(size)
     _check_spread(ranks, nodes)
-    times = time_table([op], [size_bytes], [ranks], [nodes], gpu)
+    request = Request(op=op, size_bytes=size_bytes, ranks=ranks, nodes=nodes, gpu=gpu, group=Group.parse(group))
+    times = pricing.times([request])
     time_us = float(times.time_us[0])
     result = {
         "op": op,
@@ -157,8 +181,12 @@ def write_plan_file(
     ranks: Ranks,
     nodes: Nodes = 1,
     gpu: Gpu = "h100",
+    algorithm: AlgorithmName = None,
     protocol: ProtocolName = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the flows go: .csv or .parquet.")],
+    columns: Annotated[
+        str, typer.Option("--format", help="netsim, or simccl for SimCCL's 15 columns (.csv).")
+    ] = "netsim",
     as_json: Json = False,
 ) -> None:
     """Write the flows of a collective, one row each, on a rail-optimised fabric.
@@ -167,12 +195,22 @@ def write_plan_file(
     """
     from netsim.units import format_rate_bps
     from simccl.files import check_plan_file, read_size_bytes, write_plan
+    from simccl.flow_model_csv import write_flow_model_csv
     from simccl.planner import plan_collective
 
     check_plan_file(output)
+    if columns not in ("netsim", "simccl") or (columns == "simccl" and output.suffix != ".csv"):
+        raise InputError(
+            f"format: found {columns!r} for {output}, expected netsim, or simccl and a name that ends in .csv"
+        )
     check_output(output)
-    plan = plan_collective(op, read_size_bytes(size), _communicator(ranks, nodes, gpu), protocol=protocol)
-    write_plan(plan, output)
+    plan = plan_collective(
+        op, read_size_bytes(size), _communicator(ranks, nodes, gpu), algorithm=algorithm, protocol=protocol
+    )
+    if columns == "simccl":
+        write_flow_model_csv(plan, output)
+    else:
+        write_plan(plan, output)
     nic, nvlink = (format_rate_bps(rate_bps) for rate_bps in (_rates(gpu).nic_bps, _rates(gpu).nvlink_bps))
     fabric = f"rail_optimized --nodes {nodes} --gpus-per-node {ranks // nodes} --nic {nic} --nvlink {nvlink}"
     result = {
@@ -199,6 +237,7 @@ def verify_flows(
     ranks: Ranks,
     nodes: Nodes = 1,
     gpu: Gpu = "h100",
+    algorithm: AlgorithmName = None,
     protocol: ProtocolName = None,
     as_json: Json = False,
 ) -> None:
@@ -207,7 +246,9 @@ def verify_flows(
     from simccl.planner import plan_collective
     from simccl.verify import verify_plan
 
-    plan = plan_collective(op, read_size_bytes(size), _communicator(ranks, nodes, gpu), protocol=protocol)
+    plan = plan_collective(
+        op, read_size_bytes(size), _communicator(ranks, nodes, gpu), algorithm=algorithm, protocol=protocol
+    )
     proof = verify_plan(plan)
     result = {
         "op": str(plan.op),
@@ -218,6 +259,29 @@ def verify_flows(
         "payload_bytes": proof.payload_bytes,
     }
     _print_result(result, as_json)
+
+
+def _pricing(is_uncalibrated: bool, calibration: Path | None, stack: str, busbw: Path | None) -> Pricing:
+    """What the options of ``simccl time`` ask for."""
+    from simccl.busbw import read_busbw
+    from simccl.calibration import Calibrated, read_calibration
+    from simccl.custom_allreduce import Stack
+    from simccl.pricing import Pricing
+
+    if is_uncalibrated and calibration is not None:
+        raise InputError("calibration: found with --uncalibrated, expected one of them")
+    wanted: Calibrated = "none" if is_uncalibrated else "shipped"
+    return Pricing(
+        calibration=wanted if calibration is None else read_calibration(calibration),
+        stack=Stack.parse(stack),
+        busbw=None if busbw is None else read_busbw(busbw),
+    )
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name}: found {value}, expected at least 1")
+    return value
 
 
 def _communicator(ranks: int, nodes: int, gpu: str) -> Communicator:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim.topology import LinkKind, Topology
+from simccl.arrangement import Arrangement
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
-from simccl.tuning import Arrangement
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,28 +14,52 @@ from netsim.atomic_file import write_atomically
 from netsim.errors import InputError as NetworkInputError
 from netsim.flow import NO_FLOW
 from netsim.units import PS_PER_NS, parse_size_bytes
+from simccl.busbw import Group
 from simccl.collective import MAX_BYTES, MAX_RANKS, Collective, check_size
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
 from simccl.plan import Operation, Plan
-from simccl.timing import TimeTable, time_table
+from simccl.pricing import Pricing, Request, requests_of
+from simccl.timing import TimeTable
+from simccl.workload import read_workload
 
 _TIME_COLUMNS = ("op", "bytes", "ranks", "nodes", "gpu")
 
 
-def price_table(source: Path, destination: Path) -> int:
+def price_table(source: Path, destination: Path, pricing: Pricing) -> int:
     """Adds ``time_us,algorithm,protocol,channels`` to a CSV of ``op,bytes,ranks,nodes,gpu``; returns its rows.
 
-    Sizes may have units. Further columns are kept.
+    Sizes may have units. Further columns are kept; one named ``group`` (tp, dp, ep, dp_ep, pp; tp where it is empty)
+    picks the section of bus bandwidths.
 
     Raises:
         InputError: naming the file, the line and the field.
     """
     header, lines = _read(source)
     rows = [_parsed(source, line, dict(zip(header, fields, strict=True))) for line, fields in lines]
-    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in _TIME_COLUMNS]
-    table = time_table(*columns)
-    write_atomically(destination, _priced(header, [fields for _, fields in lines], table))
+    write_atomically(destination, _priced(header, [fields for _, fields in lines], pricing.times(rows)))
+    return len(rows)
+
+
+def price_workload(source: Path, destination: Path, pricing: Pricing, *, gpu: str, gpus_per_node: int) -> int:
+    """Prices the collectives of a SimAI workload file, one CSV row each; returns their number.
+
+    Columns: ``layer,pass,group,compute_ns``, those of a time table, and what `price_table` adds.
+
+    Raises:
+        InputError: naming the file and the line.
+    """
+    workload = read_workload(source)
+    requests = requests_of(workload, gpu=gpu, gpus_per_node=gpus_per_node)
+    header = ["layer", "pass", "group", "compute_ns", *_TIME_COLUMNS]
+    rows = [
+        [
+            *(found.layer, found.during, str(found.group), str(found.compute_ns)),
+            *(str(request.op), str(request.size_bytes), str(request.ranks), str(request.nodes), gpu),
+        ]
+        for found, request in zip(workload.collectives, requests, strict=True)
+    ]
+    write_atomically(destination, _priced(header, rows, pricing.times(requests)))
     return len(rows)
 
 
@@ -137,7 +161,7 @@ def _read(source: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     return header, lines[1:]
 
 
-def _parsed(source: Path, line: int, row: dict[str, str]) -> tuple[str, int, int, int, str]:
+def _parsed(source: Path, line: int, row: dict[str, str]) -> Request:
     """One checked row, so that every message can name its line."""
     try:
         Collective.parse(row["op"].strip())
@@ -145,9 +169,11 @@ def _parsed(source: Path, line: int, row: dict[str, str]) -> tuple[str, int, int
         size, ranks, nodes = read_size_bytes(row["bytes"]), _count("ranks", row["ranks"]), _count("nodes", row["nodes"])
         if ranks % nodes:
             raise InputError(f"nodes: found {nodes}, expected a divisor of the {ranks} ranks")
+        group = Group.parse(row.get("group", "").strip() or "tp")
     except InputError as error:
         raise InputError(f"{source} line {line}: {error}") from None
-    return row["op"].strip(), size, ranks, nodes, row["gpu"].strip()
+    gpu = row["gpu"].strip()
+    return Request(op=row["op"].strip(), size_bytes=size, ranks=ranks, nodes=nodes, gpu=gpu, group=group)
 
 
 def _count(name: str, text: str) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simccl.arrangement import Arrangement
 from simccl.calibration import Calibrated, Calibration, Case, calibration_for
-from simccl.choice import Choice, choose_at, pair_times
+from simccl.choice import pair_times
 from simccl.collective import MAX_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size
 from simccl.communicator import Communicator
 from simccl.custom_allreduce import Stack, engine_all_reduce
@@ -46,11 +46,6 @@ class TimeTable:
     algorithm: NDArray[np.str_]
     protocol: NDArray[np.str_]
     channels: NDArray[np.int64]
-
-
-def choose_ring(op: Collective, size_bytes: int, at: Arrangement, wanted: Protocol | None) -> Choice:
-    """`choose_at` among the rings."""
-    return choose_at(op, size_bytes, at, algorithm=Algorithm.RING, protocol=wanted)
 
 
 def collective_time(

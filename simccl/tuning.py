@@ -16,8 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.arrangement import Arrangement as Arrangement
-from simccl.arrangement import Cpu as Cpu
+from simccl.arrangement import Arrangement, Cpu
 from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
 from simccl.search import Channels, Graph, PathType, Pattern, search
 
@@ -159,9 +158,6 @@ class AlgorithmCosts:
             padded = np.array([*table, 1.0])
             rows.append(np.where(lines > 0, padded[np.minimum(octave, len(table))], 1.0))
         return np.array(rows)
-
-
-RingCosts = AlgorithmCosts
 
 
 @lru_cache(maxsize=1024)

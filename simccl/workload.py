@@ -1,0 +1,138 @@
+"""SimAI workload files: the collectives of a training iteration, layer by layer.
+
+Line 1 has ``key: value`` pairs (``model_parallel_NPU_group:`` is TP, then ``ep: pp: vpp: ga: all_gpus:``), line 2 the
+number of layers, then one layer per line: name, dependency, and for forward, input gradient and weight gradient the
+compute time in ns, the collective and its bytes; last the update time. A collective without suffix runs in the TP
+group, in the weight-gradient column in the DP group; ``_EP`` and ``_DP_EP`` name the group.
+
+Groups are those of SimAI: TP consecutive ranks; EP the same place in E consecutive TP groups; DP every (ranks / DP)-th
+rank; DP_EP the TP groups that are E apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from simccl.busbw import Group
+from simccl.collective import MAX_BYTES, MAX_RANKS, Collective
+from simccl.errors import InputError
+
+_OPS = {
+    "ALLREDUCE": Collective.ALL_REDUCE,
+    "ALLTOALL": Collective.ALL_TO_ALL,
+    "ALLGATHER": Collective.ALL_GATHER,
+    "REDUCESCATTER": Collective.REDUCE_SCATTER,
+}
+_PASSES = ("forward", "input_gradient", "weight_gradient")
+_FIELDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCollective:
+    """One collective of one layer."""
+
+    layer: str
+    during: str
+    """forward, input_gradient or weight_gradient"""
+    op: Collective
+    group: Group
+    size_bytes: int
+    """As the file gives it: total bytes, as in nccl-tests."""
+    compute_ns: int
+    """Compute time of the layer in this pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The collectives of a file, in its order, and how ranks are grouped."""
+
+    tp: int
+    ep: int
+    pp: int
+    all_gpus: int
+    collectives: tuple[WorkloadCollective, ...]
+
+    @property
+    def dp(self) -> int:
+        return self.all_gpus // (self.tp * self.pp)
+
+    def members(self, group: Group) -> tuple[int, ...]:
+        """The ranks of the group that rank 0 is in."""
+        match group:
+            case Group.TP:
+                count, stride = self.tp, 1
+            case Group.EP:
+                count, stride = self.ep, self.tp
+            case Group.DP:
+                count, stride = self.dp, self.all_gpus // self.dp
+            case Group.DP_EP:
+                count, stride = self.dp // self.ep, self.tp * self.ep
+            case Group.PP:
+                count, stride = self.pp, self.all_gpus // self.pp
+        return tuple(k * stride for k in range(count))
+
+
+def read_workload(source: Path) -> Workload:
+    """Reads a workload file.
+
+    Raises:
+        InputError: naming the file, the line and the field.
+    """
+    try:
+        lines = source.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a workload") from None
+    if len(lines) < 2 or not lines[1].strip().isdigit():
+        raise InputError(f"{source} line 2: expected the number of layers")
+    sizes = _group_sizes(source, lines[0])
+    rows = [(number, line.split()) for number, line in enumerate(lines[2:], 3) if line.strip()]
+    if len(rows) != int(lines[1]):
+        raise InputError(f"{source}: found {len(rows)} layers, expected {lines[1].strip()} (line 2)")
+    found = tuple(collective for number, fields in rows for collective in _layer(source, number, fields))
+    return Workload(*sizes, found)
+
+
+def _group_sizes(source: Path, header: str) -> tuple[int, int, int, int]:
+    """TP, EP, PP and all GPUs."""
+    words = header.split()
+    values = dict(pairwise(words))
+    names = ("model_parallel_NPU_group:", "ep:", "pp:", "all_gpus:")
+    sizes = [_count(source, 1, name.rstrip(":"), values.get(name, ""), 1, MAX_RANKS) for name in names]
+    tp, ep, pp, gpus = sizes
+    if gpus % (tp * pp) or (gpus // (tp * pp)) % ep:
+        raise InputError(f"{source} line 1: found TP {tp}, EP {ep}, PP {pp}, expected divisors of {gpus} GPUs")
+    return tp, ep, pp, gpus
+
+
+def _layer(source: Path, number: int, fields: list[str]) -> list[WorkloadCollective]:
+    if len(fields) != _FIELDS:
+        raise InputError(f"{source} line {number}: found {len(fields)} fields, expected {_FIELDS}")
+    found = []
+    for k, during in enumerate(_PASSES):
+        compute, name, size = fields[2 + 3 * k : 5 + 3 * k]
+        compute_ns = _count(source, number, f"{during} ns", compute, 0, MAX_BYTES)
+        if name == "NONE":
+            continue
+        op, group = _operation(source, number, name, Group.DP if during == "weight_gradient" else Group.TP)
+        size_bytes = _count(source, number, f"{during} bytes", size, 0, MAX_BYTES)
+        found.append(WorkloadCollective(fields[0], during, op, group, size_bytes, compute_ns))
+    return found
+
+
+def _operation(source: Path, number: int, name: str, usual: Group) -> tuple[Collective, Group]:
+    base, _, suffix = name.partition("_")
+    groups = {"": usual, "EP": Group.EP, "DP_EP": Group.DP_EP}
+    if base not in _OPS or suffix not in groups:
+        raise InputError(
+            f"{source} line {number}: found collective {name!r}, expected NONE or one of {', '.join(_OPS)}, "
+            "alone or with _EP or _DP_EP"
+        )
+    return _OPS[base], groups[suffix]
+
+
+def _count(source: Path, number: int, field: str, text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise InputError(f"{source} line {number}: {field}: found {text!r}, expected a whole number, {least} to {most}")
+    return int(text)
