@@ -2,8 +2,12 @@
 
 __version__ = "0.1.0"
 
+from simccl.calibration import Calibration, read_calibration, shipped_calibration
+from simccl.choice import Choice, choose
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
+from simccl.custom_allreduce import Stack
+from simccl.deepep import Phase, expert_times_us
 from simccl.errors import InputError, PlanError, UnsupportedTopology
 from simccl.expert_planner import expert_combine, expert_dispatch
 from simccl.experts import ExpertRouting
@@ -16,6 +20,8 @@ from simccl.verify import VerifiedPlan, verify_plan
 
 __all__ = [
     "Algorithm",
+    "Calibration",
+    "Choice",
     "Collective",
     "CollectiveTime",
     "Communicator",
@@ -25,20 +31,26 @@ __all__ = [
     "KvLayout",
     "LayerCache",
     "Operation",
+    "Phase",
     "Plan",
     "PlanError",
     "PlannedFlows",
     "Protocol",
+    "Stack",
     "TimeTable",
     "UnsupportedTopology",
     "VerifiedPlan",
     "all_to_all_v",
+    "choose",
     "collective_time",
     "expert_combine",
     "expert_dispatch",
+    "expert_times_us",
     "gpu_named",
     "kv_handoff_plan",
     "plan_collective",
+    "read_calibration",
+    "shipped_calibration",
     "time_table",
     "verify_plan",
 ]

@@ -1,0 +1,103 @@
+"""Times of DeepEP's dispatch and combine kernels in closed form, for evenly routed tokens.
+
+Low latency sends one message per token and expert; hierarchical (DeepEP's normal mode) one copy per token and distinct
+node, fanned out over NVLink to distinct GPUs. With L the latency, x the larger of what NVLink and the NIC take,
+
+    time = (L^p + x^p)^(1/p)        L = base + per_doubling · log2(nodes)
+
+Experts of a token are taken as independent and equally likely on every rank: of n ranks n · (1 − (1 − 1/n)^k) are
+distinct among k experts. Hopper, eight GPUs per node, one 400 Gbit/s NIC per GPU, DeepEP V1, FP8 dispatch, BF16
+combine. The bytes of a token are those of `simccl.expert_planner.dispatch_bytes`. Not modelled: skewed routing
+(`expert_dispatch` plans that), notification of layouts in normal mode (30 to 60 µs on 2 and 4 nodes), other numbers of
+SMs than 20 there and 24 on one node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simccl.arrangement import Arrangement
+from simccl.collective import Algorithm
+from simccl.errors import InputError
+from simccl.expert_planner import dispatch_bytes
+
+
+class Phase(StrEnum):
+    DISPATCH = "dispatch"
+    COMBINE = "combine"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    base_us: float
+    per_doubling_us: float
+    nvlink_gbytes_per_s: float
+    """Bytes to ranks of the own node, the own rank included; on several nodes of low latency no limit."""
+    nic_gbytes_per_s: float
+    exponent: float
+
+
+_NO_LIMIT = float("inf")
+_LOW, _NORMAL = Algorithm.LOW_LATENCY, Algorithm.HIERARCHICAL
+
+# Fitted to DeepEP kernel times of aiconfigurator 095f58a (Apache-2.0; its tables 0.5.12 for one node, 0.5.6.post2 for
+# several), H100; H200 on one node differs by 5 %. Median and p90 of the absolute error: low latency, one node, 128
+# experts and more, 4.8 / 18 % and 4.0 / 9 % (dispatch, combine); 2, 4 and 8 nodes 1.7 / 4 % and 1.7 / 5 %. Normal, one
+# node 3.0 / 8 % and 5.2 / 17 %; 2 and 4 nodes 2.0 / 5 % and 2.7 / 8 %.
+_ONE_NODE = {
+    (_LOW, Phase.DISPATCH): _Kernel(12.59, 0.0, 284.0, _NO_LIMIT, 1.05),
+    (_LOW, Phase.COMBINE): _Kernel(12.43, 0.0, 237.3, _NO_LIMIT, 1.17),
+    (_NORMAL, Phase.DISPATCH): _Kernel(25.01, 0.0, 312.1, _NO_LIMIT, 0.81),
+    (_NORMAL, Phase.COMBINE): _Kernel(35.98, 0.0, 321.7, _NO_LIMIT, 0.80),
+}
+_NODES = {
+    (_LOW, Phase.DISPATCH): _Kernel(16.84, 3.85, _NO_LIMIT, 48.0, 1.00),
+    (_LOW, Phase.COMBINE): _Kernel(24.20, 0.94, _NO_LIMIT, 46.1, 1.01),
+    (_NORMAL, Phase.DISPATCH): _Kernel(16.90, 8.81, 250.6, 48.9, 0.77),
+    (_NORMAL, Phase.COMBINE): _Kernel(39.08, 5.74, 205.3, 48.6, 0.69),
+}
+
+
+def expert_times_us(
+    mode: Algorithm, phase: Phase, tokens: NDArray[np.int64], *, hidden: int, top_k: int, at: Arrangement
+) -> NDArray[np.float64]:
+    """[batches] time to dispatch, or combine, so many tokens per rank, each with ``top_k`` experts; 0 for no tokens.
+
+    Raises:
+        InputError: a GPU generation other than Hopper, another mode than DeepEP's two, or negative tokens.
+    """
+    if at.gpu.compute_capability != 90:
+        raise InputError(f"gpu: found {at.gpu.name}, expected a Hopper GPU, on which DeepEP's kernels were measured")
+    if mode not in (_LOW, _NORMAL):
+        raise InputError(f"mode: found {mode}, expected {_LOW} or {_NORMAL}")
+    if (tokens < 0).any():
+        raise InputError(f"tokens: found {tokens.min()}, expected no negative value")
+    kernel = (_ONE_NODE if at.nodes == 1 else _NODES)[mode, phase]
+    token_bytes = dispatch_bytes(hidden, top_k, mode, fp8=True)
+    if phase is Phase.COMBINE:
+        token_bytes = dispatch_bytes(hidden, top_k, mode, fp8=False) if mode is _NORMAL else 2 * hidden
+    copies_nvlink, copies_nic = _copies(mode, top_k, at)
+    per_token_us = max(
+        token_bytes * copies_nvlink / kernel.nvlink_gbytes_per_s, token_bytes * copies_nic / kernel.nic_gbytes_per_s
+    )
+    latency = kernel.base_us + kernel.per_doubling_us * np.log2(at.nodes)
+    p = kernel.exponent
+    times: NDArray[np.float64] = (latency**p + (tokens * per_token_us / 1e3) ** p) ** (1 / p)
+    return np.where(tokens > 0, times, 0.0)
+
+
+def _copies(mode: Algorithm, top_k: int, at: Arrangement) -> tuple[float, float]:
+    """Copies of one token that NVLink and the NIC of one GPU carry."""
+    away = (at.nodes - 1) / at.nodes
+    if mode is _LOW:
+        return top_k * (1 - away), top_k * away
+    return _distinct(at.ranks, top_k), _distinct(at.nodes, top_k) * away
+
+
+def _distinct(places: int, draws: int) -> float:
+    """Expected number of different places among so many independent draws."""
+    return float(places * (1 - (1 - 1 / places) ** draws))
