@@ -12,7 +12,7 @@ from simccl.errors import InputError, PlanError, UnsupportedTopology
 from simccl.expert_planner import expert_combine, expert_dispatch
 from simccl.experts import ExpertRouting
 from simccl.hardware import gpu_named
-from simccl.kv import KvHandoff, KvLayout, LayerCache, kv_handoff_plan
+from simccl.kv import Descriptors, KvHandoff, KvLayout, LayerCache, Striping, kv_handoff_plan
 from simccl.plan import Operation, Plan, PlannedFlows
 from simccl.planner import all_to_all_v, plan_collective
 from simccl.timing import CollectiveTime, TimeTable, collective_time, time_table
@@ -25,6 +25,7 @@ __all__ = [
     "Collective",
     "CollectiveTime",
     "Communicator",
+    "Descriptors",
     "ExpertRouting",
     "InputError",
     "KvHandoff",
@@ -37,6 +38,7 @@ __all__ = [
     "PlannedFlows",
     "Protocol",
     "Stack",
+    "Striping",
     "TimeTable",
     "UnsupportedTopology",
     "VerifiedPlan",

@@ -8,14 +8,16 @@ or fewer, S · tp / heads beyond, and S · tp for a latent (S: one full copy).
 
 The recurrent state of hybrid models is divided by its own heads and leaves at the end of prefill.
 
-Assumed: decode starts empty (leave out layers' bytes that it already has), blocks are contiguous. Ignored: the cost of
-descriptors and of the control messages that precede the first byte, unless given as ``setup_ps``.
+Assumed: decode starts empty (leave out layers' bytes that it already has). Ignored unless given: the control messages
+that precede the first byte (``setup_ps``), and the cost of posting each descriptor (`Descriptors`). A pair of GPUs uses
+the NICs of its two GPUs, or several rails of its nodes (`Striping`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from netsim.flow import FlowGraph
 from simccl.collective import shares
+from simccl.edges import ranges
 from simccl.errors import InputError
 
 
@@ -78,6 +81,55 @@ class LayerCache:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Reads or writes that a connector posts: one per KV block, layer and region, each at a cost of its own."""
+
+    size_bytes: int
+    """Of one descriptor; NIXL: a block of one layer on one rank."""
+    cost_ps: int
+    """To post and complete one, besides the transfer; they are posted one after the other before a flow leaves."""
+
+    def __post_init__(self) -> None:
+        if self.size_bytes < 1 or self.cost_ps < 0:
+            raise InputError(f"descriptors: found {self}, expected at least 1 byte and 0 ps")
+
+
+@dataclass(frozen=True, slots=True)
+class Striping:
+    """Transfers between nodes spread over several NICs of the nodes, as Mooncake's transfer engine does.
+
+    Rail r of a node is the NIC of its GPU r: a stripe goes over NVLink to that GPU, over its NIC to GPU r of the other
+    node, and over NVLink to its destination, all at the same time.
+    """
+
+    gpus_per_node: int
+    rails: int
+    """NICs that a transfer is divided over, the sender's own first."""
+    slice_bytes: int = 64 * 1024
+    """Least that is worth a stripe; Mooncake divides transfers into slices of 64 KiB."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rails <= self.gpus_per_node or self.slice_bytes < 1:
+            raise InputError(f"striping: found {self}, expected 1…gpus_per_node rails and slices of at least 1 byte")
+
+    def stripes(self, src: int, dst: int, size_bytes: int) -> list[tuple[int, int]]:
+        """(rail, bytes) of each stripe of a transfer; inside a node one, on the sender's rail."""
+        own = src % self.gpus_per_node
+        if src // self.gpus_per_node == dst // self.gpus_per_node:
+            return [(own, size_bytes)]
+        slices = -(-size_bytes // self.slice_bytes)
+        cuts = np.minimum(shares(slices, min(self.rails, slices)) * self.slice_bytes, size_bytes)
+        return [((own + k) % self.gpus_per_node, size) for k, size in enumerate(np.diff(cuts).tolist())]
+
+    def stops(self, src: int, dst: int, rail: int) -> list[int]:
+        """GPUs that a stripe passes, ends included."""
+        if src // self.gpus_per_node == dst // self.gpus_per_node:
+            return [src, dst]
+        first, last = (gpu // self.gpus_per_node * self.gpus_per_node + rail for gpu in (src, dst))
+        return list(dict.fromkeys((src, first, last, dst)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KvHandoff:
     """The flows of a hand-off, GPU to GPU; what source and destination share a GPU for is `local_bytes`."""
@@ -97,7 +149,12 @@ class KvHandoff:
     ready_ps: NDArray[np.int64]
     """[flows] when its last layer is computed, relative to submission."""
     previous: NDArray[np.int64]
-    """[flows] flow of the same pair that goes first, or -1."""
+    """[flows] flow of the same pair and rail that goes first, or -1."""
+    posting_ps: NDArray[np.int64]
+    """[flows] to post its descriptors."""
+    rail: NDArray[np.int64]
+    """[flows] NIC of the sender's node that it leaves by; without meaning where transfers are not striped."""
+    striping: Striping | None
     setup_ps: int
     local_bytes: int
     """Bytes that stay on a GPU that is in both layouts."""
@@ -108,19 +165,36 @@ class KvHandoff:
         return int(self.size_bytes.sum())
 
     def graph(self) -> FlowGraph:
-        """The flow graph: flows of one pair in order, ``setup_ps`` before each pair's first."""
-        waits = self.previous >= 0
+        """The flow graph: flows of one pair in order, ``setup_ps`` before each pair's first.
+
+        A stripe over another rail is two or three flows, its legs, which all run at the same time.
+        """
+        src, dst, counts = self._legs()
+        first = np.cumsum(counts) - counts
+        flow = np.repeat(np.arange(len(counts)), counts)
+        before = self.previous[flow]
+        waits = before >= 0
+        dep_counts = np.where(waits, counts[before], 0) if len(flow) else waits.astype(np.int64)
         return FlowGraph(
-            src=self.src,
-            dst=self.dst,
-            size_bytes=self.size_bytes,
-            ready_ps=self.ready_ps,
-            delay_ps=np.where(waits, 0, self.setup_ps).astype(np.int64),
-            dep_offsets=np.concatenate(([0], np.cumsum(waits))).astype(np.int64),
-            deps=self.previous[waits],
-            flow_label=np.zeros(len(self.src), dtype=np.uint32),
-            notify=np.zeros(len(self.src), dtype=np.bool_),
+            src=src,
+            dst=dst,
+            size_bytes=self.size_bytes[flow],
+            ready_ps=self.ready_ps[flow],
+            delay_ps=self.posting_ps[flow] + np.where(waits, 0, self.setup_ps),
+            dep_offsets=np.concatenate(([0], np.cumsum(dep_counts))).astype(np.int64),
+            deps=ranges(first[before[waits]], counts[before[waits]]),
+            flow_label=np.zeros(len(flow), dtype=np.uint32),
+            notify=np.zeros(len(flow), dtype=np.bool_),
         )
+
+    def _legs(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+        """Source and destination of each leg, and how many legs each flow has."""
+        if self.striping is None:
+            return self.src, self.dst, np.ones(len(self.src), dtype=np.int64)
+        flows = zip(self.src.tolist(), self.dst.tolist(), self.rail.tolist(), strict=True)
+        legs = [list(pairwise(self.striping.stops(*flow))) for flow in flows]
+        ends = np.array([leg for of_flow in legs for leg in of_flow], dtype=np.int32).reshape(-1, 2)
+        return ends[:, 0], ends[:, 1], np.array([len(of_flow) for of_flow in legs], dtype=np.int64)
 
 
 def kv_handoff_plan(
@@ -132,12 +206,15 @@ def kv_handoff_plan(
     layer_ready_ps: Sequence[int] | None = None,
     layers_per_flow: int | None = None,
     setup_ps: int = 0,
+    descriptors: Descriptors | None = None,
+    striping: Striping | None = None,
 ) -> KvHandoff:
     """The hand-off of one request: ``kv`` of the tokens that decode lacks, and the recurrent ``state`` if there is one.
 
     Without ``layers_per_flow`` each pair of GPUs has one flow; with it, one per so many layers, so that a flow can
     leave as soon as its last layer is ready. ``layer_ready_ps`` are times after submission, in the order of layers and
-    not decreasing; the state leaves with the last of them.
+    not decreasing; the state leaves with the last of them. A flow posts the ``descriptors`` of each layer that it carries
+    before it leaves; ``striping`` divides flows between nodes over several NICs.
 
     Raises:
         InputError: layouts, layers or times that do not fit together.
@@ -160,8 +237,11 @@ def kv_handoff_plan(
             for i, j, heads in pairs:
                 src, dst = source.gpus[from_stage * source.tp + i], destination.gpus[to_stage * destination.tp + j]
                 size = copy_bytes * heads // (cache.heads or 1)
-                transfers.append(_Transfer(src, dst, size, members[0], members[-1], is_state, at_ps))
-    return _handoff(transfers, setup_ps)
+                layer_sizes = [cache.layer_bytes[layer] * heads // (cache.heads or 1) for layer in members]
+                posting_ps = _posting_ps(layer_sizes, descriptors)
+                whole = _Transfer(src, dst, size, members[0], members[-1], is_state, at_ps, posting_ps)
+                transfers += [whole] if striping is None else _striped(whole, striping)
+    return _handoff(transfers, setup_ps, striping)
 
 
 class _Transfer(NamedTuple):
@@ -174,6 +254,22 @@ class _Transfer(NamedTuple):
     last_layer: int
     is_state: bool
     ready_ps: int
+    posting_ps: int
+    rail: int = 0
+
+
+def _posting_ps(layer_sizes: list[int], descriptors: Descriptors | None) -> int:
+    if descriptors is None:
+        return 0
+    return descriptors.cost_ps * sum(-(-size // descriptors.size_bytes) for size in layer_sizes)
+
+
+def _striped(whole: _Transfer, striping: Striping) -> list[_Transfer]:
+    """Stripes of a transfer, each with its share of the descriptors."""
+    return [
+        whole._replace(size_bytes=size, rail=rail, posting_ps=-(-whole.posting_ps * size // whole.size_bytes))
+        for rail, size in striping.stripes(whole.src, whole.dst, whole.size_bytes)
+    ]
 
 
 def _check_schedule(layers: int, ready: NDArray[np.int64], layers_per_flow: int | None, setup_ps: int) -> None:
@@ -231,13 +327,13 @@ def _heads_of(rank: int, tp: int, heads: int) -> range:
     raise InputError(f"tp: found {tp} ranks for {heads} heads, expected one to divide the other")
 
 
-def _handoff(transfers: list[_Transfer], setup_ps: int) -> KvHandoff:
-    """Columns of what crosses links, each pair's flows linked in the order in which they become ready."""
+def _handoff(transfers: list[_Transfer], setup_ps: int, striping: Striping | None) -> KvHandoff:
+    """Columns of what crosses links, each pair's flows on a rail linked in the order in which they become ready."""
     crossing = sorted((t for t in transfers if t.src != t.dst), key=lambda t: t.ready_ps)
-    last_of_pair: dict[tuple[int, int], int] = {}
+    last_of_pair: dict[tuple[int, int, int], int] = {}
     previous = []
     for flow, transfer in enumerate(crossing):
-        pair = (transfer.src, transfer.dst)
+        pair = (transfer.src, transfer.dst, transfer.rail)
         previous.append(last_of_pair.get(pair, -1))
         last_of_pair[pair] = flow
     return KvHandoff(
@@ -249,6 +345,9 @@ def _handoff(transfers: list[_Transfer], setup_ps: int) -> KvHandoff:
         is_state=np.array([t.is_state for t in crossing], dtype=np.bool_),
         ready_ps=np.array([t.ready_ps for t in crossing], dtype=np.int64),
         previous=np.array(previous, dtype=np.int64),
+        posting_ps=np.array([t.posting_ps for t in crossing], dtype=np.int64),
+        rail=np.array([t.rail for t in crossing], dtype=np.int64),
+        striping=striping,
         setup_ps=setup_ps,
         local_bytes=sum(t.size_bytes for t in transfers if t.src == t.dst),
     )

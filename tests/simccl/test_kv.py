@@ -1,10 +1,12 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netsim import create_backend, rail_optimized
-from simccl import InputError, KvHandoff, KvLayout, LayerCache, kv_handoff_plan
+from simccl import Descriptors, InputError, KvHandoff, KvLayout, LayerCache, Striping, kv_handoff_plan
 from tests.simccl.communicators import A_WEEK_PS
 
 LLAMA_70B = LayerCache((4096 * 2 * 8 * 128 * 2,) * 80, heads=8)
@@ -161,3 +163,59 @@ def test_bytes_stay_local_where_both_layouts_share_a_gpu() -> None:
 def test_layouts_that_do_not_fit_are_refused(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_descriptors_cost_their_number_before_each_flow_leaves() -> None:
+    """3 layers of 1,000 B for one rank in blocks of 300 B: four descriptors per layer. As one flow 12 · 5 ns before it
+    leaves, layer by layer 4 · 5 ns before each."""
+    kv, posted = LayerCache((1000,) * 3, heads=None), Descriptors(300, 5_000)
+    whole = kv_handoff_plan(layout(0, 1), layout(100, 1), kv=kv, descriptors=posted, setup_ps=7)
+    assert whole.graph().delay_ps.tolist() == [60_007]
+    layers = kv_handoff_plan(layout(0, 1), layout(100, 1), kv=kv, descriptors=posted, layers_per_flow=1, setup_ps=7)
+    assert layers.graph().delay_ps.tolist() == [20_007, 20_000, 20_000]
+
+
+def test_stripes_use_the_nics_of_the_node_at_once() -> None:
+    """1 GB from GPU 1 to GPU 10 (rails 1 and 2), over 4 rails of 50 GB/s: the stripe on rail 1 needs no first leg, the
+    one on rail 2 no last one, and those on 3 and 4 both. 5 ms instead of 20."""
+    kv = LayerCache((1_000_000_000,), heads=None)
+    source, destination = KvLayout((1,), 1), KvLayout((10,), 1)
+    topology = rail_optimized(2, 8)
+    took = {}
+    for rails in (1, 4):
+        handoff = kv_handoff_plan(source, destination, kv=kv, striping=Striping(8, rails))
+        assert handoff.total_bytes == 1_000_000_000
+        assert handoff.rail.tolist() == [1, 2, 3, 4][:rails]
+        backend = create_backend("fluid", topology)
+        backend.submit(handoff.graph(), 0)
+        took[rails] = backend.advance(A_WEEK_PS)[-1].at_ps
+    assert took[1] == pytest.approx(20e9, rel=0.001)
+    assert took[4] == pytest.approx(5e9, rel=0.001)
+    legs = list(zip(handoff.graph().src.tolist(), handoff.graph().dst.tolist(), strict=True))
+    assert legs == [(1, 9), (9, 10), (1, 2), (2, 10), (1, 3), (3, 11), (11, 10), (1, 4), (4, 12), (12, 10)]
+
+
+@given(st.integers(1, 10**9), st.integers(1, 8), st.integers(0, 7), st.integers(8, 15))
+def test_stripes_lose_no_byte_and_small_transfers_are_not_cut(size: int, rails: int, src: int, dst: int) -> None:
+    stripes = Striping(8, rails).stripes(src, dst, size)
+    assert sum(part for _, part in stripes) == size
+    assert len(stripes) == min(rails, -(-size // 65_536))
+    assert all(part > 0 for _, part in stripes)
+    assert len({rail for rail, _ in stripes}) == len(stripes)
+
+
+def test_layers_of_a_stripe_wait_for_all_legs_of_the_layer_before() -> None:
+    kv = LayerCache((1_000_000,) * 2, heads=None)
+    handoff = kv_handoff_plan(KvLayout((1,), 1), KvLayout((11,), 1), kv=kv, layers_per_flow=1, striping=Striping(8, 2))
+    graph = handoff.graph()
+    assert handoff.previous.tolist() == [-1, -1, 0, 1]
+    # Legs 0, 1 are the first layer on rail 1, 2 to 4 on rail 2; then the same for the second layer.
+    assert len(graph) == 10
+    deps = [graph.deps[a:b].tolist() for a, b in zip(graph.dep_offsets, graph.dep_offsets[1:], strict=False)]
+    assert deps == [[]] * 5 + [[0, 1]] * 2 + [[2, 3, 4]] * 3
+
+
+@pytest.mark.parametrize("make", [lambda: Striping(8, 9), lambda: Striping(8, 0), lambda: Descriptors(0, 1)])
+def test_bad_stripes_and_descriptors_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match="expected"):
+        make()
