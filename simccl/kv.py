@@ -213,8 +213,8 @@ def kv_handoff_plan(
 
     Without ``layers_per_flow`` each pair of GPUs has one flow; with it, one per so many layers, so that a flow can
     leave as soon as its last layer is ready. ``layer_ready_ps`` are times after submission, in the order of layers and
-    not decreasing; the state leaves with the last of them. A flow posts the ``descriptors`` of each layer that it carries
-    before it leaves; ``striping`` divides flows between nodes over several NICs.
+    not decreasing; the state leaves with the last of them. A flow posts the ``descriptors`` of its layers before it
+    leaves; ``striping`` divides flows between nodes over several NICs.
 
     Raises:
         InputError: layouts, layers or times that do not fit together.

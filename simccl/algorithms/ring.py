@@ -13,6 +13,7 @@ them changes neither the sum of latencies nor that of transfers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,18 +36,17 @@ class RingHops:
 
     @classmethod
     def over(cls, communicator: Communicator, channels: int) -> RingHops:
-        """The distinct rings among so many channels, in the order of their first channel."""
-        every = communicator.ring_orders(channels)
-        _, first = np.unique(every, axis=0, return_index=True)
-        return cls._along(communicator, every[np.sort(first)])
+        """The distinct rings among so many channels, in the order of their first channel; the same for every size."""
+        return _distinct_rings(communicator, channels)
 
     @classmethod
     def every(cls, communicator: Communicator, channels: int) -> RingHops:
         """One ring per channel, equal ones included."""
-        return cls._along(communicator, communicator.ring_orders(channels))
+        return cls.along(communicator, communicator.ring_orders(channels))
 
     @classmethod
-    def _along(cls, communicator: Communicator, orders: NDArray[np.int32]) -> RingHops:
+    def along(cls, communicator: Communicator, orders: NDArray[np.int32]) -> RingHops:
+        """Given rings, one per row."""
         node = communicator.node_of_rank()
         return cls(orders=orders, crosses=node[orders] != node[np.roll(orders, -1, axis=1)])
 
@@ -57,6 +57,13 @@ class RingHops:
         passed = np.cumsum(np.tile(self.crosses, (1, turns)), axis=1, dtype=np.int64)
         passed = np.pad(passed, ((0, 0), (1, 0)))
         return int((passed[:, steps:] - passed[:, : passed.shape[1] - steps]).max())
+
+
+@lru_cache(maxsize=64)
+def _distinct_rings(communicator: Communicator, channels: int) -> RingHops:
+    every = communicator.ring_orders(channels)
+    _, first = np.unique(every, axis=0, return_index=True)
+    return RingHops.along(communicator, every[np.sort(first)])
 
 
 def ring_flows(op: Collective, size_bytes: int, hops: RingHops, pace: Pace, network_steps: int) -> PlannedFlows:

@@ -7,6 +7,8 @@ for a left child of a balanced tree, exchanges with other nodes.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,8 +63,12 @@ def tree_flows(
     return (whole if chunks is None else chunked(whole, chunks)).flows(pace.protocol)
 
 
+@lru_cache(maxsize=64)
 def tree_parents(communicator: Communicator, lanes: int, *, is_balanced: bool) -> NDArray[np.int64]:
-    """[trees, ranks] parent of each rank in every distinct tree: both trees of a channel, one channel after another."""
+    """[trees, ranks] parent of each rank in every distinct tree: both trees of a channel, one channel after another.
+
+    The same for every size, so computed once.
+    """
     found = [
         _parents_of_lane(communicator, orders, tree, is_balanced)
         for orders in communicator.chain_orders(lanes)
