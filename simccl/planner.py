@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from simccl.errors import InputError
 from simccl.plan import Plan, PlannedFlows, no_flows
 from simccl.point_to_point import latencies_us, message_channels, message_port_rates
 from simccl.search import Pattern
+from simccl.timing import message_slowdown
 
 _DIRECT_BASE_US = 4.4
 """Launch in a CUDA graph and flags of vLLM's kernel: 8 KiB on two H100s, 0.03 µs of it the read (aiconfigurator)."""
@@ -225,7 +226,9 @@ def _plan_messages(
         is_ll = np.full_like(is_ll, wanted is Protocol.LL)
     sent = matrix * ~np.eye(communicator.size, dtype=np.bool_)
     all_ll = bool(is_ll[sent > 0].all())
-    flows = pairwise_flows(matrix, communicator, channels, message_port_rates(at), is_ll)
+    busiest = max(size_bytes, int(matrix.sum(axis=0).max())) if op is Collective.ALL_TO_ALL else size_bytes
+    slowdown = message_slowdown(op, busiest, at)
+    flows = _slowed(pairwise_flows(matrix, communicator, channels, message_port_rates(at), is_ll), slowdown)
     base_us, _ = latencies_us(at, np.array([all_ll]))
     parts = int(channels.parts(np.array([sent.max()]))[0])
     used = np.unique((np.unique(flows.channel)[:, None] + np.arange(parts)) % channels.channels)
@@ -236,9 +239,18 @@ def _plan_messages(
         algorithm=Algorithm.PAIRWISE,
         protocol=Protocol.LL if all_ll else Protocol.SIMPLE,
         channels=parts if op is Collective.SEND_RECV else len(used),
-        base_latency_ps=round(float(base_us[0]) * PS_PER_US),
+        base_latency_ps=round(float(base_us[0]) * slowdown * PS_PER_US),
         flows=flows,
         contents=MessageContents(matrix),
+    )
+
+
+def _slowed(flows: PlannedFlows, factor: float) -> PlannedFlows:
+    """Latencies longer and rates smaller by a factor, so that the plan takes the time that measurements say."""
+    return replace(
+        flows,
+        latency_ps=np.rint(flows.latency_ps * factor).astype(np.int64),
+        max_rate_bytes_per_s=flows.max_rate_bytes_per_s / factor,
     )
 
 

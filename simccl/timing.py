@@ -16,7 +16,7 @@ from simccl.communicator import Communicator
 from simccl.custom_allreduce import Stack, engine_all_reduce
 from simccl.errors import InputError
 from simccl.hardware import gpu_named
-from simccl.point_to_point import channels_used, message_costs
+from simccl.point_to_point import MessageCosts, channels_used, message_costs
 from simccl.tuning import cost_model
 
 _PS_PER_US = 1_000_000
@@ -192,6 +192,27 @@ def _fill_collective(
         table.algorithm[picked], table.protocol[picked] = str(of_one.algorithm), str(protocol)
 
 
+def message_slowdown(op: Collective, size_bytes: int, at: Arrangement, calibration: Calibrated = "shipped") -> float:
+    """What measurements make of the uncorrected time of a point-to-point operation, as a factor; sizes above zero."""
+    costs = message_costs(op, np.array([size_bytes], dtype=np.int64), at)
+    corrected_us, _ = _corrected_messages(op, costs, at, calibration_for(at.gpu.name, calibration))
+    return float(corrected_us[0] / costs.times_us[0])
+
+
+def _corrected_messages(
+    op: Collective, costs: MessageCosts, at: Arrangement, calibration: Calibration | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[sizes] time and its latency part."""
+    time_us, latency_us = costs.times_us, costs.latency_us.copy()
+    for protocol, mine in ((Protocol.LL, costs.is_ll), (Protocol.SIMPLE, ~costs.is_ll)):
+        case = Case(op, at.ranks, at.nodes, Algorithm.PAIRWISE, protocol)
+        correction = None if calibration is None else calibration.correction(case)
+        if correction is not None and mine.any():
+            time_us[mine] = costs.corrected_us(correction)[mine]
+            latency_us[mine] *= correction.latency_factor
+    return time_us, latency_us
+
+
 def _fill_messages(
     table: TimeTable,
     rows: NDArray[np.intp],
@@ -201,13 +222,7 @@ def _fill_messages(
     calibration: Calibration | None,
 ) -> None:
     costs = message_costs(op, sizes, at)
-    time_us, latency_us = costs.times_us, costs.latency_us.copy()
-    for protocol, mine in ((Protocol.LL, costs.is_ll), (Protocol.SIMPLE, ~costs.is_ll)):
-        case = Case(op, at.ranks, at.nodes, Algorithm.PAIRWISE, protocol)
-        correction = None if calibration is None else calibration.correction(case)
-        if correction is not None and mine.any():
-            time_us[mine] = costs.corrected_us(correction)[mine]
-            latency_us[mine] *= correction.latency_factor
+    time_us, latency_us = _corrected_messages(op, costs, at, calibration)
     table.time_us[rows], table.latency_us[rows] = time_us, np.minimum(latency_us, time_us)
     table.algorithm[rows] = str(Algorithm.PAIRWISE)
     table.protocol[rows] = np.where(costs.is_ll, str(Protocol.LL), str(Protocol.SIMPLE))
