@@ -267,15 +267,16 @@ def _describe(me: Rank, folder: str, world: int) -> None:
     torch = me.torch
     asked = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm,power.limit", "--format=csv,noheader"]
     links = subprocess.run(["nvidia-smi", "nvlink", "--status", "-i", "0"], capture_output=True, text=True, check=False)
+    topology = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False).stdout
     about = {
         "gpus": subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines(),
-        "topology": subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False).stdout,
-        "nvlinks_of_gpu_0": links.stdout.splitlines(),
+        "topology": topology.split("Legend")[0].splitlines(),
+        "nvlinks_of_gpu_0": [line.strip() for line in links.stdout.splitlines() if "Link" in line],
         "nccl": me.nccl.version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "processes": world,
-        "settings": {name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
+        "settings": {name: os.environ[name] for name in sorted(os.environ) if name.startswith("NCCL_")},
         "samples": SAMPLES,
         "data_type": "bfloat16",
         "date": time.strftime("%Y-%m"),
