@@ -87,7 +87,7 @@ class LoadProfile:
         if low == tokens:
             return below
         weight = (tokens - low) / (high - low)
-        return RankLoad(*((1.0 - weight) * a + weight * b for a, b in zip(below, self._at(high), strict=True)))
+        return RankLoad(*(a + weight * (b - a) for a, b in zip(below, self._at(high), strict=True)))
 
     def _balanced(self, tokens: int) -> RankLoad:
         rows = max(tokens * self._chosen / self._ranks, 1.0)

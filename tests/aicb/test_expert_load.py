@@ -30,7 +30,7 @@ from aicb.expert_load import (
 )
 from aicb.expert_placement import place_balanced, place_in_order
 from aicb.iteration import IterationModel
-from aicb.load_profile import LoadProfile
+from aicb.load_profile import LoadProfile, load_profile
 from aicb.operators import Elementwise, GroupedGemm
 from aicb.pricing import Pricing
 
@@ -299,3 +299,9 @@ def test_the_default_load_is_uniform() -> None:
     model = IterationModel(load_model("deepseek-v3"), EP64, Precision("fp8"), get_gpu("h200"))
     assert model.expert_load == UniformLoad()
     assert model.price([Batch.decode([4000] * 128)] * 64).compute_ps / 1e9 == decode_ms(UniformLoad())
+
+
+def test_no_rank_has_more_active_experts_than_slots() -> None:
+    """Also between two grid points of tokens at both of which all slots are active."""
+    load = load_profile(PowerLawLoad(1.2), (128, 8), Partition(tp=2, ep=2, redundant_experts=32))
+    assert max(load(tokens).active_experts for tokens in range(6000, 9000, 7)) == 80.0

@@ -24,7 +24,7 @@ def rows(*arguments: str | Path) -> dict[str, Any]:
 
 def test_held_out_kernels_are_compared_under_three_methods() -> None:
     found = rows("--only", "compute", "--kernels", "bmm")
-    table = found["kernels held out, graph times"]
+    table = found["kernels held out, engine times"]
     assert [row["method"] for row in table] == ["interpolation", "forest", "roofline"]
     assert len({row["points"] for row in table}) == 1
     errors = {row["method"]: row["median"] for row in table}
