@@ -122,7 +122,7 @@ def engine_all_reduce(
     for kind in (ONE_SHOT, TWO_SHOT, MULTIMEM):
         mine = kinds == kind
         if mine.any():
-            costs = _costs(at.gpu.name, stack, kind)
+            costs = kernel_costs(at.gpu.name, stack, kind)
             latency_us[mine] = costs.synchronisation_us + (at.ranks - 2) * costs.peer_us
             time_us[mine] = latency_us[mine] + moved_bytes(kind, size_bytes[mine], at.ranks) / (
                 1e3 * costs.gbytes_per_s
@@ -169,7 +169,12 @@ def _trtllm_uses_one_shot(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.bo
     return sizes < _TRTLLM_BELOW_ELEMENTS[4 if ranks <= 4 else 8] * ELEMENT_BYTES
 
 
-def _costs(gpu: str, stack: Stack, kind: Algorithm) -> KernelCosts:
+def kernel_costs(gpu: str, stack: Stack, kind: Algorithm) -> KernelCosts:
+    """One kernel of an engine on a GPU type.
+
+    Raises:
+        InputError: where it was not measured.
+    """
     for name in (gpu, _SAME_KERNELS.get(gpu, gpu)):
         if (name, stack, kind) in _COSTS:
             return _COSTS[name, stack, kind]

@@ -22,14 +22,13 @@ from simccl.choice import Choice, choose
 from simccl.collective import MAX_PLAN_BYTES, Algorithm, Collective, Protocol, check_size, shares
 from simccl.communicator import Communicator
 from simccl.contents import Contents, MessageContents, collective_contents
+from simccl.custom_allreduce import Stack, kernel_costs
 from simccl.errors import InputError
 from simccl.plan import Plan, PlannedFlows, no_flows
 from simccl.point_to_point import latencies_us, message_channels, message_port_rates
 from simccl.search import Pattern
 from simccl.timing import message_slowdown
 
-_DIRECT_BASE_US = 4.4
-"""Launch in a CUDA graph and flags of vLLM's kernel: 8 KiB on two H100s, 0.03 µs of it the read (aiconfigurator)."""
 _ON_SWITCHES = (Algorithm.NVLS, Algorithm.NVLS_TREE)
 
 
@@ -58,10 +57,10 @@ def plan_collective(
 ) -> Plan:
     """The plan of one collective; sizes as in nccl-tests, see `Collective`.
 
-    ``algorithm`` and ``protocol`` override NCCL's choice; one_shot and two_shot are all_reduce kernels of inference
-    engines. ``root`` is the rank of a broadcast or reduce. With ``coarsen`` the plan shows NCCL's loops, chunks, slices
-    and FIFO credits, so many loops merged into one; without it all loops are merged, which takes the same time with far
-    fewer flows. One rank, or zero bytes, gives a plan without flows.
+    ``algorithm`` and ``protocol`` override NCCL's choice; one_shot and two_shot are all_reduce kernels of vLLM, on the
+    GPUs where they were measured. ``root`` is the rank of a broadcast or reduce. With ``coarsen`` the plan shows NCCL's
+    loops, chunks, slices and FIFO credits, so many loops merged into one; without it all loops are merged, which takes
+    about the same time with far fewer flows. One rank, or zero bytes, gives a plan without flows.
 
     Raises:
         InputError: an unknown op, algorithm or protocol, a size below 0 or above 1 PiB, a rank that does not exist, or
@@ -196,7 +195,9 @@ def _plan_direct(request: _Request, algorithm: Algorithm) -> Plan:
     if request.op is not Collective.ALL_REDUCE or communicator.nodes > 1:
         raise InputError(f"algorithm: found {algorithm} for {request.op} over {communicator.nodes} nodes, "
                          "expected all_reduce on one node")  # fmt: skip
+    costs = kernel_costs(communicator.gpu, Stack.VLLM, algorithm)
     builder = one_shot_flows if algorithm is Algorithm.ONE_SHOT else two_shot_flows
+    base_us = costs.synchronisation_us + (communicator.size - 2) * costs.peer_us
     return Plan(
         op=request.op,
         size_bytes=request.size_bytes,
@@ -204,8 +205,8 @@ def _plan_direct(request: _Request, algorithm: Algorithm) -> Plan:
         algorithm=algorithm,
         protocol=Protocol.SIMPLE,
         channels=1,
-        base_latency_ps=round(_DIRECT_BASE_US * PS_PER_US),
-        flows=builder(request.size_bytes, communicator.size),
+        base_latency_ps=round(base_us * PS_PER_US),
+        flows=builder(request.size_bytes, communicator.size, costs.gbytes_per_s * 1e9),
         contents=_contents(request, algorithm),
     )
 

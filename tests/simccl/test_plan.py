@@ -64,7 +64,7 @@ def test_every_algorithm_leaves_the_right_data_wherever_nccl_allows_it(data: st.
             op, size, communicator, algorithm=algorithm, protocol=protocol, root=root, coarsen=coarsen
         )
     except InputError as refusal:
-        assert "expected" in str(refusal) or "NCCL disables" in str(refusal)  # noqa: PT017
+        assert any(why in str(refusal) for why in ("expected", "NCCL disables", "were measured on"))  # noqa: PT017
         return
     assert plan.algorithm == algorithm
     verify_plan(plan)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from netsim import LinkKind, NodeKind, Topology
 from netsim.topology import DuplexLink
 from simccl import Algorithm, Communicator, InputError, Operation, plan_collective, verify_plan
+from simccl.custom_allreduce import Stack, engine_all_reduce
 from tests.simccl.communicators import run_on_idle_fluid, spread
 
 
@@ -82,6 +83,16 @@ def test_two_shot_reads_a_block_when_all_contributions_are_in() -> None:
     for flow in range(6, 12):
         awaited = flows.deps[flows.dep_offsets[flow] : flows.dep_offsets[flow + 1]]
         assert set(flows.dst[awaited].tolist()) == {flows.src[flow]}
+
+
+@pytest.mark.parametrize(("algorithm", "size"), [("one_shot", 64 << 10), ("two_shot", 1 << 20)])
+def test_direct_plans_take_the_time_of_the_engines_kernels(algorithm: str, size: int) -> None:
+    """vLLM without symmetric memory on eight H100s: one-shot below 256 KiB, two-shot above. Hops add 50 ns each."""
+    plan = plan_collective("all_reduce", size, spread(1, 8), algorithm=algorithm)
+    arrangement = plan.communicator.arrangement()
+    kernel = engine_all_reduce(Stack.VLLM, np.array([size]), arrangement, has_symmetric_memory=False)
+    assert kernel.algorithm[0] == algorithm
+    assert run_on_idle_fluid(plan) / 1e6 == pytest.approx(float(kernel.time_us[0]), rel=0.01)
 
 
 def test_one_shot_wins_for_small_buffers_and_two_shot_for_large_ones() -> None:
