@@ -12,6 +12,8 @@ Ignored: the counts that are exchanged first, queue and buffer limits, and the S
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,53 +37,12 @@ def hierarchical_flows(
     Raises:
         InputError: nodes with unequal numbers of ranks.
     """
-    nodes = np.array(_equal_nodes(communicator))
-    node_of, place_of = communicator.node_of_rank(), np.empty(communicator.size, dtype=np.int64)
-    place_of[nodes] = np.arange(nodes.shape[1])
-    src: list[NDArray[np.int64]] = []
-    dst: list[NDArray[np.int64]] = []
-    origin: list[NDArray[np.int64]] = []
-    tokens: list[NDArray[np.int64]] = []
-    edges: list[Edges] = []
-    flows = 0
-    for rank in range(communicator.size):
-        needs = routing.needs(rank)
-        for node, members in enumerate(nodes):
-            entry = rank if node == node_of[rank] else int(members[place_of[rank]])
-            onward = [int(r) for r in members if r != entry and needs[:, r].any()]
-            of_node = np.flatnonzero(needs[:, members].any(axis=1))
-            crosses = entry != rank and len(of_node) > 0
-            src.append(np.array([rank] * crosses + [entry] * len(onward)))
-            dst.append(np.array([entry] * crosses + onward))
-            tokens += [of_node] * crosses + [np.flatnonzero(needs[:, r]) for r in onward]
-            if crosses:
-                first, rest = np.full(len(onward), flows), flows + 1 + np.arange(len(onward))
-                edges.append((first, rest) if is_combine else (rest, first))
-            flows += crosses + len(onward)
-            origin.append(np.full(crosses + len(onward), rank))
-    ends = (np.concatenate(dst), np.concatenate(src)) if is_combine else (np.concatenate(src), np.concatenate(dst))
-    return _token_flows(
-        tuple(end.astype(np.int64) for end in ends), np.concatenate(origin).astype(np.int64), tokens, joined(edges),
-        communicator, rates, token_bytes, is_combine=is_combine,
-    )  # fmt: skip
-
-
-def _token_flows(
-    ends: tuple[NDArray[np.int64], ...],
-    origin: NDArray[np.int64],
-    tokens: list[NDArray[np.int64]],
-    edges: Edges,
-    communicator: Communicator,
-    rates: PortRates,
-    token_bytes: int,
-    *,
-    is_combine: bool,
-) -> PlannedFlows:
-    """Flows that carry the given tokens of their origins."""
-    counts = np.array([len(t) for t in tokens], dtype=np.int64)
-    begin = np.concatenate([*tokens, np.zeros(0, dtype=np.int64)]) * token_bytes
+    moves = _moves(routing, communicator)
+    src, dst = (moves.dst, moves.src) if is_combine else (moves.src, moves.dst)
+    edges = (moves.edges[1], moves.edges[0]) if is_combine else moves.edges
+    counts = np.array([len(tokens) for tokens in moves.tokens], dtype=np.int64)
+    begin = np.concatenate([*moves.tokens, np.zeros(0, dtype=np.int64)]) * token_bytes
     offsets = np.concatenate(([0], np.cumsum(counts)))
-    src, dst = ends
     node = communicator.node_of_rank()
     crosses = node[src] != node[dst]
     payload = counts * token_bytes
@@ -91,7 +52,7 @@ def _token_flows(
         payload_bytes=payload,
         channel=np.zeros(len(src), dtype=np.int64),
         step=np.where(crosses, 0, 1) if not is_combine else np.where(crosses, 1, 0),
-        origin=origin,
+        origin=moves.origin,
         offset=begin[offsets[:-1]],
         operation=Operation.REDUCE if is_combine else Operation.COPY,
         latency_ps=np.full(len(src), _NO_LATENCY, dtype=np.int64),
@@ -100,6 +61,47 @@ def _token_flows(
         streams=True,
         pieces=Pieces(offsets, begin, np.full(len(begin), token_bytes, dtype=np.int64)),
     ).flows(Protocol.SIMPLE)
+
+
+class _Moves(NamedTuple):
+    """What a dispatch moves; a combine moves the same the other way."""
+
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    origin: NDArray[np.int64]
+    """Rank whose tokens they are."""
+    tokens: list[NDArray[np.int64]]
+    """Per move, the tokens of its origin."""
+    edges: Edges
+    """Forwarding waits for what is forwarded."""
+
+
+def _moves(routing: ExpertRouting, communicator: Communicator) -> _Moves:
+    """Of every rank to every node, and from there to the ranks that want something."""
+    nodes, node_of = np.array(_equal_nodes(communicator)), communicator.node_of_rank()
+    place_of = np.empty(communicator.size, dtype=np.int64)
+    place_of[nodes] = np.arange(nodes.shape[1])
+    ends: list[tuple[int, int, int]] = []
+    tokens: list[NDArray[np.int64]] = []
+    edges: list[tuple[int, int]] = []
+    for rank in range(communicator.size):
+        needs = routing.needs(rank)
+        for node, members in enumerate(nodes):
+            entry = rank if node == node_of[rank] else int(members[place_of[rank]])
+            of_node = np.flatnonzero(needs[:, members].any(axis=1))
+            first = len(ends)
+            crosses = entry != rank and len(of_node) > 0
+            if crosses:
+                ends.append((rank, entry, rank))
+                tokens.append(of_node)
+            for member in members.tolist():
+                if member != entry and needs[:, member].any():
+                    edges += [(len(ends), first)] if crosses else []
+                    ends.append((entry, member, rank))
+                    tokens.append(np.flatnonzero(needs[:, member]))
+    src, dst, origin = np.array(ends, dtype=np.int64).reshape(-1, 3).T
+    waiting, awaited = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    return _Moves(src, dst, origin, tokens, (waiting, awaited))
 
 
 def low_latency_flows(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,33 +68,21 @@ def pairwise_flows(
     sizes[0] = 0
     rounds, src = (index.astype(np.int32) for index in np.nonzero(sizes))
     dst = plan.send_to[rounds, src]
-    proxy = _proxies(communicator, src, dst)
-    takes_proxy = proxy >= 0
-
-    # A message is one flow, or two one after the other: to the proxy, and onwards.
-    last = np.cumsum(1 + takes_proxy) - 1
-    first = last - takes_proxy
-    message = np.repeat(np.arange(len(src), dtype=np.int32), 1 + takes_proxy)
-    to_proxy = np.zeros(len(message), dtype=np.bool_)
-    to_proxy[first[takes_proxy]] = True
-    sender, receiver = src[message], dst[message]
-    receiver[to_proxy] = proxy[takes_proxy]
-    sender[last[takes_proxy]] = proxy[takes_proxy]
-    onwards = last[takes_proxy]
+    legs = _Legs.of(src, dst, _proxies(communicator, src, dst))
+    message, sender, receiver = legs.message, legs.sender, legs.receiver
+    onwards = np.flatnonzero(legs.is_from_proxy)
 
     edges: list[Edges] = [(onwards, onwards - 1)]
     if plan.batch.max() > 0:
-        edges.append(_batch_edges(plan, sizes, (first, last)))
+        edges.append(_batch_edges(plan, sizes, legs))
     dep_offsets, deps = csr(joined(edges), len(message))
     node = communicator.node_of_rank()
     crosses = node[sender] != node[receiver]
     payload, ll = sizes[rounds, src][message], is_ll[src, dst][message]
     latency_us = hop_latency_us(ll, crosses)
-    latency_us[to_proxy] = 0.0
+    latency_us[onwards - 1] = 0.0
     max_rate = fair_rates((sender, receiver), payload, crosses, plan.batch[rounds][message], rates)
     max_rate *= np.where(ll, wire_share(Protocol.LL), 1.0)
-    streams = np.zeros(len(message), dtype=np.bool_)
-    streams[onwards] = True
     buffer_offset = np.cumsum(matrix_bytes, axis=1) - matrix_bytes
     return PlannedFlows(
         src=sender,
@@ -107,10 +96,40 @@ def pairwise_flows(
         operation=np.full(len(message), Operation.COPY, dtype=np.uint8),
         latency_ps=np.rint(latency_us * _PS_PER_US).astype(np.int64),
         max_rate_bytes_per_s=max_rate,
-        streams=streams,
+        streams=legs.is_from_proxy,
         dep_offsets=dep_offsets,
         deps=deps,
     )
+
+
+class _Legs(NamedTuple):
+    """Messages as flows: one each, or two one after the other, to the proxy and onwards."""
+
+    first: NDArray[np.int64]
+    """[messages] first flow"""
+    last: NDArray[np.int64]
+    """[messages] last flow"""
+    message: NDArray[np.int32]
+    """[flows]"""
+    sender: NDArray[np.int32]
+    """[flows]"""
+    receiver: NDArray[np.int32]
+    """[flows]"""
+    is_from_proxy: NDArray[np.bool_]
+    """[flows]"""
+
+    @classmethod
+    def of(cls, src: NDArray[np.int32], dst: NDArray[np.int32], proxy: NDArray[np.int32]) -> _Legs:
+        """``proxy`` [messages] is -1 for none."""
+        has_proxy = proxy >= 0
+        last = np.cumsum(1 + has_proxy) - 1
+        message = np.repeat(np.arange(len(src), dtype=np.int32), 1 + has_proxy)
+        sender, receiver = src[message], dst[message]
+        onwards = last[has_proxy]
+        sender[onwards] = receiver[onwards - 1] = proxy[has_proxy]
+        is_from_proxy = np.zeros(len(message), dtype=np.bool_)
+        is_from_proxy[onwards] = True
+        return cls(last - has_proxy, last, message, sender, receiver, is_from_proxy)
 
 
 @lru_cache(maxsize=64)
@@ -131,10 +150,10 @@ def _proxies(communicator: Communicator, src: NDArray[np.int32], dst: NDArray[np
     return np.where(is_over_rails, rank_on[node[src], rail[dst]], np.int32(-1))
 
 
-def _batch_edges(plan: Rounds, sizes: NDArray[np.int64], legs: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Edges:
+def _batch_edges(plan: Rounds, sizes: NDArray[np.int64], legs: _Legs) -> Edges:
     """Edges from the largest that a rank sends and receives in a batch to all that it sends in the next of the channel.
 
-    ``sizes`` [rounds, ranks]: bytes that each rank sends. ``legs``: first and last flow of each message.
+    ``sizes`` [rounds, ranks]: bytes that each rank sends.
     """
     number = np.cumsum((sizes > 0).ravel()).reshape(sizes.shape) - 1
     received = np.empty_like(sizes)
@@ -142,7 +161,6 @@ def _batch_edges(plan: Rounds, sizes: NDArray[np.int64], legs: tuple[NDArray[np.
     received_as = np.empty_like(number)
     np.put_along_axis(received_as, plan.send_to, number, axis=1)
     rank = np.arange(sizes.shape[1])
-    first, last = legs
     found: list[Edges] = []
     for channel in np.unique(plan.channel).tolist():
         rounds = np.flatnonzero(plan.channel == channel)
@@ -152,5 +170,5 @@ def _batch_edges(plan: Rounds, sizes: NDArray[np.int64], legs: tuple[NDArray[np.
                 largest = before[np.argmax(size[before], axis=0)]
                 both = (sizes[now] > 0) & (size[largest, rank] > 0)
                 awaited = np.broadcast_to(message[largest, rank], both.shape)
-                found.append((first[number[now][both]], last[awaited[both]]))
+                found.append((legs.first[number[now][both]], legs.last[awaited[both]]))
     return joined(found)
