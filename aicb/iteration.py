@@ -47,11 +47,31 @@ __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select
 
 @dataclass(frozen=True, slots=True)
 class _DecodePart:
-    """Attention part of a decode-only batch of one size: a fixed part and functions of the KV lengths."""
+    """Attention part of a decode-only batch of one size: a fixed part and what depends on the KV lengths."""
 
     fixed: Part
-    functions: tuple[tuple[str, int, DecodeAttention | MlaDecode, DecodeTimes], ...]
-    """(name, count, work, time)"""
+    kernels: tuple[_DecodeKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodeKernel:
+    """One kernel that reads the KV cache, per execution a function of the KV lengths."""
+
+    name: str
+    count: int
+    time_us: DecodeTimes
+    memory_us: float
+    """Per KV token: reading it at the bandwidth of large streams."""
+    tensor_us: float
+    """Per KV token: its FLOPs at the nominal peak of the tensor cores."""
+
+    def loads(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.int64], bool]:
+        """([3, steps] total, clocked and tensor time [ps] of all executions, whether it is an estimate)."""
+        time_us, is_estimate = self.time_us(kv_tokens, steps)
+        tokens = kv_tokens.sum() + len(kv_tokens) * np.arange(steps)
+        by_memory = np.minimum(tokens * self.memory_us / time_us, 1.0)
+        loads_us = np.array((time_us, time_us * (1.0 - by_memory * by_memory), tokens * self.tensor_us))
+        return _to_ps(self.count * loads_us), is_estimate
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192) -> list[int]:
@@ -139,10 +159,11 @@ class IterationModel:
                 self._price(attention_operators(self.model, self.partition, self.precision, batch, stage=stage))
                 for batch in batches
             ]
-        ranks = [self._token_part(pad, stage) + part for pad, part in zip(padded, attentions, strict=True)]
-        slowest = max(range(len(ranks)), key=lambda rank: ranks[rank].total_ps)
+        token_parts = [self._token_part(pad, stage) for pad in padded]
+        totals = [own.total_ps + part.total_ps for own, part in zip(token_parts, attentions, strict=True)]
+        slowest = totals.index(max(totals))
         common = self._common(padded, rows, is_decode, stage)
-        whole = ranks[slowest] + common
+        whole = token_parts[slowest] + attentions[slowest] + common
         host = (self._exposed_ps(max(len(batch.new_tokens) for batch in batches)), self._launch_ps(mode, stage))
         whole = whole.scaled_to(int(self._at_clock(whole.total_ps, whole.clocked_ps, whole.tensor_ps, host)))
         host_ps = host[0] + max(host[1] - whole.total_ps, 0)
@@ -180,8 +201,8 @@ class IterationModel:
             if len(kv):
                 attention = self._decode_part(len(kv), (pad, 1), stage)
                 rank += _loads(attention.fixed)
-                for _, count, work, function in attention.functions:
-                    rank += self._decode_loads(work, count, kv, function(kv, steps)[0])
+                for kernel in attention.kernels:
+                    rank += kernel.loads(kv, steps)[0]
             slowest = np.where(rank[0] > slowest[0], rank, slowest)
         busy_ps, clocked_ps, tensor_ps = slowest + _loads(self._common(padded, max(requests), True, stage))
         host = (self._exposed_ps(max(requests)), self._launch_ps(mode, stage))
@@ -261,19 +282,14 @@ class IterationModel:
         stretch = self.gpu.clock.stretch(np.asarray(tensor_ps / step_ps))
         return np.asarray(busy_ps + np.rint(clocked_ps * (stretch - 1.0)).astype(np.int64))
 
-    def _decode_loads(
-        self, work: DecodeAttention | MlaDecode, count: int, kv_tokens: NDArray[np.int64], time_us: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        """[3, steps] ``_loads`` of a decode kernel in consecutive steps that take ``time_us``.
-
-        FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them.
-        """
-        total = int(kv_tokens.sum()) + len(kv_tokens) * np.arange(len(time_us))
+    def _decode_kernel(
+        self, operator: Operator, work: DecodeAttention | MlaDecode, times: DecodeTimes
+    ) -> _DecodeKernel:
+        """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""
         one = demand(replace(work, kv_tokens=np.array([_SAMPLE_TOKENS])), self.precision)
-        memory_us = total * (one.moved_bytes / _SAMPLE_TOKENS / (STREAMED_SHARE * self.gpu.hbm_bytes_per_s) * 1e6)
-        clocked_us = time_us * (1.0 - np.minimum(memory_us / time_us, 1.0) ** 2)
-        tensor_us = total * (one.flops / _SAMPLE_TOKENS / self.gpu.peak_flops[one.dtype] * 1e6)
-        return _to_ps(count * np.stack([time_us, clocked_us, tensor_us]))
+        memory_us = one.moved_bytes / (STREAMED_SHARE * self.gpu.hbm_bytes_per_s) * 1e6 / _SAMPLE_TOKENS
+        tensor_us = one.flops / self.gpu.peak_flops[one.dtype] * 1e6 / _SAMPLE_TOKENS
+        return _DecodeKernel(operator.name, operator.count, times, memory_us, tensor_us)
 
     def _exposed_ps(self, requests: int) -> int:
         return round(self.host.exposed_us(requests) * PS_PER_US)
@@ -343,15 +359,15 @@ class IterationModel:
             tokens, queries = padded
             batch = Batch.decode(np.full(tokens, 2, dtype=np.int64))
             listed = attention_operators(self.model, self.partition, self.precision, batch, stage=stage)
-            functions, fixed = [], []
+            kernels, fixed = [], []
             for operator in listed:
                 if isinstance(operator.work, DecodeAttention | MlaDecode):
                     work = replace(operator.work, heads=operator.work.heads * queries)
                     times = self._estimator.decode_times(work, requests)
-                    functions.append((operator.name, operator.count, work, times))
+                    kernels.append(self._decode_kernel(operator, work, times))
                 else:
                     fixed.append(operator)
-            self._decodes[key] = _DecodePart(self._price(fixed), tuple(functions))
+            self._decodes[key] = _DecodePart(self._price(fixed), tuple(kernels))
         return self._decodes[key]
 
     def _decode_attention(self, kv_tokens: NDArray[np.int64], padded: tuple[int, int], stage: int) -> Part:
@@ -361,13 +377,12 @@ class IterationModel:
         part = self._decode_part(len(kv_tokens), padded, stage)
         loads = np.zeros((3, 1), dtype=np.int64)
         estimated_ps, estimated = 0, []
-        for name, count, work, function in part.functions:
-            time_us, is_estimate = function(kv_tokens, 1)
-            added = self._decode_loads(work, count, kv_tokens, time_us)
+        for kernel in part.kernels:
+            added, is_estimate = kernel.loads(kv_tokens, 1)
             loads += added
             if is_estimate:
                 estimated_ps += int(added[0, 0])
-                estimated.append(name)
+                estimated.append(kernel.name)
         total_ps, clocked_ps, tensor_ps = (int(value) for value in loads[:, 0])
         phases = tuple(total_ps if phase is Phase.ATTENTION else 0 for phase in PHASES)
         return part.fixed + Part(phases, total_ps, estimated_ps, frozenset(estimated), (), clocked_ps, tensor_ps)

@@ -83,7 +83,8 @@ class Surface:
         exact = self._exact.get(shape)
         label = self.structure.label
         if exact is not None:
-            error = float(self.errors(np.array([shape], dtype=np.float64))[0])
+            if (error := self._errors_near.get(shape)) is None:
+                error = self._errors_near[shape] = float(self.errors(np.array([shape], dtype=np.float64))[0])
             return Estimate(float(exact), False, f"measured {label}", error)
         row = np.array([shape], dtype=np.float64)
         model, coordinates = self._model_of(row[0]), self.structure.coordinates(self.structure.alike(row))
@@ -106,7 +107,7 @@ class Surface:
         """Error of ``model`` at the quarter octave of the axis next to ``shape``: it varies slowly, prices are many."""
         *others, axis = shape
         quarter = round(4.0 * math.log2(axis)) if axis > 0.0 else None
-        key = (*others, quarter)
+        key = ("quarter octave", *others, quarter)
         if key not in self._errors_near:
             near = np.array([[*others, axis if quarter is None else 2.0 ** (quarter / 4.0)]], dtype=np.float64)
             coordinates = self.structure.coordinates(self.structure.alike(near))
