@@ -65,13 +65,25 @@ class _DecodeKernel:
     tensor_us: float
     """Per KV token: its FLOPs at the nominal peak of the tensor cores."""
 
-    def loads(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.int64], bool]:
-        """([3, steps] total, clocked and tensor time [ps] of all executions, whether it is an estimate)."""
-        time_us, is_estimate = self.time_us(kv_tokens, steps)
+    def load(self, kv_tokens: NDArray[np.int64]) -> tuple[int, int, int, bool]:
+        """(total, clocked and tensor time [ps] of all executions, whether it is an estimate) of one step.
+
+        The same numbers as ``loads`` of one step without its arrays: ranks are priced one by one, often.
+        """
+        times_us, is_estimate = self.time_us(kv_tokens, 1)
+        time_us, tokens = float(times_us[0]), int(kv_tokens.sum())
+        by_memory = min(tokens * self.memory_us / time_us, 1.0)
+        loads_us = (time_us, time_us * (1.0 - by_memory * by_memory), tokens * self.tensor_us)
+        total, clocked, tensor = (round(self.count * load * PS_PER_US) for load in loads_us)
+        return total, clocked, tensor, is_estimate
+
+    def loads(self, kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
+        """[3, steps] total, clocked and tensor time [ps] of all executions."""
+        time_us, _ = self.time_us(kv_tokens, steps)
         tokens = kv_tokens.sum() + len(kv_tokens) * np.arange(steps)
         by_memory = np.minimum(tokens * self.memory_us / time_us, 1.0)
         loads_us = np.array((time_us, time_us * (1.0 - by_memory * by_memory), tokens * self.tensor_us))
-        return _to_ps(self.count * loads_us), is_estimate
+        return _to_ps(self.count * loads_us)
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192) -> list[int]:
@@ -202,7 +214,7 @@ class IterationModel:
                 attention = self._decode_part(len(kv), (pad, 1), stage)
                 rank += _loads(attention.fixed)
                 for kernel in attention.kernels:
-                    rank += kernel.loads(kv, steps)[0]
+                    rank += kernel.loads(kv, steps)
             slowest = np.where(rank[0] > slowest[0], rank, slowest)
         busy_ps, clocked_ps, tensor_ps = slowest + _loads(self._common(padded, max(requests), True, stage))
         host = (self._exposed_ps(max(requests)), self._launch_ps(mode, stage))
@@ -375,15 +387,14 @@ class IterationModel:
         if len(kv_tokens) == 0:
             return NOTHING
         part = self._decode_part(len(kv_tokens), padded, stage)
-        loads = np.zeros((3, 1), dtype=np.int64)
-        estimated_ps, estimated = 0, []
+        total_ps = clocked_ps = tensor_ps = estimated_ps = 0
+        estimated = []
         for kernel in part.kernels:
-            added, is_estimate = kernel.loads(kv_tokens, 1)
-            loads += added
+            time_ps, clocked, tensor, is_estimate = kernel.load(kv_tokens)
+            total_ps, clocked_ps, tensor_ps = total_ps + time_ps, clocked_ps + clocked, tensor_ps + tensor
             if is_estimate:
-                estimated_ps += int(added[0, 0])
+                estimated_ps += time_ps
                 estimated.append(kernel.name)
-        total_ps, clocked_ps, tensor_ps = (int(value) for value in loads[:, 0])
         phases = tuple(total_ps if phase is Phase.ATTENTION else 0 for phase in PHASES)
         return part.fixed + Part(phases, total_ps, estimated_ps, frozenset(estimated), (), clocked_ps, tensor_ps)
 

@@ -70,8 +70,9 @@ class PrefillTimes:
         scaled_us, is_measured = math.fsum(share * times_us), bool(hits.all())
         error = float(self.surface.errors(shapes[share.argmax()][None, :])[0])
         shapes[:, :2], shapes[:, 4] = (work.heads, work.kv_heads), 1.0
-        apart_us = math.fsum(self.surface.times(shapes)) * len(new) / len(shapes)
-        time_us = scaled_us if is_measured else min(scaled_us, apart_us)
+        time_us = scaled_us
+        if not is_measured and len(new) > 1:
+            time_us = min(scaled_us, math.fsum(self.surface.times(shapes)) * len(new) / len(shapes))
         octaves = self._octaves(np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64))
         is_estimate = bool(octaves[0] > SITE_REACH_OCTAVES or _share_of(pairs, self._is_inside(kv, new)) < 0.5)
         kind = "measured" if is_measured else "interpolated" if octaves[0] == 0.0 else "borrowed"

@@ -24,6 +24,8 @@ AXIS_REACH = 4.0
 MAX_POINTS = 900
 """Measurements one kriging system may hold; with more, each site solves the system of its nearest ``LOCAL_POINTS``."""
 LOCAL_POINTS = 500
+FEW_SHAPES = 16
+"""Up to so many shapes are looked up one by one among those asked for before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Surface:
         self._residuals = np.log(self.times_us / structure.reference_us(self.shapes))
         self._models: dict[Hashable, Kriging] = {}
         self._errors_near: dict[Hashable, float] = {}
+        self._values: dict[Hashable, float] = {}
 
     def price(self, *shape: float) -> Estimate:
         """Time of one shape, its error, and where both come from."""
@@ -87,9 +90,8 @@ class Surface:
                 error = self._errors_near[shape] = float(self.errors(np.array([shape], dtype=np.float64))[0])
             return Estimate(float(exact), False, f"measured {label}", error)
         row = np.array([shape], dtype=np.float64)
-        model, coordinates = self._model_of(row[0]), self.structure.coordinates(self.structure.alike(row))
-        time_us = float(self.structure.reference_us(row)[0] * np.exp(model.mean(coordinates)[0]))
-        error = self._error_near(model, shape)
+        time_us = float(self._modelled(row)[0])
+        error = self._error_near(self._model_of(row[0]), shape)
         site = row[0, : self.structure.site_columns]
         octaves = _octaves(self._sites, site[None, :])[:, 0]
         nearest = int(octaves.argmin())
@@ -156,8 +158,17 @@ class Surface:
     def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         """[shapes] a quantity of the kriging system that covers each shape."""
         alike = self.structure.alike(shapes)
+        if len(alike) <= FEW_SHAPES:
+            return np.array([self._remembered(shape, quantity) for shape in map(tuple, alike.tolist())])
         _, first, inverse = np.unique(_keys(alike), return_index=True, return_inverse=True)
         return self._of_distinct(alike[first], quantity)[inverse.reshape(-1)]
+
+    def _remembered(self, shape: tuple[float, ...], quantity: Callable[[Kriging, Floats], Floats]) -> float:
+        """One value, kept: simulations ask for the same shapes again, and the order of asking must not matter."""
+        key = (quantity.__name__, shape)
+        if (value := self._values.get(key)) is None:
+            value = self._values[key] = float(self._of_distinct(np.array([shape]), quantity)[0])
+        return value
 
     def _of_distinct(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         coordinates = self.structure.coordinates(shapes)
