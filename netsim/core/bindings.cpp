@@ -40,13 +40,19 @@ Network make_network(const Array<std::int8_t>& kinds, const Array<std::int32_t>&
 FlowGraph make_graph(const Array<std::int32_t>& src, const Array<std::int32_t>& dst,
                      const Array<std::int64_t>& size_bytes, const Array<TimePs>& ready_ps,
                      const Array<TimePs>& delay_ps, const Array<std::int64_t>& dep_offsets,
-                     const Array<std::int64_t>& deps, const Array<std::uint32_t>& flow_label,
-                     const Array<bool>& notify, const Array<std::int64_t>& max_rate_bps,
-                     const Array<std::int64_t>& after) {
-    return {to_vector<std::int32_t>(src),  to_vector<std::int32_t>(dst),         to_vector<std::int64_t>(size_bytes),
-            to_vector<TimePs>(ready_ps),   to_vector<TimePs>(delay_ps),          to_vector<std::int64_t>(dep_offsets),
-            to_vector<std::int64_t>(deps), to_vector<std::uint32_t>(flow_label), to_vector<bool>(notify),
-            to_vector<std::int64_t>(max_rate_bps), to_vector<std::int64_t>(after)};
+                     const Array<std::int64_t>& deps, const Array<std::uint32_t>& flow_label, const Array<bool>& notify,
+                     const Array<std::int64_t>& max_rate_bps, const Array<std::int64_t>& after) {
+    return {to_vector<std::int32_t>(src),
+            to_vector<std::int32_t>(dst),
+            to_vector<std::int64_t>(size_bytes),
+            to_vector<TimePs>(ready_ps),
+            to_vector<TimePs>(delay_ps),
+            to_vector<std::int64_t>(dep_offsets),
+            to_vector<std::int64_t>(deps),
+            to_vector<std::uint32_t>(flow_label),
+            to_vector<bool>(notify),
+            to_vector<std::int64_t>(max_rate_bps),
+            to_vector<std::int64_t>(after)};
 }
 
 // The one place where C++ exceptions become the Python exceptions of netsim.
@@ -115,8 +121,8 @@ PYBIND11_MODULE(_core, module) {
                 return executor->submit(std::move(graph), at_ps);
             },
             py::arg("src"), py::arg("dst"), py::arg("size_bytes"), py::arg("ready_ps"), py::arg("delay_ps"),
-            py::arg("dep_offsets"), py::arg("deps"), py::arg("flow_label"), py::arg("notify"),
-            py::arg("max_rate_bps"), py::arg("after"), py::arg("at_ps"))
+            py::arg("dep_offsets"), py::arg("deps"), py::arg("flow_label"), py::arg("notify"), py::arg("max_rate_bps"),
+            py::arg("after"), py::arg("at_ps"))
         .def(
             "advance",
             [](FlowSimulation& self, TimePs until_ps) {
