@@ -41,9 +41,17 @@ Ranks = Annotated[int, typer.Option(help="GPUs that take part.")]
 Nodes = Annotated[int, typer.Option(help="NVLink domains over which they are spread evenly.")]
 Gpu = Annotated[str, typer.Option(help="GPU type: a100, a800, h100, h200, h20, h800 or b200.")]
 AlgorithmName = Annotated[
-    str | None, typer.Option(help="ring, tree, nvls, nvls_tree, pat, one_shot, two_shot instead of NCCL's choice.")
+    str | None,
+    typer.Option(help="ring, tree, nvls, nvls_tree, pat, or vLLM's one_shot or two_shot, instead of NCCL's choice."),
 ]
 ProtocolName = Annotated[str | None, typer.Option(help="ll, ll128 or simple instead of NCCL's choice.")]
+Root = Annotated[int, typer.Option(help="Rank that a broadcast starts from, or a reduce ends on.")]
+Coarsen = Annotated[
+    int | None,
+    typer.Option(
+        help="Show NCCL's loops, chunks and FIFO credits, so many loops merged into one; without: all merged."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -183,6 +191,8 @@ def write_plan_file(
     gpu: Gpu = "h100",
     algorithm: AlgorithmName = None,
     protocol: ProtocolName = None,
+    root: Root = 0,
+    coarsen: Coarsen = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the flows go: .csv or .parquet.")],
     columns: Annotated[
         str, typer.Option("--format", help="netsim, or simccl for SimCCL's 15 columns (.csv).")
@@ -204,8 +214,9 @@ def write_plan_file(
             f"format: found {columns!r} for {output}, expected netsim, or simccl and a name that ends in .csv"
         )
     check_output(output)
+    communicator, size_bytes = _communicator(ranks, nodes, gpu), read_size_bytes(size)
     plan = plan_collective(
-        op, read_size_bytes(size), _communicator(ranks, nodes, gpu), algorithm=algorithm, protocol=protocol
+        op, size_bytes, communicator, algorithm=algorithm, protocol=protocol, root=root, coarsen=coarsen
     )
     if columns == "simccl":
         write_flow_model_csv(plan, output)
@@ -239,6 +250,8 @@ def verify_flows(
     gpu: Gpu = "h100",
     algorithm: AlgorithmName = None,
     protocol: ProtocolName = None,
+    root: Root = 0,
+    coarsen: Coarsen = None,
     as_json: Json = False,
 ) -> None:
     """Prove by symbolic execution that the plan of a collective leaves the right data on every rank."""
@@ -246,8 +259,9 @@ def verify_flows(
     from simccl.planner import plan_collective
     from simccl.verify import verify_plan
 
+    communicator, size_bytes = _communicator(ranks, nodes, gpu), read_size_bytes(size)
     plan = plan_collective(
-        op, read_size_bytes(size), _communicator(ranks, nodes, gpu), algorithm=algorithm, protocol=protocol
+        op, size_bytes, communicator, algorithm=algorithm, protocol=protocol, root=root, coarsen=coarsen
     )
     proof = verify_plan(plan)
     result = {

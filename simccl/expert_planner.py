@@ -1,4 +1,8 @@
-"""Plans the dispatch of tokens to experts and the combination of what they return, in DeepEP's two modes."""
+"""Plans the dispatch of tokens to experts and the combination of what they return, in DeepEP's two modes.
+
+On Hopper the rates of ports are those of DeepEP's kernels in closed form (`simccl.deepep`) for as many tokens as the
+rank with the most has; elsewhere those of large all-to-alls. Skewed routing then takes longer by its busiest port.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,13 @@ from simccl.algorithms.pace import PS_PER_US
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.contents import Contents
+from simccl.deepep import SCALE_BLOCK, Phase, dispatch_bytes, is_measured, launch_us, port_rates
 from simccl.errors import InputError
 from simccl.experts import ExpertRouting, SlotContents, TokenContents
 from simccl.plan import Plan, PlannedFlows
 from simccl.point_to_point import message_port_rates
 
-_SCALE_BLOCK = 128
 _MODES = (Algorithm.HIERARCHICAL, Algorithm.LOW_LATENCY)
-
-# Dispatch and combine of one token per rank on eight H100s, hidden 7168, 8 of 256 experts, DeepEP V1 with 24 SMs
-# (aiconfigurator tables): nearly all of it is launch, counting and synchronisation.
-_BASE_US = {Algorithm.LOW_LATENCY: (13.2, 14.4), Algorithm.HIERARCHICAL: (26.2, 48.2)}
 
 
 def expert_dispatch(
@@ -53,31 +53,23 @@ def expert_combine(
     return _plan(routing, communicator, mode, 2 * hidden, is_combine=True)
 
 
-def dispatch_bytes(hidden: int, top_k: int, mode: Algorithm, *, fp8: bool) -> int:
-    """Bytes of one token in a dispatch, with scales and what says where it belongs (DeepEP V1).
-
-    Low-latency: 16 bytes of header, values, scales. Hierarchical: values, scales, 8 bytes of source, expert ids and
-    weights, up to whole 16 bytes.
-    """
-    values = hidden + 4 * (hidden // _SCALE_BLOCK) if fp8 else 2 * hidden
-    if mode is Algorithm.LOW_LATENCY:
-        return 16 + values
-    return -(-(values + 8 + 4 * top_k + 4 * top_k) // 16) * 16
-
-
 def _check(routing: ExpertRouting, communicator: Communicator, hidden: int, mode: Algorithm) -> None:
     if mode not in _MODES:
         raise InputError(f"mode: found {mode}, expected {' or '.join(_MODES)}")
     if routing.ranks != communicator.size:
         raise InputError(f"routing: found {routing.ranks} ranks, expected {communicator.size} as in the communicator")
-    if hidden < 1 or hidden % _SCALE_BLOCK:
-        raise InputError(f"hidden: found {hidden}, expected a multiple of {_SCALE_BLOCK} (values per scale)")
+    if hidden < 1 or hidden % SCALE_BLOCK:
+        raise InputError(f"hidden: found {hidden}, expected a multiple of {SCALE_BLOCK} (values per scale)")
 
 
 def _plan(
     routing: ExpertRouting, communicator: Communicator, mode: Algorithm, token_bytes: int, *, is_combine: bool
 ) -> Plan:
-    rates = message_port_rates(communicator.arrangement())
+    at, phase = communicator.arrangement(), Phase.COMBINE if is_combine else Phase.DISPATCH
+    most_tokens = max(len(ids) for ids in routing.chosen)
+    rates = message_port_rates(at)
+    if is_measured(at) and most_tokens and at.ranks > 1:
+        rates = port_rates(mode, phase, most_tokens, token_bytes, top_k=routing.top_k, at=at)
     contents: Contents
     flows: PlannedFlows
     if mode is Algorithm.LOW_LATENCY:
@@ -94,7 +86,7 @@ def _plan(
         algorithm=mode if len(flows) else Algorithm.NONE,
         protocol=Protocol.SIMPLE,
         channels=1 if len(flows) else 0,
-        base_latency_ps=round(_BASE_US[mode][is_combine] * PS_PER_US) if len(flows) else 0,
+        base_latency_ps=round(launch_us(mode, phase, at) * PS_PER_US) if len(flows) else 0,
         flows=flows,
         contents=contents,
     )

@@ -193,8 +193,8 @@ def _flows(request: _Request, choice: Choice, pace: Pace) -> PlannedFlows:
 def _plan_direct(request: _Request, algorithm: Algorithm) -> Plan:
     communicator = request.communicator
     if request.op is not Collective.ALL_REDUCE or communicator.nodes > 1:
-        raise InputError(f"algorithm: found {algorithm} for {request.op} over {communicator.nodes} nodes, "
-                         "expected all_reduce on one node")  # fmt: skip
+        where = f"{communicator.nodes} node{'s' if communicator.nodes > 1 else ''}"
+        raise InputError(f"algorithm: found {algorithm} for {request.op} over {where}, expected all_reduce on one node")
     costs = kernel_costs(communicator.gpu, Stack.VLLM, algorithm)
     builder = one_shot_flows if algorithm is Algorithm.ONE_SHOT else two_shot_flows
     base_us = costs.synchronisation_us + (communicator.size - 2) * costs.peer_us

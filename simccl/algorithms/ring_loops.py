@@ -1,15 +1,17 @@
 """Ring all_reduce, all_gather and reduce_scatter with NCCL's loops, slices and FIFO credits.
 
-Every channel owns a contiguous part of the buffer (all_gather, reduce_scatter: of every rank's block) and works through
-it in loops; a loop gives every rank one chunk, cut into two slices with Simple. A slice follows the data order of
-`simccl.algorithms.ring`. On a connection slices go one after the other, and one may go only when the slice that had its
-FIFO slot, four back with Simple and eight back with LL and LL128, has been passed on. Loops may be merged: fewer, with
-larger chunks. NCCL 2.30.7, src/device/all_reduce.h, all_gather.h, reduce_scatter.h and prims_simple.h.
+Every channel owns a contiguous part of the buffer (all_gather, reduce_scatter: of every rank's block), whole cells of
+NCCL's work split, and works through it in loops; a loop gives every rank one chunk, cut into two slices with Simple.
+Small operations leave channels without a part; those that have one share the pace of all. A slice follows the data
+order of `simccl.algorithms.ring`. On a connection slices go one after the other, and one may go only when the slice
+that had its FIFO slot, four back with Simple and eight back with LL and LL128, has been passed on. Loops may be merged:
+fewer, with larger chunks. NCCL 2.30.7, src/device/all_reduce.h, all_gather.h, reduce_scatter.h and prims_simple.h.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from simccl.algorithms.pace import Lanes, Pace
 from simccl.algorithms.ring import RingHops, ring_hop_latency_ps, ring_steps
 from simccl.collective import Collective, Protocol, shares
 from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
+from simccl.work_split import FIFO_STEPS, channel_offsets
 
 _ALIGN_BYTES = 16
 
@@ -39,10 +42,10 @@ class Loops:
 
     @classmethod
     def of(cls, protocol: Protocol, chunk_bytes: int, coarsen: int) -> Loops:
-        """NCCL's, with so many loops merged into one."""
+        """NCCL's, so many loops merged into one: a slice is two FIFO steps with Simple, otherwise one."""
         if protocol is Protocol.SIMPLE:
-            return cls(chunk_bytes * coarsen, slices=2, slots=4)
-        return cls(chunk_bytes * coarsen, slices=1, slots=8)
+            return cls(chunk_bytes * coarsen, slices=2, slots=FIFO_STEPS // 2)
+        return cls(chunk_bytes * coarsen, slices=1, slots=FIFO_STEPS)
 
 
 class _Slices(NamedTuple):
@@ -63,7 +66,8 @@ def ring_loop_flows(
 ) -> PlannedFlows:
     """The flows of a ring collective, slice by slice; ``hops`` has one ring per channel, equal ones included."""
     ranks = hops.orders.shape[1]
-    found = _slices(op, size_bytes, hops, loops)
+    parts = channel_offsets(op, size_bytes, ranks, pace.protocol, len(hops.orders))
+    found = _slices(op, size_bytes, hops, loops, parts)
     steps = ring_steps(op, ranks)
     copies = op is Collective.ALL_GATHER
     step = np.tile(np.arange(steps), len(found.channel))
@@ -83,7 +87,7 @@ def ring_loop_flows(
         offset=offset,
         operation=np.where((step < ranks - 1) & (not copies), Operation.REDUCE, Operation.COPY),
         latency_ps=latency_ps[hops.crosses[channel, sender].astype(np.intp)],
-        wire_rate=pace.wire_rate(steps / ranks / len(hops.orders)),
+        wire_rate=pace.wire_rate(steps / ranks / (len(parts) - 1)),
         edges=(waiting, waiting - 1),
         order=earlier_on_connection(queue, connection, 1),
         credit=earlier_on_connection(queue, connection, loops.slots),
@@ -101,19 +105,18 @@ def earlier_on_connection(queue: NDArray[np.int64], connection: NDArray[np.int64
     return earlier
 
 
-def _slices(op: Collective, size_bytes: int, hops: RingHops, loops: Loops) -> _Slices:
-    """Channels own equal parts, whole lines each; a loop of a channel has one chunk of every rank."""
-    channels, ranks = hops.orders.shape
-    buffer = np.array([0, size_bytes]) if op is Collective.ALL_REDUCE else shares(size_bytes, ranks)
-    part = _aligned(-(-int(np.diff(buffer).max()) // channels))
+def _slices(op: Collective, size_bytes: int, hops: RingHops, loops: Loops, parts: NDArray[np.int64]) -> _Slices:
+    """A loop of a channel has one chunk of every rank; ``parts`` are `channel_offsets`."""
+    ranks = hops.orders.shape[1]
+    blocks = shares(size_bytes, ranks)
     found = []
-    for channel in range(channels):
+    for channel, (begin, end) in enumerate(pairwise(parts.tolist())):
         if op is Collective.ALL_REDUCE:
-            chunks = _buffer_chunks(channel * part, min((channel + 1) * part, size_bytes), ranks, loops.chunk_bytes)
+            chunks = _buffer_chunks(begin, end, ranks, loops.chunk_bytes)
         else:
             order = hops.orders[channel]
-            begin = np.minimum(buffer[order] + channel * part, buffer[order + 1])
-            chunks = _block_chunks(begin, np.minimum(begin + part, buffer[order + 1]), loops.chunk_bytes)
+            first, last = (np.minimum(blocks[order] + cut, blocks[order + 1]) for cut in (begin, end))
+            chunks = _block_chunks(first, last, loops.chunk_bytes)
         found.append(_cut(channel, *chunks, loops.slices))
     return _Slices(*(np.concatenate(column) for column in zip(*found, strict=True)))
 

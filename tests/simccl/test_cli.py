@@ -17,6 +17,9 @@ from tests.simccl.communicators import run_on_idle_fluid, spread
 TABLE = "op,bytes,ranks,nodes,gpu\nall_reduce,8192,8,1,h100\n\nall_gather,1048576,16,2,h100\n"
 
 
+PLANNED = ("verify", "--bytes", "1MiB", "--ranks", "8", "--op")
+
+
 def run(*arguments: str) -> str:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -104,9 +107,30 @@ def test_verify_reports_the_proof() -> None:
     assert found == {"op": "all_reduce", "correct": True, "flows": 24, "ranges": 4, "depth": 6, "payload_bytes": 600}
 
 
+def test_plans_and_proofs_take_a_root_an_algorithm_and_a_coarseness(tmp_path: Path) -> None:
+    """Broadcast of 8 MiB from rank 3 of 4, Simple: rank 3 sends all of it once and receives nothing."""
+    options = ("--op", "broadcast", "--bytes", "8MiB", "--ranks", "4", "--algorithm", "ring", "--protocol", "simple")
+    path = tmp_path / "p.csv"
+    merged = json.loads(run("plan", *options, "--root", "3", "-o", str(path), "--json"))
+    fine = json.loads(run("plan", *options, "--root", "3", "--coarsen", "1", "-o", str(path), "--json"))
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert fine["flows"] > merged["flows"]
+    assert sum(int(row["bytes"]) for row in rows if row["src_rank"] == "3") == 8 << 20
+    assert all(row["dst_rank"] != "3" for row in rows)
+    proof = json.loads(run("verify", *options, "--root", "3", "--coarsen", "1", "--json"))
+    assert (proof["correct"], proof["flows"], proof["payload_bytes"]) == (True, fine["flows"], 3 * (8 << 20))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([*PLANNED, "all_reduce", "--algorithm", "rings"], "algorithm: found 'rings', expected one of"),
+        ([*PLANNED, "all_to_all", "--algorithm", "tree"], "algorithm: found tree, expected pairwise"),
+        ([*PLANNED, "broadcast", "--algorithm", "tree"], "algorithm: found tree, which NCCL disables for broadcast"),
+        ([*PLANNED, "all_gather", "--algorithm", "one_shot"], "algorithm: found one_shot for all_gather over 1 node,"),
+        ([*PLANNED, "broadcast", "--root", "8"], "root: found 8, expected 0…7"),
+        ([*PLANNED, "all_reduce", "--coarsen", "0"], "coarsen: found 0, expected at least 1"),
         (["time", "--op", "allreduce", "--bytes", "1", "--ranks", "2"], "op: found 'allreduce'"),
         (["time", "--op", "all_reduce", "--bytes", "x", "--ranks", "2"], "bytes: found 'x'"),
         (["time", "--op", "all_reduce", "--bytes", "1"], "expected --op, --bytes and --ranks, or --table"),

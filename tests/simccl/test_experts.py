@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simccl import Algorithm, ExpertRouting, InputError, PlanError, expert_combine, expert_dispatch, verify_plan
-from simccl.expert_planner import dispatch_bytes
+from simccl.deepep import Phase, dispatch_bytes, expert_times_us
+from simccl.point_to_point import message_port_rates
 from tests.simccl.communicators import run_on_idle_fluid, spread
 
 NORMAL, LOW = Algorithm.HIERARCHICAL, Algorithm.LOW_LATENCY
@@ -91,20 +92,43 @@ def test_node_limited_routing_keeps_tokens_within_so_many_nodes() -> None:
         assert max(len(set(row)) for row in nodes.tolist()) == 3
 
 
+@pytest.mark.parametrize(("nodes", "tokens", "mode"), [(1, 4096, NORMAL), (1, 128, LOW), (2, 512, NORMAL)])
+def test_expert_plans_take_the_closed_form_and_what_chance_adds_to_the_busiest_port(
+    nodes: int, tokens: int, mode: Algorithm
+) -> None:
+    """Even routing is the closed form; of random routings the busiest of 2 · 8 or 2 · 16 ports has a few % more."""
+    communicator = spread(nodes, 8)
+    routing = ExpertRouting.sampled(np.random.default_rng(7), ranks=8 * nodes, tokens=tokens, experts=256, top_k=8)
+    at = communicator.arrangement()
+    for plan, phase in (
+        (expert_dispatch(routing, communicator, hidden=7168, mode=mode), Phase.DISPATCH),
+        (expert_combine(routing, communicator, hidden=7168, mode=mode), Phase.COMBINE),
+    ):
+        expected = float(expert_times_us(mode, phase, np.array([tokens]), hidden=7168, top_k=8, at=at)[0])
+        assert 1 <= run_on_idle_fluid(plan) / 1e6 / expected < 1.05
+
+
 def test_dispatch_on_eight_h100_takes_about_what_was_measured() -> None:
     """DeepEP V1, hidden 7168, 8 of 256 experts (aiconfigurator tables), µs: hierarchical with 24 SMs, 4096 tokens per
-    rank, dispatch 498.4 and combine 960.6; low latency, 128 tokens, 36.7 and 67.0. Only the base latencies (one token)
-    and the bandwidth of large all-to-alls enter. The low-latency combine is 16 % too fast: it reads its messages again
-    to weight them."""
+    rank, dispatch 498.4 and combine 960.6; low latency, 128 tokens, 36.7 and 67.0."""
     communicator = spread(1, 8)
-    cases = ((4096, NORMAL, (498.4, 960.6), (0.05, 0.05)), (128, LOW, (36.7, 67.0), (0.05, 0.17)))
-    for tokens, mode, measured, within in cases:
+    for tokens, mode, measured in ((4096, NORMAL, (498.4, 960.6)), (128, LOW, (36.7, 67.0))):
         rng = np.random.default_rng(7)
         routing = ExpertRouting.sampled(rng, ranks=8, tokens=tokens, experts=256, top_k=8)
         dispatch = expert_dispatch(routing, communicator, hidden=7168, mode=mode)
         combine = expert_combine(routing, communicator, hidden=7168, mode=mode)
-        assert run_on_idle_fluid(dispatch) / 1e6 == pytest.approx(measured[0], rel=within[0])
-        assert run_on_idle_fluid(combine) / 1e6 == pytest.approx(measured[1], rel=within[1])
+        assert run_on_idle_fluid(dispatch) / 1e6 == pytest.approx(measured[0], rel=0.08)
+        assert run_on_idle_fluid(combine) / 1e6 == pytest.approx(measured[1], rel=0.08)
+
+
+def test_experts_on_gpus_without_measured_kernels_use_the_bandwidth_of_large_all_to_alls() -> None:
+    """Two B200s, one token of 7,472 bytes to the other: launch of the dispatch, then NVLink at 0.78 of its rate."""
+    routing = ExpertRouting((np.array([[1]]), np.zeros((0, 1), dtype=np.int64)), experts=2)
+    communicator = spread(1, 2, "b200")
+    plan = expert_dispatch(routing, communicator, hidden=7168)
+    assert plan.base_latency_ps == 24_850_000
+    rates = message_port_rates(communicator.arrangement())
+    assert plan.flows.max_rate_bytes_per_s.tolist() == [rates.nvlink_bytes_per_s]
 
 
 def test_the_proof_finds_a_token_that_is_not_forwarded_and_one_that_is_added_twice() -> None:

@@ -188,9 +188,10 @@ def test_an_uneven_all_to_all_waits_for_its_busiest_port() -> None:
 
 @pytest.mark.parametrize("algorithm", [Algorithm.RING, Algorithm.TREE, Algorithm.NVLS])
 def test_all_reduces_of_one_node_agree_with_the_model_within_ten_percent_from_64_kib(algorithm: Algorithm) -> None:
-    """The table of the README. In chunks, NVLS agrees too; Simple rings of 64 MiB hide up to 12 % in their slices, and
-    Simple trees pay up to 10 % for filling the pipeline with whole chunks."""
-    below, above = {Algorithm.RING: (-0.12, 0.01), Algorithm.TREE: (-0.01, 0.1), Algorithm.NVLS: (-0.01, 0.01)}[
+    """The table of the README. In chunks, NVLS agrees too; Simple rings of 64 MiB hide up to 12 % in their slices;
+    those of 1 and 4 MiB pay up to 2 % for channels with unequal numbers of cells; Simple trees pay up to 10 % for
+    filling the pipeline with whole chunks."""
+    below, above = {Algorithm.RING: (-0.12, 0.02), Algorithm.TREE: (-0.01, 0.1), Algorithm.NVLS: (-0.01, 0.01)}[
         algorithm
     ]
     for size in plan_agreement.SIZES:

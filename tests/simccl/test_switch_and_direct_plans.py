@@ -108,7 +108,7 @@ def test_one_shot_wins_for_small_buffers_and_two_shot_for_large_ones() -> None:
 @pytest.mark.parametrize(
     ("op", "algorithm", "nodes", "message"),
     [
-        ("all_gather", "one_shot", 1, "found one_shot for all_gather over 1 nodes"),
+        ("all_gather", "one_shot", 1, "found one_shot for all_gather over 1 node,"),
         ("all_reduce", "two_shot", 2, "found two_shot for all_reduce over 2 nodes"),
         ("all_to_all", "ring", 1, "found ring, expected pairwise"),
         ("all_reduce", "nvls", 2, "NCCL disables for all_reduce on 2 nodes"),
