@@ -22,8 +22,10 @@ def without_duplicates(edges: Edges) -> Edges:
     if not len(waiting):
         return edges
     span = int(max(waiting.max(), awaited.max())) + 1
-    keys = np.sort(waiting * span + awaited)
-    keys = keys[np.diff(keys, prepend=-1) > 0]
+    keys = waiting * span
+    keys += awaited
+    keys.sort()
+    keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
     return keys // span, keys % span
 
 

@@ -70,11 +70,22 @@ def lower(plan: Plan) -> FlowGraph:
 
 def path_latencies_ps(topology: Topology, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.int64]:
     """[flows] propagation between nodes, looked up once per pair; equally short paths count as equally long."""
-    pairs, inverse = np.unique(src.astype(np.int64) * topology.nodes + dst, return_inverse=True)
+    pair = src.astype(np.int64) * topology.nodes + dst
+    if topology.nodes**2 > 8 * len(pair):
+        pairs, inverse = np.unique(pair, return_inverse=True)
+        return _pair_latencies_ps(topology, pairs)[inverse]
+    latency_ps = np.zeros(topology.nodes**2, dtype=np.int64)
+    latency_ps[pair] = 1
+    pairs = np.flatnonzero(latency_ps)
+    latency_ps[pairs] = _pair_latencies_ps(topology, pairs)
+    return latency_ps[pair]
+
+
+def _pair_latencies_ps(topology: Topology, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[pairs] propagation from node ``pair // nodes`` to node ``pair % nodes``."""
     router = _router(topology)
     senders, receivers = (ends.tolist() for ends in divmod(pairs, topology.nodes))
-    latencies = [router.path_latency_ps(a, b) for a, b in zip(senders, receivers, strict=True)]
-    return np.array(latencies, dtype=np.int64)[inverse]
+    return np.array([router.path_latency_ps(*ends) for ends in zip(senders, receivers, strict=True)], dtype=np.int64)
 
 
 def nvswitches(communicator: Communicator) -> NDArray[np.int32]:
@@ -131,7 +142,9 @@ def _without_streams(flows: PlannedFlows, edges: Edges) -> Edges:
         fed = flows.streams[front[1]]
         front = without_duplicates(_through((front[0][fed], front[1][fed]), offsets, deps))
         kept.append(front)
-    return without_duplicates(joined(kept))
+    together = joined(kept)
+    kept.clear()
+    return without_duplicates(together)
 
 
 def _through(edges: Edges, offsets: NDArray[np.int64], deps: NDArray[np.int64]) -> Edges:
