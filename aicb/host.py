@@ -52,13 +52,13 @@ class HostModel:
     """Per layer between two attentions: one graph and the attention operator. Forward pass of 128 tokens of
     Qwen3-30B-A3B timed in the engine's process: 5.73 ms for 48 layers."""
     eager_layer_us: float = 505.0
-    """Per layer without its experts. From the prefill tables (fit: 504.7); 730 in the session of the traces."""
-    step_us: float = 405.0
-    """Exposed per iteration: asynchronous scheduling hides nearly all of it. From the decode tables (fit: 407.0)."""
+    """Per layer without its experts. From the prefill tables (fit: 504.6); 730 in the session of the traces."""
+    step_us: float = 450.0
+    """Exposed per iteration: asynchronous scheduling hides nearly all of it. From the decode tables (fit: 449.5)."""
     request_us: float = 0.0
     """Exposed per request of the batch. From the decode tables, 1 to 225 requests (fit: 0)."""
-    request_latency_us: float = 2950.0
-    """Client to scheduler plus sampled token to client. From the prefill tables (fit: 2947)."""
+    request_latency_us: float = 2910.0
+    """Client to scheduler plus sampled token to client. From the prefill tables (fit: 2907)."""
 
     def launching_us(self, mode: GraphMode, layers: int, expert_layers: int) -> float:
         """Host time to launch one iteration.
