@@ -6,7 +6,7 @@ from simccl.calibration import Calibration, read_calibration, shipped_calibratio
 from simccl.choice import Choice, choose
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
-from simccl.custom_allreduce import Stack
+from simccl.custom_allreduce import Stack, check_measured
 from simccl.deepep import Phase, expert_times_us
 from simccl.errors import InputError, PlanError, UnsupportedTopology
 from simccl.expert_planner import expert_combine, expert_dispatch
@@ -43,6 +43,7 @@ __all__ = [
     "UnsupportedTopology",
     "VerifiedPlan",
     "all_to_all_v",
+    "check_measured",
     "choose",
     "collective_time",
     "expert_combine",

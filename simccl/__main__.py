@@ -42,9 +42,12 @@ Nodes = Annotated[int, typer.Option(help="NVLink domains over which they are spr
 Gpu = Annotated[str, typer.Option(help="GPU type: a100, a800, h100, h200, h20, h800 or b200.")]
 AlgorithmName = Annotated[
     str | None,
-    typer.Option(help="ring, tree, nvls, nvls_tree, pat, or vLLM's one_shot or two_shot, instead of NCCL's choice."),
+    typer.Option(
+        help="ring, tree, nvls, nvls_tree, pat, or an engine's one_shot, two_shot, multimem; default: NCCL's choice."
+    ),
 ]
 ProtocolName = Annotated[str | None, typer.Option(help="ll, ll128 or simple instead of NCCL's choice.")]
+StackName = Annotated[str, typer.Option("--stack", help="Whose all_reduce kernels run: nccl, vllm, sglang or trtllm.")]
 Root = Annotated[int, typer.Option(help="Rank that a broadcast starts from, or a reduce ends on.")]
 Coarsen = Annotated[
     int | None,
@@ -89,7 +92,7 @@ def print_time(
         bool, typer.Option("--uncalibrated", help="NCCL's constants, without corrections.")
     ] = False,
     calibration: Annotated[Path | None, typer.Option(help="Corrections that simccl calibrate wrote.")] = None,
-    stack: Annotated[str, typer.Option(help="Whose all_reduce kernels run: nccl, vllm, sglang or trtllm.")] = "nccl",
+    stack: StackName = "nccl",
     busbw: Annotated[Path | None, typer.Option(help="SimAI's busbw.yaml, in place of the cost model.")] = None,
     group: Annotated[str, typer.Option(help="Section of --busbw: tp, dp, ep, dp_ep or pp.")] = "tp",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the priced table goes.")] = None,
@@ -193,6 +196,7 @@ def write_plan_file(
     protocol: ProtocolName = None,
     root: Root = 0,
     coarsen: Coarsen = None,
+    stack: StackName = "nccl",
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the flows go: .csv or .parquet.")],
     columns: Annotated[
         str, typer.Option("--format", help="netsim, or simccl for SimCCL's 15 columns (.csv).")
@@ -204,6 +208,7 @@ def write_plan_file(
     A .csv goes into ``netsim run`` with the topology that the printed command builds.
     """
     from netsim.units import format_rate_bps
+    from simccl.custom_allreduce import Stack
     from simccl.files import check_plan_file, read_size_bytes, write_plan
     from simccl.flow_model_csv import write_flow_model_csv
     from simccl.planner import plan_collective
@@ -216,7 +221,14 @@ def write_plan_file(
     check_output(output)
     communicator, size_bytes = _communicator(ranks, nodes, gpu), read_size_bytes(size)
     plan = plan_collective(
-        op, size_bytes, communicator, algorithm=algorithm, protocol=protocol, root=root, coarsen=coarsen
+        op,
+        size_bytes,
+        communicator,
+        algorithm=algorithm,
+        protocol=protocol,
+        root=root,
+        coarsen=coarsen,
+        stack=Stack.parse(stack),
     )
     if columns == "simccl":
         write_flow_model_csv(plan, output)
@@ -252,16 +264,25 @@ def verify_flows(
     protocol: ProtocolName = None,
     root: Root = 0,
     coarsen: Coarsen = None,
+    stack: StackName = "nccl",
     as_json: Json = False,
 ) -> None:
     """Prove by symbolic execution that the plan of a collective leaves the right data on every rank."""
+    from simccl.custom_allreduce import Stack
     from simccl.files import read_size_bytes
     from simccl.planner import plan_collective
     from simccl.verify import verify_plan
 
     communicator, size_bytes = _communicator(ranks, nodes, gpu), read_size_bytes(size)
     plan = plan_collective(
-        op, size_bytes, communicator, algorithm=algorithm, protocol=protocol, root=root, coarsen=coarsen
+        op,
+        size_bytes,
+        communicator,
+        algorithm=algorithm,
+        protocol=protocol,
+        root=root,
+        coarsen=coarsen,
+        stack=Stack.parse(stack),
     )
     proof = verify_plan(plan)
     result = {

@@ -130,6 +130,17 @@ def engine_all_reduce(
     return EngineTimes(kinds != Algorithm.NONE, time_us, latency_us, kinds)
 
 
+def engine_kernel(stack: Stack, size_bytes: int, at: Arrangement) -> Algorithm:
+    """The kernel of its own that an engine uses for an all_reduce; `Algorithm.NONE` where it calls NCCL."""
+    return Algorithm(_kinds(stack, np.array([size_bytes], dtype=np.int64), at, True)[0])
+
+
+def check_measured(stack: Stack, gpu: str) -> None:
+    """Raises: InputError, if the engine's kernels were not measured on this GPU type."""
+    if stack is not Stack.NCCL:
+        kernel_costs(gpu, stack, ONE_SHOT)
+
+
 def moved_bytes(kind: Algorithm, size_bytes: NDArray[np.int64], ranks: int) -> NDArray[np.float64]:
     """[sizes] bytes into, and out of, each GPU."""
     match kind:

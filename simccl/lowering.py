@@ -78,7 +78,8 @@ def path_latencies_ps(topology: Topology, src: NDArray[np.int32], dst: NDArray[n
     latency_ps[pair] = 1
     pairs = np.flatnonzero(latency_ps)
     latency_ps[pairs] = _pair_latencies_ps(topology, pairs)
-    return latency_ps[pair]
+    of_flows: NDArray[np.int64] = latency_ps[pair]
+    return of_flows
 
 
 def _pair_latencies_ps(topology: Topology, pairs: NDArray[np.int64]) -> NDArray[np.int64]:

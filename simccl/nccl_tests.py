@@ -106,7 +106,7 @@ def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str])
         for name in names:
             if name in header:
                 return row[name].strip()
-        raise InputError(f"{source} line {line}: found {','.join(header)}, expected a column {' or '.join(names)}")
+        raise InputError(f"{source}: found the columns {','.join(header)}, expected a column {' or '.join(names)}")
 
     op = _OPS.get(first("op", "op_name"))
     kind = row.get("dtype", row.get("nccl_dtype", "half")).strip()

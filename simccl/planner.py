@@ -22,7 +22,7 @@ from simccl.choice import Choice, choose
 from simccl.collective import MAX_PLAN_BYTES, Algorithm, Collective, Protocol, check_size, shares
 from simccl.communicator import Communicator
 from simccl.contents import Contents, MessageContents, collective_contents
-from simccl.custom_allreduce import Stack, kernel_costs
+from simccl.custom_allreduce import Stack, engine_kernel, kernel_costs, moved_bytes
 from simccl.errors import InputError
 from simccl.plan import Plan, PlannedFlows, no_flows
 from simccl.point_to_point import latencies_us, message_channels, message_port_rates
@@ -30,6 +30,7 @@ from simccl.search import Pattern
 from simccl.timing import message_slowdown
 
 _ON_SWITCHES = (Algorithm.NVLS, Algorithm.NVLS_TREE)
+_OF_ENGINES = (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm.MULTIMEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,16 @@ def plan_collective(
     protocol: str | None = None,
     root: int = 0,
     coarsen: int | None = None,
+    stack: Stack = Stack.NCCL,
 ) -> Plan:
     """The plan of one collective; sizes as in nccl-tests, see `Collective`.
 
-    ``algorithm`` and ``protocol`` override NCCL's choice; one_shot and two_shot are all_reduce kernels of vLLM, on the
-    GPUs where they were measured. ``root`` is the rank of a broadcast or reduce. With ``coarsen`` the plan shows NCCL's
-    loops, chunks, slices and FIFO credits, so many loops merged into one; without it all loops are merged, which takes
-    about the same time with far fewer flows. One rank, or zero bytes, gives a plan without flows.
+    ``algorithm`` and ``protocol`` override the choice of NCCL, or of the inference engine that ``stack`` names, whose
+    own all_reduce kernels run where it would use them; one_shot, two_shot and multimem are such kernels, vLLM's unless
+    ``stack`` says otherwise, on the GPUs where they were measured. ``root`` is the rank of a broadcast or reduce. With
+    ``coarsen`` the plan shows NCCL's loops, chunks, slices and FIFO credits, so many loops merged into one; without it
+    all loops are merged, which takes about the same time with far fewer flows. One rank, or zero bytes, gives a plan
+    without flows.
 
     Raises:
         InputError: an unknown op, algorithm or protocol, a size below 0 or above 1 PiB, a rank that does not exist, or
@@ -82,8 +86,9 @@ def plan_collective(
         raise InputError(f"coarsen: found {coarsen}, expected at least 1")
     if size_bytes == 0 or communicator.size == 1:
         return _nothing(request.op, size_bytes, communicator)
-    if request.algorithm in (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT):
-        return _plan_direct(request, request.algorithm)
+    kernel = _engine_kernel(request, stack)
+    if kernel is not Algorithm.NONE:
+        return _plan_engine_kernel(request, kernel, Stack.VLLM if stack is Stack.NCCL else stack)
     if request.op.has_ring:
         return _plan_chosen(request)
     if request.algorithm not in (None, Algorithm.PAIRWISE):
@@ -113,7 +118,7 @@ def all_to_all_v(matrix_bytes: NDArray[np.integer], communicator: Communicator) 
 
 
 def _algorithm(name: str) -> Algorithm:
-    known = [a for a in Algorithm if a is not Algorithm.NONE]
+    known = [a for a in Algorithm if a not in (Algorithm.NONE, Algorithm.HIERARCHICAL, Algorithm.LOW_LATENCY)]
     if name not in known:
         raise InputError(f"algorithm: found {name!r}, expected one of {', '.join(known)}")
     return Algorithm(name)
@@ -190,13 +195,21 @@ def _flows(request: _Request, choice: Choice, pace: Pace) -> PlannedFlows:
             raise InputError(f"algorithm: found {choice.algorithm}, for which there are times but no flows")
 
 
-def _plan_direct(request: _Request, algorithm: Algorithm) -> Plan:
+def _engine_kernel(request: _Request, stack: Stack) -> Algorithm:
+    """The engine's own kernel that is asked for, or that the engine would use; `Algorithm.NONE`: NCCL's turn."""
+    if request.algorithm in _OF_ENGINES:
+        return request.algorithm
+    if request.algorithm or request.protocol or request.op is not Collective.ALL_REDUCE:
+        return Algorithm.NONE
+    return engine_kernel(stack, request.size_bytes, request.communicator.arrangement())
+
+
+def _plan_engine_kernel(request: _Request, algorithm: Algorithm, stack: Stack) -> Plan:
     communicator = request.communicator
     if request.op is not Collective.ALL_REDUCE or communicator.nodes > 1:
         where = f"{communicator.nodes} node{'s' if communicator.nodes > 1 else ''}"
         raise InputError(f"algorithm: found {algorithm} for {request.op} over {where}, expected all_reduce on one node")
-    costs = kernel_costs(communicator.gpu, Stack.VLLM, algorithm)
-    builder = one_shot_flows if algorithm is Algorithm.ONE_SHOT else two_shot_flows
+    costs = kernel_costs(communicator.gpu, stack, algorithm)
     base_us = costs.synchronisation_us + (communicator.size - 2) * costs.peer_us
     return Plan(
         op=request.op,
@@ -206,9 +219,27 @@ def _plan_direct(request: _Request, algorithm: Algorithm) -> Plan:
         protocol=Protocol.SIMPLE,
         channels=1,
         base_latency_ps=round(base_us * PS_PER_US),
-        flows=builder(request.size_bytes, communicator.size, costs.gbytes_per_s * 1e9),
+        flows=_engine_flows(request, algorithm, costs.gbytes_per_s * 1e9),
         contents=_contents(request, algorithm),
     )
+
+
+def _engine_flows(request: _Request, algorithm: Algorithm, bytes_per_s: float) -> PlannedFlows:
+    """``bytes_per_s`` go into, and out of, one GPU."""
+    size_bytes, communicator = request.size_bytes, request.communicator
+    if algorithm is Algorithm.ONE_SHOT:
+        return one_shot_flows(size_bytes, communicator.size, bytes_per_s)
+    if algorithm is Algorithm.TWO_SHOT:
+        return two_shot_flows(size_bytes, communicator.size, bytes_per_s)
+    moved = float(moved_bytes(algorithm, np.array([size_bytes]), communicator.size)[0])
+    pace = Pace(
+        protocol=Protocol.SIMPLE,
+        base_latency_us=0.0,
+        nvlink_hop_us=0.0,
+        network_hop_us=0.0,
+        bytes_per_s=bytes_per_s * size_bytes / moved,
+    )
+    return nvls_flows(request.op, size_bytes, communicator, pace, chunks=None)
 
 
 def _plan_messages(

@@ -238,7 +238,7 @@ def expected_payload_bytes(plan: Plan) -> int | None:
     match plan.algorithm:
         case Algorithm.RING | Algorithm.PAT | Algorithm.TREE | Algorithm.TWO_SHOT:
             return both * (ranks - 1) * size
-        case Algorithm.NVLS | Algorithm.NVLS_TREE:
+        case Algorithm.NVLS | Algorithm.NVLS_TREE | Algorithm.MULTIMEM:
             loads = size * ranks if plan.op is not Collective.ALL_GATHER else 0
             stores = size * nodes if plan.op is not Collective.REDUCE_SCATTER else 0
             return loads + stores + 2 * (nodes - 1) * size

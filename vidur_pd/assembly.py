@@ -104,8 +104,9 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     pools = {pool.name: pool_parts(config, pool, model) for pool in config.cluster.pools}
     _check_wire(config, pools)
     network = create_backend(config.network.backend, cluster.topology)
+    stack = simccl.Stack(config.network.collectives)
     pricers = {
-        gpu: CommunicationPricer(cluster.topology, config.network.backend, gpu)
+        gpu: CommunicationPricer(cluster.topology, config.network.backend, gpu, stack)
         for gpu in sorted({parts.gpu.interconnect for parts in pools.values()})
     }
     hash_block_tokens = hash_block_tokens or HASH_BLOCK_TOKENS

@@ -163,6 +163,8 @@ class NetworkConfig(Section):
 
     backend: Literal["analytical", "fluid", "packet", "ns3", "rdma"] = "fluid"
     coupling: Literal["isolated", "fluid", "exact"] = "fluid"
+    collectives: Literal["nccl", "vllm", "sglang", "trtllm"] = "nccl"
+    """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them."""
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     """Used by the packet-level backends; the others share links without a control loop."""
 

@@ -7,7 +7,8 @@ pass over registers, so that everything streams. Across nodes (all_reduce only) 
 binary trees of `simccl.algorithms.tree` between the two halves, so that every hop stays on one rail.
 
 NCCL's model has one latency for all that happens inside nodes; it belongs to the base latency of the plan, and hops
-inside nodes have none. Switch k is endpoint n + k of a flow. Assumed: buffers are registered, so that the copies to and
+inside nodes have none. Switch k is endpoint n + k of a flow. Engines' multimem kernels move
+the same on one node. Assumed: buffers are registered, so that the copies to and
 from NCCL's own buffers on each GPU are left out (they cross no link).
 """
 

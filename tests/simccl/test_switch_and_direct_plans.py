@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from netsim import LinkKind, NodeKind, Topology
 from netsim.topology import DuplexLink
-from simccl import Algorithm, Communicator, InputError, Operation, plan_collective, verify_plan
-from simccl.custom_allreduce import Stack, engine_all_reduce
+from simccl import (
+    Algorithm,
+    Communicator,
+    InputError,
+    Operation,
+    Stack,
+    collective_time,
+    plan_collective,
+    verify_plan,
+)
+from simccl.custom_allreduce import engine_all_reduce
 from tests.simccl.communicators import run_on_idle_fluid, spread
 
 
@@ -93,6 +102,39 @@ def test_direct_plans_take_the_time_of_the_engines_kernels(algorithm: str, size:
     kernel = engine_all_reduce(Stack.VLLM, np.array([size]), arrangement, has_symmetric_memory=False)
     assert kernel.algorithm[0] == algorithm
     assert run_on_idle_fluid(plan) / 1e6 == pytest.approx(float(kernel.time_us[0]), rel=0.01)
+
+
+@pytest.mark.parametrize("stack", [Stack.VLLM, Stack.SGLANG, Stack.TRTLLM])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_plans_of_a_stack_run_the_kernel_and_take_the_time_of_its_closed_form(stack: Stack, ranks: int) -> None:
+    """One-shot, two-shot, multimem and NCCL, as sizes grow; paths of 50 ns each are all that is added."""
+    communicator = spread(1, ranks)
+    for size in (1000, 64 << 10, 1 << 20, 8 << 20, 128 << 20):
+        plan = plan_collective("all_reduce", size, communicator, stack=stack)
+        expected = collective_time("all_reduce", size, communicator, stack=stack)
+        assert plan.algorithm is expected.algorithm
+        assert run_on_idle_fluid(plan) == pytest.approx(expected.time_ps, rel=0.02, abs=150_000)
+        verify_plan(plan)
+
+
+def test_multimem_moves_s_times_1_plus_1_over_n() -> None:
+    """vLLM, 8 H100s, 8 MiB: 9 MiB in and out of every GPU."""
+    plan = plan_collective("all_reduce", 8 << 20, spread(1, 8), stack=Stack.VLLM)
+    assert plan.algorithm is Algorithm.MULTIMEM
+    assert plan.sent_bytes()[:8].tolist() == plan.received_bytes()[:8].tolist() == [9 << 20] * 8
+
+
+def test_other_operations_several_nodes_and_forced_algorithms_are_left_to_nccl() -> None:
+    size = 64 << 10
+    assert plan_collective("all_gather", size, spread(1, 8), stack=Stack.VLLM).algorithm is Algorithm.RING
+    assert plan_collective("all_reduce", size, spread(2, 8), stack=Stack.VLLM).algorithm.startswith(("tree", "nvls"))
+    forced = plan_collective("all_reduce", size, spread(1, 8), algorithm="ring", stack=Stack.VLLM)
+    assert forced.algorithm is Algorithm.RING
+
+
+def test_kernels_are_refused_on_gpus_where_they_were_not_measured() -> None:
+    with pytest.raises(InputError, match="stack: found vllm on a100, whose kernels were measured on b200, h100, h200"):
+        plan_collective("all_reduce", 64 << 10, spread(1, 8, "a100"), stack=Stack.VLLM)
 
 
 def test_one_shot_wins_for_small_buffers_and_two_shot_for_large_ones() -> None:

@@ -43,7 +43,9 @@ class CommunicationPricer:
     are on a link at a time is taken from the first size that is run.
     """
 
-    def __init__(self, topology: Topology, backend: str, gpu: str) -> None:
+    def __init__(self, topology: Topology, backend: str, gpu: str, stack: simccl.Stack = simccl.Stack.NCCL) -> None:
+        simccl.check_measured(stack, gpu)
+        self._stack = stack
         self._topology = topology
         self._paths = PathFinder(topology)
         self._gpu = gpu
@@ -58,6 +60,10 @@ class CommunicationPricer:
         if gpus not in self._communicators:
             self._communicators[gpus] = simccl.Communicator(gpus, self._topology, self._gpu)
         return self._communicators[gpus]
+
+    def flows(self, op: str, size_bytes: int, communicator: simccl.Communicator) -> FlowGraph:
+        """The flows of a collective by the kernels that run here."""
+        return simccl.plan_collective(op, size_bytes, communicator, stack=self._stack).graph()
 
     def cost(self, communication: Communication, gpus: Gpus) -> CollectiveCost:
         """Cost of a collective among ``gpus``; nothing among fewer than two."""
@@ -88,7 +94,7 @@ class CommunicationPricer:
     def _measure(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         communicator = self.communicator(gpus)
         before, start_ps = self._idle.link_stats(), self._idle.now_ps
-        graph = simccl.plan_collective(op, size_bytes, communicator).graph()
+        graph = self.flows(op, size_bytes, communicator)
         handle = self._idle.submit(graph, start_ps)
         end_ps = self._run_to_the_end(handle)
         after = self._idle.link_stats()
@@ -99,7 +105,7 @@ class CommunicationPricer:
         self._idle.forget(handle)
         duration_ps = end_ps - start_ps
         if self._closed_form:
-            duration_ps = simccl.collective_time(op, size_bytes, communicator).time_ps
+            duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
         return CollectiveCost(duration_ps, links, carried[links], np.maximum(self._link_flows[op, gpus][links], 1.0))
 
     def _run_to_the_end(self, handle: GraphHandle) -> int:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-import simccl
 from netsim import NO_FLOW, FlowGraph, GraphHandle, NetworkBackend
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
@@ -93,9 +92,8 @@ def _rounds(price: StagePrice, pricer: CommunicationPricer) -> Iterator[list[Flo
     kinds: list[tuple[int, list[FlowGraph]]] = []
     for what, groups, count in price.collectives:
         communicators = [pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
-        plans = [simccl.plan_collective(what.op, what.size_bytes, at) for at in communicators]
-        if plans:
-            kinds.append((count, [plan.graph() for plan in plans]))
+        if communicators:
+            kinds.append((count, [pricer.flows(what.op, what.size_bytes, at) for at in communicators]))
     for turn in range(max((count for count, _ in kinds), default=0)):
         for count, graphs in kinds:
             if turn < count:
