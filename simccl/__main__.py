@@ -52,7 +52,7 @@ Root = Annotated[int, typer.Option(help="Rank that a broadcast starts from, or a
 Coarsen = Annotated[
     int | None,
     typer.Option(
-        help="Show NCCL's loops, chunks and FIFO credits, so many loops merged into one; without: all merged."
+        help="Rings, trees, NVLS: show loops, chunks and FIFO credits, so many loops merged into one; else all."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
