@@ -216,8 +216,9 @@ class ExpertsGemm:
     """Grouped GEMM of one layout: sites (experts, active experts, n, k), axis rows per active expert.
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows.
-    Where vLLM's own kernel (``ENGINE_KERNEL``) was measured its rows alone count, taken under uniform routing, where
-    experts at the edge of a row tile need two: two kernels on one surface would bend it.
+    Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing, where experts at the edge of a row tile
+    need two, are a surface by themselves: two kernels on one would bend it. Our kernel, measured at all expert-parallel
+    sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the work states total rows, so skew among the
     experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
@@ -225,15 +226,17 @@ class ExpertsGemm:
 
     def __init__(self, measured: MeasuredTimes, gpu: Gpu, layout: Layout):
         self.surfaces: dict[GemmDtype, Surface] = {}
+        self._stand_ins: dict[GemmDtype, list[Surface]] = {}
         for dtype in gpu.peak_flops:
-            is_gathered = dtype == "bf16"
-            table = measured.table
-            rows = _gathered_rows(table) if is_gathered else table.select(f"grouped_gemm_{layout}", dtype, "even")
-            if rows:
-                shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
-                times_us = np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows])
-                structure = grouped_structure(gpu, layout, dtype, measured.timing == "graph")
-                self.surfaces[dtype] = Surface(structure, shapes, times_us)
+            op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
+            kernels = [measured.table.select(op, dtype, "even")]
+            if dtype == "bf16":
+                kernels = [_engine_rows(measured.table), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
+            structure = grouped_structure(gpu, layout, dtype, measured.timing == "graph")
+            surfaces = [_surface(structure, rows, measured) for rows in kernels if rows]
+            if surfaces:
+                self.surfaces[dtype], *stand_ins = surfaces
+                self._stand_ins[dtype] = stand_ins
 
     def price(self, work: GroupedGemm) -> Estimate:
         """As measured; bf16 without measurements at fp8's share of its own roofline, flagged."""
@@ -241,7 +244,10 @@ class ExpertsGemm:
         rows = max(work.rows / active, 1.0)
         surface = self.surfaces.get(work.dtype)
         if surface is not None:
-            return surface.price(groups, active, float(work.n), float(work.k), rows)
+            shape = (groups, active, float(work.n), float(work.k), rows)
+            found = surface.price(*shape)
+            others = [other.price(*shape) for other in self._stand_ins[work.dtype]] if found.is_estimate else []
+            return next((other for other in others if not other.is_estimate), found)
         twice = self.surfaces["fp8"].price(groups, active, 2.0 * work.n, float(work.k), rows)
         source = f"estimate: bf16 as fp8 of twice the columns; {twice.source}"
         return Estimate(twice.time_us, True, source, UNMEASURED)
@@ -255,11 +261,15 @@ ENGINE_KERNEL = "vllm/fused_moe"
 """vLLM's Triton kernel with the configuration it chooses for a layer and a token count."""
 
 
-def _gathered_rows(table: KernelTable) -> list[KernelRow]:
-    """bf16 expert products: of the engine's kernel if the table has it, else of another with equal experts."""
+def _engine_rows(table: KernelTable) -> list[KernelRow]:
+    """bf16 expert products of the engine's kernel."""
     uniform = table.select("grouped_gemm_gathered", "bf16", "multinomial")
-    engine = [row for row in uniform if row.kernel == ENGINE_KERNEL]
-    return engine or table.select("grouped_gemm_gathered", "bf16", "even")
+    return [row for row in uniform if row.kernel == ENGINE_KERNEL]
+
+
+def _surface(structure: Structure, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
+    shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
+    return Surface(structure, shapes, np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows]))
 
 
 def _grouped_shape(row: KernelRow) -> tuple[float, ...]:
