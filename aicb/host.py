@@ -52,7 +52,7 @@ class HostModel:
     """Per layer between two attentions: one graph and the attention operator. Forward pass of 128 tokens of
     Qwen3-30B-A3B timed in the engine's process: 5.73 ms for 48 layers."""
     eager_layer_us: float = 505.0
-    """Per layer without its experts. From the prefill tables (fit: 504.6); 730 in the session of the traces."""
+    """Per layer without its experts. From the prefill tables (fit: 504.6); 730 in the traces."""
     step_us: float = 450.0
     """Exposed per iteration: asynchronous scheduling hides nearly all of it. From the decode tables (fit: 449.5)."""
     request_us: float = 0.0
