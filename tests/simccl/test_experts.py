@@ -112,13 +112,14 @@ def test_dispatch_on_eight_h100_takes_about_what_was_measured() -> None:
     """DeepEP V1, hidden 7168, 8 of 256 experts (aiconfigurator tables), µs: hierarchical with 24 SMs, 4096 tokens per
     rank, dispatch 498.4 and combine 960.6; low latency, 128 tokens, 36.7 and 67.0."""
     communicator = spread(1, 8)
-    for tokens, mode, measured in ((4096, NORMAL, (498.4, 960.6)), (128, LOW, (36.7, 67.0))):
+    cases = ((4096, NORMAL, (498.4, 960.6), (0.08, 0.05)), (128, LOW, (36.7, 67.0), (0.08, 0.08)))
+    for tokens, mode, measured, within in cases:
         rng = np.random.default_rng(7)
         routing = ExpertRouting.sampled(rng, ranks=8, tokens=tokens, experts=256, top_k=8)
         dispatch = expert_dispatch(routing, communicator, hidden=7168, mode=mode)
         combine = expert_combine(routing, communicator, hidden=7168, mode=mode)
-        assert run_on_idle_fluid(dispatch) / 1e6 == pytest.approx(measured[0], rel=0.08)
-        assert run_on_idle_fluid(combine) / 1e6 == pytest.approx(measured[1], rel=0.08)
+        assert run_on_idle_fluid(dispatch) / 1e6 == pytest.approx(measured[0], rel=within[0])
+        assert run_on_idle_fluid(combine) / 1e6 == pytest.approx(measured[1], rel=within[1])
 
 
 def test_experts_on_gpus_without_measured_kernels_use_the_bandwidth_of_large_all_to_alls() -> None:
