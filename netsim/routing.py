@@ -4,7 +4,8 @@ Paths are shortest in hops; GPUs do not forward. Where several next hops are equ
 and among what remains the node takes the one that murmur3-32 of (source address, destination address, ports), seeded
 with its own number, selects modulo their count. Addresses and ports are those of the ns-3 models of HPCC and SimAI:
 node ``i`` is ``11.(i div 256).(i mod 256).1``, queue pair ``flow_label`` of a pair goes from port
-``10000 + flow_label`` to port 100 (the upper 16 bits of the label enter the latter).
+``10000 + flow_label`` to port 100 (the upper 16 bits of the label enter the latter). Links may fail and be repaired:
+paths are then the shortest among links that are up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import _core
+from netsim.errors import BackendError
 from netsim.topology import Topology
 
 
@@ -24,10 +26,19 @@ def core_network(topology: Topology) -> _core.Network:
 
 
 class Router:
-    """Paths through a topology; distance tables and paths are built when first asked for and kept."""
+    """Paths through a topology; distance tables and paths are built when first asked for and kept.
 
-    def __init__(self, topology: Topology) -> None:
-        self._routing = _core.Routing(core_network(topology))
+    ``ecmp_seed`` (32 bits) 0 gives the hash as above; with any other, every node chooses anew.
+
+    Raises:
+        BackendError: an ``ecmp_seed`` outside 0 … 2³² − 1.
+    """
+
+    def __init__(self, topology: Topology, *, ecmp_seed: int = 0) -> None:
+        if not 0 <= ecmp_seed < 2**32:
+            raise BackendError(f"ecmp_seed: found {ecmp_seed}, expected 0…2³² − 1")
+        self._links = topology.links
+        self._routing = _core.Routing(core_network(topology), ecmp_seed)
 
     def route(self, src: int, dst: int, flow_label: int = 0) -> NDArray[np.int64]:
         """[hops] link ids from ``src`` to ``dst``, empty where they are the same.
@@ -36,6 +47,29 @@ class Router:
             BackendError: unknown node, or no path.
         """
         return self._path(src, dst, flow_label).links.astype(np.int64)
+
+    def reverse_route(self, src: int, dst: int, flow_label: int = 0) -> NDArray[np.int64]:
+        """[hops] link ids from ``dst`` back to ``src`` that ACKs of the flow take: hashed with addresses and ports
+        swapped, so often over other switches than the flow. Raises as `route` does."""
+        return self._routing.reverse_path(src, dst, flow_label).links.astype(np.int64)
+
+    def next_hops(self, at: int, dst: int) -> NDArray[np.int64]:
+        """[choices] links out of ``at`` on shortest paths to ``dst``, in link order, among which the hash chooses.
+
+        Raises:
+            BackendError: unknown node.
+        """
+        return self._routing.next_hops(at, dst).astype(np.int64)
+
+    def set_link_up(self, link: int, is_up: bool) -> None:
+        """Fails or repairs one direction of a cable, for all that is asked from now on.
+
+        Raises:
+            BackendError: unknown link.
+        """
+        if not 0 <= link < self._links:
+            raise BackendError(f"unknown link: found {link}, expected 0…{self._links - 1}")
+        self._routing.set_link_up(link, is_up)
 
     def path_latency_ps(self, src: int, dst: int, flow_label: int = 0) -> int:
         """Sum of the latencies along `route`. Raises as `route` does."""

@@ -86,7 +86,14 @@ PYBIND11_MODULE(_core, module) {
             return murmur3_32({reinterpret_cast<const std::uint8_t*>(view.data()), view.size()}, seed);
         },
         py::arg("data"), py::arg("seed"));
-    module.def("ecmp_hash", &ecmp_hash, py::arg("src"), py::arg("dst"), py::arg("flow_label"), py::arg("at"));
+    module.def(
+        "ecmp_hash",
+        [](NodeId src, NodeId dst, std::uint32_t flow_label, NodeId at, bool is_ack, std::uint32_t ecmp_seed) {
+            const FlowTuple tuple = flow_tuple(src, dst, flow_label);
+            return ecmp_hash(is_ack ? tuple.reversed() : tuple, hash_seed(at, ecmp_seed));
+        },
+        py::arg("src"), py::arg("dst"), py::arg("flow_label"), py::arg("at"), py::arg("is_ack") = false,
+        py::arg("ecmp_seed") = 0);
 
     py::class_<Path>(module, "Path")
         .def_property_readonly("links", [](const Path& path) { return to_array(path.links); })
@@ -98,9 +105,16 @@ PYBIND11_MODULE(_core, module) {
              py::arg("latency_ps"));
 
     py::class_<Routing>(module, "Routing")
-        .def(py::init<const Network&>(), py::arg("network"), py::keep_alive<1, 2>())
+        .def(py::init<const Network&, std::uint32_t>(), py::arg("network"), py::arg("ecmp_seed") = 0,
+             py::keep_alive<1, 2>())
         .def("path", &Routing::path, py::arg("src"), py::arg("dst"), py::arg("flow_label"),
-             py::return_value_policy::reference_internal);
+             py::return_value_policy::reference_internal)
+        .def("reverse_path", &Routing::reverse_path, py::arg("src"), py::arg("dst"), py::arg("flow_label"),
+             py::return_value_policy::reference_internal)
+        .def(
+            "next_hops", [](Routing& self, NodeId at, NodeId dst) { return to_array(self.next_hops(at, dst)); },
+            py::arg("at"), py::arg("dst"))
+        .def("set_link_up", &Routing::set_link_up, py::arg("link"), py::arg("is_up"));
 
     py::enum_<Sharing>(module, "Sharing").value("MAX_MIN", Sharing::max_min).value("UNCONTENDED", Sharing::uncontended);
 

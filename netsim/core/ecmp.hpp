@@ -19,7 +19,20 @@ std::uint32_t node_address(NodeId node);
 // enters the destination port, so all 32 bits of it matter.
 std::uint32_t packed_ports(std::uint32_t flow_label);
 
-// murmur3-32 of (source address, destination address, ports), little endian words, seeded by the deciding node.
-std::uint32_t ecmp_hash(NodeId src, NodeId dst, std::uint32_t flow_label, NodeId at);
+// What the header of a packet says to a switch about its flow.
+struct FlowTuple {
+    std::uint32_t source_address, destination_address;
+    std::uint32_t ports;  // sport | dport << 16
+
+    // Of the packets of the flow's ACKs: addresses and ports swapped.
+    FlowTuple reversed() const;
+};
+FlowTuple flow_tuple(NodeId src, NodeId dst, std::uint32_t flow_label);
+
+// Seed of the hash at a node: its number, from which another `ecmp_seed` than 0 leads to an unrelated one.
+std::uint32_t hash_seed(NodeId at, std::uint32_t ecmp_seed);
+
+// murmur3-32 of (source address, destination address, ports) as little endian words.
+std::uint32_t ecmp_hash(const FlowTuple& tuple, std::uint32_t seed);
 
 }  // namespace netsim

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <deque>
+#include <map>
+#include <set>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "ecmp.hpp"
 #include "network.hpp"
 
 namespace netsim {
@@ -16,38 +20,86 @@ struct Path {
 };
 
 // Breadth-first shortest paths in hops. Of several equal next hops, NVSwitches are preferred, and the ECMP hash
-// chooses among what remains. Distance tables are built per destination when first needed and kept, as are paths.
+// chooses among what remains. A path follows from the network, the links that are up and the seed alone.
+//
+// Tables are built when first needed and kept, as are paths. GPUs do not forward, so switches fall apart into
+// components that only meet at GPUs (a fabric, the NVSwitch of every server), and a destination looks the same to a
+// component as every other that is attached to the same of its switches. There is one table for each such set of
+// switches, with an entry for each switch of the component; equal sets of next hops are stored once.
 class Routing {
   public:
-    explicit Routing(const Network& network);
+    // `ecmp_seed` 0 gives the hash of the ns-3 models; any other an unrelated choice at every switch.
+    explicit Routing(const Network& network, std::uint32_t ecmp_seed = 0);
+    Routing(const Routing&) = delete;
+    Routing& operator=(const Routing&) = delete;
 
-    // The path of a flow; stays valid. src == dst gives the empty path. Throws where there is none.
+    // The path of a flow; stays valid, also when links fail. src == dst gives the empty path. Throws where there is
+    // none.
     const Path& path(NodeId src, NodeId dst, std::uint32_t flow_label);
+    // The path that ACKs of the flow take, from its `dst` to its `src`.
+    const Path& reverse_path(NodeId src, NodeId dst, std::uint32_t flow_label);
 
     // Links out of `at` that lie on a shortest path to `dst`, in link order, before the choice by hash.
     std::vector<LinkId> next_hops(NodeId at, NodeId dst);
 
+    // Fails or repairs one direction of a cable, for paths that are asked for from now on. Where nothing has changed
+    // for a flow, it is given the same path as before.
+    void set_link_up(LinkId link, bool is_up);
+    bool is_link_up(LinkId link) const { return is_up_[link]; }
+
   private:
     using Hops = std::uint16_t;
+    using HopSet = const std::vector<LinkId>*;
+    // How switches of one component reach what is attached to some of them.
+    struct Table {
+        std::uint32_t component;
+        std::vector<Hops> hops;         // [members] to the nearest of the attached switches
+        std::vector<HopSet> next_hops;  // [members] nullptr until needed
+    };
     struct Key {
         NodeId src, dst;
         std::uint32_t flow_label;
+        bool is_reverse;
         bool operator==(const Key&) const = default;
     };
     struct KeyHash {
         std::size_t operator()(const Key& key) const;
     };
+    struct CachedPath {
+        const Path* path = nullptr;
+        std::uint32_t epoch = 0;  // in which the path was last found right
+    };
 
-    const std::vector<Hops>& distances_to(NodeId dst);
-    Hops distance(const std::vector<Hops>& to_dst, NodeId node, NodeId dst) const;
-    Path trace(NodeId src, NodeId dst, std::uint32_t flow_label);
+    void find_components();
+    void check_node(NodeId node) const;
+    const Path& cached_path(const Key& key);
+    Path trace(const Key& key);
+    std::span<const LinkId> equal_hops(NodeId at, NodeId dst);
+    std::span<const LinkId> hops_of_switch(NodeId at, Table& table);
+    const std::vector<std::uint32_t>& tables_of(NodeId dst);
+    std::uint32_t table_to(const std::vector<NodeId>& attached);
+    std::vector<Hops> hops_to(const std::vector<NodeId>& attached) const;
+    Table* table_in(std::uint32_t component, NodeId dst);
+    Hops distance(NodeId node, NodeId dst);
+    void prefer_nvswitches(std::vector<LinkId>& hops) const;
 
     const Network& network_;
-    std::vector<std::uint32_t> transit_index_;  // of forwarding nodes, which alone have table entries
-    std::size_t transit_count_ = 0;
-    std::vector<std::vector<Hops>> distances_;  // [destination][transit node]; empty until needed
-    std::unordered_map<Key, const Path*, KeyHash> cache_;
-    std::deque<Path> paths_;  // owns what cache_ points to; never iterated
+    const std::uint32_t ecmp_seed_;
+    std::vector<bool> is_up_;               // [links]
+    std::vector<std::uint32_t> component_;  // [nodes] of switches
+    std::vector<std::uint32_t> member_;     // [nodes] index of a switch in its component
+    std::vector<std::uint32_t> members_;    // [components] their number
+
+    // Of the links that are up; emptied when these change.
+    std::map<std::vector<NodeId>, std::uint32_t> table_index_;  // by attached switches
+    std::vector<Table> tables_;
+    std::vector<std::vector<std::uint32_t>> destination_tables_;  // [nodes] at most one per component
+    std::set<std::vector<LinkId>> hop_sets_;
+
+    std::uint32_t epoch_ = 0;  // counts changes of links
+    std::unordered_map<Key, CachedPath, KeyHash> cache_;
+    std::deque<Path> paths_;           // owns what cache_ points to or did
+    std::vector<LinkId> direct_hops_;  // last answer of equal_hops that is in no table
 };
 
 }  // namespace netsim

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netsim import BackendError, LinkKind, NodeKind, Topology, rail_optimized, single_switch
-from netsim._core import ecmp_hash, murmur3_32
-from netsim.routing import Router
+from netsim._core import Routing, ecmp_hash, murmur3_32
+from netsim.routing import Router, core_network
 from netsim.topology import DuplexLink
+from tests.netsim.strategies import topologies
 
 GBPS400 = 400 * 10**9
 
@@ -43,6 +46,12 @@ def test_ecmp_hashes_addresses_and_ports_as_the_ns3_models_do(
     """Source port 10000 + label, destination port 100, seeded with the number of the deciding node."""
     found = ecmp_hash(src, dst, flow_label, seed)
     assert (found, found % 8, found % 64) == (expected, mod_8, mod_64)
+
+
+def test_acks_hash_with_addresses_and_ports_swapped() -> None:
+    """Golden: the ACKs of 0 → 8 go from 8 to 0, from port 100 to port 10000."""
+    found = ecmp_hash(0, 8, 0, 72, is_ack=True)
+    assert (found, found % 8, found % 64) == (0x40469443, 3, 3)
 
 
 def test_all_32_bits_of_a_flow_label_are_entropy() -> None:
@@ -129,3 +138,123 @@ def test_gpus_do_not_forward() -> None:
 def test_unknown_nodes_are_refused(src: int, dst: int) -> None:
     with pytest.raises(BackendError, match=r"unknown node: found 99, expected 0 to 16"):
         Router(single_switch(16)).route(src, dst)
+
+
+def test_acks_return_over_the_spine_that_the_hash_of_the_other_leaf_selects() -> None:
+    """Data of 0 → 9 choose at leaf 0.0 (node 72), their ACKs at leaf 0.1 (node 73), with the swapped tuple."""
+    topology = rail_optimized(8, spines=8)
+    router = Router(topology)
+    for label in range(20):
+        route = router.reverse_route(0, 9, label)
+        names = [topology.node_name[node] for node in topology.link_dst[route]]
+        assert names == ["leaf0.1", f"spine{ecmp_hash(0, 9, label, 73, is_ack=True) % 8}", "leaf0.0", "gpu0"]
+    assert router.reverse_route(5, 5).tolist() == []
+
+
+def test_another_ecmp_seed_chooses_anew_and_the_same_seed_the_same() -> None:
+    """With 8 spines, one label in 8 keeps its spine by chance: of 512, 64 with a standard deviation of 7.5."""
+    topology = rail_optimized(2, spines=8)
+    plain, other, again = (Router(topology, ecmp_seed=seed) for seed in (0, 7, 7))
+    routes = [[r.route(0, 9, label).tolist() for label in range(512)] for r in (plain, other, again)]
+    assert routes[1] == routes[2]
+    assert 64 - 45 < sum(a == b for a, b in zip(routes[0], routes[1], strict=True)) < 64 + 45
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_beyond_32_bits_is_refused(seed: int) -> None:
+    with pytest.raises(BackendError, match="ecmp_seed: found"):
+        Router(single_switch(2), ecmp_seed=seed)
+
+
+def test_flows_avoid_a_failed_link_and_return_after_its_repair() -> None:
+    """Two spines. With the uplink to one of them down in the direction of the flow, all labels take the other; the
+    opposite direction still carries traffic down from it."""
+    topology = rail_optimized(2, spines=2)
+    router = Router(topology)
+    before = [router.route(0, 9, label).tolist() for label in range(32)]
+    assert len({route[1] for route in before}) == 2
+    failed = before[0][1]
+    router.set_link_up(failed, False)
+    assert {router.route(0, 9, label)[1] for label in range(32)} == {route[1] for route in before} - {failed}
+    back = [router.route(9, 0, label) for label in range(32)]
+    assert {topology.link_src[route[2]] for route in back} == {topology.link_dst[route[1]] for route in before}
+    router.set_link_up(failed, True)
+    assert [router.route(0, 9, label).tolist() for label in range(32)] == before
+
+
+def test_a_host_without_its_nic_uses_another_way_or_has_none() -> None:
+    """Behind a single switch, servers have an NVSwitch each: GPUs 0 and 1 then meet there only, and 0 and 2 nowhere."""
+    topology = single_switch(2, gpus_per_node=2)
+    router = Router(topology)
+    nic = int(router.route(0, 2)[0])
+    router.set_link_up(nic, False)
+    assert router.next_hops(0, 2).tolist() == []
+    with pytest.raises(BackendError, match="no path: found none from node 0 to node 2"):
+        router.route(0, 2)
+    assert len(router.route(2, 0)) == 2
+    nvlink = int(router.route(0, 1)[0])
+    router.set_link_up(nic, True)
+    router.set_link_up(nvlink, False)
+    assert router.route(0, 1).tolist()[0] == nic
+
+
+def test_paths_handed_out_stay_valid_when_links_fail_and_are_the_same_object_when_nothing_changed() -> None:
+    topology = rail_optimized(2, spines=2)
+    routing = Routing(core_network(topology))
+    path, elsewhere = routing.path(0, 9, 0), routing.path(0, 8, 0)
+    links = path.links.tolist()
+    routing.set_link_up(links[1], False)
+    assert path.links.tolist() == links
+    assert routing.path(0, 9, 0) is not path
+    assert routing.path(0, 8, 0) is elsewhere
+
+
+def test_unknown_links_are_refused() -> None:
+    router = Router(single_switch(2))
+    for link in (-1, 4):
+        with pytest.raises(BackendError, match=f"unknown link: found {link}, expected 0…3"):
+            router.set_link_up(link, False)
+
+
+def hops_to(topology: Topology, dst: int, up: set[int]) -> dict[int, int]:
+    """Breadth-first search backwards from ``dst`` over links that are up; GPUs other than ``dst`` do not forward."""
+    hops, queue = {dst: 0}, deque([dst])
+    while queue:
+        node = queue.popleft()
+        if node != dst and topology.node_kind[node] == NodeKind.GPU:
+            continue
+        for link in sorted(up):
+            before = int(topology.link_src[link])
+            if topology.link_dst[link] == node and before not in hops:
+                hops[before] = hops[node] + 1
+                queue.append(before)
+    return hops
+
+
+@given(topologies(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_next_hops_are_all_first_links_of_shortest_paths_whatever_has_failed(
+    topology: Topology, data: st.DataObject
+) -> None:
+    """Against a search per destination, after each of several failures and repairs, with routes that are asked for in
+    between and so are cached; NVSwitches win among equal next hops."""
+    router = Router(topology)
+    up = set(range(topology.links))
+    flips = data.draw(st.lists(st.integers(0, topology.links - 1), max_size=4))
+    dst = data.draw(st.integers(0, topology.nodes - 1))
+    for flip in [None, *flips]:
+        if flip is not None:
+            up ^= {flip}
+            router.set_link_up(flip, flip in up)
+        hops = hops_to(topology, dst, up)
+        forwards = {dst} | {n for n in hops if topology.node_kind[n] != NodeKind.GPU}
+        for at in range(topology.nodes):
+            ends = {link: int(topology.link_dst[link]) for link in sorted(up) if topology.link_src[link] == at}
+            nearest = [link for link, end in ends.items() if end in forwards and hops[end] + 1 == hops.get(at)]
+            switches = [link for link in nearest if topology.node_kind[ends[link]] == NodeKind.NVSWITCH]
+            assert router.next_hops(at, dst).tolist() == (switches or nearest if at != dst else [])
+            if nearest and at != dst:
+                route = router.route(at, dst)
+                assert len(route) == hops[at]
+                assert topology.link_dst[route[:-1]].tolist() == topology.link_src[route[1:]].tolist()
+                assert route[0] in (switches or nearest)
