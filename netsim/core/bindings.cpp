@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings_congestion.hpp"
 #include "ecmp.hpp"
 #include "simulation.hpp"
 
@@ -179,6 +180,8 @@ PYBIND11_MODULE(_core, module) {
             },
             py::arg("links"), py::arg("rates_bps"))
         .def("link_rates_bps", [](FlowSimulation& self) { return to_array(self.link_rates_bps()); });
+
+    bind_congestion(module);
 }
 
 }  // namespace netsim
