@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NewType, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NewType, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from netsim.errors import BackendError, BackendUnavailable
 from netsim.flow import FlowGraph
 from netsim.topology import Topology
+
+if TYPE_CHECKING:
+    from netsim.roce import RoceConfig
 
 BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 """Names that `create_backend` knows; not every build contains all of them."""
@@ -26,6 +29,8 @@ class Completion:
     flow: int | None
     """Index of the flow in its graph; ``None`` means the whole graph."""
     at_ps: int
+    is_failed: bool = False
+    """Of a whole graph: the backend gave up flows of it; `FlowTimes.has_failed` tells which."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +39,8 @@ class FlowTimes:
 
     start_ps: NDArray[np.int64]
     end_ps: NDArray[np.int64]
+    has_failed: NDArray[np.bool_]
+    """[flows] given up by the backend, or waiting for one that was."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,12 +105,13 @@ class SharesCapacity(Protocol):
         ...
 
 
-def create_backend(name: str, topology: Topology) -> NetworkBackend:
-    """A new backend of the given name over the topology.
+def create_backend(name: str, topology: Topology, roce: RoceConfig | None = None) -> NetworkBackend:
+    """A new backend of the given name over the topology; ``roce`` is for those that simulate packets.
 
     Raises:
         BackendUnavailable: this build does not contain the backend.
         BackendError: no backend has that name.
+        InputError: the topology is too large for the switches that ``roce`` describes.
     """
     match name:
         case "analytical":
@@ -114,7 +122,13 @@ def create_backend(name: str, topology: Topology) -> NetworkBackend:
             from netsim.fluid import FluidBackend
 
             return FluidBackend(topology)
-        case "packet" | "ns3" | "rdma":
-            raise BackendUnavailable(f"backend {name}: not contained in this build, which has analytical and fluid")
+        case "packet":
+            from netsim.packet import PacketBackend
+
+            return PacketBackend(topology, roce)
+        case "ns3" | "rdma":
+            raise BackendUnavailable(
+                f"backend {name}: not contained in this build, which has analytical, fluid, packet"
+            )
         case _:
             raise BackendError(f"backend: found {name!r}, expected one of {', '.join(BACKENDS)}")

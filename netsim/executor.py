@@ -1,8 +1,9 @@
-"""The part that all flow-level backends share: the C++ executor behind the `NetworkBackend` contract."""
+"""What all backends of the C++ core share: its executor behind the `NetworkBackend` contract."""
 
 from __future__ import annotations
 
 import operator
+from typing import Generic, TypeVar
 
 from netsim import _core
 from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
@@ -11,18 +12,17 @@ from netsim.flow import FlowGraph
 from netsim.routing import core_network
 from netsim.topology import Topology
 
+Simulation = TypeVar("Simulation", bound=_core.Simulation)
 
-class FlowBackend:
-    """A `netsim.backend.NetworkBackend` that moves flows as fluids at rates given by a sharing rule.
 
-    A flow ends when its last byte has drained and travelled the propagation latency of its path; between equal nodes
-    it takes no time. While it drains, it occupies all links of its path at once: there is no store-and-forward delay,
-    no header, no queue. Drained amounts are exact integers; an end is the first whole picosecond by which all bytes
-    are through. An instance serves one thread at a time; instances are independent.
+class CoreBackend(Generic[Simulation]):
+    """A `netsim.backend.NetworkBackend` over a simulation of the core.
+
+    An instance serves one thread at a time; instances are independent.
     """
 
-    def __init__(self, topology: Topology, sharing: _core.Sharing) -> None:
-        self._open: _core.FlowSimulation | None = _core.FlowSimulation(core_network(topology), sharing)
+    def __init__(self, simulation: Simulation) -> None:
+        self._open: Simulation | None = simulation
 
     @property
     def now_ps(self) -> int:
@@ -35,27 +35,14 @@ class FlowBackend:
             FlowGraphError: the graph has a cycle.
             BackendError: a start in the past, an unknown node, or two nodes without a path; nothing is submitted then.
         """
-        handle = self._simulation.submit(
-            graph.src,
-            graph.dst,
-            graph.size_bytes,
-            graph.ready_ps,
-            graph.delay_ps,
-            graph.dep_offsets,
-            graph.deps,
-            graph.flow_label,
-            graph.notify,
-            graph.max_rate_bps,
-            graph.after,
-            _time(at_ps, "submit at_ps"),
-        )
+        handle = self._simulation.submit(graph, _time(at_ps, "submit at_ps"))
         return GraphHandle(handle)
 
     def advance(self, until_ps: int) -> list[Completion]:
         completions = self._simulation.advance(_time(until_ps, "advance until_ps"))
         return [
-            Completion(GraphHandle(handle), None if flow == _core.WHOLE_GRAPH else flow, at_ps)
-            for handle, flow, at_ps in completions
+            Completion(GraphHandle(handle), None if flow == _core.WHOLE_GRAPH else flow, at_ps, is_failed)
+            for handle, flow, at_ps, is_failed in completions
         ]
 
     def next_event_ps(self) -> int | None:
@@ -79,7 +66,7 @@ class FlowBackend:
         self._open = None
 
     @property
-    def _simulation(self) -> _core.FlowSimulation:
+    def _simulation(self) -> Simulation:
         if self._open is None:
             raise BackendError("backend: used after close, expected an open one")
         return self._open
@@ -90,3 +77,16 @@ def _time(value: int, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise BackendError(f"{name}: found {value!r}, expected an integer of picoseconds") from None
+
+
+class FlowBackend(CoreBackend[_core.FlowSimulation]):
+    """Moves flows as fluids at rates given by a sharing rule.
+
+    A flow ends when its last byte has drained and travelled the propagation latency of its path; between equal nodes
+    it takes no time. While it drains, it occupies all links of its path at once: there is no store-and-forward delay,
+    no header, no queue. Drained amounts are exact integers; an end is the first whole picosecond by which all bytes
+    are through.
+    """
+
+    def __init__(self, topology: Topology, sharing: _core.Sharing) -> None:
+        super().__init__(_core.FlowSimulation(core_network(topology), sharing))

@@ -14,6 +14,13 @@ from netsim.errors import InputError
 NO_FLOW: Final = -1
 """In ``after``: no flow is in front."""
 
+DEFAULT_PRIORITY: Final = 3
+"""Of RoCE traffic, the class that HPCC's and SimAI's ns-3 models and usual switch configurations make lossless."""
+
+_PER_FLOW: Final = (
+    "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
+)  # fmt: skip
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -28,7 +35,9 @@ class FlowGraph:
 
     A flow starts at ``max(submission + ready_ps, arrival of all its dependencies) + delay_ps``, but not before the
     last byte of the flow ``after`` which it queues has left, and ends when its own last byte has arrived at ``dst``.
-    Arrays are one entry per flow; ``deps`` is in CSR form: flow ``i`` waits for
+    Three kinds of edges lead to it: data (``deps``: arrivals), order (``after``: a queue) and credit (``credits``: a
+    receiver says that a buffer is free, which takes the latency of the path of the flow that had filled it).
+    Arrays are one entry per flow; ``deps`` and ``credits`` are in CSR form: flow ``i`` waits for
     ``deps[dep_offsets[i]:dep_offsets[i + 1]]``.
     """
 
@@ -54,6 +63,12 @@ class FlowGraph:
     """[flows] most that its sender feeds it with, whatever the links would carry; 0: no limit. Left out: all 0."""
     after: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[flows] flow in front in the sender's queue, one follower each, or `NO_FLOW`. Left out: nobody queues."""
+    credit_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[flows + 1] Left out: nobody waits for credits."""
+    credits: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[edges] flows whose arrival frees a buffer that this one needs."""
+    priority: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
+    """[flows] traffic class 1…7, for backends that know queues. Left out: all `DEFAULT_PRIORITY`."""
 
     def __len__(self) -> int:
         return len(self.src)
@@ -64,28 +79,35 @@ class FlowGraph:
             object.__setattr__(self, "max_rate_bps", np.zeros(flows, dtype=np.int64))
         if not len(self.after):
             object.__setattr__(self, "after", np.full(flows, NO_FLOW, dtype=np.int64))
-        for name in ("dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after"):
+        if not len(self.credit_offsets):
+            object.__setattr__(self, "credit_offsets", np.zeros(flows + 1, dtype=np.int64))
+        if not len(self.priority):
+            object.__setattr__(self, "priority", np.full(flows, DEFAULT_PRIORITY, dtype=np.uint8))
+        for name in _PER_FLOW:
             found = len(getattr(self, name))
             if found != flows:
                 raise FlowGraphError(f"FlowGraph.{name}: found {found} entries, expected {flows} (as src)")
-        if len(self.dep_offsets) != flows + 1:
-            raise FlowGraphError(f"FlowGraph.dep_offsets: found {len(self.dep_offsets)} entries, expected {flows + 1}")
         for name in ("size_bytes", "ready_ps", "delay_ps", "max_rate_bps"):
             values = getattr(self, name)
             if flows and values.min() < 0:
                 raise FlowGraphError(f"FlowGraph.{name}: found {values.min()}, expected no negative value")
-        offsets_ok = (
-            self.dep_offsets[0] == 0
-            and self.dep_offsets[-1] == len(self.deps)
-            and bool(np.all(np.diff(self.dep_offsets) >= 0))
-        )
-        if not offsets_ok:
-            raise FlowGraphError("FlowGraph.dep_offsets: expected non-decreasing from 0 to len(deps)")
-        if len(self.deps) and (self.deps.min() < 0 or self.deps.max() >= flows):
-            raise FlowGraphError(f"FlowGraph.deps: expected indices in 0…{flows - 1}")
-
+        self._check_edges("dep_offsets", "deps")
+        self._check_edges("credit_offsets", "credits")
         if flows and (self.after.min() < NO_FLOW or self.after.max() >= flows):
             raise FlowGraphError(f"FlowGraph.after: expected indices in 0…{flows - 1}, or {NO_FLOW}")
+        if flows and not (self.priority.min() >= 1 and self.priority.max() <= 7):
+            found = self.priority.min() if self.priority.min() < 1 else self.priority.max()
+            raise FlowGraphError(f"FlowGraph.priority: found {found}, expected 1…7 (0 is for control packets)")
+
+    def _check_edges(self, offsets_name: str, edges_name: str) -> None:
+        flows = len(self.src)
+        offsets, edges = getattr(self, offsets_name), getattr(self, edges_name)
+        if len(offsets) != flows + 1:
+            raise FlowGraphError(f"FlowGraph.{offsets_name}: found {len(offsets)} entries, expected {flows + 1}")
+        if offsets[0] != 0 or offsets[-1] != len(edges) or bool(np.any(np.diff(offsets) < 0)):
+            raise FlowGraphError(f"FlowGraph.{offsets_name}: expected non-decreasing from 0 to len({edges_name})")
+        if len(edges) and (edges.min() < 0 or edges.max() >= flows):
+            raise FlowGraphError(f"FlowGraph.{edges_name}: expected indices in 0…{flows - 1}")
 
     @classmethod
     def from_lists(
@@ -101,25 +123,39 @@ class FlowGraph:
         notify: Sequence[bool] | None = None,
         max_rate_bps: Sequence[int] | NDArray[np.integer] | None = None,
         after: Sequence[int] | NDArray[np.integer] | None = None,
+        credits: Sequence[Sequence[int]] | None = None,
+        priority: Sequence[int] | NDArray[np.integer] | None = None,
     ) -> FlowGraph:
         """Builds a graph from per-flow lists; what is left out is zero, empty or false."""
         flows = len(src)
-        dep_lists = deps if deps is not None else [()] * flows
-        lengths = np.fromiter((len(d) for d in dep_lists), dtype=np.int64, count=len(dep_lists))
+        dep_offsets, dep_flows = _csr(deps, flows)
+        credit_offsets, credit_flows = _csr(credits, flows)
         return cls(
             src=np.asarray(src, dtype=np.int32),
             dst=np.asarray(dst, dtype=np.int32),
             size_bytes=np.asarray(size_bytes, dtype=np.int64),
             ready_ps=_or_zeros(ready_ps, flows, np.int64),
             delay_ps=_or_zeros(delay_ps, flows, np.int64),
-            dep_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-            deps=np.fromiter((d for ds in dep_lists for d in ds), dtype=np.int64),
+            dep_offsets=dep_offsets,
+            deps=dep_flows,
             flow_label=_or_zeros(flow_label, flows, np.uint32),
             notify=_or_zeros(notify, flows, np.bool_),
             max_rate_bps=_or_zeros(max_rate_bps, flows, np.int64),
             after=np.full(flows, NO_FLOW, dtype=np.int64) if after is None else np.asarray(after, dtype=np.int64),
+            credit_offsets=credit_offsets,
+            credits=credit_flows,
+            priority=_or_zeros(priority, flows if priority is not None else 0, np.uint8),
         )
 
 
 def _or_zeros(values: object, flows: int, dtype: type[Scalar]) -> NDArray[Scalar]:
     return np.zeros(flows, dtype=dtype) if values is None else np.asarray(values, dtype=dtype)
+
+
+def _csr(lists: Sequence[Sequence[int]] | None, flows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offsets and entries of one list per flow."""
+    if lists is None:
+        return np.zeros(flows + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    lengths = np.fromiter((len(entries) for entries in lists), dtype=np.int64, count=len(lists))
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    return offsets, np.fromiter((entry for entries in lists for entry in entries), dtype=np.int64)

@@ -20,10 +20,28 @@ struct Delivery {
     TimePs arrives_at_ps;
 };
 
+// What a carrier reports of an instant, in a deterministic order.
+struct Progress {
+    std::vector<FlowRef> left;  // the last byte has been sent; only of flows that want to know
+    std::vector<Delivery> delivered;
+    std::vector<FlowRef> failed;  // will never be delivered
+
+    bool empty() const { return left.empty() && delivered.empty() && failed.empty(); }
+    void clear() {
+        left.clear();
+        delivered.clear();
+        failed.clear();
+    }
+};
+
 // What a flow asks for: at least one byte, and no more than a rate where that is not 0.
 struct Demand {
+    NodeId src, dst;
+    std::uint32_t flow_label;
     std::int64_t size_bytes;
     std::int64_t max_rate_bps;
+    std::uint8_t priority;
+    bool wants_departure;  // a flow behind it waits for its last byte to be sent
 };
 
 struct LinkTotals {
@@ -32,21 +50,22 @@ struct LinkTotals {
 };
 
 // Carries started flows from source to destination. Time is the executor's: every call names the instant, which
-// never decreases and is never beyond next_event_ps(). `start` and `stop` may be called many times at one instant;
-// `settle` then says that the instant is over, and only after it may next_event_ps() be asked.
+// never decreases. `start` and `stop` may be called many times at one instant; `settle` then says that the instant is
+// over, and only after it may `run` or next_event_ps() be called.
 class Carrier {
   public:
     using Ticket = std::uint32_t;
 
     virtual ~Carrier() = default;
-    // Starts a flow between different nodes; the ticket names it until delivered or stopped.
-    virtual Ticket start(FlowRef flow, const Path& path, Demand demand, TimePs now_ps) = 0;
+    // Starts a flow between different nodes; the ticket names it until delivered, failed or stopped.
+    virtual Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) = 0;
     virtual void stop(Ticket ticket, TimePs now_ps) = 0;
-    // Runs the carrier's own events of this instant and appends what they deliver, in a deterministic order.
-    virtual void run(TimePs now_ps, std::vector<Delivery>& delivered) = 0;
+    // Runs own events up to `until_ps`, but no further than the first instant with progress, all of which is appended.
+    // Returns the instant reached.
+    virtual TimePs run(TimePs until_ps, Progress& progress) = 0;
     virtual void settle(TimePs now_ps) = 0;
     // kNever where nothing will happen by itself.
-    virtual TimePs next_event_ps() const = 0;
+    virtual TimePs next_event_ps() = 0;
     virtual LinkTotals totals(TimePs now_ps) const = 0;
 };
 

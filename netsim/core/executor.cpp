@@ -38,9 +38,11 @@ Handle Executor::submit(FlowGraph graph, TimePs at_ps) {
 
     const auto handle = static_cast<std::uint32_t>(records_.size());
     Record& kept = *records_.emplace_back(std::move(record));
+    ++running_graphs_;
     kept.waiting.resize(flows);
     for (FlowIndex flow = 0; flow < flows; ++flow) {
-        kept.waiting[flow] = kept.graph.dep_offsets[flow + 1] - kept.graph.dep_offsets[flow];
+        kept.waiting[flow] = kept.graph.dep_offsets[flow + 1] - kept.graph.dep_offsets[flow] +
+                             kept.graph.credit_offsets[flow + 1] - kept.graph.credit_offsets[flow];
         if (kept.waiting[flow] == 0) release({handle, flow});
     }
     if (flows == 0) push(at_ps, {handle, 0}, Kind::complete_empty);
@@ -64,13 +66,12 @@ std::vector<Completion> Executor::advance(TimePs until_ps) {
                           std::to_string(now_ps_) + " ps");
     }
     completions_.clear();
-    while (completions_.empty()) {
-        const TimePs next = next_event_ps();
-        if (next > until_ps || next == kNever) {
-            now_ps_ = until_ps;
-            break;
-        }
-        now_ps_ = next;
+    for (bool is_over = false; completions_.empty() && !is_over;) {
+        drop_cancelled_events();
+        const TimePs own = events_.empty() ? kNever : events_.top().at_ps;
+        progress_.clear();
+        now_ps_ = carrier_.run(std::min(own, until_ps), progress_);
+        is_over = now_ps_ == until_ps && own > until_ps && progress_.empty();
         run_instant();
     }
     std::ranges::sort(completions_, {}, [](const Completion& c) {
@@ -80,19 +81,24 @@ std::vector<Completion> Executor::advance(TimePs until_ps) {
 }
 
 TimePs Executor::next_event_ps() {
-    // Events of graphs that were cancelled are left in the queue and dropped here.
+    drop_cancelled_events();
+    return std::min(events_.empty() ? kNever : events_.top().at_ps, carrier_.next_event_ps());
+}
+
+// Events of graphs that were cancelled are left in the queue until they come up.
+void Executor::drop_cancelled_events() {
     while (!events_.empty()) {
         const auto& record = records_[events_.top().flow.graph];
         if (record != nullptr && record->state == State::running) break;
         events_.pop();
     }
-    return std::min(events_.empty() ? kNever : events_.top().at_ps, carrier_.next_event_ps());
 }
 
 void Executor::cancel(Handle handle) {
     Record& cancelled = record(handle);
     if (cancelled.state != State::running) return;
     cancelled.state = State::cancelled;
+    --running_graphs_;
     for (const std::optional<Carrier::Ticket>& ticket : cancelled.tickets) {
         if (ticket) carrier_.stop(*ticket, now_ps_);
     }
@@ -125,14 +131,21 @@ void Executor::release(FlowRef flow) {
     push(sum_ps(ready, owner.graph.delay_ps[flow.flow]), flow, Kind::start);
 }
 
-void Executor::run_instant() {
-    delivered_.clear();
-    carrier_.run(now_ps_, delivered_);
-    for (const Delivery& delivery : delivered_) {
+// What the carrier has found out at this instant.
+void Executor::report(const Progress& progress) {
+    for (const FlowRef flow : progress.left) leave(flow);
+    for (const Delivery& delivery : progress.delivered) {
         records_[delivery.flow.graph]->tickets[delivery.flow.flow].reset();
-        leave(delivery.flow);
         push(delivery.arrives_at_ps, delivery.flow, Kind::arrive);
     }
+    for (const FlowRef flow : progress.failed) {
+        records_[flow.graph]->tickets[flow.flow].reset();
+        fail(flow);
+    }
+}
+
+void Executor::run_instant() {
+    report(progress_);
     while (!events_.empty() && events_.top().at_ps == now_ps_) {
         const Event event = events_.top();
         events_.pop();
@@ -148,6 +161,8 @@ void Executor::handle(const Event& event) {
             return start(event.flow);
         case Kind::arrive:
             return finish(event.flow);
+        case Kind::credit:
+            return satisfy(event.flow.graph, records_[event.flow.graph]->dependents.credit.of(event.flow.flow));
         case Kind::complete_empty:
             return complete(event.flow.graph);
     }
@@ -167,7 +182,14 @@ void Executor::start(FlowRef flow) {
         leave(flow);
         return finish(flow);
     }
-    owner.tickets[flow.flow] = carrier_.start(flow, path, {bytes, owner.graph.max_rate_bps[flow.flow]}, now_ps_);
+    const Demand demand{.src = static_cast<NodeId>(owner.graph.src[flow.flow]),
+                        .dst = static_cast<NodeId>(owner.graph.dst[flow.flow]),
+                        .flow_label = owner.graph.flow_label[flow.flow],
+                        .size_bytes = bytes,
+                        .max_rate_bps = owner.graph.max_rate_bps[flow.flow],
+                        .priority = owner.graph.priority[flow.flow],
+                        .wants_departure = owner.dependents.next[flow.flow] != kNoFlow};
+    owner.tickets[flow.flow] = carrier_.start(flow, path, demand, now_ps_);
 }
 
 // The last byte of the flow has been sent: the flow behind it may start at this instant.
@@ -183,18 +205,47 @@ void Executor::leave(FlowRef flow) {
 void Executor::finish(FlowRef flow) {
     Record& owner = *records_[flow.graph];
     owner.end_ps[flow.flow] = now_ps_;
-    if (owner.graph.notify[flow.flow]) completions_.push_back({flow.graph, flow.flow, now_ps_});
-    for (std::size_t i = owner.dependents.offsets[flow.flow]; i < owner.dependents.offsets[flow.flow + 1]; ++i) {
-        const FlowIndex dependent = owner.dependents.flows[i];
-        if (--owner.waiting[dependent] == 0) release({flow.graph, dependent});
+    if (owner.graph.notify[flow.flow]) completions_.push_back({flow.graph, flow.flow, now_ps_, false});
+    satisfy(flow.graph, owner.dependents.data.of(flow.flow));
+    if (!owner.dependents.credit.of(flow.flow).empty()) {
+        push(sum_ps(now_ps_, owner.paths[flow.flow]->latency_ps), flow, Kind::credit);
     }
     if (--owner.unfinished == 0) complete(flow.graph);
+}
+
+// One of the things that the flows wait for has happened.
+void Executor::satisfy(std::uint32_t graph, std::span<const FlowIndex> waiting) {
+    for (const FlowIndex flow : waiting) {
+        if (--records_[graph]->waiting[flow] == 0) release({graph, flow});
+    }
+}
+
+// The flow was given up: so are all that wait for it, directly or not. The others go on.
+void Executor::fail(FlowRef flow) {
+    Record& owner = *records_[flow.graph];
+    owner.has_failed.resize(owner.graph.size());
+    std::vector<FlowIndex> lost{flow.flow};
+    owner.has_failed[flow.flow] = true;
+    const auto lose = [&](FlowIndex dependent) {
+        if (owner.has_failed[dependent]) return;
+        owner.has_failed[dependent] = true;
+        lost.push_back(dependent);
+    };
+    for (std::size_t i = 0; i < lost.size(); ++i) {
+        std::ranges::for_each(owner.dependents.data.of(lost[i]), lose);
+        std::ranges::for_each(owner.dependents.credit.of(lost[i]), lose);
+        const std::int64_t next = owner.dependents.next[lost[i]];
+        if (next != kNoFlow && !owner.has_left[lost[i]]) lose(static_cast<FlowIndex>(next));
+    }
+    owner.unfinished -= lost.size();
+    if (owner.unfinished == 0) complete(flow.graph);
 }
 
 void Executor::complete(std::uint32_t graph) {
     Record& owner = *records_[graph];
     owner.state = State::completed;
-    completions_.push_back({graph, kWholeGraph, now_ps_});
+    --running_graphs_;
+    completions_.push_back({graph, kWholeGraph, now_ps_, !owner.has_failed.empty()});
     drop_all_but_times(owner);
 }
 

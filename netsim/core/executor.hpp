@@ -15,6 +15,7 @@ struct Completion {
     Handle graph;
     std::int64_t flow;  // kWholeGraph for the graph itself
     TimePs at_ps;
+    bool is_failed;  // a whole graph of which a flow was given up
 };
 inline constexpr std::int64_t kWholeGraph = -1;
 
@@ -34,20 +35,24 @@ class Executor {
     // Absolute; kNotYet where it has not happened.
     const std::vector<TimePs>& start_ps(Handle handle) const { return record(handle).start_ps; }
     const std::vector<TimePs>& end_ps(Handle handle) const { return record(handle).end_ps; }
+    // [flows] given up, or waiting for one that was; empty where there is none.
+    const std::vector<bool>& has_failed(Handle handle) const { return record(handle).has_failed; }
+    std::size_t running_graphs() const { return running_graphs_; }
 
     static constexpr TimePs kNotYet = -1;
 
   private:
     enum class State : std::uint8_t { running, completed, cancelled };
-    enum class Kind : std::uint8_t { start, arrive, complete_empty };
+    enum class Kind : std::uint8_t { start, arrive, credit, complete_empty };
     struct Record {
         FlowGraph graph;
         Dependents dependents;
         std::vector<const Path*> paths;                       // [flows]
-        std::vector<std::int64_t> waiting;                    // [flows] dependencies that have not arrived
+        std::vector<std::int64_t> waiting;                    // [flows] arrivals and credits still missing
         std::vector<std::optional<Carrier::Ticket>> tickets;  // [flows] while the carrier has it
         std::vector<bool> has_left, is_held;                  // [flows] last byte sent; ready before the flow in front
         std::vector<TimePs> start_ps, end_ps;                 // [flows]
+        std::vector<bool> has_failed;                         // [flows], or empty
         TimePs submitted_ps;
         std::size_t unfinished;
         State state = State::running;
@@ -63,15 +68,19 @@ class Executor {
     };
 
     Record& record(Handle handle) const;
+    void drop_cancelled_events();
     static void drop_all_but_times(Record& record);
     void resolve_paths(Record& record);
     void push(TimePs at_ps, FlowRef flow, Kind kind);
     void release(FlowRef flow);
+    void report(const Progress& progress);
     void run_instant();
     void handle(const Event& event);
     void start(FlowRef flow);
     void leave(FlowRef flow);
     void finish(FlowRef flow);
+    void satisfy(std::uint32_t graph, std::span<const FlowIndex> waiting);
+    void fail(FlowRef flow);
     void complete(std::uint32_t graph);
 
     Routing& routing_;
@@ -80,7 +89,8 @@ class Executor {
     std::uint64_t next_serial_ = 0;
     std::vector<std::unique_ptr<Record>> records_;  // [handle]; empty once forgotten
     std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-    std::vector<Delivery> delivered_;
+    Progress progress_;
+    std::size_t running_graphs_ = 0;
     std::vector<Completion> completions_;
 };
 

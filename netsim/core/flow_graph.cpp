@@ -12,14 +12,19 @@ void check_acyclic(const FlowGraph& graph, const Dependents& dependents) {
     std::vector<std::int64_t> waiting(graph.size());
     std::vector<FlowIndex> ready;
     for (FlowIndex flow = 0; flow < graph.size(); ++flow) {
-        waiting[flow] = graph.dep_offsets[flow + 1] - graph.dep_offsets[flow] + (graph.after[flow] != kNoFlow);
+        waiting[flow] = graph.dep_offsets[flow + 1] - graph.dep_offsets[flow] + graph.credit_offsets[flow + 1] -
+                        graph.credit_offsets[flow] + (graph.after[flow] != kNoFlow);
         if (waiting[flow] == 0) ready.push_back(flow);
     }
     for (std::size_t done = 0; done < ready.size(); ++done) {
         const FlowIndex flow = ready[done];
-        for (std::size_t i = dependents.offsets[flow]; i < dependents.offsets[flow + 1]; ++i) {
-            if (--waiting[dependents.flows[i]] == 0) ready.push_back(dependents.flows[i]);
-        }
+        const auto release = [&](std::span<const FlowIndex> flows) {
+            for (const FlowIndex dependent : flows) {
+                if (--waiting[dependent] == 0) ready.push_back(dependent);
+            }
+        };
+        release(dependents.data.of(flow));
+        release(dependents.credit.of(flow));
         const std::int64_t next = dependents.next[flow];
         if (next != kNoFlow && --waiting[static_cast<std::size_t>(next)] == 0) {
             ready.push_back(static_cast<FlowIndex>(next));
@@ -30,10 +35,6 @@ void check_acyclic(const FlowGraph& graph, const Dependents& dependents) {
     throw GraphError("FlowGraph.deps: found a cycle that holds flow " + std::to_string(stuck - waiting.begin()) +
                      ", expected an acyclic graph");
 }
-
-}  // namespace
-
-namespace {
 
 std::vector<std::int64_t> next_of(const FlowGraph& graph) {
     std::vector<std::int64_t> next(graph.size(), kNoFlow);
@@ -49,19 +50,24 @@ std::vector<std::int64_t> next_of(const FlowGraph& graph) {
     return next;
 }
 
+Edges reversed(const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& edges, std::size_t flows) {
+    Edges result{std::vector<std::size_t>(flows + 1), std::vector<FlowIndex>(edges.size())};
+    for (const std::int64_t from : edges) ++result.offsets[static_cast<std::size_t>(from) + 1];
+    for (std::size_t flow = 0; flow < flows; ++flow) result.offsets[flow + 1] += result.offsets[flow];
+    std::vector<std::size_t> next(result.offsets.begin(), result.offsets.end() - 1);
+    for (FlowIndex flow = 0; flow < flows; ++flow) {
+        for (std::int64_t i = offsets[flow]; i < offsets[flow + 1]; ++i) {
+            result.flows[next[static_cast<std::size_t>(edges[static_cast<std::size_t>(i)])]++] = flow;
+        }
+    }
+    return result;
+}
+
 }  // namespace
 
 Dependents dependents_of(const FlowGraph& graph) {
-    Dependents result{std::vector<std::size_t>(graph.size() + 1), std::vector<FlowIndex>(graph.deps.size()),
-                      next_of(graph)};
-    for (const std::int64_t dep : graph.deps) ++result.offsets[static_cast<std::size_t>(dep) + 1];
-    for (std::size_t flow = 0; flow < graph.size(); ++flow) result.offsets[flow + 1] += result.offsets[flow];
-    std::vector<std::size_t> next(result.offsets.begin(), result.offsets.end() - 1);
-    for (FlowIndex flow = 0; flow < graph.size(); ++flow) {
-        for (std::int64_t i = graph.dep_offsets[flow]; i < graph.dep_offsets[flow + 1]; ++i) {
-            result.flows[next[static_cast<std::size_t>(graph.deps[static_cast<std::size_t>(i)])]++] = flow;
-        }
-    }
+    Dependents result{reversed(graph.dep_offsets, graph.deps, graph.size()),
+                      reversed(graph.credit_offsets, graph.credits, graph.size()), next_of(graph)};
     check_acyclic(graph, result);
     return result;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "types.hpp"
@@ -21,15 +22,26 @@ struct FlowGraph {
     std::vector<bool> notify;
     std::vector<std::int64_t> max_rate_bps;  // 0: none
     std::vector<std::int64_t> after;         // kNoFlow: none
+    std::vector<std::int64_t> credit_offsets, credits;
+    std::vector<std::uint8_t> priority;
 
     std::size_t size() const { return src.size(); }
 };
 
-// Flows that wait for a flow: the arrival of flow i releases flows[offsets[i] .. offsets[i + 1]), and next[i] may go
-// when its last byte has left (kNoFlow: none).
-struct Dependents {
+// Flow i leads to flows[offsets[i] .. offsets[i + 1]).
+struct Edges {
     std::vector<std::size_t> offsets;
     std::vector<FlowIndex> flows;
+
+    std::span<const FlowIndex> of(FlowIndex flow) const {
+        return std::span(flows).subspan(offsets[flow], offsets[flow + 1] - offsets[flow]);
+    }
+};
+
+// Flows that wait for a flow: its arrival releases `data`, the credit it sends back `credit`, and next[i] may go when
+// its last byte has left (kNoFlow: none).
+struct Dependents {
+    Edges data, credit;
     std::vector<std::int64_t> next;
 };
 

@@ -1,5 +1,7 @@
 #include "network.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 namespace netsim {
@@ -39,6 +41,25 @@ Network::Network(std::vector<NodeKind> nodes, std::vector<Link> links)
     for (std::size_t i = 0; i < links_.size(); ++i) check(links_[i], i, nodes_.size());
     group(links_, &Link::src, out_offsets_, out_);
     group(links_, &Link::dst, in_offsets_, in_);
+}
+
+std::vector<LinkId> reverse_links(const Network& network) {
+    const auto ends = [&](LinkId id) { return std::pair(network.link(id).src, network.link(id).dst); };
+    std::vector<LinkId> sorted(network.link_count());
+    std::iota(sorted.begin(), sorted.end(), LinkId{0});
+    std::ranges::stable_sort(sorted, {}, ends);
+    std::vector<LinkId> reverse(sorted.size());
+    for (auto first = sorted.begin(); first != sorted.end();) {
+        const auto [src, dst] = ends(*first);
+        const auto last = std::ranges::upper_bound(first, sorted.end(), std::pair(src, dst), {}, ends);
+        const auto back = std::ranges::equal_range(sorted, std::pair(dst, src), {}, ends);
+        if (std::ssize(back) < last - first) {
+            throw MisuseError("link " + std::to_string(*first) + " from node " + std::to_string(src) + " to node " +
+                              std::to_string(dst) + ": found no link back, expected cables with both directions");
+        }
+        for (auto other = back.begin(); first != last; ++first, ++other) reverse[*first] = *other;
+    }
+    return reverse;
 }
 
 }  // namespace netsim

@@ -45,4 +45,8 @@ class Network {
     std::vector<LinkId> out_, in_;
 };
 
+// The other direction of every link's cable: of several links between two nodes, the k-th goes with the k-th back.
+// Throws where a link has none.
+std::vector<LinkId> reverse_links(const Network& network);
+
 }  // namespace netsim

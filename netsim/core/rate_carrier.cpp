@@ -24,7 +24,7 @@ Rate cap_of(const Demand& demand) {
 RateCarrier::RateCarrier(const Network& network, std::unique_ptr<RatePolicy> policy)
     : network_(network), policy_(std::move(policy)), active_(network), records_(network.link_count()) {}
 
-Carrier::Ticket RateCarrier::start(FlowRef flow, const Path& path, Demand demand, TimePs now_ps) {
+Carrier::Ticket RateCarrier::start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) {
     const Slot slot = active_.add(path, cap_of(demand));
     if (slot >= transfers_.size()) transfers_.resize(slot + 1);
     const Work size = demand.size_bytes * kWorkPerByte;
@@ -41,13 +41,16 @@ void RateCarrier::stop(Ticket ticket, TimePs now_ps) {
     release(ticket, transfers_[ticket].size - left_at(ticket, now_ps), now_ps);
 }
 
-void RateCarrier::run(TimePs now_ps, std::vector<Delivery>& delivered) {
+TimePs RateCarrier::run(TimePs until_ps, Progress& progress) {
+    const TimePs now_ps = std::min(until_ps, next_event_ps());
     while (!drains_.empty() && drains_.next_ps() <= now_ps) {
         const Slot slot = drains_.next();
         drains_.remove(slot);
-        delivered.push_back({transfers_[slot].flow, now_ps + active_.path(slot).latency_ps});
+        progress.left.push_back(transfers_[slot].flow);
+        progress.delivered.push_back({transfers_[slot].flow, now_ps + active_.path(slot).latency_ps});
         release(slot, transfers_[slot].size, now_ps);
     }
+    return now_ps;
 }
 
 void RateCarrier::settle(TimePs now_ps) {

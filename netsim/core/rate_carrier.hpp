@@ -16,11 +16,11 @@ class RateCarrier final : public Carrier {
   public:
     RateCarrier(const Network& network, std::unique_ptr<RatePolicy> policy);
 
-    Ticket start(FlowRef flow, const Path& path, Demand demand, TimePs now_ps) override;
+    Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) override;
     void stop(Ticket ticket, TimePs now_ps) override;
-    void run(TimePs now_ps, std::vector<Delivery>& delivered) override;
+    TimePs run(TimePs until_ps, Progress& progress) override;
     void settle(TimePs now_ps) override;
-    TimePs next_event_ps() const override { return drains_.empty() ? kNever : drains_.next_ps(); }
+    TimePs next_event_ps() override { return drains_.empty() ? kNever : drains_.next_ps(); }
     LinkTotals totals(TimePs now_ps) const override;
 
     // Takes part of the links' capacities for traffic that is not simulated; effective at the next `settle`.

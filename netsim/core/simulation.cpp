@@ -15,26 +15,42 @@ std::unique_ptr<RatePolicy> make_policy(Sharing sharing, std::size_t links) {
 
 }  // namespace
 
-FlowSimulation::FlowSimulation(Network network, Sharing sharing)
-    : network_(std::move(network)),
-      routing_(network_),
-      carrier_(network_, make_policy(sharing, network_.link_count())),
-      executor_(routing_, carrier_) {}
+Simulation::Simulation(Network network, std::uint32_t ecmp_seed)
+    : network_(std::move(network)), routing_(network_, ecmp_seed) {}
 
-FlowSimulation::Lease::Lease(FlowSimulation& simulation) : simulation_(simulation) {
+void Simulation::carry_with(std::unique_ptr<Carrier> carrier) {
+    carrier_ = std::move(carrier);
+    executor_ = std::make_unique<Executor>(routing_, *carrier_);
+}
+
+Simulation::Lease::Lease(Simulation& simulation) : simulation_(simulation) {
     if (simulation.is_in_use_.test_and_set()) {
         throw MisuseError("backend: found a call while another thread is inside, expected one thread at a time");
     }
 }
 
-LinkTotals FlowSimulation::totals() {
+LinkTotals Simulation::totals() {
     const Lease lease(*this);
-    return carrier_.totals(executor_.now_ps());
+    return carrier_->totals(now_ps());
+}
+
+LinkId Simulation::checked_link(std::int64_t link, const char* call) const {
+    if (link < 0 || link >= static_cast<std::int64_t>(network_.link_count())) {
+        throw MisuseError(std::string(call) + ": found link " + std::to_string(link) + ", expected 0 to " +
+                          std::to_string(network_.link_count() - 1));
+    }
+    return static_cast<LinkId>(link);
+}
+
+FlowSimulation::FlowSimulation(Network network, Sharing sharing) : Simulation(std::move(network)) {
+    auto carrier = std::make_unique<RateCarrier>(this->network(), make_policy(sharing, this->network().link_count()));
+    carrier_ = carrier.get();
+    carry_with(std::move(carrier));
 }
 
 std::vector<double> FlowSimulation::link_rates_bps() {
     const Lease lease(*this);
-    return carrier_.link_rates_bps();
+    return carrier_->link_rates_bps();
 }
 
 void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps) {
@@ -44,15 +60,68 @@ void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, 
                           " rates, expected one for each of " + std::to_string(links.size()) + " links");
     }
     std::vector<LinkId> ids;
-    for (const std::int64_t link : links) {
-        if (link < 0 || link >= static_cast<std::int64_t>(network_.link_count())) {
-            throw MisuseError("set_background_bps: found link " + std::to_string(link) + ", expected 0 to " +
-                              std::to_string(network_.link_count() - 1));
-        }
-        ids.push_back(static_cast<LinkId>(link));
+    for (const std::int64_t link : links) ids.push_back(checked_link(link, "set_background_bps"));
+    carrier_->set_background_bps(ids, rates_bps);
+    carrier_->settle(now_ps());
+}
+
+PacketSimulation::PacketSimulation(Network network, std::uint32_t ecmp_seed, const roce::Parameters& parameters,
+                                   const MakeCarrier& make_carrier)
+    : Simulation(std::move(network), ecmp_seed) {
+    auto carrier = make_carrier(this->network(), routing(), parameters);
+    carrier_ = carrier.get();
+    carry_with(std::move(carrier));
+}
+
+roce::LinkFigures PacketSimulation::figures() {
+    const Lease lease(*this);
+    return carrier_->figures();
+}
+
+std::uint64_t PacketSimulation::packet_hops() {
+    const Lease lease(*this);
+    return carrier_->packet_hops();
+}
+
+void PacketSimulation::sample_every(TimePs interval_ps) {
+    const Lease lease(*this);
+    if (interval_ps < 0) {
+        throw MisuseError("sample_every: found " + std::to_string(interval_ps) + " ps, expected 0 (off) or more");
     }
-    carrier_.set_background_bps(ids, rates_bps);
-    carrier_.settle(executor_.now_ps());
+    carrier_->sample_every(interval_ps);
+}
+
+void PacketSimulation::keep_log(bool is_kept) {
+    const Lease lease(*this);
+    carrier_->keep_log(is_kept);
+}
+
+const roce::TimeSeries& PacketSimulation::time_series() {
+    const Lease lease(*this);
+    return carrier_->time_series();
+}
+
+const std::vector<roce::PauseEvent>& PacketSimulation::pauses() {
+    const Lease lease(*this);
+    return carrier_->pauses();
+}
+
+const std::vector<roce::Acknowledgement>& PacketSimulation::acknowledgements() {
+    const Lease lease(*this);
+    return carrier_->acknowledgements();
+}
+
+void PacketSimulation::set_link_up(std::int64_t link, bool is_up) {
+    const Lease lease(*this);
+    carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
+}
+
+void PacketSimulation::set_storm(std::int64_t link, std::uint8_t priority, bool is_storming) {
+    const Lease lease(*this);
+    if (priority == roce::kControlPriority || priority >= roce::kPriorities) {
+        throw MisuseError("set_storm: found priority " + std::to_string(priority) + ", expected 1 to 7");
+    }
+    carrier_->set_storm(checked_link(link, "set_storm"), priority, is_storming, now_ps());
 }
 
 }  // namespace netsim

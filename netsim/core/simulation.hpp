@@ -2,43 +2,96 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <memory>
 
 #include "executor.hpp"
 #include "rate_carrier.hpp"
+#include "roce/packet_carrier.hpp"
+#include "roce/parameters.hpp"
 
 namespace netsim {
 
-enum class Sharing { max_min, uncontended };
-
-// Simulation of flows as fluids, for one thread at a time.
-class FlowSimulation {
+// Execution of flow graphs on a carrier that derived classes choose, for one thread at a time.
+class Simulation {
   public:
-    FlowSimulation(Network network, Sharing sharing);
+    virtual ~Simulation() = default;
+    Simulation(const Simulation&) = delete;
+    Simulation& operator=(const Simulation&) = delete;
 
     // The executor, reserved for the caller while the lease lives. Throws where another thread is inside.
     class Lease {
       public:
-        explicit Lease(FlowSimulation& simulation);
+        explicit Lease(Simulation& simulation);
         ~Lease() { simulation_.is_in_use_.clear(); }
         Lease(const Lease&) = delete;
         Lease& operator=(const Lease&) = delete;
-        Executor* operator->() { return &simulation_.executor_; }
+        Executor* operator->() { return simulation_.executor_.get(); }
 
       private:
-        FlowSimulation& simulation_;
+        Simulation& simulation_;
     };
 
     Lease executor() { return Lease(*this); }
     LinkTotals totals();
-    void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
-    std::vector<double> link_rates_bps();
+
+  protected:
+    explicit Simulation(Network network, std::uint32_t ecmp_seed = 0);
+    void carry_with(std::unique_ptr<Carrier> carrier);
+    const Network& network() const { return network_; }
+    Routing& routing() { return routing_; }
+    TimePs now_ps() const { return executor_->now_ps(); }
+    // Throws for a link that does not exist.
+    LinkId checked_link(std::int64_t link, const char* call) const;
 
   private:
     Network network_;
     Routing routing_;
-    RateCarrier carrier_;
-    Executor executor_;
+    std::unique_ptr<Carrier> carrier_;
+    std::unique_ptr<Executor> executor_;
     std::atomic_flag is_in_use_;
 };
+
+enum class Sharing { max_min, uncontended };
+
+// Flows as fluids.
+class FlowSimulation final : public Simulation {
+  public:
+    FlowSimulation(Network network, Sharing sharing);
+
+    void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
+    std::vector<double> link_rates_bps();
+
+  private:
+    RateCarrier* carrier_;
+};
+
+// Flows as packets of the RoCE model.
+class PacketSimulation final : public Simulation {
+  public:
+    using MakeCarrier =
+        std::function<std::unique_ptr<roce::PacketCarrier>(const Network&, Routing&, const roce::Parameters&)>;
+
+    PacketSimulation(Network network, std::uint32_t ecmp_seed, const roce::Parameters& parameters,
+                     const MakeCarrier& make_carrier);
+
+    roce::LinkFigures figures();
+    std::uint64_t packet_hops();
+    void sample_every(TimePs interval_ps);
+    void keep_log(bool is_kept);
+    // Valid until the next call that advances or submits.
+    const roce::TimeSeries& time_series();
+    const std::vector<roce::PauseEvent>& pauses();
+    const std::vector<roce::Acknowledgement>& acknowledgements();
+    void set_link_up(std::int64_t link, bool is_up);
+    void set_storm(std::int64_t link, std::uint8_t priority, bool is_storming);
+
+  private:
+    roce::PacketCarrier* carrier_;
+};
+
+// Backend `packet`: the RoCE model on our own event engine.
+std::unique_ptr<PacketSimulation> make_packet_simulation(Network network, std::uint32_t ecmp_seed,
+                                                         const roce::Parameters& parameters);
 
 }  // namespace netsim

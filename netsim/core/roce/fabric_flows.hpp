@@ -1,0 +1,259 @@
+// Fabric, part: set-up, flows that come and go, links that fail.
+#pragma once
+
+#include "fabric.hpp"
+
+namespace netsim::roce {
+
+template <EventEngine Engine, typename Observer>
+Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Parameters parameters, Engine& engine,
+                                 Observer observer)
+    : network_(network),
+      routing_(routing),
+      parameters_(std::move(parameters)),
+      engine_(engine),
+      observer_(std::move(observer)),
+      unit_bytes_(parameters_.wire.mtu_bytes * parameters_.cell_packets),
+      unit_wire_bytes_(wire_bytes(unit_bytes_, true)),
+      pool_(std::holds_alternative<HpccParameters>(parameters_.congestion)),
+      ports_(network.link_count()),
+      queues_(network.link_count() * kPriorities),
+      counters_(network.link_count()),
+      epochs_(network.link_count()),
+      paused_since_ps_(network.link_count()),
+      storms_(network.link_count()),
+      red_draws_(network.link_count()),
+      buffers_(network, parameters_),
+      host_ports_(network.link_count()),
+      credit_index_(network.link_count()) {
+    set_up_ports();
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::set_up_ports() {
+    const auto role = [&](NodeId node) {
+        if (!network_.forwards(node)) return NodeRole::host;
+        return network_.is_nvswitch(node) ? NodeRole::nvswitch : NodeRole::packet_switch;
+    };
+    const std::vector<LinkId> reverse = reverse_links(network_);
+    for (LinkId id = 0; id < network_.link_count(); ++id) {
+        const Link& link = network_.link(id);
+        Port& port = ports_[id];
+        port.latency_ps = link.latency_ps;
+        port.capacity_bps = link.capacity_bps;
+        port.to_node = link.dst;
+        port.from = role(link.src);
+        port.to = role(link.dst);
+        port.reverse = reverse[id];
+        if (port.from == NodeRole::host) {
+            host_ports_[id] = static_cast<std::uint32_t>(rings_.size() / kPriorities);
+            rings_.resize(rings_.size() + kPriorities);
+        }
+        if (port.to == NodeRole::nvswitch) {
+            credit_index_[id] = static_cast<std::uint32_t>(credits_.size());
+            credits_.emplace_back().available = parameters_.credit_bytes[id];
+        }
+    }
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::handle(EventCode code) {
+    const auto kind = static_cast<Kind>(code >> 60);
+    const auto generation = static_cast<std::uint32_t>(code >> 32) & kGenerationMask;
+    const auto index = static_cast<std::uint32_t>(code);
+    if (kind == Kind::arrive || kind == Kind::transmit) {
+        if (generation != (epochs_[index] & kGenerationMask)) return;  // the link has failed since
+        if (kind == Kind::arrive) return arrive(index);
+        ports_[index].is_transmit_scheduled = false;
+        return kick(index);
+    }
+    if (kind == Kind::reroute) return reroute();
+    if (generation != (queue_pairs_[index].generation & kGenerationMask)) return;  // of an earlier user of the slot
+    switch (kind) {
+        case Kind::pace:
+            return pace(index);
+        case Kind::timeout:
+            return time_out(index);
+        case Kind::control:
+            return run_control_timer(index);
+        default:
+            news_.left.push_back(queue_pairs_[index].flow);
+    }
+}
+
+template <EventEngine Engine, typename Observer>
+QueuePairIndex Fabric<Engine, Observer>::open(FlowRef flow, const Path& path, const Demand& demand) {
+    QueuePairIndex index = static_cast<QueuePairIndex>(queue_pairs_.size());
+    if (free_queue_pairs_.empty()) {
+        queue_pairs_.emplace_back();
+    } else {
+        index = free_queue_pairs_.back();
+        free_queue_pairs_.pop_back();
+    }
+    QueuePair& qp = queue_pairs_[index];
+    const std::uint32_t generation = qp.generation + 1;
+    qp = QueuePair{};
+    qp.generation = generation;
+    qp.flow = flow;
+    qp.src = demand.src;
+    qp.dst = demand.dst;
+    qp.flow_label = demand.flow_label;
+    qp.size_bytes = demand.size_bytes;
+    qp.priority = demand.priority;
+    qp.wants_departure = demand.wants_departure;
+    qp.last_nack_seq = -1;
+    qp.control_timer_ps = kNever;
+    set_routes(qp, has_rerouted_ ? routing_.path(qp.src, qp.dst, qp.flow_label) : path);
+    const std::int64_t line_bps = ports_[qp.port].capacity_bps;
+    qp.rate_cap_bps = demand.max_rate_bps > 0 ? std::min(demand.max_rate_bps, line_bps) : line_bps;
+    const FlowLimits limits = limits_of(qp);
+    const bool is_bounded = qp.has_transport && parameters_.transport.window != SendWindow::unbounded;
+    qp.base_window_bytes = is_bounded ? limits.window_bytes : kNoWindow;
+    qp.window_bytes = qp.base_window_bytes;
+    qp.control = CongestionControl(qp.has_transport ? parameters_.congestion : kNoCongestionControl, limits, now_ps());
+    if (qp.has_transport && parameters_.recovery == Recovery::selective_repeat) {
+        qp.selective = std::make_unique<SelectiveRepeat>(qp.size_bytes, unit_bytes_);
+    }
+    ++open_count_;
+    offer(index);
+    kick(qp.port);
+    return index;
+}
+
+// Paths that only lead through NVSwitches are NVLink: reliable links, credits, no acknowledgements.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::set_routes(QueuePair& qp, const Path& forward) {
+    const auto is_nvlink = [&](LinkId link) {
+        return ports_[link].from == NodeRole::nvswitch || ports_[link].to == NodeRole::nvswitch;
+    };
+    qp.forward = &forward;
+    qp.back = &routing_.reverse_path(qp.src, qp.dst, qp.flow_label);
+    qp.port = forward.links.front();
+    qp.has_transport = !std::ranges::all_of(forward.links, is_nvlink);
+}
+
+// The round trip of a full packet and its acknowledgement through idle queues, and what it takes to fill it. What
+// acknowledgements hold back is added to the window, or they would slow the flow down.
+template <EventEngine Engine, typename Observer>
+FlowLimits Fabric<Engine, Observer>::limits_of(const QueuePair& qp) const {
+    const std::int64_t full = wire_bytes(parameters_.wire.mtu_bytes, true);
+    TimePs rtt = qp.forward->latency_ps + qp.back->latency_ps;
+    for (const LinkId link : qp.forward->links) rtt += ports_[link].exact_serialization_ps(full);
+    for (const LinkId link : qp.back->links) {
+        rtt += ports_[link].exact_serialization_ps(parameters_.wire.ack_bytes);
+    }
+    const auto product = static_cast<std::int64_t>(Work{rtt} * qp.forward->bottleneck_bps / (8 * kPsPerSecond));
+    const std::int64_t held_back = std::max(parameters_.wire.packets_per_ack, parameters_.cell_packets);
+    return {ports_[qp.port].capacity_bps, rtt, parameters_.wire.mtu_bytes,
+            product + held_back * parameters_.wire.mtu_bytes};
+}
+
+template <EventEngine Engine, typename Observer>
+TimePs Fabric<Engine, Observer>::send_gap_ps(std::int64_t bytes, std::int64_t rate_bps) {
+    return static_cast<TimePs>((Work{bytes} * 8 * kPsPerSecond + rate_bps / 2) / rate_bps);
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::close(QueuePairIndex index) {
+    QueuePair& qp = queue_pairs_[index];
+    if (qp.is_closed) return;
+    qp.is_closed = true;
+    --open_count_;
+    free_if_unused(index);
+}
+
+// The slot can have a new user when nothing refers to it any more; events do, but they know their generation.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::free_if_unused(QueuePairIndex index) {
+    QueuePair& qp = queue_pairs_[index];
+    if (!qp.is_closed || qp.in_network > 0 || qp.is_in_ring || qp.is_free) return;
+    qp.is_free = true;
+    ++qp.generation;
+    qp.selective.reset();
+    free_queue_pairs_.push_back(index);
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::give_up(QueuePairIndex index) {
+    QueuePair& qp = queue_pairs_[index];
+    if (qp.is_closed) return free_if_unused(index);
+    if (!qp.is_delivered) news_.failed.push_back(qp.flow);
+    close(index);
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::set_link_up(LinkId link, bool is_up) {
+    if (ports_[link].is_up == is_up) return;
+    ports_[link].is_up = is_up;
+    if (!is_up) flush(link);
+    pending_reroutes_.push_back({link, is_up});
+    schedule(now_ps() + parameters_.reroute_delay_ps, Kind::reroute, 0, 0);
+}
+
+// All that was on the failed wire or waited for it is lost; so are the pauses that its ends had agreed on.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::flush(LinkId link) {
+    Port& port = ports_[link];
+    ++epochs_[link];
+    port.is_transmit_scheduled = false;
+    while (!port.wire.empty()) drop(link, port.wire.pop(pool_));
+    for (std::size_t priority = 0; priority < kPriorities; ++priority) {
+        Queue& queue = queues_[link * kPriorities + priority];
+        while (!queue.packets.empty()) {
+            const PacketIndex index = queue.packets.pop(pool_);
+            queue.bytes -= pool_[index].wire_bytes;
+            if (port.from != NodeRole::host && pool_[index].qp != kNoQueuePair) free_memory(link, pool_[index]);
+            drop(link, index);
+        }
+        const bool has_ring = port.from == NodeRole::host;
+        if (!has_ring || rings_[host_ports_[link] * kPriorities + priority].head == kNoQueuePair) {
+            port.filled &= static_cast<std::uint8_t>(~(1U << priority));
+        }
+    }
+    buffers_.forget_pauses(link);
+    set_paused(link, storms_[link]);
+    port.busy_until_ps = std::min(port.busy_until_ps, now_ps());
+}
+
+// Takes the queue pair out of the line at its former network interface.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::leave_ring(QueuePairIndex index) {
+    QueuePair& qp = queue_pairs_[index];
+    if (!qp.is_in_ring) return;
+    Ring& ring = rings_[host_ports_[qp.port] * kPriorities + qp.priority];
+    QueuePairIndex before = kNoQueuePair;
+    for (QueuePairIndex at = ring.head; at != index; at = queue_pairs_[at].next_in_ring) before = at;
+    (before == kNoQueuePair ? ring.head : queue_pairs_[before].next_in_ring) = qp.next_in_ring;
+    if (ring.tail == index) ring.tail = before;
+    const bool is_filled = ring.head != kNoQueuePair || !queues_[qp.port * kPriorities + qp.priority].packets.empty();
+    if (!is_filled) ports_[qp.port].filled &= static_cast<std::uint8_t>(~(1U << qp.priority));
+    qp.is_in_ring = false;
+}
+
+// The routing has heard of the failure or repair: flows get the routes that hold now. Where there is none, a flow
+// goes on trying until its retries are used up.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::reroute() {
+    const PendingReroute change = pending_reroutes_.front();
+    pending_reroutes_.pop_front();
+    routing_.set_link_up(change.link, change.is_up);
+    has_rerouted_ = true;
+    candidates_.clear();
+    flowlets_.clear();
+    for (QueuePairIndex index = 0; index < queue_pairs_.size(); ++index) {
+        QueuePair& qp = queue_pairs_[index];
+        if (qp.is_closed || !qp.has_transport) continue;
+        try {
+            const Path& path = routing_.path(qp.src, qp.dst, qp.flow_label);
+            if (path.links.front() != qp.port) leave_ring(index);
+            set_routes(qp, path);
+        } catch (const MisuseError&) {
+            continue;
+        }
+        offer(index);
+        kick(qp.port);
+    }
+    kick(change.link);
+}
+
+}  // namespace netsim::roce

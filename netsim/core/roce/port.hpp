@@ -1,0 +1,76 @@
+// The sending end of a directed link: its queues, its wire and its counters.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "network.hpp"
+#include "packet.hpp"
+#include "parameters.hpp"
+
+namespace netsim::roce {
+
+enum class NodeRole : std::uint8_t { host, packet_switch, nvswitch };
+
+// Cumulative counters of a link, for statistics and time series.
+struct LinkCounters {
+    std::int64_t packets = 0;
+    std::int64_t wire_bytes = 0;
+    std::int64_t payload_bytes = 0;
+    TimePs busy_ps = 0;
+    TimePs paused_ps = 0;  // over all priorities, ended pauses only
+    std::int64_t pauses = 0;
+    std::int64_t marks = 0;
+    std::int64_t drops = 0;
+};
+
+struct Port {
+    TimePs busy_until_ps = 0;
+    TimePs latency_ps;
+    std::int64_t capacity_bps;
+    PacketFifo wire;  // in flight, in order of arrival
+    NodeId to_node;
+    LinkId reverse;  // the other direction of the cable
+    NodeRole from, to;
+    std::uint8_t filled = 0;  // bit per priority: something waits (a packet, or at a host a queue pair)
+    std::uint8_t paused = 0;  // bit per priority
+    std::uint8_t last_served = 0;
+    bool is_transmit_scheduled = false;
+    bool is_up = true;
+    std::int32_t known_bytes[2] = {-1, -1};  // the last two sizes, full packets and acknowledgements as a rule
+    TimePs known_ps[2] = {0, 0};
+
+    // Time to serialise so many bytes, rounded to the nearest picosecond.
+    TimePs serialization_ps(std::int32_t bytes) {
+        if (bytes == known_bytes[0]) return known_ps[0];
+        if (bytes != known_bytes[1]) {
+            known_bytes[1] = bytes;
+            known_ps[1] = exact_serialization_ps(bytes);
+        }
+        std::swap(known_bytes[0], known_bytes[1]);
+        std::swap(known_ps[0], known_ps[1]);
+        return known_ps[0];
+    }
+    TimePs exact_serialization_ps(std::int64_t bytes) const {
+        const Work bits_ps = Work{bytes} * 8 * kPsPerSecond;
+        return static_cast<TimePs>((bits_ps + capacity_bps / 2) / capacity_bps);
+    }
+
+    // The priority that sends next: control first, then round robin; expects one to be ready.
+    std::uint8_t next_priority() {
+        const unsigned ready = filled & ~paused;
+        if (ready & 1U) return kControlPriority;
+        const unsigned after = ready & (~0U << (last_served + 1U));
+        last_served = static_cast<std::uint8_t>(std::countr_zero(after != 0 ? after : ready));
+        return last_served;
+    }
+    bool is_ready() const { return (filled & ~paused) != 0; }
+};
+
+struct Queue {
+    PacketFifo packets;
+    std::int64_t bytes = 0;
+};
+
+}  // namespace netsim::roce

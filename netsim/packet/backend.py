@@ -1,0 +1,124 @@
+"""What all packet-level backends offer, whatever their event engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim import _core
+from netsim.backend import GraphHandle
+from netsim.executor import CoreBackend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkCounters:
+    """What each directed link has seen up to now, in the order of ``Topology`` links."""
+
+    packets: NDArray[np.int64]
+    """[links] data packets (or cells), acknowledgements and pause frames sent."""
+    wire_bytes: NDArray[np.int64]
+    """[links] with headers, acknowledgements and pause frames."""
+    payload_bytes: NDArray[np.int64]
+    """[links] of data packets, what was sent again included."""
+    busy_ps: NDArray[np.int64]
+    """[links] time spent sending."""
+    paused_ps: NDArray[np.int64]
+    """[links] time in which some class was paused."""
+    pauses: NDArray[np.int64]
+    """[links] pause frames obeyed by the sender."""
+    marks: NDArray[np.int64]
+    """[links] packets marked in its queues."""
+    drops: NDArray[np.int64]
+    """[links] packets lost on it or at its far end."""
+    queued_bytes: NDArray[np.int64]
+    """[links] waiting now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeSeries:
+    """Figures of all links at regular instants while something was under way."""
+
+    at_ps: NDArray[np.int64]
+    """[samples]"""
+    wire_bytes: NDArray[np.int64]
+    """[samples, links] cumulative"""
+    queued_bytes: NDArray[np.int64]
+    """[samples, links] at the instant"""
+    paused_ps: NDArray[np.int64]
+    """[samples, links] cumulative, as are pauses and marks"""
+    pauses: NDArray[np.int64]
+    marks: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PauseEvent:
+    """The sender on a link was told to pause a class, or to go on."""
+
+    at_ps: int
+    link: int
+    priority: int
+    is_pause: bool
+
+
+class PacketBackend(CoreBackend[_core.PacketSimulation]):
+    """A `netsim.backend.NetworkBackend` that moves packets through queues.
+
+    A flow ends when its last byte has arrived; the sender learns of it a little later (`acknowledged_ps`). Between
+    GPUs of a server it takes NVLink: packets under credits, no headers, no acknowledgements. ``link_stats`` counts
+    payload, once for every time it was sent, and the time spent sending.
+    """
+
+    def counters(self) -> LinkCounters:
+        return LinkCounters(**self._simulation.figures())
+
+    def packet_hops(self) -> int:
+        """Packets serialised on links so far: data, acknowledgements and pause frames."""
+        return self._simulation.packet_hops()
+
+    def sample_every(self, interval_ps: int) -> None:
+        """Keeps a `TimeSeries` sample every so often from now on; 0 ends it.
+
+        Raises:
+            BackendError: a negative interval.
+        """
+        self._simulation.sample_every(interval_ps)
+
+    def time_series(self) -> TimeSeries:
+        return TimeSeries(**self._simulation.time_series())
+
+    def keep_log(self, is_kept: bool = True) -> None:
+        """Keeps pauses and acknowledgements from now on, or no longer."""
+        self._simulation.keep_log(is_kept)
+
+    def pauses(self) -> list[PauseEvent]:
+        """What has been logged, in order."""
+        return [PauseEvent(*row) for row in self._simulation.pauses()]
+
+    def acknowledged_ps(self, handle: GraphHandle, flows: int) -> NDArray[np.int64]:
+        """[flows] when the sender had the last acknowledgement of each flow of a graph; -1 where not logged."""
+        times = np.full(flows, -1, dtype=np.int64)
+        for graph, flow, at_ps in self._simulation.acknowledgements():
+            if graph == handle:
+                times[flow] = at_ps
+        return times
+
+    def set_link_up(self, link: int, is_up: bool) -> None:
+        """Fails or repairs one direction of a cable now.
+
+        What is on it is lost. After the reroute delay, flows take other ways, if there are any; flows that find none
+        try again until their retries are used up. NVLink flows fail at once.
+
+        Raises:
+            BackendError: an unknown link.
+        """
+        self._simulation.set_link_up(link, is_up)
+
+    def set_storm(self, link: int, priority: int, is_storming: bool) -> None:
+        """From now on the far end of a link keeps its sender paused in a class, as in a PFC storm, or no longer.
+
+        Raises:
+            BackendError: an unknown link, or a priority that cannot be paused.
+        """
+        self._simulation.set_storm(link, priority, is_storming)
