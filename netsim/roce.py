@@ -112,6 +112,9 @@ class RoceConfig(BaseModel):
     reroute_delay: Time = Field(
         100_000_000, ge=0, description="from a link failure or repair to the new routes; our choice, 100 us"
     )
+    skip_tolerance: float = Field(
+        0, ge=0, le=0.1, description="relative error of a flow's time for which steady states are skipped; 0: never"
+    )
     ecmp_seed: int = Field(0, ge=0, lt=2**32, description="0: hashes as HPCC's and SimAI's ns-3 models")
     seed: int = Field(0, ge=0, lt=2**63, description="of ECN marks")
 
@@ -142,7 +145,7 @@ def core_parameters(config: RoceConfig, topology: Topology) -> _core.RoceParamet
     parameters = _core.RoceParameters()
     for name in (
         "mtu_bytes", "header_bytes", "ack_bytes", "packets_per_ack", "cell_packets", "pfc_frame_bytes",
-        "max_retries", "switch_buffer_bytes", "reserve_bytes", "resume_offset_bytes", "seed",
+        "max_retries", "switch_buffer_bytes", "reserve_bytes", "resume_offset_bytes", "seed", "skip_tolerance",
     ):  # fmt: skip
         setattr(parameters, name, getattr(config, name))
     for name in ("retransmission_timeout", "nack_interval", "flowlet_gap", "reroute_delay"):

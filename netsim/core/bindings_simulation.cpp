@@ -168,7 +168,8 @@ void bind_parameters(py::module_& module) {
         .def_readwrite("load_balancing", &Parameters::load_balancing)
         .def_readwrite("flowlet_gap_ps", &Parameters::flowlet_gap_ps)
         .def_readwrite("reroute_delay_ps", &Parameters::reroute_delay_ps)
-        .def_readwrite("seed", &Parameters::seed);
+        .def_readwrite("seed", &Parameters::seed)
+        .def_readwrite("skip_tolerance", &Parameters::skip_tolerance);
 }
 
 py::dict figures_of(const roce::LinkFigures& figures) {
@@ -205,6 +206,7 @@ void bind_packet_simulation(py::module_& module) {
     py::class_<PacketSimulation, Simulation>(module, "PacketSimulation")
         .def("figures", [](PacketSimulation& self) { return figures_of(self.figures()); })
         .def("packet_hops", &PacketSimulation::packet_hops)
+        .def("skipped_ps", &PacketSimulation::skipped_ps)
         .def("sample_every", &PacketSimulation::sample_every, py::arg("interval_ps"))
         .def("time_series", [](PacketSimulation& self) { return series_of(self.time_series()); })
         .def("keep_log", &PacketSimulation::keep_log, py::arg("is_kept"))

@@ -83,6 +83,11 @@ std::uint64_t PacketSimulation::packet_hops() {
     return carrier_->packet_hops();
 }
 
+TimePs PacketSimulation::skipped_ps() {
+    const Lease lease(*this);
+    return carrier_->skipped_ps();
+}
+
 void PacketSimulation::sample_every(TimePs interval_ps) {
     const Lease lease(*this);
     if (interval_ps < 0) {

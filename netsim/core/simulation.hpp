@@ -77,6 +77,7 @@ class PacketSimulation final : public Simulation {
 
     roce::LinkFigures figures();
     std::uint64_t packet_hops();
+    TimePs skipped_ps();
     void sample_every(TimePs interval_ps);
     void keep_log(bool is_kept);
     // Valid until the next call that advances or submits.

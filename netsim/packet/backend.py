@@ -77,6 +77,10 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
         """Packets serialised on links so far: data, acknowledgements and pause frames."""
         return self._simulation.packet_hops()
 
+    def skipped_ps(self) -> int:
+        """Time that was skipped because every flow went on at the rate it had (`RoceConfig.skip_tolerance`)."""
+        return self._simulation.skipped_ps()
+
     def sample_every(self, interval_ps: int) -> None:
         """Keeps a `TimeSeries` sample every so often from now on; 0 ends it.
 

@@ -82,9 +82,16 @@ class Fabric {
     const Port& port(LinkId link) const { return ports_[link]; }
     Observer& observer() { return observer_; }
 
-    // For what looks at, or moves, the whole state at once (statistics, skipping).
-    std::vector<QueuePair>& queue_pairs() { return queue_pairs_; }
-    PacketPool& packets() { return pool_; }
+    // For what looks at the whole state, or moves it, at once.
+    const std::vector<QueuePair>& queue_pairs() const { return queue_pairs_; }
+    std::size_t link_count() const { return ports_.size(); }
+    std::int64_t unit_bytes() const { return unit_bytes_; }
+    std::int64_t unit_wire_bytes() const { return unit_wire_bytes_; }
+    // Raised whenever a flow comes or goes.
+    std::uint64_t changes() const { return changes_; }
+    bool is_rerouting() const { return !pending_reroutes_.empty(); }
+    // Every open queue pair, with all it has under way, is so many packets (or cells) further in its message.
+    void move_on(const std::vector<std::int64_t>& packets);
 
   private:
     enum class Kind : std::uint8_t { arrive, transmit, pace, timeout, control, depart, reroute };
@@ -145,6 +152,8 @@ class Fabric {
     static TimePs send_gap_ps(std::int64_t bytes, std::int64_t rate_bps);
     void free_if_unused(QueuePairIndex index);
     void give_up(QueuePairIndex index);
+    template <typename Call>
+    void for_packets_under_way(Call&& call);
     void flush(LinkId link);
     void reroute();
     void leave_ring(QueuePairIndex index);
@@ -204,6 +213,7 @@ class Fabric {
 
     News news_;
     std::uint64_t packet_hops_ = 0;
+    std::uint64_t changes_ = 0;
 };
 
 }  // namespace netsim::roce

@@ -1,10 +1,12 @@
 // A fabric and its engine as a carrier for the executor.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "roce/fabric.hpp"
 #include "roce/packet_carrier.hpp"
+#include "roce/steady_state.hpp"
 
 namespace netsim::roce {
 
@@ -18,34 +20,40 @@ class LoggingObserver : public Inner {
         bool is_kept = false;
         TimePs (*now_ps)(const void* engine) = nullptr;
         const void* engine = nullptr;
+        TimePs offset_ps = 0;  // by which the engine's clock is behind
+        TimePs time_ps() const { return now_ps(engine) + offset_ps; }
         std::vector<PauseEvent> pauses;
         std::vector<Acknowledgement> acknowledgements;
     };
     Log* log = nullptr;
 
     void on_pause(LinkId link, std::uint8_t priority, bool is_pause) {
-        if (log->is_kept) log->pauses.push_back({log->now_ps(log->engine), link, priority, is_pause});
+        if (log->is_kept) log->pauses.push_back({log->time_ps(), link, priority, is_pause});
         Inner::on_pause(link, priority, is_pause);
     }
     void on_acknowledged(const QueuePair& qp) {
-        if (log->is_kept) log->acknowledgements.push_back({qp.flow, log->now_ps(log->engine)});
+        if (log->is_kept) log->acknowledgements.push_back({qp.flow, log->time_ps()});
         Inner::on_acknowledged(qp);
     }
 };
 
 // An engine for carriers also runs events: `run(until_ps, fabric)` up to the first instant with news, and tells the
 // time of the next one.
+//
+// The fabric has a clock of its own. Where skipping is allowed and a SteadyState sees that everything goes on as it is,
+// that clock stands still while the executor's runs on, and the flows are moved on by what they would have received.
+// A skip is decided on by the state of the fabric alone and is broken off when something comes from outside.
 template <EventEngine Engine, typename Observer = SilentObserver>
 class FabricCarrier final : public PacketCarrier {
   public:
     template <typename... EngineArguments>
     FabricCarrier(const Network& network, Routing& routing, const Parameters& parameters, EngineArguments&&... engine)
-        : network_(network),
-          engine_(std::forward<EngineArguments>(engine)...),
-          fabric_(network, routing, parameters, engine_) {
+        : engine_(std::forward<EngineArguments>(engine)...), fabric_(network, routing, parameters, engine_) {
         log_.engine = &engine_;
         log_.now_ps = [](const void* of) { return static_cast<const Engine*>(of)->now_ps(); };
         fabric_.observer().log = &log_;
+        skipped_.resize(fabric_.link_count());
+        if (parameters.skip_tolerance > 0) steady_.emplace(fabric_, parameters.skip_tolerance);
     }
 
     Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) override {
@@ -56,44 +64,57 @@ class FabricCarrier final : public PacketCarrier {
         catch_up(now_ps);
         fabric_.close(ticket);
     }
+
     TimePs run(TimePs until_ps, Progress& progress) override {
         if (!fabric_.is_busy() && !fabric_.has_news()) {
             catch_up(until_ps);
             next_sample_ps_ = kNever;
             return until_ps;
         }
-        if (interval_ps_ > 0 && next_sample_ps_ == kNever) next_sample_ps_ = engine_.now_ps();
-        TimePs reached = engine_.now_ps();
-        while (!fabric_.has_news() && (reached < until_ps || engine_.next_ps() <= until_ps)) {
-            reached = engine_.run(std::min(until_ps, next_sample_ps_), fabric_);
-            if (reached == next_sample_ps_) take_sample(reached);
+        if (interval_ps_ > 0 && next_sample_ps_ == kNever) next_sample_ps_ = now_ps_;
+        while (!fabric_.has_news()) {
+            if (skipping_) {
+                now_ps_ = std::min({until_ps, skipping_->end_ps, next_sample_ps_});
+                if (now_ps_ == skipping_->end_ps) end_skip();
+            } else {
+                const TimePs own = next_own_ps();
+                if (now_ps_ >= until_ps && engine_.next_ps() > until_ps - offset_ps()) break;
+                now_ps_ = offset_ps() + engine_.run(std::min({until_ps, next_sample_ps_, own}) - offset_ps(), fabric_);
+                if (now_ps_ == next_look_ps_ && !fabric_.has_news()) look();
+            }
+            if (now_ps_ == next_sample_ps_) take_sample();
+            if (skipping_ && now_ps_ == until_ps) break;
         }
         report(progress);
-        return reached;
+        return now_ps_;
     }
     void settle(TimePs) override {}
     TimePs next_event_ps() override {
-        if (fabric_.has_news()) return engine_.now_ps();
-        return fabric_.is_busy() ? engine_.next_ps() : kNever;
+        if (fabric_.has_news()) return now_ps_;
+        if (skipping_) return skipping_->end_ps;
+        const TimePs next = fabric_.is_busy() ? engine_.next_ps() : kNever;
+        return next == kNever ? kNever : next + offset_ps();
     }
+
     LinkTotals totals(TimePs) const override {
         LinkTotals totals;
-        for (LinkId link = 0; link < network_.link_count(); ++link) {
-            totals.carried_bytes.push_back(static_cast<double>(fabric_.counters(link).payload_bytes));
-            totals.busy_ps.push_back(fabric_.counters(link).busy_ps);
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            const LinkCounters counters = counters_of(link);
+            totals.carried_bytes.push_back(static_cast<double>(counters.payload_bytes));
+            totals.busy_ps.push_back(counters.busy_ps);
         }
         return totals;
     }
 
     LinkFigures figures() override {
         LinkFigures figures;
-        for (LinkId link = 0; link < network_.link_count(); ++link) {
-            const LinkCounters& counters = fabric_.counters(link);
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            const LinkCounters counters = counters_of(link);
             figures.packets.push_back(counters.packets);
             figures.wire_bytes.push_back(counters.wire_bytes);
             figures.payload_bytes.push_back(counters.payload_bytes);
             figures.busy_ps.push_back(counters.busy_ps);
-            figures.paused_ps.push_back(fabric_.paused_ps(link));
+            figures.paused_ps.push_back(counters.paused_ps);
             figures.pauses.push_back(counters.pauses);
             figures.marks.push_back(counters.marks);
             figures.drops.push_back(counters.drops);
@@ -102,6 +123,7 @@ class FabricCarrier final : public PacketCarrier {
         return figures;
     }
     std::uint64_t packet_hops() const override { return fabric_.packet_hops(); }
+    TimePs skipped_ps() const override { return offset_ps() + (skipping_ ? now_ps_ - skipping_->begin_ps : 0); }
     void sample_every(TimePs interval_ps) override {
         interval_ps_ = interval_ps;
         next_sample_ps_ = kNever;
@@ -120,36 +142,98 @@ class FabricCarrier final : public PacketCarrier {
     }
 
   private:
-    // Brings the engine's clock to the executor's; nothing that makes news can be due.
+    struct Skipping {
+        Skip skip;
+        TimePs begin_ps, end_ps;
+    };
+
+    TimePs offset_ps() const { return log_.offset_ps; }
+
+    // Brings the clock to the executor's; nothing that makes news can be due.
     void catch_up(TimePs now_ps) {
-        if (engine_.now_ps() < now_ps) engine_.run(now_ps, fabric_);
+        now_ps_ = now_ps;
+        if (skipping_) end_skip();
+        if (engine_.now_ps() + offset_ps() < now_ps) engine_.run(now_ps - offset_ps(), fabric_);
     }
     void report(Progress& progress) {
         News& news = fabric_.news();
         progress.left.insert(progress.left.end(), news.left.begin(), news.left.end());
-        for (const FlowRef flow : news.delivered) progress.delivered.push_back({flow, engine_.now_ps()});
+        for (const FlowRef flow : news.delivered) progress.delivered.push_back({flow, now_ps_});
         progress.failed.insert(progress.failed.end(), news.failed.begin(), news.failed.end());
         news.clear();
     }
-    void take_sample(TimePs now_ps) {
-        series_.at_ps.push_back(now_ps);
-        for (LinkId link = 0; link < network_.link_count(); ++link) {
-            const LinkCounters& counters = fabric_.counters(link);
+
+    // The next instant at which this carrier wants to act; never where it does not skip.
+    TimePs next_own_ps() {
+        if (!steady_) return kNever;
+        next_look_ps_ = steady_->next_look_ps(engine_.now_ps()) + offset_ps();
+        return next_look_ps_;
+    }
+    void look() {
+        std::optional<Skip> skip = steady_->look(engine_.now_ps());
+        if (!skip) return;
+        const TimePs end_ps = now_ps_ + skip->longest_ps;
+        skipping_ = Skipping{std::move(*skip), now_ps_, end_ps};
+    }
+    void end_skip() {
+        const Skip& skip = skipping_->skip;
+        const TimePs length_ps = now_ps_ - skipping_->begin_ps;
+        std::vector<std::int64_t> packets;
+        for (const std::int64_t bytes : skip.flow_bytes) {
+            const std::int64_t unit_time = fabric_.unit_bytes() * skip.window_ps;
+            packets.push_back(static_cast<std::int64_t>((Work{bytes} * length_ps + unit_time / 2) / unit_time));
+        }
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            const std::int64_t payload_bytes = skipped_[link].payload_bytes;
+            skipped_[link].add(skip.link_change[link], share_of(skip, length_ps));
+            skipped_[link].payload_bytes = payload_bytes;
+        }
+        for (std::size_t i = 0; i < packets.size(); ++i) {
+            if (packets[i] == 0) continue;
+            for (const LinkId link : fabric_.queue_pairs()[i].forward->links) {
+                skipped_[link].payload_bytes += packets[i] * fabric_.unit_bytes();
+            }
+        }
+        fabric_.move_on(packets);
+        log_.offset_ps += length_ps;
+        skipping_.reset();
+        steady_->forget();
+    }
+    static double share_of(const Skip& skip, TimePs length_ps) {
+        return static_cast<double>(length_ps) / static_cast<double>(skip.window_ps);
+    }
+
+    LinkCounters counters_of(LinkId link) const {
+        LinkCounters counters = fabric_.counters(link);
+        counters.paused_ps = fabric_.paused_ps(link);
+        counters.add(skipped_[link], 1);
+        if (skipping_) {
+            counters.add(skipping_->skip.link_change[link], share_of(skipping_->skip, now_ps_ - skipping_->begin_ps));
+        }
+        return counters;
+    }
+    void take_sample() {
+        series_.at_ps.push_back(now_ps_);
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            const LinkCounters counters = counters_of(link);
             series_.wire_bytes.push_back(counters.wire_bytes);
             series_.queued_bytes.push_back(fabric_.queued_bytes(link));
-            series_.paused_ps.push_back(fabric_.paused_ps(link));
+            series_.paused_ps.push_back(counters.paused_ps);
             series_.pauses.push_back(counters.pauses);
             series_.marks.push_back(counters.marks);
         }
-        next_sample_ps_ = now_ps + interval_ps_;
+        next_sample_ps_ += interval_ps_;
     }
 
-    const Network& network_;
     Engine engine_;
     typename LoggingObserver<Observer>::Log log_;
     Fabric<Engine, LoggingObserver<Observer>> fabric_;
-    TimePs interval_ps_ = 0, next_sample_ps_ = kNever;
+    TimePs now_ps_ = 0;  // the executor's; the engine's is behind by what was skipped
+    TimePs interval_ps_ = 0, next_sample_ps_ = kNever, next_look_ps_ = kNever;
     TimeSeries series_;
+    std::optional<SteadyState<Fabric<Engine, LoggingObserver<Observer>>>> steady_;
+    std::optional<Skipping> skipping_;
+    std::vector<LinkCounters> skipped_;  // [link]
 };
 
 }  // namespace netsim::roce

@@ -115,6 +115,7 @@ QueuePairIndex Fabric<Engine, Observer>::open(FlowRef flow, const Path& path, co
         qp.selective = std::make_unique<SelectiveRepeat>(qp.size_bytes, unit_bytes_);
     }
     ++open_count_;
+    ++changes_;
     offer(index);
     kick(qp.port);
     return index;
@@ -159,6 +160,7 @@ void Fabric<Engine, Observer>::close(QueuePairIndex index) {
     if (qp.is_closed) return;
     qp.is_closed = true;
     --open_count_;
+    ++changes_;
     free_if_unused(index);
 }
 
@@ -213,6 +215,34 @@ void Fabric<Engine, Observer>::flush(LinkId link) {
     buffers_.forget_pauses(link);
     set_paused(link, storms_[link]);
     port.busy_until_ps = std::min(port.busy_until_ps, now_ps());
+}
+
+template <EventEngine Engine, typename Observer>
+template <typename Call>
+void Fabric<Engine, Observer>::for_packets_under_way(Call&& call) {
+    const auto walk = [&](const PacketFifo& fifo) {
+        if (fifo.empty()) return;
+        for (PacketIndex index = fifo.head;; index = pool_[index].next) {
+            if (pool_[index].qp != kNoQueuePair) call(pool_[index]);
+            if (index == fifo.tail) return;
+        }
+    };
+    for (const Port& port : ports_) walk(port.wire);
+    for (const Queue& queue : queues_) walk(queue.packets);
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::move_on(const std::vector<std::int64_t>& packets) {
+    for_packets_under_way([&](Packet& packet) { packet.seq += packets[packet.qp] * unit_bytes_; });
+    for (QueuePairIndex index = 0; index < packets.size(); ++index) {
+        QueuePair& qp = queue_pairs_[index];
+        const std::int64_t bytes = packets[index] * unit_bytes_;
+        if (qp.is_closed || bytes == 0) continue;
+        qp.next_seq += bytes;
+        qp.acked_seq += bytes;
+        qp.expected_seq += bytes;
+        qp.control.move_on(bytes);
+    }
 }
 
 // Takes the queue pair out of the line at its former network interface.

@@ -239,6 +239,7 @@ void Fabric<Engine, Observer>::finish_sender(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     qp.is_closed = true;
     --open_count_;
+    ++changes_;
     observer_.on_acknowledged(qp);
     free_if_unused(index);
 }

@@ -41,6 +41,8 @@ class PacketCarrier : public Carrier {
   public:
     virtual LinkFigures figures() = 0;
     virtual std::uint64_t packet_hops() const = 0;
+    // Time that was skipped because nothing would have changed.
+    virtual TimePs skipped_ps() const = 0;
     // Samples all links every `interval_ps` from now on while anything is under way; 0 ends it.
     virtual void sample_every(TimePs interval_ps) = 0;
     virtual const TimeSeries& time_series() const = 0;

@@ -53,7 +53,8 @@ struct Parameters {
     LoadBalancing load_balancing = LoadBalancing::ecmp;
     TimePs flowlet_gap_ps = 0;
     TimePs reroute_delay_ps = 0;
-    std::uint64_t seed = 0;  // of RED
+    std::uint64_t seed = 0;     // of RED
+    double skip_tolerance = 0;  // relative error of a flow's time that skipping may cause; 0: nothing is skipped
 };
 
 }  // namespace netsim::roce

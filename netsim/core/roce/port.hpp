@@ -23,6 +23,32 @@ struct LinkCounters {
     std::int64_t pauses = 0;
     std::int64_t marks = 0;
     std::int64_t drops = 0;
+
+    // Adds `part` of what `change` holds.
+    void add(const LinkCounters& change, double part) {
+        const auto share = [&](std::int64_t value) {
+            return static_cast<std::int64_t>(static_cast<double>(value) * part + 0.5);
+        };
+        packets += share(change.packets);
+        wire_bytes += share(change.wire_bytes);
+        payload_bytes += share(change.payload_bytes);
+        busy_ps += share(change.busy_ps);
+        paused_ps += share(change.paused_ps);
+        pauses += share(change.pauses);
+        marks += share(change.marks);
+        drops += share(change.drops);
+    }
+    LinkCounters& operator-=(const LinkCounters& other) {
+        packets -= other.packets;
+        wire_bytes -= other.wire_bytes;
+        payload_bytes -= other.payload_bytes;
+        busy_ps -= other.busy_ps;
+        paused_ps -= other.paused_ps;
+        pauses -= other.pauses;
+        marks -= other.marks;
+        drops -= other.drops;
+        return *this;
+    }
 };
 
 struct Port {

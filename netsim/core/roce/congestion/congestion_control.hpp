@@ -51,6 +51,12 @@ class CongestionControl {
     void on_timeout(TimePs now_ps) {
         visit([&](auto& scheme) { scheme.on_timeout(now_ps); });
     }
+    // The flow is so many bytes further in its message than it was, and else as before.
+    void move_on(std::int64_t bytes) {
+        visit([&](auto& scheme) {
+            if constexpr (requires { scheme.move_on(bytes); }) scheme.move_on(bytes);
+        });
+    }
     std::int64_t rate_bps() const {
         return std::visit([](const auto& scheme) { return scheme.rate_bps(); }, scheme_);
     }

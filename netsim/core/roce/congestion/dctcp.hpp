@@ -38,6 +38,10 @@ class Dctcp {
 
     std::int64_t rate_bps() const { return rate_bps_; }
     static constexpr TimePs next_timer_ps() { return kNever; }
+    void move_on(std::int64_t bytes) {
+        window_end_seq_ += bytes;
+        cut_end_seq_ += bytes;
+    }
 
     double alpha() const { return alpha_; }
 

@@ -53,6 +53,7 @@ class Hpcc {
 
     std::int64_t rate_bps() const { return rate_bps_; }
     static constexpr TimePs next_timer_ps() { return kNever; }
+    void move_on(std::int64_t bytes) { commit_after_seq_ += bytes; }
 
     double utilization() const { return utilization_; }
     std::int64_t committed_bps() const { return committed_bps_; }

@@ -1,0 +1,165 @@
+// Recognises that a fabric repeats itself, so that a carrier can skip ahead.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "roce/fabric.hpp"
+
+namespace netsim::roce {
+
+// A time during which every flow goes on at the rate it has, and what happens in it.
+struct Skip {
+    TimePs longest_ps;                      // no flow ends before
+    TimePs window_ps;                       // over which the following was measured
+    std::vector<std::int64_t> flow_bytes;   // [queue pair] that arrived
+    std::vector<LinkCounters> link_change;  // [link]
+};
+
+// Looks at the fabric at regular instants. Its state counts as steady when two spans of time of one length, the last
+// ones, are alike: no flow came or went, nothing was lost, every flow received the same within half the tolerance and
+// enough packets to tell (one packet is a quarter of the tolerance at most), no congestion controller waits for a
+// timer, and the mean queue of no link grew by more than half the tolerance of what the link carries. Spans of several
+// lengths are compared, as pauses and round-robin repeat themselves slowly. Going on at the measured rates is then
+// wrong by about the tolerance at most (relative, for each flow's time), as long as the state would have lasted.
+template <typename Fabric>
+class SteadyState {
+  public:
+    SteadyState(Fabric& fabric, double tolerance) : fabric_(fabric), tolerance_(tolerance), step_ps_(step_ps()) {}
+
+    // When `look` wants to be called next, in the fabric's time.
+    TimePs next_look_ps(TimePs now_ps) {
+        if (looks_.empty()) looks_.push_back(note(now_ps));
+        return looks_.back().at_ps + step_ps_;
+    }
+
+    // Takes note of the present state, and returns what can be skipped from here.
+    std::optional<Skip> look(TimePs now_ps) {
+        if (!looks_.empty() && looks_.back().changes != fabric_.changes()) looks_.clear();
+        if (looks_.size() == most_looks()) looks_.pop_front();
+        looks_.push_back(note(now_ps));
+        for (std::size_t steps = 1; 2 * steps < looks_.size(); steps *= 2) {
+            if (std::optional<Skip> found = skip_by(steps)) return found;
+        }
+        return std::nullopt;
+    }
+
+    void forget() { looks_.clear(); }
+
+  private:
+    struct Look {
+        TimePs at_ps;
+        std::uint64_t changes;
+        std::vector<std::int64_t> arrived_bytes;  // [queue pair]
+        std::vector<std::int64_t> rate_bps;       // [queue pair] that congestion control allows
+        std::vector<std::int64_t> queued_bytes;   // [link]
+        std::vector<LinkCounters> counters;       // [link]
+    };
+
+    // At the rate of the fastest network interface, enough packets in four steps.
+    TimePs step_ps() const {
+        TimePs fastest = kNever;
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            const Port& port = fabric_.port(link);
+            if (port.from == NodeRole::host) {
+                fastest = std::min(fastest, port.exact_serialization_ps(fabric_.unit_wire_bytes()));
+            }
+        }
+        return fastest == kNever ? kNever / 2 : static_cast<TimePs>(static_cast<double>(fastest) / tolerance_);
+    }
+    std::size_t most_looks() const {
+        const std::size_t bytes = fabric_.queue_pairs().size() * 16 + fabric_.link_count() * (8 + sizeof(LinkCounters));
+        return std::clamp(kMostBytes / std::max<std::size_t>(bytes, 1), std::size_t{5}, std::size_t{65});
+    }
+
+    Look note(TimePs now_ps) const {
+        Look look{now_ps, fabric_.changes(), {}, {}, {}, {}};
+        for (const QueuePair& qp : fabric_.queue_pairs()) {
+            look.arrived_bytes.push_back(qp.expected_seq);
+            look.rate_bps.push_back(qp.control.rate_bps());
+        }
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            look.queued_bytes.push_back(fabric_.queued_bytes(link));
+            look.counters.push_back(fabric_.counters(link));
+        }
+        return look;
+    }
+
+    // What the last two spans of so many steps allow to skip.
+    std::optional<Skip> skip_by(std::size_t steps) const {
+        const Look& last = looks_.back();
+        const Look& middle = looks_[looks_.size() - 1 - steps];
+        const Look& first = looks_[looks_.size() - 1 - 2 * steps];
+        if (first.changes != last.changes || fabric_.is_rerouting()) return std::nullopt;
+        Skip skip{kNever, last.at_ps - first.at_ps, {}, {}};
+        if (!are_flows_steady(first, middle, skip) || !are_links_steady(steps, skip)) return std::nullopt;
+        const bool is_worth_it = skip.longest_ps > skip.window_ps / 2 && skip.longest_ps < kNever;
+        return is_worth_it ? std::optional(std::move(skip)) : std::nullopt;
+    }
+
+    bool are_flows_steady(const Look& before, const Look& middle, Skip& skip) const {
+        const std::int64_t unit = fabric_.unit_bytes();
+        for (QueuePairIndex i = 0; i < fabric_.queue_pairs().size(); ++i) {
+            const QueuePair& qp = fabric_.queue_pairs()[i];
+            if (qp.is_closed) {
+                skip.flow_bytes.push_back(0);
+                continue;
+            }
+            const std::int64_t first = middle.arrived_bytes[i] - before.arrived_bytes[i];
+            const std::int64_t second = looks_.back().arrived_bytes[i] - middle.arrived_bytes[i];
+            const std::int64_t left = qp.size_bytes - qp.next_seq - kMarginUnits * unit;
+            const bool has_timer = qp.control.next_timer_ps() != kNever;
+            const bool is_told = static_cast<double>(first + second) * tolerance_ >= 4 * static_cast<double>(unit);
+            const auto allowed = std::max(static_cast<double>(unit), tolerance_ / 2 * static_cast<double>(first));
+            const bool is_alike = static_cast<double>(std::abs(second - first)) <= allowed;
+            if (qp.selective || has_timer || left <= 0 || !is_told || !is_alike) return false;
+            skip.flow_bytes.push_back(first + second);
+            const Work until_end = Work{left} * skip.window_ps / (first + second);
+            const Work longest = std::min(until_end, Work{until_drifted_ps(i, middle, skip.window_ps)});
+            skip.longest_ps = std::min(skip.longest_ps, static_cast<TimePs>(longest));
+        }
+        return true;
+    }
+
+    // How long the rate that congestion control allows may go on drifting as it did, until its mean is off by the
+    // tolerance.
+    TimePs until_drifted_ps(QueuePairIndex index, const Look& middle, TimePs window_ps) const {
+        const std::int64_t rate = looks_.back().rate_bps[index];
+        const std::int64_t drift = std::abs(rate - middle.rate_bps[index]);
+        if (drift == 0) return kNever / 2;
+        const double spans = 2 * tolerance_ * static_cast<double>(rate) / static_cast<double>(drift);
+        return static_cast<TimePs>(
+            std::min(spans * static_cast<double>(window_ps) / 2, static_cast<double>(kNever / 2)));
+    }
+
+    bool are_links_steady(std::size_t steps, Skip& skip) const {
+        const std::size_t end = looks_.size();
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            std::int64_t grown = 0;  // sum over the steps, so that short waves of pauses cancel out
+            for (std::size_t i = 1; i <= steps; ++i) {
+                grown += looks_[end - i].queued_bytes[link] - looks_[end - i - steps].queued_bytes[link];
+            }
+            const double span_s = static_cast<double>(skip.window_ps / 2) / static_cast<double>(kPsPerSecond);
+            const double carried = static_cast<double>(fabric_.port(link).capacity_bps) / 8 * span_s;
+            const double growth = std::abs(static_cast<double>(grown)) / static_cast<double>(steps);
+            LinkCounters change = looks_.back().counters[link];
+            change -= looks_[end - 1 - 2 * steps].counters[link];
+            if (growth > tolerance_ / 2 * carried || change.drops > 0) return false;
+            skip.link_change.push_back(change);
+        }
+        return true;
+    }
+
+    static constexpr std::size_t kMostBytes = std::size_t{1} << 26;  // of all looks that are kept
+    static constexpr std::int64_t kMarginUnits = 4;  // left for the end of a flow, so that it ends as it would
+
+    Fabric& fabric_;
+    double tolerance_;
+    TimePs step_ps_;
+    std::deque<Look> looks_;
+};
+
+}  // namespace netsim::roce
