@@ -21,7 +21,7 @@ namespace netsim {
 class Dcqcn {
   public:
     // Alpha is a binary fraction of 48 places, rounded down in each of its steps. So it is the same on every machine,
-    // whenever the steps are taken, and it reaches 0: with g = 1/256 after 7,400 steps (7.4 ms) without a mark, which
+    // whenever the steps are taken, and it reaches 0: with g = 1/256 after 7,232 steps (7.2 ms) without a mark, which
     // bounds the work of catching up after any pause.
     static constexpr int kAlphaPlaces = 48;
     static constexpr std::uint64_t kAlphaOne = std::uint64_t{1} << kAlphaPlaces;
