@@ -15,7 +15,23 @@ from netsim.backend import (
 from netsim.errors import BackendError, BackendUnavailable, InputError
 from netsim.flow import NO_FLOW, FlowGraph, FlowGraphError
 from netsim.routing import Router
-from netsim.topologies import from_simai, from_yaml, rail_optimized, single_switch, to_simai, to_yaml
+from netsim.topologies import (
+    DragonflyShape,
+    Uplinks,
+    alibaba_hpn,
+    dcn_plus,
+    dragonfly,
+    fat_tree,
+    from_simai,
+    from_yaml,
+    nvl72,
+    nvswitch,
+    rail_optimized,
+    single_switch,
+    spectrum_x,
+    to_simai,
+    to_yaml,
+)
 from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.topology_file import read_topology
 
@@ -25,6 +41,7 @@ __all__ = [
     "BackendError",
     "BackendUnavailable",
     "Completion",
+    "DragonflyShape",
     "FlowGraph",
     "FlowGraphError",
     "FlowTimes",
@@ -37,12 +54,20 @@ __all__ = [
     "Router",
     "SharesCapacity",
     "Topology",
+    "Uplinks",
+    "alibaba_hpn",
     "create_backend",
+    "dcn_plus",
+    "dragonfly",
+    "fat_tree",
     "from_simai",
     "from_yaml",
+    "nvl72",
+    "nvswitch",
     "rail_optimized",
     "read_topology",
     "single_switch",
+    "spectrum_x",
     "to_simai",
     "to_yaml",
 ]

@@ -1,7 +1,8 @@
-"""Runs a command line so that whatever a user gets wrong ends in one line on standard error."""
+"""A command line where whatever a user gets wrong ends in one line on standard error, and its summaries."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from typing import NoReturn
@@ -33,6 +34,18 @@ def run_command_line(app: typer.Typer, program: str, exit_codes: Mapping[type[Ex
             raise
         _fail(program, error.format_message(), getattr(error, "exit_code", 2))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
+    """One line per entry, or one JSON object, on standard output."""
+    if as_json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for name, value in summary.items():
+        console.print(f"{name:>14}  {value}", markup=False)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

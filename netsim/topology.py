@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from netsim.errors import InputError
 
@@ -20,13 +20,17 @@ MAX_CAPACITY_BPS = 10**15
 
 
 class NodeKind(IntEnum):
-    """What a node is. Only GPUs never forward; the codes are shared with the core."""
+    """What a node is. Only GPUs never forward; the codes are shared with the C++ core.
+
+    Leaves have the GPUs, spines the leaves and cores the spines below them; a plain switch is on no such tier.
+    """
 
     GPU = 0
     NVSWITCH = 1
     LEAF = 2
     SPINE = 3
     SWITCH = 4
+    CORE = 5
 
 
 class LinkKind(IntEnum):
@@ -46,6 +50,65 @@ class DuplexLink:
     capacity_bps: int
     latency_ps: int
     kind: LinkKind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CableTable:
+    """Cables as columns; `DuplexLink` is one row."""
+
+    a: NDArray[np.int32]
+    """[cables] node at one end"""
+    b: NDArray[np.int32]
+    """[cables] node at the other end"""
+    capacity_bps: NDArray[np.int64]
+    """[cables] of each direction"""
+    latency_ps: NDArray[np.int64]
+    """[cables] of each direction"""
+    kind: NDArray[np.int8]
+    """[cables] `LinkKind`"""
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    @classmethod
+    def between(
+        cls, a: ArrayLike, b: ArrayLike, *, capacity_bps: ArrayLike, latency_ps: ArrayLike, kind: ArrayLike
+    ) -> CableTable:
+        """From columns; a single value stands for all rows."""
+        columns = np.broadcast_arrays(
+            np.asarray(a, dtype=np.int32),
+            np.asarray(b, dtype=np.int32),
+            np.asarray(capacity_bps, dtype=np.int64),
+            np.asarray(latency_ps, dtype=np.int64),
+            np.asarray(kind, dtype=np.int8),
+        )
+        return cls(*(column.ravel() for column in columns))
+
+    @classmethod
+    def joined(cls, tables: Sequence[CableTable]) -> CableTable:
+        """The rows of all tables, in order."""
+        return cls(
+            np.concatenate([table.a for table in tables]),
+            np.concatenate([table.b for table in tables]),
+            np.concatenate([table.capacity_bps for table in tables]),
+            np.concatenate([table.latency_ps for table in tables]),
+            np.concatenate([table.kind for table in tables]),
+        )
+
+    def take(self, rows: slice | NDArray[np.integer] | NDArray[np.bool_]) -> CableTable:
+        """Some of the rows, chosen as numpy does."""
+        return CableTable(self.a[rows], self.b[rows], self.capacity_bps[rows], self.latency_ps[rows], self.kind[rows])
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[DuplexLink]) -> CableTable:
+        """One row per cable."""
+        return cls(
+            np.array([row.a for row in rows], dtype=np.int32),
+            np.array([row.b for row in rows], dtype=np.int32),
+            np.array([row.capacity_bps for row in rows], dtype=np.int64),
+            np.array([row.latency_ps for row in rows], dtype=np.int64),
+            np.array([row.kind for row in rows], dtype=np.int8),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,36 +173,42 @@ class Topology:
             raise InputError(f"Topology.latency_ps: found {self.latency_ps.min()}, expected no negative value")
 
     @classmethod
-    def from_cables(
-        cls, nodes: Sequence[tuple[NodeKind, str]], cables: Sequence[DuplexLink], *, gpus_per_node: int
+    def from_table(
+        cls, node_kind: ArrayLike, node_name: Sequence[str], cables: CableTable, *, gpus_per_node: int
     ) -> Topology:
-        """From (kind, name) of each node and the cables; cable ``k`` gives links ``2k`` (a to b) and ``2k + 1``."""
-        ends = np.array([(c.a, c.b) for c in cables], dtype=np.int32).reshape(-1, 2)
+        """From kind and name of each node and the cables; cable ``k`` gives links ``2k`` (a to b) and ``2k + 1``."""
+        ends = np.stack((cables.a, cables.b), axis=1)
         return cls(
-            node_kind=np.array([kind for kind, _ in nodes], dtype=np.int8),
-            node_name=tuple(name for _, name in nodes),
+            node_kind=np.array(node_kind, dtype=np.int8),
+            node_name=tuple(node_name),
             link_src=ends.ravel(),
             link_dst=ends[:, ::-1].ravel(),
-            capacity_bps=np.repeat(np.array([c.capacity_bps for c in cables], dtype=np.int64), 2),
-            latency_ps=np.repeat(np.array([c.latency_ps for c in cables], dtype=np.int64), 2),
-            link_kind=np.repeat(np.array([c.kind for c in cables], dtype=np.int8), 2),
+            capacity_bps=np.repeat(cables.capacity_bps, 2),
+            latency_ps=np.repeat(cables.latency_ps, 2),
+            link_kind=np.repeat(cables.kind, 2),
             gpus_per_node=gpus_per_node,
         )
 
-    def cables(self) -> tuple[DuplexLink, ...] | None:
-        """The inverse of `from_cables`; ``None`` where links do not come in such pairs."""
+    @classmethod
+    def from_cables(
+        cls, nodes: Sequence[tuple[NodeKind, str]], cables: Sequence[DuplexLink], *, gpus_per_node: int
+    ) -> Topology:
+        """`from_table` of (kind, name) of each node and one row per cable."""
+        kinds, names = [kind for kind, _ in nodes], [name for _, name in nodes]
+        return cls.from_table(kinds, names, CableTable.from_rows(cables), gpus_per_node=gpus_per_node)
+
+    def cables(self) -> CableTable | None:
+        """The inverse of `from_table`; ``None`` where links do not come in such pairs."""
         paired = len(self.link_src) % 2 == 0 and bool(
             np.array_equal(self.link_src[0::2], self.link_dst[1::2])
             and np.array_equal(self.link_dst[0::2], self.link_src[1::2])
             and all(np.array_equal(x[0::2], x[1::2]) for x in (self.capacity_bps, self.latency_ps, self.link_kind))
         )
-        return self.directed_links()[0::2] if paired else None
+        return self.directed_links().take(slice(0, None, 2)) if paired else None
 
-    def directed_links(self) -> tuple[DuplexLink, ...]:
+    def directed_links(self) -> CableTable:
         """Every link by itself, from ``a`` to ``b``."""
-        columns = (self.link_src, self.link_dst, self.capacity_bps, self.latency_ps)
-        rows = zip(*(column.tolist() for column in columns), map(LinkKind, self.link_kind.tolist()), strict=True)
-        return tuple(DuplexLink(*row) for row in rows)
+        return CableTable(self.link_src, self.link_dst, self.capacity_bps, self.latency_ps, self.link_kind)
 
     @property
     def nodes(self) -> int:
@@ -169,19 +238,19 @@ class Topology:
         return gpu
 
     def to_networkx(self) -> networkx.MultiDiGraph[int]:
-        """Nodes carry ``name`` and ``kind``; edges are keyed by link id and carry the link's properties."""
+        """Nodes carry ``name`` and ``kind``, the graph ``gpus_per_node``.
+
+        Edges are directed, keyed by link id, and carry ``capacity_bps`` (bit/s), ``latency_ps`` (ps) and ``kind``; the
+        kinds are the lower-case names of `NodeKind` and `LinkKind`.
+        """
         import networkx
 
         graph: networkx.MultiDiGraph[int] = networkx.MultiDiGraph(gpus_per_node=self.gpus_per_node)
-        for node, kind in enumerate(self.node_kind.tolist()):
-            graph.add_node(node, name=self.node_name[node], kind=NodeKind(kind).name.lower())
-        for link, row in enumerate(self.directed_links()):
-            graph.add_edge(
-                row.a,
-                row.b,
-                key=link,
-                capacity_bps=row.capacity_bps,
-                latency_ps=row.latency_ps,
-                kind=row.kind.name.lower(),
-            )
+        node_kinds = {int(kind): kind.name.lower() for kind in NodeKind}
+        link_kinds = {int(kind): kind.name.lower() for kind in LinkKind}
+        for node, (name, kind) in enumerate(zip(self.node_name, self.node_kind.tolist(), strict=True)):
+            graph.add_node(node, name=name, kind=node_kinds[kind])
+        columns = (self.link_src, self.link_dst, self.capacity_bps, self.latency_ps, self.link_kind)
+        for link, (src, dst, bps, ps, kind) in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
+            graph.add_edge(src, dst, key=link, capacity_bps=bps, latency_ps=ps, kind=link_kinds[kind])
         return graph

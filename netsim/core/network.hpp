@@ -9,7 +9,7 @@
 namespace netsim {
 
 // Codes as in netsim.topology.NodeKind; the core only tells GPUs, NVSwitches and other switches apart.
-enum class NodeKind : std::uint8_t { gpu = 0, nvswitch = 1, leaf = 2, spine = 3, fabric_switch = 4 };
+enum class NodeKind : std::uint8_t { gpu = 0, nvswitch = 1, leaf = 2, spine = 3, fabric_switch = 4, core = 5 };
 
 struct Link {
     NodeId src;

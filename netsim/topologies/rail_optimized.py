@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import ceil, floor
+from math import ceil
 
-from netsim.errors import InputError
-from netsim.topologies.defaults import MAX_NODES_PER_SEGMENT, LinkRates
-from netsim.topology import DuplexLink, LinkKind, NodeKind, Topology
+from netsim.topologies.checks import check_counts, exact_ratio, uplink_rate_bps
+from netsim.topologies.defaults import NICS_PER_LEAF, LinkRates
+from netsim.topologies.servers import Servers
+from netsim.topologies.two_tier import TwoTierFabric
+from netsim.topology import Topology
 
 
 def rail_optimized(
     nodes: int,
     gpus_per_node: int = 8,
     *,
+    rails: int | None = None,
+    nvswitches_per_node: int = 1,
     nodes_per_segment: int | None = None,
     spines: int | None = None,
     oversubscription: float = 1,
@@ -21,47 +24,36 @@ def rail_optimized(
 ) -> Topology:
     """NVSwitch servers on rails, the layout of Spectrum-X and of Alibaba HPN with a single ToR.
 
-    GPU ``i`` of every server of a segment has its NIC on leaf ``i`` of that segment (its rail), and every leaf has one
-    uplink to every spine. Traffic between different rails of different servers crosses a spine; within a server it
-    crosses the NVSwitch (one per server, standing for all of its planes).
+    GPU ``i`` of every server of a segment has its NIC on leaf ``i mod rails`` of that segment (its rail; by default a
+    rail per GPU of a server), and every leaf has one uplink to every spine. Traffic between different rails of
+    different servers crosses a spine; within a server it crosses an NVSwitch (by default one per server, standing for
+    all of its planes; see `nvswitch`).
 
-    A leaf has ``nodes_per_segment`` NIC ports (default: the servers, at most 64), whether or not all are in use. Its
-    uplinks together carry what the ports carry, divided by
-    ``oversubscription``; by default there are so many spines that an uplink is at most as fast as a NIC.
+    A leaf has ports for the NICs of ``nodes_per_segment`` servers (default: the servers, at most 64 NICs), whether or
+    not all are in use. Its uplinks together carry what the ports carry, divided by ``oversubscription``; by default
+    there are so many spines that an uplink is at most as fast as a NIC.
 
-    Nodes are numbered GPUs, NVSwitches, leaves (by segment, then rail), spines; cables per GPU NVLink then NIC, then
-    leaf to spine: the order of SimAI's generator.
+    Numbering of nodes and cables: `TwoTierFabric`.
+
+    Raises:
+        InputError: naming the field that is out of range.
     """
     rates = rates or LinkRates()
-    ports = min(nodes, MAX_NODES_PER_SEGMENT) if nodes_per_segment is None else nodes_per_segment
-    for name, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node), ("nodes_per_segment", ports)):
-        if value < 1:
-            raise InputError(f"rail_optimized {name}: found {value}, expected at least 1")
-    if not oversubscription > 0:
-        raise InputError(f"rail_optimized oversubscription: found {oversubscription}, expected more than 0")
-    full_uplinks = ports / Fraction(oversubscription)
-    spine_count = ceil(full_uplinks) if spines is None else spines
-    if spine_count < 1:
-        raise InputError(f"rail_optimized spines: found {spine_count}, expected at least 1")
-    uplink_bps = floor(full_uplinks * rates.nic_bps / spine_count)
-
-    gpus = nodes * gpus_per_node
-    first_leaf = gpus + nodes
-    leaves = -(-nodes // ports) * gpus_per_node
-    first_spine = first_leaf + leaves
-    cables = []
-    for gpu in range(gpus):
-        node, rail = divmod(gpu, gpus_per_node)
-        leaf = first_leaf + node // ports * gpus_per_node + rail
-        cables.append(DuplexLink(gpu, gpus + node, rates.nvlink_bps, rates.nvlink_latency_ps, LinkKind.NVLINK))
-        cables.append(DuplexLink(gpu, leaf, rates.nic_bps, rates.nic_latency_ps, LinkKind.NIC))
-    cables += [
-        DuplexLink(first_leaf + leaf, first_spine + spine, uplink_bps, rates.nic_latency_ps, LinkKind.FABRIC)
-        for leaf in range(leaves)
-        for spine in range(spine_count)
-    ]
-    names = [(NodeKind.GPU, f"gpu{gpu}") for gpu in range(gpus)]
-    names += [(NodeKind.NVSWITCH, f"nvswitch{node}") for node in range(nodes)]
-    names += [(NodeKind.LEAF, "leaf{}.{}".format(*divmod(leaf, gpus_per_node))) for leaf in range(leaves)]
-    names += [(NodeKind.SPINE, f"spine{spine}") for spine in range(spine_count)]
-    return Topology.from_cables(names, cables, gpus_per_node=gpus_per_node)
+    rail_count = gpus_per_node if rails is None else rails
+    check_counts("rail_optimized", nodes=nodes, gpus_per_node=gpus_per_node, rails=rail_count)
+    nics_of_node = -(-gpus_per_node // rail_count)  # on a rail; the fabric refuses rails that do not divide
+    fitting = max(1, NICS_PER_LEAF // nics_of_node)
+    segment = min(nodes, fitting) if nodes_per_segment is None else nodes_per_segment
+    check_counts("rail_optimized", nodes_per_segment=segment)
+    ports = segment * nics_of_node
+    uplinks = ceil(ports / exact_ratio("rail_optimized", oversubscription)) if spines is None else spines
+    check_counts("rail_optimized", spines=uplinks)
+    return TwoTierFabric(
+        builder="rail_optimized",
+        servers=Servers(nodes, gpus_per_node, nvswitches_per_node),
+        rails=rail_count,
+        nics_per_leaf=ports,
+        spines=uplinks,
+        uplink_bps=uplink_rate_bps("rail_optimized", ports * rates.nic_bps, uplinks, oversubscription),
+        rates=rates,
+    ).build()

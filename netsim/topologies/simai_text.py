@@ -6,18 +6,23 @@ switches, and every further line a cable: ``src dst rate delay error_rate``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsim.errors import InputError
-from netsim.topology import DuplexLink, LinkKind, NodeKind, Topology
+from netsim.topology import CableTable, LinkKind, NodeKind, Topology
 from netsim.units import PS_PER_MS, format_rate_bps, parse_rate_bps, parse_time_ps
 
 _HEADER: Final = "node_num gpus_per_server nvswitch_num switch_num link_num gpu_type"
 
 
 def from_simai(text: str, source: str = "SimAI topology") -> Topology:
-    """Reads SimAI's text. A switch with GPUs is a leaf if there are switches without, which then are spines.
+    """Reads SimAI's text.
+
+    The format does not tell tiers: a switch with GPUs is a leaf if there are switches without; of these, those with a
+    leaf are spines and the others cores. Where all switches have GPUs they are plain switches.
 
     Raises:
         InputError: naming ``source``, the line and the field. Links with a loss rate are refused: losses are not
@@ -40,11 +45,12 @@ def from_simai(text: str, source: str = "SimAI topology") -> Topology:
     rows = lines[2 if ids else 1 :]
     if len(rows) != link_count:
         raise InputError(f"{source}: found {len(rows)} link lines, expected {link_count} (line 1, link_num)")
-    nvswitches, switches = set(special[:nvswitch_count]), set(special[nvswitch_count:])
-    gpus = set(range(node_count)) - nvswitches - switches
-    cables = [_cable(fields, f"{source} line {number}", node_count, switches) for number, fields in rows]
-    kinds = _kinds(node_count, nvswitches, gpus, cables)
-    return Topology.from_cables(_named(kinds), cables, gpus_per_node=gpus_per_node)
+    kind = np.full(node_count, NodeKind.GPU, dtype=np.int8)
+    kind[special[:nvswitch_count]] = NodeKind.NVSWITCH
+    kind[special[nvswitch_count:]] = NodeKind.SWITCH
+    cables = _cables(rows, kind, source)
+    _tell_tiers(kind, cables)
+    return Topology.from_table(kind, _names(kind.tolist()), cables, gpus_per_node=gpus_per_node)
 
 
 def to_simai(topology: Topology, gpu_type: str = "H100") -> str:
@@ -56,60 +62,79 @@ def to_simai(topology: Topology, gpu_type: str = "H100") -> str:
     cables = topology.cables()
     if cables is None:
         raise InputError("SimAI topology: found a link without an equal opposite one, expected cables")
-    kinds = topology.node_kind.tolist()
-    nvswitches = [node for node, kind in enumerate(kinds) if kind == NodeKind.NVSWITCH]
-    switches = [node for node, kind in enumerate(kinds) if kind not in (NodeKind.GPU, NodeKind.NVSWITCH)]
+    is_nvswitch = topology.node_kind == NodeKind.NVSWITCH
+    nvswitches = np.flatnonzero(is_nvswitch).tolist()
+    switches = np.flatnonzero((topology.node_kind != NodeKind.GPU) & ~is_nvswitch).tolist()
     counts = (topology.nodes, topology.gpus_per_node, len(nvswitches), len(switches), len(cables))
     lines = [" ".join(map(str, (*counts, gpu_type))), " ".join(map(str, nvswitches + switches))]
-    lines += [f"{c.a} {c.b} {format_rate_bps(c.capacity_bps)} {_milliseconds(c.latency_ps)} 0" for c in cables]
+    rate = {bps: format_rate_bps(bps) for bps in np.unique(cables.capacity_bps).tolist()}
+    delay = {ps: _milliseconds(ps) for ps in np.unique(cables.latency_ps).tolist()}
+    columns = (cables.a, cables.b, cables.capacity_bps, cables.latency_ps)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    lines += [f"{a} {b} {rate[bps]} {delay[ps]} 0" for a, b, bps, ps in rows]
     return "\n".join(lines) + "\n"
 
 
-def _cable(fields: list[str], where: str, node_count: int, switches: set[int]) -> DuplexLink:
-    if len(fields) != 5:
-        raise InputError(f"{where}: found {len(fields)} fields, expected `src dst rate delay error_rate`")
-    a, b = (_node(field, node_count, f"{where} {name}") for field, name in zip(fields[:2], ("src", "dst"), strict=True))
-    rate, delay = parse_rate_bps(fields[2], f"{where} rate"), parse_time_ps(fields[3], f"{where} delay")
+def _cables(rows: list[tuple[int, list[str]]], kind: NDArray[np.int8], source: str) -> CableTable:
+    """[rows] The cables; each way of writing a rate or a delay is parsed once."""
+    rate_bps: dict[str, int] = {}
+    delay_ps: dict[str, int] = {}
+    ends, capacities_bps, latencies_ps = [], [], []
+    for number, fields in rows:
+        where = f"{source} line {number}"
+        if len(fields) != 5:
+            raise InputError(f"{where}: found {len(fields)} fields, expected `src dst rate delay error_rate`")
+        src, dst, rate, delay, error_rate = fields
+        ends.append((_node(src, len(kind), f"{where} src"), _node(dst, len(kind), f"{where} dst")))
+        if rate not in rate_bps:
+            rate_bps[rate] = parse_rate_bps(rate, f"{where} rate")
+        if delay not in delay_ps:
+            delay_ps[delay] = parse_time_ps(delay, f"{where} delay")
+        if error_rate != "0":
+            _check_lossless(error_rate, where)
+        capacities_bps.append(rate_bps[rate])
+        latencies_ps.append(delay_ps[delay])
+    a, b = np.array(ends, dtype=np.int32).reshape(-1, 2).T
+    switch_ends = (kind[a] == NodeKind.SWITCH).astype(int) + (kind[b] == NodeKind.SWITCH)
+    kind_by_switch_ends = np.array([LinkKind.NVLINK, LinkKind.NIC, LinkKind.FABRIC])
+    return CableTable.between(
+        a, b, capacity_bps=capacities_bps, latency_ps=latencies_ps, kind=kind_by_switch_ends[switch_ends]
+    )
+
+
+def _check_lossless(error_rate: str, where: str) -> None:
     try:
-        is_lossless = float(fields[4]) == 0
+        is_lossless = float(error_rate) == 0
     except ValueError:
         is_lossless = False
     if not is_lossless:
-        raise InputError(f"{where} error_rate: found {fields[4]!r}, expected 0 (losses are not modelled)")
-    match (a in switches) + (b in switches):
-        case 0:
-            kind = LinkKind.NVLINK
-        case 1:
-            kind = LinkKind.NIC
-        case _:
-            kind = LinkKind.FABRIC
-    return DuplexLink(a, b, rate, delay, kind)
+        raise InputError(f"{where} error_rate: found {error_rate!r}, expected 0 (losses are not modelled)")
 
 
-def _kinds(node_count: int, nvswitches: set[int], gpus: set[int], cables: Iterable[DuplexLink]) -> list[NodeKind]:
-    nics = [c for c in cables if c.kind is LinkKind.NIC]
-    access = {end for c in nics for end in (c.a, c.b) if end not in gpus}
-    has_spines = len(access) < node_count - len(gpus) - len(nvswitches)
-    kinds = []
-    for node in range(node_count):
-        if node in gpus:
-            kinds.append(NodeKind.GPU)
-        elif node in nvswitches:
-            kinds.append(NodeKind.NVSWITCH)
-        elif node not in access:
-            kinds.append(NodeKind.SPINE)
-        else:
-            kinds.append(NodeKind.LEAF if has_spines else NodeKind.SWITCH)
-    return kinds
+def _tell_tiers(kind: NDArray[np.int8], cables: CableTable) -> None:
+    """Makes leaves, spines and cores of plain switches, in place, where some have no GPU."""
+    to_gpu = cables.kind == LinkKind.NIC
+    access = np.zeros(len(kind), dtype=bool)
+    access[cables.a[to_gpu]] = access[cables.b[to_gpu]] = True
+    is_switch = kind == NodeKind.SWITCH
+    is_leaf = access & is_switch
+    if np.array_equal(is_leaf, is_switch):
+        return
+    kind[is_switch] = NodeKind.CORE
+    for one, other in ((cables.a, cables.b), (cables.b, cables.a)):
+        above = other[is_leaf[one] & is_switch[other]]
+        kind[above] = NodeKind.SPINE
+    kind[is_leaf] = NodeKind.LEAF
 
 
-def _named(kinds: list[NodeKind]) -> list[tuple[NodeKind, str]]:
-    counts = dict.fromkeys(NodeKind, 0)
-    named = []
+def _names(kinds: list[int]) -> list[str]:
+    prefix = {int(kind): kind.name.lower() for kind in NodeKind}
+    counts = dict.fromkeys(prefix, 0)
+    names = []
     for kind in kinds:
-        named.append((kind, f"{kind.name.lower()}{counts[kind]}"))
+        names.append(f"{prefix[kind]}{counts[kind]}")
         counts[kind] += 1
-    return named
+    return names
 
 
 def _integer(field: str, where: str) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, TypeGuard
 
 import numpy as np
 
 from netsim.errors import InputError
-from netsim.topology import DuplexLink, LinkKind, NodeKind, Topology
+from netsim.topologies.yaml_rows import is_plain, plain_document
+from netsim.topology import CableTable, LinkKind, NodeKind, Topology
 from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 _FIELDS: Final = ("gpus_per_node", "nodes", "links", "directed_links")
@@ -22,23 +23,36 @@ def to_yaml(topology: Topology) -> str:
     ``nodes`` are ``[kind, name]`` in the order of node numbers; ``links`` are cables as
     ``[src, dst, rate, latency, kind]``, or ``directed_links`` where directions differ.
     """
-    import yaml
-
     cables = topology.cables()
     section, rows = ("links", cables) if cables is not None else ("directed_links", topology.directed_links())
-    names = topology.node_name
-    document = {
-        "gpus_per_node": topology.gpus_per_node,
-        "nodes": [
-            [NodeKind(kind).name.lower(), name] for kind, name in zip(topology.node_kind.tolist(), names, strict=True)
-        ],
-        section: [
-            [names[r.a], names[r.b], format_rate_bps(r.capacity_bps), format_time_ps(r.latency_ps), r.kind.name.lower()]
-            for r in rows
-        ],
-    }
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, default_flow_style=None, width=120))
+    names = [_scalar(name) for name in topology.node_name]
+    node_kind = {int(kind): kind.name.lower() for kind in NodeKind}
+    link_kind = {int(kind): kind.name.lower() for kind in LinkKind}
+    rate = {bps: format_rate_bps(bps) for bps in np.unique(rows.capacity_bps).tolist()}
+    latency = {ps: format_time_ps(ps) for ps in np.unique(rows.latency_ps).tolist()}
+    columns = (rows.a, rows.b, rows.capacity_bps, rows.latency_ps, rows.kind)
+    lines = [f"gpus_per_node: {topology.gpus_per_node}"]
+    nodes = zip(topology.node_kind.tolist(), names, strict=True)
+    lines += _section("nodes", [f"[{node_kind[kind]}, {name}]" for kind, name in nodes])
+    links = zip(*(column.tolist() for column in columns), strict=True)
+    lines += _section(
+        section,
+        [f"[{names[a]}, {names[b]}, {rate[bps]}, {latency[ps]}, {link_kind[kind]}]" for a, b, bps, ps, kind in links],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, rows: list[str]) -> list[str]:
+    return [f"{name}:", *(f"- {row}" for row in rows)] if rows else [f"{name}: []"]
+
+
+def _scalar(name: str) -> str:
+    """A name as YAML reads it back: as it is where it cannot be taken for anything else, else quoted."""
+    import yaml
+
+    if is_plain(name):
+        return name
+    return str(yaml.safe_dump(name, default_style='"', width=2**31)).strip()
 
 
 def from_yaml(text: str, source: str = "topology") -> Topology:
@@ -52,6 +66,8 @@ def from_yaml(text: str, source: str = "topology") -> Topology:
 
 def load_yaml(text: str, source: str) -> Mapping[str, object]:
     """The mapping that a YAML text holds."""
+    if (plain := plain_document(text)) is not None:
+        return plain
     import yaml
 
     try:
@@ -73,25 +89,27 @@ def from_document(document: Mapping[str, object], source: str) -> Topology:
         raise InputError(f"{source} gpus_per_node: found {gpus_per_node!r}, expected a whole number")
     nodes = _nodes(document.get("nodes"), f"{source} nodes")
     ids = {name: node for node, (_, name) in enumerate(nodes)}
-    cables = [_link(row, ids, where) for row, where in _rows(document, "links", source)]
-    directed = [_link(row, ids, where) for row, where in _rows(document, "directed_links", source)]
+    cables = _links(document, "links", ids, source)
+    directed = _links(document, "directed_links", ids, source)
+    kinds, names = [kind for kind, _ in nodes], [name for _, name in nodes]
     try:
-        return _with_directed(Topology.from_cables(nodes, cables, gpus_per_node=gpus_per_node), directed)
+        return _with_directed(Topology.from_table(kinds, names, cables, gpus_per_node=gpus_per_node), directed)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
 
 
-def _with_directed(topology: Topology, links: Sequence[DuplexLink]) -> Topology:
-    if not links:
+def _with_directed(topology: Topology, links: CableTable) -> Topology:
+    if not len(links):
         return topology
+    every = CableTable.joined([topology.directed_links(), links])
     return Topology(
         node_kind=topology.node_kind,
         node_name=topology.node_name,
-        link_src=np.append(topology.link_src, [x.a for x in links]).astype(np.int32),
-        link_dst=np.append(topology.link_dst, [x.b for x in links]).astype(np.int32),
-        capacity_bps=np.append(topology.capacity_bps, [x.capacity_bps for x in links]).astype(np.int64),
-        latency_ps=np.append(topology.latency_ps, [x.latency_ps for x in links]).astype(np.int64),
-        link_kind=np.append(topology.link_kind, [x.kind for x in links]).astype(np.int8),
+        link_src=every.a,
+        link_dst=every.b,
+        capacity_bps=every.capacity_bps,
+        latency_ps=every.latency_ps,
+        link_kind=every.kind,
         gpus_per_node=topology.gpus_per_node,
     )
 
@@ -113,25 +131,27 @@ def _is_row(row: object, length: int) -> TypeGuard[list[str | int]]:
     return isinstance(row, list) and len(row) == length and all(isinstance(field, str | int) for field in row)
 
 
-def _rows(document: Mapping[str, object], section: str, source: str) -> list[tuple[object, str]]:
+def _links(document: Mapping[str, object], section: str, ids: Mapping[str, int], source: str) -> CableTable:
+    """The rows of a section; each way of writing a rate or a latency is parsed once."""
     rows = document.get(section, [])
     if not isinstance(rows, list):
         raise InputError(f"{source} {section}: found {rows!r}, expected a list of {_LINK}")
-    return [(row, f"{source} {section}[{i}]") for i, row in enumerate(rows)]
-
-
-def _link(row: object, ids: Mapping[str, int], where: str) -> DuplexLink:
-    kinds = {kind.name.lower(): kind for kind in LinkKind}
-    if not _is_row(row, 5) or row[4] not in kinds:
-        raise InputError(f"{where}: found {row!r}, expected {_LINK}")
-    for name in row[:2]:
-        if name not in ids:
-            raise InputError(f"{where}: found unknown node {name!r}, expected a name listed in nodes")
-    src, dst, rate, latency, kind = row
-    return DuplexLink(
-        ids[str(src)],
-        ids[str(dst)],
-        read_rate_bps(rate, f"{where} rate"),
-        read_time_ps(latency, f"{where} latency"),
-        kinds[str(kind)],
-    )
+    kinds = {kind.name.lower(): int(kind) for kind in LinkKind}
+    rate_bps: dict[str | int, int] = {}
+    latency_ps: dict[str | int, int] = {}
+    links = []
+    for index, row in enumerate(rows):
+        where = f"{source} {section}[{index}]"
+        if not _is_row(row, 5) or row[4] not in kinds:
+            raise InputError(f"{where}: found {row!r}, expected {_LINK}")
+        src, dst, rate, latency, kind = row
+        for name in (src, dst):
+            if name not in ids:
+                raise InputError(f"{where}: found unknown node {name!r}, expected a name listed in nodes")
+        if rate not in rate_bps:
+            rate_bps[rate] = read_rate_bps(rate, f"{where} rate")
+        if latency not in latency_ps:
+            latency_ps[latency] = read_time_ps(latency, f"{where} latency")
+        links.append((ids[str(src)], ids[str(dst)], rate_bps[rate], latency_ps[latency], kinds[str(kind)]))
+    a, b, capacities_bps, latencies_ps, link_kinds = np.array(links, dtype=np.int64).reshape(-1, 5).T
+    return CableTable.between(a, b, capacity_bps=capacities_bps, latency_ps=latencies_ps, kind=link_kinds)

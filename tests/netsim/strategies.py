@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from netsim import FlowGraph, LinkKind, NodeKind, Topology, rail_optimized, single_switch
+from netsim import (
+    DragonflyShape,
+    FlowGraph,
+    LinkKind,
+    NodeKind,
+    Topology,
+    Uplinks,
+    alibaba_hpn,
+    dcn_plus,
+    dragonfly,
+    fat_tree,
+    nvl72,
+    nvswitch,
+    rail_optimized,
+    single_switch,
+    spectrum_x,
+)
 from netsim.topologies.defaults import LinkRates
 from netsim.topology import DuplexLink
 
@@ -41,6 +57,48 @@ def topologies() -> st.SearchStrategy[Topology]:
         oversubscription=st.sampled_from([1, 2, 3]),
     )
     return st.one_of(uneven, rails)
+
+
+def dragonfly_shapes() -> st.SearchStrategy[DragonflyShape]:
+    """Small ones, balanced or not, with as many groups as global ports reach or fewer."""
+    return (
+        st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
+        .flatmap(lambda n: st.tuples(*map(st.just, n), st.integers(1, n[1] * n[2] + 1)))
+        .map(lambda n: DragonflyShape(*n))
+    )
+
+
+def built_topologies() -> st.SearchStrategy[Topology]:
+    """Every builder, small, with whatever its fields allow."""
+    nodes, width, few = st.integers(1, 20), st.integers(1, 4), st.integers(1, 5)
+    ratio = st.sampled_from([0.5, 1, 1.1, 2, 3])
+    uplinks = st.builds(Uplinks, spines=st.sampled_from([2, 4]), oversubscription=st.none() | ratio)
+    return st.one_of(
+        st.builds(nvswitch, st.integers(1, 16), nvswitches=few),
+        st.builds(nvl72, nvswitches=st.sampled_from([1, 18])),
+        st.builds(single_switch, nodes, width),
+        st.builds(
+            rail_optimized,
+            nodes,
+            width,
+            nvswitches_per_node=few,
+            nodes_per_segment=st.none() | few,
+            spines=st.none() | few,
+            oversubscription=ratio,
+        ),
+        st.builds(rail_optimized, nodes, st.just(6), rails=st.sampled_from([1, 2, 3, 6]), nodes_per_segment=few),
+        st.builds(spectrum_x, nodes, width, uplinks=uplinks),
+        st.builds(alibaba_hpn, nodes, width, tors=st.just(2), planes=st.integers(1, 2), uplinks=uplinks),
+        st.builds(dcn_plus, nodes, width, tors=st.integers(1, 2), uplinks=uplinks),
+        st.builds(
+            fat_tree,
+            st.sampled_from([2, 4, 6]),
+            gpus_per_node=st.integers(1, 2),
+            hosts_per_edge=st.none() | st.integers(1, 4),
+            oversubscription=ratio,
+        ),
+        st.builds(dragonfly, dragonfly_shapes(), oversubscription=ratio),
+    )
 
 
 @st.composite

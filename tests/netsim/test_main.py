@@ -224,9 +224,38 @@ def test_topology_writes_yaml_and_simai_text_and_converts_between_them(tmp_path:
     assert netsim("topology", tmp_path / "T.txt").stdout.startswith("gpus_per_node: 8\n")
 
 
+def test_topology_builds_every_kind_from_fields_and_draws_it(tmp_path: Path) -> None:
+    picture = tmp_path / "T.svg"
+    made = netsim("topology", "fat-tree", "--k", "4", "--plot", picture, "-o", tmp_path / "T.yaml", "--json")
+    assert json.loads(made.stdout) == {
+        "gpus": 16,
+        "gpus_per_node": 1,
+        "nodes": 36,
+        "links": 96,
+        "output": str(tmp_path / "T.yaml"),
+        "plot": str(picture),
+    }
+    drawn = picture.read_text()
+    assert "16 GPUs · 8 leaves · 8 spines · 4 cores" in drawn
+    again = netsim("topology", tmp_path / "T.yaml", "--plot", tmp_path / "T.html")
+    assert (again.returncode, again.stdout.split()[:2]) == (0, ["gpus", "16"])
+    assert drawn in (tmp_path / "T.html").read_text()
+
+
+def test_a_picture_without_a_place_or_a_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for plot in (tmp_path / "nowhere" / "T.svg", tmp_path / "T.png"):
+        made = netsim("topology", "nvl72", "--plot", plot, "-o", tmp_path / "T.yaml")
+        assert (made.returncode, made.stdout, len(made.stderr.splitlines())) == (2, "", 1)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("nvl72", "--nodes", "2"), "topology nodes: unknown field"),
+        (("fat_tree", "--k", "4", "--nodes", "17"), "fat_tree nodes: found 17, expected 1 to 16"),
+        (("dcn_plus", "--nodes", "65"), "dcn_plus nodes: found 65, with 9 leaves on a spine, expected at most 8"),
+        (("rail_optimized", "--nodes", "1000000000"), "rail_optimized: found"),
         (("rail_optimized", "--nods", "2"), "topology nods: unknown field"),
         (("rail_optimized", "--nodes", "two"), "topology nodes: found 'two', expected"),
         (("rail_optimized", "--nodes", "2", "--nic", "fast"), "topology nic: found 'fast', expected a positive rate"),

@@ -1,0 +1,53 @@
+"""What every builder asks of its numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor, isfinite
+
+from netsim.errors import InputError
+
+MAX_CABLES = 2**25
+"""33 million; a mistyped number ends in a message rather than in the memory of the machine (2.3 GB of columns)."""
+
+
+def check_counts(builder: str, **counts: int) -> None:
+    """Refuses a count below 1.
+
+    Raises:
+        InputError: naming the builder, the field and what was found.
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise InputError(f"{builder} {name}: found {value}, expected at least 1")
+
+
+def check_size(builder: str, nodes: int, cables: int) -> None:
+    """Refuses a topology of more than `MAX_CABLES` nodes or cables, before anything of that size is made.
+
+    Raises:
+        InputError: naming the builder and what was found.
+    """
+    for name, value in (("nodes", nodes), ("cables", cables)):
+        if value > MAX_CABLES:
+            raise InputError(f"{builder}: found {value} {name} in all, expected at most {MAX_CABLES}")
+
+
+def exact_ratio(builder: str, oversubscription: float) -> Fraction:
+    """The ratio as it is written: 1.1 is 11/10, not the nearest binary fraction.
+
+    Raises:
+        InputError: naming the builder, where it is not a finite number above 0.
+    """
+    if not (isfinite(oversubscription) and oversubscription > 0):
+        raise InputError(f"{builder} oversubscription: found {oversubscription}, expected a number above 0")
+    return Fraction(str(oversubscription))
+
+
+def uplink_rate_bps(builder: str, ports_bps: int, uplinks: int, oversubscription: float) -> int:
+    """Bit/s of each of ``uplinks`` that together carry ``ports_bps`` over the oversubscription, rounded down.
+
+    Raises:
+        InputError: as `exact_ratio`.
+    """
+    return floor(ports_bps / (exact_ratio(builder, oversubscription) * uplinks))
