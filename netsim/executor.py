@@ -40,6 +40,8 @@ class CoreBackend(Generic[Simulation]):
 
     def advance(self, until_ps: int) -> list[Completion]:
         completions = self._simulation.advance(_time(until_ps, "advance until_ps"))
+        if not completions:
+            return []
         return [
             Completion(GraphHandle(handle), None if flow == _core.WHOLE_GRAPH else flow, at_ps, is_failed)
             for handle, flow, at_ps, is_failed in completions

@@ -8,8 +8,7 @@ namespace netsim {
 
 class WheelEngine {
   public:
-    // Buckets as wide as the mean distance of pending events: about two per link within the reach of a hop.
-    explicit WheelEngine(std::size_t links) : queue_(bucket_shift(links), kBucketBits) {}
+    explicit WheelEngine(std::size_t links) : queue_(bucket_shift(links), kReachBits - bucket_shift(links)) {}
 
     TimePs now_ps() const { return now_ps_; }
     void schedule(TimePs at_ps, roce::EventCode code) { queue_.push(at_ps, code); }
@@ -35,13 +34,12 @@ class WheelEngine {
   private:
     using Queue = EventQueue<roce::EventCode>;
 
-    static constexpr int kBucketBits = 14;
-    static constexpr TimePs kHopPs = 600'000;  // latency and serialisation of a packet, to the nearest power of two
+    static constexpr int kReachBits = 21;  // 2 us: latency and serialisation of a hop
+    static constexpr int kMostBucketBits = 18;
 
+    // Buckets as wide as the mean distance of pending events when every link has two within the reach.
     static int bucket_shift(std::size_t links) {
-        const auto width = static_cast<std::uint64_t>(kHopPs) / (2 * std::max<std::size_t>(links, 1));
-        // The wheel has to reach at least one hop.
-        return std::max(std::bit_width(width), std::bit_width(static_cast<std::uint64_t>(2 * kHopPs)) - kBucketBits);
+        return std::clamp(kReachBits - static_cast<int>(std::bit_width(2 * links)), kReachBits - kMostBucketBits, kReachBits - 6);
     }
 
     TimePs now_ps_ = 0;
