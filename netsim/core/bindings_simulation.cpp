@@ -85,6 +85,13 @@ void bind_base(py::module_& module) {
                                       has_failed);
             },
             py::arg("handle"))
+        .def(
+            "canonical",
+            [](Simulation& self, const py::object& graph, bool names_by_use) {
+                const CanonicalGraph canonical = self.canonical(read_graph(graph), names_by_use);
+                return py::make_tuple(to_array(canonical.form), to_array(canonical.links));
+            },
+            py::arg("graph"), py::arg("names_by_use"))
         .def("link_totals", [](Simulation& self) {
             const LinkTotals totals = self.totals();
             return py::make_tuple(to_array(totals.carried_bytes), to_array(totals.busy_ps));

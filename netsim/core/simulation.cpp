@@ -34,6 +34,11 @@ LinkTotals Simulation::totals() {
     return carrier_->totals(now_ps());
 }
 
+CanonicalGraph Simulation::canonical(const FlowGraph& graph, bool names_by_use) {
+    const Lease lease(*this);
+    return canonical_graph(network_, routing_, graph, names_by_use);
+}
+
 LinkId Simulation::checked_link(std::int64_t link, const char* call) const {
     if (link < 0 || link >= static_cast<std::int64_t>(network_.link_count())) {
         throw MisuseError(std::string(call) + ": found link " + std::to_string(link) + ", expected 0 to " +

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "canonical.hpp"
 #include "executor.hpp"
 #include "rate_carrier.hpp"
 #include "roce/packet_carrier.hpp"
@@ -34,6 +35,7 @@ class Simulation {
 
     Lease executor() { return Lease(*this); }
     LinkTotals totals();
+    CanonicalGraph canonical(const FlowGraph& graph, bool names_by_use);
 
   protected:
     explicit Simulation(Network network, std::uint32_t ecmp_seed = 0);
