@@ -25,8 +25,8 @@ def load_extension() -> ModuleType:
             clock resolution can be set only once, and it is ours only if we are the first.
     """
     name = "netsim._ns3"
-    if name in sys.modules:
-        return sys.modules[name]
+    if (loaded := sys.modules.get(name)) is not None:
+        return loaded
     if _is_ns3_loaded():
         raise BackendUnavailable("backend ns3: another ns-3 is loaded in this process; use a process of its own")
     try:
