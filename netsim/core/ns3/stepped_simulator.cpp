@@ -25,10 +25,11 @@ ns3::TypeId SteppedSimulator::GetTypeId() {
 
 TimePs SteppedSimulator::run_until(TimePs until_ps) {
     is_stopping_ = false;
-    for (TimePs at_ps = next_event_ps(); at_ps <= until_ps && at_ps != kNever; at_ps = next_event_ps()) {
+    while (!heap_.empty() && heap_.top().at_ps <= until_ps) {
+        const TimePs at_ps = heap_.top().at_ps;
         do {
             run_next();
-        } while (next_event_ps() == at_ps);
+        } while (!heap_.empty() && heap_.top().at_ps == at_ps);
         if (is_stopping_) return now_ps_;
     }
     if (now_ps_ < until_ps) {
@@ -38,14 +39,13 @@ TimePs SteppedSimulator::run_until(TimePs until_ps) {
     return now_ps_;
 }
 
-TimePs SteppedSimulator::next_event_ps() {
-    skip_cancelled();
-    return heap_.empty() ? kNever : heap_.top().at_ps;
-}
-
 void SteppedSimulator::run_next() {
     const PendingEvent next = heap_.pop();
     const ns3::Ptr<ns3::EventImpl> event(next.event, false);
+    if (event->IsCancelled()) {
+        if (cancelled_ > 0) --cancelled_;
+        return;
+    }
     now_ps_ = next.at_ps;
     current_serial_ = next.serial;
     context_ = next.context;
@@ -53,11 +53,9 @@ void SteppedSimulator::run_next() {
     event->Invoke();
 }
 
-void SteppedSimulator::skip_cancelled() {
-    while (!heap_.empty() && heap_.top().event->IsCancelled()) {
-        const ns3::Ptr<ns3::EventImpl> dropped(heap_.pop().event, false);
-        if (cancelled_ > 0) --cancelled_;
-    }
+TimePs SteppedSimulator::next_event_ps() {
+    while (!heap_.empty() && heap_.top().event->IsCancelled()) run_next();
+    return heap_.empty() ? kNever : heap_.top().at_ps;
 }
 
 void SteppedSimulator::note_cancelled() {
@@ -104,7 +102,7 @@ bool SteppedSimulator::IsFinished() const { return heap_.empty() || is_stopping_
 
 void SteppedSimulator::Run() {
     is_stopping_ = false;
-    while (!is_stopping_ && next_event_ps() != kNever) run_next();
+    while (!is_stopping_ && !heap_.empty()) run_next();
 }
 
 void SteppedSimulator::Stop() { is_stopping_ = true; }

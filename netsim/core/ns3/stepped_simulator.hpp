@@ -68,8 +68,7 @@ class SteppedSimulator : public ns3::SimulatorImpl {
   private:
     [[noreturn]] void refuse(TimePs at_ps, ns3::EventImpl* event) const;
     TimePs instant_after(const ns3::Time& delay) const;
-    void run_next();
-    void skip_cancelled();
+    void run_next();  // or drop it, where it has been cancelled
     void note_cancelled();
 
     EventHeap heap_;
