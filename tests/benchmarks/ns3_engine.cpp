@@ -104,7 +104,7 @@ double stepped_codes(int pending) {
 }
 
 double bare(int pending) {
-    netsim::EventHeap heap;
+    netsim::EventHeap<netsim::PendingEvent> heap;
     Delays delays;
     std::uint64_t serial = 0;
     for (int i = 0; i < pending; ++i) heap.push({delays.next(), serial++, nullptr, 0});

@@ -7,9 +7,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "event_heap.hpp"
+#include "../event_heap.hpp"
 
 namespace netsim {
+
+struct PendingEvent {
+    TimePs at_ps;
+    std::uint64_t serial;
+    ns3::EventImpl* event;  // one reference, which goes to whoever pops it
+    std::uint32_t context;
+
+    EventKey key() const { return event_key(at_ps, serial); }
+};
 
 // A replacement of ns3::DefaultSimulatorImpl with the same order of events: by time, then by order of scheduling.
 //
@@ -71,7 +80,7 @@ class SteppedSimulator : public ns3::SimulatorImpl {
     void run_next();  // or drop it, where it has been cancelled
     void note_cancelled();
 
-    EventHeap heap_;
+    EventHeap<PendingEvent> heap_;
     std::vector<ns3::EventId> destroy_events_;
     TimePs now_ps_ = 0;
     std::uint64_t next_serial_ = ns3::EventId::UID::VALID;
