@@ -112,11 +112,13 @@ def test_advance_is_inclusive_and_then_stands_at_its_limit() -> None:
 
 
 def test_a_stop_waits_for_all_events_of_its_instant() -> None:
-    """The second packet is handed in at the instant at which the first arrives, after it in the order of scheduling:
-    the hand-over has happened when `advance` returns, so what comes next is the end of its serialisation."""
+    """The second packet is handed in at the instant at which the first arrives, and after it, as that arrival has been
+    scheduled when its serialisation began: the hand-over has happened when `advance` returns, so what comes next is
+    the end of its serialisation."""
     network = chain(1)
     network.send(98, 0)
     arrives_ps = 2_000 + HOP_PS
+    assert network.advance(1) == []
     network.send(98, arrives_ps)
     assert network.advance(FAR_PS) == [(0, arrives_ps)]
     assert network.next_event_ps() == arrives_ps + 2_000

@@ -32,10 +32,7 @@ TimePs SteppedSimulator::run_until(TimePs until_ps) {
         } while (!heap_.empty() && heap_.top().at_ps == at_ps);
         if (is_stopping_) return now_ps_;
     }
-    if (now_ps_ < until_ps) {
-        now_ps_ = until_ps;
-        current_serial_ = next_serial_ - 1;  // all that was scheduled for this instant has run
-    }
+    now_ps_ = std::max(now_ps_, until_ps);
     return now_ps_;
 }
 
