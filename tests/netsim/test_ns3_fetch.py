@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -112,3 +114,19 @@ def test_platforms_without_such_a_wheel_are_named(
     error = capsys.readouterr().err
     assert error.startswith(f"ns-3: found platform {system} {machine}")
     assert "expected Linux x86_64 with glibc >= 2.28" in error
+
+
+def test_a_build_without_ns3_says_how_to_get_it() -> None:
+    """In a process of its own, in which the extension is made unfindable."""
+    program = (
+        "import sys; sys.modules['netsim._ns3'] = None\n"
+        "import netsim\n"
+        "try:\n    netsim.create_backend('ns3', netsim.single_switch(2))\n"
+        "except netsim.BackendUnavailable as error:\n    print(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0
+    assert ran.stdout == (
+        "backend ns3: not contained in this build; install from the sources with "
+        "`pip install . -C cmake.define.PD_NS3=ON` (Linux x86-64; see third_party/ns-3)\n"
+    )
