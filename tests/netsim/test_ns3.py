@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,13 @@ def chain(hops: int = 2) -> ns3.PointToPointChain:
     return ns3.PointToPointChain([400 * GBPS] * hops, [HOP_PS] * hops)
 
 
+@pytest.fixture
+def network() -> Iterator[ns3.PointToPointChain]:
+    """One hop."""
+    with contextlib.closing(chain(1)) as one:
+        yield one
+
+
 def wire_ps(payload_bytes: int, byte_ps: int = 20) -> int:
     return (payload_bytes + ns3.PointToPointChain.HEADER_BYTES) * byte_ps
 
@@ -46,11 +55,10 @@ def wire_ps(payload_bytes: int, byte_ps: int = 20) -> int:
 def test_a_packet_over_two_hops_takes_two_serialisations_and_two_propagations() -> None:
     """4094 B and 2 B of PPP at 400 Gbit/s: 81.92 ns per hop, twice, and 2 · 500 ns: 1163.84 ns. Were the clock of the
     module still in nanoseconds, it would take a thousand times as long, or for ever."""
-    network = chain()
-    network.send(4094, 0)
-    assert network.advance(FAR_PS) == [(0, 1_163_840)]
-    assert network.now_ps == 1_163_840
-    network.close()
+    with contextlib.closing(chain(2)) as network:
+        network.send(4094, 0)
+        assert network.advance(FAR_PS) == [(0, 1_163_840)]
+        assert network.now_ps == 1_163_840
 
 
 @given(
@@ -73,12 +81,12 @@ def test_each_hop_adds_its_serialisation_and_propagation(
 
 def test_packets_queue_at_the_slowest_link() -> None:
     """800 → 100 → 400 Gbit/s: the k-th packet leaves the second link after k serialisations at 100 Gbit/s."""
-    network = ns3.PointToPointChain([800 * GBPS, 100 * GBPS, 400 * GBPS], [0, 0, 0])
-    for _ in range(5):
-        network.send(998, 0)
-    arrived = [delivery for _ in range(5) for delivery in network.advance(FAR_PS)]
+    links = ns3.PointToPointChain([800 * GBPS, 100 * GBPS, 400 * GBPS], [0, 0, 0])
+    with contextlib.closing(links) as network:
+        for _ in range(5):
+            network.send(998, 0)
+        arrived = [delivery for _ in range(5) for delivery in network.advance(FAR_PS)]
     assert arrived == [(k, 10_000 + (k + 1) * 80_000 + 20_000) for k in range(5)]
-    network.close()
 
 
 @given(step_ps=st.integers(20_000, 10**7), sends=st.lists(st.integers(0, 5 * 10**6), min_size=1, max_size=6))
@@ -99,8 +107,7 @@ def test_the_size_of_steps_changes_nothing(step_ps: int, sends: list[int]) -> No
     assert arrivals(step_ps) == arrivals(FAR_PS)
 
 
-def test_advance_is_inclusive_and_then_stands_at_its_limit() -> None:
-    network = chain(1)
+def test_advance_is_inclusive_and_then_stands_at_its_limit(network: ns3.PointToPointChain) -> None:
     network.send(98, 0)
     assert network.advance(2_000 + HOP_PS - 1) == []
     assert network.now_ps == 2_000 + HOP_PS - 1
@@ -108,29 +115,24 @@ def test_advance_is_inclusive_and_then_stands_at_its_limit() -> None:
     assert network.next_event_ps() is None
     assert network.advance(FAR_PS) == []
     assert network.now_ps == FAR_PS
-    network.close()
 
 
-def test_a_stop_waits_for_all_events_of_its_instant() -> None:
+def test_a_stop_waits_for_all_events_of_its_instant(network: ns3.PointToPointChain) -> None:
     """The second packet is handed in at the instant at which the first arrives, and after it, as that arrival has been
     scheduled when its serialisation began: the hand-over has happened when `advance` returns, so what comes next is
     the end of its serialisation."""
-    network = chain(1)
     network.send(98, 0)
     arrives_ps = 2_000 + HOP_PS
     assert network.advance(1) == []
     network.send(98, arrives_ps)
     assert network.advance(FAR_PS) == [(0, arrives_ps)]
     assert network.next_event_ps() == arrives_ps + 2_000
-    network.close()
 
 
-def test_a_packet_can_be_injected_between_steps() -> None:
-    network = chain(1)
+def test_a_packet_can_be_injected_between_steps(network: ns3.PointToPointChain) -> None:
     network.advance(10**6)
     network.send(98, 10**6)
     assert network.advance(FAR_PS) == [(0, 10**6 + 2_000 + HOP_PS)]
-    network.close()
 
 
 @pytest.mark.parametrize(
@@ -143,8 +145,7 @@ def test_bad_links_are_refused(rates: list[int], delays: list[int], found: str) 
     chain().close()  # nothing was left open
 
 
-def test_misuse_raises_and_the_network_goes_on() -> None:
-    network = chain(1)
+def test_misuse_raises_and_the_network_goes_on(network: ns3.PointToPointChain) -> None:
     network.advance(1000)
     with pytest.raises(BackendError, match="found 999, expected not before now, 1000"):
         network.send(98, 999)
@@ -156,11 +157,9 @@ def test_misuse_raises_and_the_network_goes_on() -> None:
         chain()
     network.send(98, 1000)
     assert network.advance(FAR_PS) == [(0, 3_000 + HOP_PS)]
-    network.close()
 
 
-def test_use_after_close_raises_and_closing_twice_does_nothing() -> None:
-    network = chain()
+def test_use_after_close_raises_and_closing_twice_does_nothing(network: ns3.PointToPointChain) -> None:
     network.send(98, 0)
     network.close()
     network.close()
@@ -186,9 +185,8 @@ def test_a_network_may_be_made_used_and_closed_by_different_threads() -> None:
     chain().close()
 
 
-def test_a_second_thread_is_refused_while_one_is_inside() -> None:
+def test_a_second_thread_is_refused_while_one_is_inside(network: ns3.PointToPointChain) -> None:
     """The first thread is busy with 100,000 packets and has released the interpreter meanwhile."""
-    network = chain(1)
     for _ in range(100_000):
         network.send(98, 10**12)
     network.send(98, 0)
@@ -212,7 +210,6 @@ def test_a_second_thread_is_refused_while_one_is_inside() -> None:
     thread.join()
     assert refused
     assert "another thread is inside" in refused[0]
-    network.close()
 
 
 def test_thousands_of_networks_in_turn_give_equal_results_and_no_growth() -> None:
@@ -359,8 +356,6 @@ def test_an_exception_of_an_event_reaches_python_and_the_next_network_works() ->
     test_a_packet_over_two_hops_takes_two_serialisations_and_two_propagations()
 
 
-def test_a_script_is_refused_while_a_network_is_open() -> None:
-    network = chain()
+def test_a_script_is_refused_while_a_network_is_open(network: ns3.PointToPointChain) -> None:
     with pytest.raises(BackendError, match="at most one"):
         ns3.run_script(ns3.Engine.STOCK, [(-1, ns3.How.NOW, 0, ns3.Act.NONE, 0)], 0)
-    network.close()
