@@ -18,7 +18,8 @@ constexpr std::uint16_t kDefaultPartition = 0xffff;  // full member of the defau
 constexpr std::uint8_t kTimeToLive = 64;
 
 void put(Bytes& bytes, std::uint64_t value, int width) {
-    for (int shift = 8 * (width - 1); shift >= 0; shift -= 8) bytes.push_back(static_cast<std::uint8_t>(value >> shift));
+    for (int shift = 8 * (width - 1); shift >= 0; shift -= 8)
+        bytes.push_back(static_cast<std::uint8_t>(value >> shift));
 }
 
 void put_mac(Bytes& bytes, NodeId node) {
@@ -50,8 +51,8 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
 std::uint32_t add_to_crc(std::uint32_t crc, std::uint8_t byte) { return crc >> 8 ^ kCrcTable[(crc ^ byte) & 0xff]; }
 
-// InfiniBand's invariant CRC of a RoCEv2 packet: over IPv4 to payload, where what routers may change counts as ones, and
-// eight bytes of ones stand for the local route header.
+// InfiniBand's invariant CRC of a RoCEv2 packet: over IPv4 to payload, where what routers may change counts as ones,
+// and eight bytes of ones stand for the local route header.
 std::uint32_t invariant_crc(Bytes headers, std::uint32_t payload_bytes) {
     headers[kIpv4At + 1] = 0xff;                           // DSCP and ECN
     headers[kIpv4At + 8] = 0xff;                           // time to live
