@@ -18,8 +18,8 @@
 
 namespace {
 
-using netsim::EventCode;
 using netsim::TimePs;
+using netsim::roce::EventCode;
 
 constexpr std::int64_t kEvents = 1'000'000;
 constexpr int kRounds = 5;

@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "../roce/fabric.hpp"
 #include "stepped_simulator.hpp"
 
 namespace netsim {
-
-// What the model packs into an event: kind, generation, index.
-using EventCode = std::uint64_t;
 
 // Has the same semantics as the engine of backend `packet`. Event objects are reused: as many exist as were ever
 // pending at once. The simulator outlives the engine; events that are then still pending may not run.
@@ -26,7 +24,7 @@ class Ns3Engine {
     TimePs next_ps() { return simulator_.next_event_ps(); }
 
     // Events of one instant run in the order of scheduling. Throws MisuseError for an instant in the past.
-    void schedule(TimePs at_ps, EventCode code) {
+    void schedule(TimePs at_ps, roce::EventCode code) {
         if (free_.empty()) add();
         Event& event = *free_.back();
         free_.pop_back();
@@ -40,7 +38,7 @@ class Ns3Engine {
     template <typename Fabric>
     TimePs run(TimePs until_ps, Fabric& fabric) {
         fabric_ = &fabric;
-        handle_ = [](Ns3Engine& engine, EventCode code) {
+        handle_ = [](Ns3Engine& engine, roce::EventCode code) {
             auto& of = *static_cast<Fabric*>(engine.fabric_);
             of.handle(code);
             if (of.has_news()) engine.simulator_.request_stop();
@@ -58,7 +56,7 @@ class Ns3Engine {
         }
 
         Ns3Engine& engine;
-        EventCode code = 0;
+        roce::EventCode code = 0;
     };
 
     void add() {
@@ -69,9 +67,10 @@ class Ns3Engine {
 
     SteppedSimulator& simulator_;
     void* fabric_ = nullptr;
-    void (*handle_)(Ns3Engine&, EventCode) = nullptr;
+    void (*handle_)(Ns3Engine&, roce::EventCode) = nullptr;
     std::vector<ns3::Ptr<Event>> events_;
     std::vector<Event*> free_;
 };
+static_assert(roce::EventEngine<Ns3Engine>);
 
 }  // namespace netsim

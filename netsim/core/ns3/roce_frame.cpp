@@ -70,7 +70,7 @@ bool has_address(RoceOpcode opcode) { return opcode == RoceOpcode::write_first |
 
 void put_ipv4(Bytes& bytes, const RoceFrame& frame, std::size_t total_bytes) {
     constexpr std::uint64_t kVersionAndLength = 0x45, kDoNotFragment = 0x4000, kUdp = 17;
-    const std::uint64_t ecn = frame.is_marked ? 3 : 2;  // RFC 3168: CE, ECT(0)
+    const std::uint64_t ecn = frame.is_marked ? 3 : 2;  // RFC 3168: congestion experienced; capable of it
     put(bytes, kVersionAndLength, 1);
     put(bytes, static_cast<std::uint64_t>(frame.priority) << 5 | ecn, 1);
     put(bytes, total_bytes, 2);
