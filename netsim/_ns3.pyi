@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from netsim import _core
+
 class PointToPointChain:
     HEADER_BYTES: int
     def __init__(self, rates_bps: Sequence[int], delays_ps: Sequence[int]) -> None: ...
@@ -34,3 +36,6 @@ class Act:
 def run_script(
     engine: Engine, events: Sequence[tuple[int, How, int, Act, int]], step_ps: int
 ) -> list[tuple[int, int, int, bool, int]]: ...
+def make_ns3_simulation(
+    network: _core.Network, ecmp_seed: int, parameters: _core.RoceParameters
+) -> _core.PacketSimulation: ...

@@ -97,8 +97,7 @@ double stepped_lambdas(int pending) {
 }
 
 double stepped_codes(int pending) {
-    const netsim::Session session;
-    netsim::Ns3Engine engine(session.simulator());
+    netsim::Ns3Engine engine;
     CodeModel model(engine);
     model.start(pending);
     const auto start = std::clock();

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "event_script.hpp"
+#include "ns3_simulation.hpp"
 #include "point_to_point_chain.hpp"
 
 namespace py = pybind11;
@@ -103,6 +104,8 @@ PYBIND11_MODULE(_ns3, module) {
     prepare_process();
     bind_chain(module);
     bind_script(module);
+    module.def("make_ns3_simulation", &make_ns3_simulation, py::arg("network"), py::arg("ecmp_seed"),
+               py::arg("parameters"));
 }
 
 }  // namespace netsim

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "../roce/fabric.hpp"
-#include "stepped_simulator.hpp"
+#include "session.hpp"
 
 namespace netsim {
 
 // Has the same semantics as the engine of backend `packet`. Event objects are reused: as many exist as were ever
-// pending at once. The simulator outlives the engine; events that are then still pending may not run.
+// pending at once. Owns the simulator of the process while it lives.
 class Ns3Engine {
   public:
-    explicit Ns3Engine(SteppedSimulator& simulator) : simulator_(simulator) {}
+    Ns3Engine() : simulator_(session_.simulator()) {}
     Ns3Engine(const Ns3Engine&) = delete;
     Ns3Engine& operator=(const Ns3Engine&) = delete;
 
@@ -65,6 +65,7 @@ class Ns3Engine {
         free_.push_back(ns3::PeekPointer(events_.back()));
     }
 
+    Session session_;
     SteppedSimulator& simulator_;
     void* fabric_ = nullptr;
     void (*handle_)(Ns3Engine&, roce::EventCode) = nullptr;
