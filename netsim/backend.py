@@ -126,7 +126,14 @@ def create_backend(name: str, topology: Topology, roce: RoceConfig | None = None
             from netsim.packet import PacketBackend
 
             return PacketBackend(topology, roce)
-        case "ns3" | "rdma":
+        case "ns3":
+            from netsim.ns3 import load_extension
+
+            load_extension()
+            raise BackendUnavailable(
+                "backend ns3: the extension is here, but this version does not join it to the model"
+            )
+        case "rdma":
             raise BackendUnavailable(
                 f"backend {name}: not contained in this build, which has analytical, fluid, packet"
             )

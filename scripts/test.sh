@@ -5,12 +5,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 require_system
-install_project -e '.[test]'
+ns3=()
+if [ "$(uname -sm)" = "Linux x86_64" ]; then
+    ns3=(-C cmake.define.PD_NS3=ON)  # stock ns-3 exists for this platform only; elsewhere its tests skip
+fi
+install_project -e '.[test]' "${ns3[@]}"
 if [ -n "${CI:-}" ]; then
     install_project torch  # the profiler's harness runs on CPUs too; elsewhere its tests skip without torch
 fi
 export PATH="$PWD/.venv/bin:$PATH"
 
+if [ "${#ns3[@]}" -gt 0 ]; then
+    python -c 'import netsim.ns3; netsim.ns3.load_extension()'  # a build that does not load must not look like a skip
+fi
 ruff check .
 ruff format --check .
 find netsim/core -name '*.?pp' -print0 | xargs -0 clang-format --dry-run --Werror

@@ -64,13 +64,13 @@ class EventQueue {
         const std::uint32_t index = from.head;
         Node& node = nodes_[index];
         if (node.at_ps > until_ps) return false;
-        turn_to(base_ + ((bucket - base_) & mask_));
         event = {node.at_ps, node.payload};
         from.head = node.next;
         if (from.head == kNoNode) clear_filled(bucket);
         node.next = free_;
         free_ = index;
         --size_;
+        turn_to(base_ + ((bucket - base_) & mask_));
         return true;
     }
 

@@ -1,0 +1,111 @@
+// Python bindings of the ns-3 part; netsim/_ns3.pyi describes the module.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "event_script.hpp"
+#include "ns3_simulation.hpp"
+#include "point_to_point_chain.hpp"
+
+namespace py = pybind11;
+
+namespace netsim {
+
+namespace {
+
+// The one place where C++ exceptions of this module become Python exceptions of netsim.
+void translate(std::exception_ptr error) {
+    try {
+        if (error) std::rethrow_exception(error);
+    } catch (const MisuseError& e) {
+        py::set_error(py::module_::import("netsim.errors").attr("BackendError"), e.what());
+    }
+}
+
+PointToPointChain* make_chain(const std::vector<std::int64_t>& rates_bps, const std::vector<TimePs>& delays_ps) {
+    if (rates_bps.size() != delays_ps.size()) {
+        throw MisuseError("chain: found " + std::to_string(rates_bps.size()) + " rates and " +
+                          std::to_string(delays_ps.size()) + " delays, expected as many of both");
+    }
+    std::vector<ChainLink> links;
+    for (std::size_t i = 0; i < rates_bps.size(); ++i) links.push_back({rates_bps[i], delays_ps[i]});
+    return new PointToPointChain(links);
+}
+
+using ScriptRow = std::tuple<std::int64_t, How, TimePs, Act, std::int64_t>;
+
+py::list run_rows(Engine engine, const std::vector<ScriptRow>& rows, TimePs step_ps) {
+    std::vector<ScriptedEvent> events;
+    for (const auto& [parent, how, delay_ps, act, target] : rows) {
+        events.push_back({parent, how, delay_ps, act, target});
+    }
+    std::vector<ScriptLog> log;
+    {
+        const py::gil_scoped_release released;
+        log = run_script(engine, events, step_ps);
+    }
+    py::list result;
+    for (const ScriptLog& seen : log) {
+        result.append(
+            py::make_tuple(seen.at_ps, seen.event, seen.context, seen.has_target_expired, seen.target_left_ps));
+    }
+    return result;
+}
+
+void bind_script(py::module_& module) {
+    py::enum_<Engine>(module, "Engine").value("STEPPED", Engine::stepped).value("STOCK", Engine::stock);
+    py::enum_<How>(module, "How")
+        .value("SCHEDULE", How::schedule)
+        .value("WITH_CONTEXT", How::with_context)
+        .value("NOW", How::now)
+        .value("AT_DESTROY", How::at_destroy);
+    py::enum_<Act>(module, "Act")
+        .value("NONE", Act::none)
+        .value("CANCEL", Act::cancel)
+        .value("REMOVE", Act::remove)
+        .value("STOP", Act::stop)
+        .value("FAIL", Act::fail);
+    module.def("run_script", &run_rows, py::arg("engine"), py::arg("events"), py::arg("step_ps"));
+}
+
+void bind_chain(py::module_& module) {
+    using Unlocked = py::call_guard<py::gil_scoped_release>;
+    py::class_<PointToPointChain>(module, "PointToPointChain")
+        .def(py::init(&make_chain), py::arg("rates_bps"), py::arg("delays_ps"))
+        .def_readonly_static("HEADER_BYTES", &PointToPointChain::kHeaderBytes)
+        .def("send", &PointToPointChain::send, py::arg("payload_bytes"), py::arg("at_ps"), Unlocked())
+        .def(
+            "advance",
+            [](PointToPointChain& self, TimePs until_ps) {
+                std::vector<ChainDelivery> deliveries;
+                {
+                    const py::gil_scoped_release released;
+                    deliveries = self.advance(until_ps);
+                }
+                py::list result;
+                for (const ChainDelivery& d : deliveries) result.append(py::make_tuple(d.packet, d.at_ps));
+                return result;
+            },
+            py::arg("until_ps"))
+        .def_property_readonly("now_ps", &PointToPointChain::now_ps)
+        .def("next_event_ps",
+             [](PointToPointChain& self) -> std::optional<TimePs> {
+                 const TimePs next_ps = self.next_event_ps();
+                 return next_ps == kNever ? std::nullopt : std::optional(next_ps);
+             })
+        .def_property_readonly("event_count", &PointToPointChain::event_count)
+        .def("close", &PointToPointChain::close, Unlocked());
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_ns3, module) {
+    module.doc() = "Stock ns-3 3.44 under an event engine of netsim's own.";
+    py::register_local_exception_translator(&translate);
+    prepare_process();
+    bind_chain(module);
+    bind_script(module);
+    module.def("make_ns3_simulation", &make_ns3_simulation, py::arg("network"), py::arg("ecmp_seed"),
+               py::arg("parameters"));
+}
+
+}  // namespace netsim
