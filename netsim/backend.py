@@ -127,15 +127,10 @@ def create_backend(name: str, topology: Topology, roce: RoceConfig | None = None
 
             return PacketBackend(topology, roce)
         case "ns3":
-            from netsim.ns3 import load_extension
+            from netsim.ns3.backend import Ns3Backend
 
-            load_extension()
-            raise BackendUnavailable(
-                "backend ns3: the extension is here, but this version does not join it to the model"
-            )
+            return Ns3Backend(topology, roce)
         case "rdma":
-            raise BackendUnavailable(
-                f"backend {name}: not contained in this build, which has analytical, fluid, packet"
-            )
+            raise BackendUnavailable(f"backend {name}: not contained in this version")
         case _:
             raise BackendError(f"backend: found {name!r}, expected one of {', '.join(BACKENDS)}")

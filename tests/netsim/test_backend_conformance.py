@@ -403,7 +403,7 @@ def test_every_flow_obeys_its_dependencies_and_its_path(name: str, case: tuple[T
         assert times.end_ps[i] - times.start_ps[i] >= alone
 
 
-@pytest.mark.parametrize("name", ["ns3", "rdma"])
+@pytest.mark.parametrize("name", ["rdma"])
 def test_backends_that_are_not_built_say_so(name: str) -> None:
     with pytest.raises(BackendUnavailable, match=name):
         create_backend(name, star(2))
