@@ -124,12 +124,14 @@ def create_backend(name: str, topology: Topology, roce: RoceConfig | None = None
             return FluidBackend(topology)
         case "packet":
             from netsim.packet import PacketBackend
+            from netsim.packet.memo import remembering
 
-            return PacketBackend(topology, roce)
+            return remembering(PacketBackend(topology, roce), roce)
         case "ns3":
             from netsim.ns3.backend import Ns3Backend
+            from netsim.packet.memo import remembering
 
-            return Ns3Backend(topology, roce)
+            return remembering(Ns3Backend(topology, roce), roce)
         case "rdma":
             raise BackendUnavailable(f"backend {name}: not contained in this version")
         case _:

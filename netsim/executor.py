@@ -63,6 +63,12 @@ class CoreBackend(Generic[Simulation]):
     def link_stats(self) -> LinkStats:
         return LinkStats(*self._simulation.link_totals())
 
+    def check_open(self) -> None:
+        """Raises:
+        BackendError: the backend was closed.
+        """
+        _ = self._simulation
+
     def close(self) -> None:
         """Frees the simulation; closing twice does nothing."""
         self._open = None

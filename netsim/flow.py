@@ -29,7 +29,7 @@ class FlowGraphError(InputError):
     flows behind the same one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FlowGraph:
     """A directed acyclic graph of point-to-point flows, executed as a whole inside a backend.
 

@@ -115,6 +115,7 @@ class RoceConfig(BaseModel):
     skip_tolerance: float = Field(
         0, ge=0, le=0.1, description="relative error of a flow's time for which steady states are skipped; 0: never"
     )
+    memoise: bool = Field(False, description="flow graphs that run alone are simulated once per canonical form")
     ecmp_seed: int = Field(0, ge=0, lt=2**32, description="0: hashes as HPCC's and SimAI's ns-3 models")
     seed: int = Field(0, ge=0, lt=2**63, description="of ECN marks")
 

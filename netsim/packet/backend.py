@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from netsim import _core
 from netsim.backend import GraphHandle
 from netsim.executor import CoreBackend
+from netsim.flow import FlowGraph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +81,11 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
     def skipped_ps(self) -> int:
         """Time that was skipped because every flow went on at the rate it had (`RoceConfig.skip_tolerance`)."""
         return self._simulation.skipped_ps()
+
+    def canonical(self, graph: FlowGraph, *, names_by_use: bool) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """A form that graphs share if one becomes the other by renaming nodes and links, and its links in the order
+        that the form numbers them. ``names_by_use`` false keeps the names."""
+        return self._simulation.canonical(graph, names_by_use)
 
     def sample_every(self, interval_ps: int) -> None:
         """Keeps a `TimeSeries` sample every so often from now on; 0 ends it.

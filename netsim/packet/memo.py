@@ -13,6 +13,7 @@ from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.packet.backend import LinkCounters, PacketBackend
+from netsim.roce import RoceConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,18 +38,27 @@ class _Graph:
     replays: _Remembered | None = None
     counters_before: LinkCounters | None = None
     """Where it runs alone, for the first time."""
+    has_begun: bool = False
+    """Somebody has advanced while it was replayed."""
     is_over: bool = False
+
+
+def remembering(backend: PacketBackend, roce: RoceConfig | None) -> PacketBackend | MemoisedBackend:
+    """The backend, with a memory in front where the settings ask for it."""
+    if roce is None or not roce.memoise:
+        return backend
+    return MemoisedBackend(backend, has_fixed_routes=roce.load_balancing == "ecmp")
 
 
 class MemoisedBackend:
     """A packet backend that does not simulate twice what runs alone.
 
-    A graph that is submitted while no other runs and that has the canonical form (`core/canonical.hpp`: traffic, routes
-    of data and acknowledgements, capacities and latencies, up to the names of nodes and links) of one that has run alone is
-    replayed. When something else is submitted meanwhile, the replay is taken back: the graph is simulated from
-    its start up to now, and both go on together. So results are those of the backend beneath, with two exceptions: ECN
-    marks of a replay are those of the first run, and acknowledgements that trail behind a completed graph do not
-    count as traffic.
+    A graph that is submitted while no other runs and that has the canonical form (``core/canonical.hpp``: traffic,
+    routes of data and acknowledgements, capacities and latencies, up to the names of nodes and links) of one that has
+    run alone is replayed. When something else is submitted meanwhile, the replay is taken back: the graph is simulated
+    from its start up to now, and both go on together. So results are those of the backend beneath, with two
+    exceptions: ECN marks of a replay are those of the first run, and acknowledgements that trail behind a completed
+    graph do not count as traffic.
 
     Statistics of a replay are added when it completes.
     """
@@ -69,7 +79,7 @@ class MemoisedBackend:
 
     @property
     def now_ps(self) -> int:
-        self._inner.now_ps  # raises after close
+        self._inner.check_open()
         return self._now_ps
 
     @property
@@ -111,12 +121,13 @@ class MemoisedBackend:
             raise BackendError(f"advance: found {until_ps} ps, expected no time before now, {self._now_ps} ps")
         handle = self._replaying
         entry = self._graphs[handle]
-        assert entry.replays is not None
+        entry.has_begun = True
         due = self._due_ps(entry)
         if due is None or due > until_ps:
             self._now_ps = until_ps
             return []
         self._now_ps = due
+        assert entry.replays is not None
         ends = entry.replays.end_ps + entry.at_ps
         flows = np.flatnonzero((ends == due) & entry.graph.notify)
         completions = [Completion(handle, int(flow), due) for flow in flows]
@@ -172,15 +183,13 @@ class MemoisedBackend:
         if not self._replayed:
             return counters
         names = [field.name for field in fields(LinkCounters)]
-        return LinkCounters(
-            *(getattr(counters, name) + more for name, more in zip(names, self._replayed, strict=True))
-        )
+        return LinkCounters(*(getattr(counters, name) + more for name, more in zip(names, self._replayed, strict=True)))
 
     def close(self) -> None:
         self._inner.close()
 
     def _entry(self, handle: GraphHandle) -> _Graph:
-        self._inner.now_ps  # raises after close
+        self._inner.check_open()
         if handle not in self._graphs:
             raise BackendError(f"unknown handle: found {handle}, expected one that submit returned")
         return self._graphs[handle]
@@ -259,5 +268,5 @@ class MemoisedBackend:
         self._by_inner[entry.inner] = self._replaying
         entry.replays = None
         self._replaying = None
-        while self._inner.now_ps < self._now_ps:
-            self._inner.advance(self._now_ps)  # what completes here was reported by the replay
+        while entry.has_begun and self._inner.advance(self._now_ps):
+            pass  # what completes here was reported by the replay

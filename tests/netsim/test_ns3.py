@@ -288,11 +288,6 @@ def test_libraries_come_from_beside_the_module() -> None:
     assert (LIBRARY.parent / "LICENSE").read_text().lstrip().startswith("GNU GENERAL PUBLIC LICENSE")
 
 
-def test_the_backend_says_what_it_lacks() -> None:
-    with pytest.raises(BackendUnavailable, match="does not join it"):
-        create_backend("ns3", star(2))
-
-
 # The event engine against the one of ns-3.
 
 
