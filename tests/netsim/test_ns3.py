@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsim import BackendError, BackendUnavailable, FlowGraph, Topology, create_backend
+from netsim import BackendError, BackendUnavailable, FlowGraph, Topology
 from netsim.ns3 import load_extension
 from netsim.ns3.backend import Ns3Backend
 from netsim.packet import PacketBackend
-from tests.netsim.strategies import networks_with_flows, star
+from tests.netsim.strategies import networks_with_flows
 
 pytestmark = pytest.mark.ns3
 
