@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from aicb.batch import Batch
+from aicb.batch import Batch, RankBatches
 from aicb.catalog import built_in_models, load_model
 from aicb.errors import InputError, UnmeasuredShape
 from aicb.expert_load import (
@@ -58,6 +58,7 @@ __all__ = [
     "Phase",
     "PowerLawLoad",
     "Precision",
+    "RankBatches",
     "RecordedLoad",
     "SpeculativeCost",
     "UniformLoad",

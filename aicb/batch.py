@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,3 +69,44 @@ class Batch:
     def empty(cls) -> Batch:
         """An idle rank of a lockstep group."""
         return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankBatches:
+    """The batches of the data-parallel ranks of one instance, one rank after another."""
+
+    new_tokens: NDArray[np.int64]
+    """[requests of all ranks]"""
+    kv_tokens: NDArray[np.int64]
+    """[requests of all ranks]"""
+    requests: list[int]
+    """[ranks] 0: the rank idles."""
+    logit_rows: list[int]
+    """[ranks]"""
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether no rank has a prefill."""
+        return bool(((self.new_tokens == 1) & (self.kv_tokens > 1)).all())
+
+    @classmethod
+    def decode(cls, kv_tokens: NDArray[np.int64], requests: list[int]) -> RankBatches:
+        """One new token for each request; ``kv_tokens`` [requests of all ranks] includes it."""
+        return cls(np.ones_like(kv_tokens), kv_tokens, requests, requests)
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> RankBatches:
+        """One batch per rank."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(
+            np.concatenate([nothing, *(batch.new_tokens for batch in batches)]),
+            np.concatenate([nothing, *(batch.kv_tokens for batch in batches)]),
+            [len(batch.new_tokens) for batch in batches],
+            [batch.logit_rows for batch in batches],
+        )
+
+    def split(self) -> list[Batch]:
+        """[ranks]"""
+        ends = np.cumsum(self.requests)[:-1]
+        columns = (np.split(self.new_tokens, ends), np.split(self.kv_tokens, ends), self.logit_rows)
+        return [Batch(new, kv, rows) for new, kv, rows in zip(*columns, strict=True)]

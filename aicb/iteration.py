@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.batch import Batch
+from aicb.batch import Batch, RankBatches
 from aicb.clock import STREAMED_SHARE
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimator
@@ -160,7 +160,7 @@ class IterationModel:
         self._launches: dict[tuple[GraphMode, int], int] = {}
         self._decodes: dict[tuple[int, int, int, int], _DecodePart] = {}
 
-    def price(self, batches: Sequence[Batch], *, stage: int = 0, queries: int = 1) -> IterationCost:
+    def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
         """One iteration of one pipeline stage.
 
         Args:
@@ -171,6 +171,8 @@ class IterationModel:
         Raises:
             InputError: the number of batches is not dp, all are empty, or drafts are verified beside prefills.
         """
+        if isinstance(batches, RankBatches):
+            batches = batches.split()
         rows = max(batch.logit_rows for batch in batches) * queries if batches else 0
         return self._iteration(batches, stage, queries, rows)
 
@@ -208,6 +210,10 @@ class IterationModel:
             whole.estimated_ps,
             tuple(sorted(whole.estimated)),
         )
+
+    def price_run(self, batches: RankBatches, steps: int, *, stage: int = 0) -> tuple[IterationCost, NDArray[np.int64]]:
+        split = batches.split()
+        return self.price(split, stage=stage), self.decode_steps([b.kv_tokens for b in split], steps, stage=stage)
 
     def decode_steps(
         self, kv_tokens: NDArray[np.int64] | Sequence[NDArray[np.int64]], steps: int, *, stage: int = 0

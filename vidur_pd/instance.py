@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from aicb import Batch
+from aicb import RankBatches
 from vidur_pd.cluster import Placement
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.executor import Executor
 from vidur_pd.execution.flight import Flight
 from vidur_pd.metrics.iterations import COMPUTE_PHASES, IterationLog, IterationRun
 from vidur_pd.request import Request
-from vidur_pd.scheduling import Outcome, ScheduledBatch, VllmV1Scheduler
+from vidur_pd.scheduling import GroupBatch, GroupOutcome, RankGroup, VllmV1Scheduler
 
 LONGEST_RUN = 4096
 """Decode iterations priced in one call; longer runs are cut here to bound memory."""
@@ -100,7 +99,6 @@ class Instance:
         self.flights: list[Flight] = []
         self.stage_free_ps = [0] * placement.partition.pp
         self._executor = executor
-        self._idle = [None] * len(self.ranks)
         self.kv_blocks = sum(scheduler.usable_blocks for scheduler in schedulers)
         self._dispatch_at_ps: int | None = None
 
@@ -110,6 +108,8 @@ class Instance:
         self._launcher = launcher
         self._listener = listener
         self._log = log
+        self._has_drafts = any(rank.scheduler.has_drafts for rank in self.ranks)
+        self._group = RankGroup([rank.scheduler for rank in self.ranks], log.gap_counts)
 
     @property
     def name(self) -> str:
@@ -133,21 +133,18 @@ class Instance:
     def land(self, flight: Flight) -> None:
         """A flight has ended: credits its tokens, records it and schedules the next."""
         self.flights.remove(flight)
-        outcomes = self._credit(flight)
-        self._record(flight, outcomes)
+        outcome = self._credit(flight)
+        self._record(flight, outcome)
         self._listener.landed(flight)
-        self._stamp(flight, outcomes)
+        self._tell(flight, outcome)
         self.note_kv_use()
         self._dispatch_later(self._queue.now_ps)
 
     def note_kv_use(self) -> int:
         """Records the KV blocks held from now on, and returns them."""
-        used = self._used_blocks()
+        used = self._group.used_blocks
         self._log.kv_use.hold(self.index, self._queue.now_ps, used)
         return used
-
-    def _used_blocks(self) -> int:
-        return sum(rank.scheduler.used_blocks for rank in self.ranks)
 
     def _dispatch_later(self, at_ps: int) -> None:
         if self._dispatch_at_ps is None or at_ps < self._dispatch_at_ps:
@@ -180,92 +177,47 @@ class Instance:
         """A flight of at least two decode iterations in which no rank's batch changes."""
         if len(self.stage_free_ps) > 1 or not (self._launcher.carries_runs and self._executor.prices_runs):
             return None
-        steps, busy = LONGEST_RUN, False
-        for rank in self.ranks:
-            if rank.scheduler.has_work:
-                steps, busy = min(steps, rank.scheduler.steady_decode_steps()), True
-                if steps < 2:
-                    return None
-        if not busy:
+        steps = self._group.steady_decode_steps(LONGEST_RUN)
+        if not steps:
             return None
-        kv_tokens = [rank.scheduler.decode_kv_tokens() for rank in self.ranks]
-        compute_ps = self._executor.decode_compute_ps(kv_tokens, steps)
-        return Flight(self, None, self._executor.price([Batch.decode(kv) for kv in kv_tokens]), compute_ps)
+        price, compute_ps = self._executor.price_run(RankBatches.decode(*self._group.decode_kv_tokens()), steps)
+        return Flight(self, None, (price,), compute_ps)
 
     def _micro_batch(self) -> Flight | None:
-        scheduled = [rank.scheduler.schedule() for rank in self.ranks]
-        if all(batch is None for batch in scheduled):
+        batch = self._group.schedule(self._queue.now_ps)
+        if batch is None:
             return None
-        now_ps = self._queue.now_ps
-        for batch in scheduled:
-            for request in batch.admitted if batch is not None else ():
-                if request.scheduled_ps is None:
-                    request.scheduled_ps = now_ps
-        drafts = max(int(batch.drafts.max()) for batch in scheduled if batch is not None)
-        prices = self._executor.price([_batch(batch) for batch in scheduled], drafts)
+        prices = self._executor.price(_rank_batches(batch), batch.most_drafts)
         compute_ps = np.array([sum(price.cost.compute_ps for price in prices)], dtype=np.int64)
-        return Flight(self, scheduled, prices, compute_ps)
+        return Flight(self, batch, prices, compute_ps)
 
-    def _credit(self, flight: Flight) -> list[Outcome | None]:
-        if flight.batches is None:
-            outcomes: list[Outcome | None] = [
-                rank.scheduler.advance_decode(flight.steps) if rank.scheduler.running_requests else None
-                for rank in self.ranks
-            ]
-            self._log.kv_use.ramp(self.index, self._queue.now_ps, self._used_blocks())
-            return outcomes
-        return [
-            None if batch is None else rank.scheduler.finish(batch)
-            for rank, batch in zip(self.ranks, flight.batches, strict=True)
-        ]
-
-    def _stamp(self, flight: Flight, outcomes: Sequence[Outcome | None]) -> None:
-        """Token and completion times of requests, and the gaps between their tokens."""
+    def _credit(self, flight: Flight) -> GroupOutcome:
+        """What has become of the requests; their tokens are stamped, and the gaps between tokens counted."""
         now_ps, first_end_ps = self._queue.now_ps, int(flight.ends_ps[0])
-        gaps: Counter[int] = Counter()
-        produced = 0
-        for rank, outcome in zip(self.ranks, outcomes, strict=True):
-            if outcome is None:
-                continue
-            for request in outcome.prefill_done:
-                if request.prefill_completed_ps is None:
-                    request.prefill_completed_ps = now_ps
-                    if self.placement.role == "prefill":
-                        self._listener.prefilled(rank, request)
-            if self.placement.role == "prefill":
-                continue
-            produced += len(outcome.produced)
-            if outcome.accepted_drafts:
-                gaps[0] += outcome.accepted_drafts
-            for request in outcome.produced:
-                if request.last_token_ps is not None:
-                    gaps[first_end_ps - request.last_token_ps] += 1
-                elif request.first_token_ps is None:
-                    request.first_token_ps = first_end_ps
-                request.last_token_ps = now_ps
-            for request in outcome.finished:
-                self._listener.completed(request)
-        self._log.add_gaps(gaps)
-        if flight.steps > 1:
-            self._log.add_equal_gaps(np.diff(flight.ends_ps), produced)
+        if flight.batch is None:
+            outcome = self._group.advance_decode(flight.steps, first_end_ps, now_ps)
+            self._log.kv_use.ramp(self.index, now_ps, self._group.used_blocks)
+            return outcome
+        accepted: list[list[int]] = []
+        if self._has_drafts:
+            ranked = zip(self.ranks, flight.batch.batches, strict=True)
+            accepted = [[] if batch is None else rank.scheduler.accept(batch) for rank, batch in ranked]
+        return self._group.finish(flight.batch, accepted, first_end_ps, now_ps)
 
-    def _record(self, flight: Flight, outcomes: Sequence[Outcome | None]) -> None:
-        prices = flight.prices
+    def _tell(self, flight: Flight, outcome: GroupOutcome) -> None:
+        for rank, request in outcome.prefilled:
+            self._listener.prefilled(self.ranks[rank], request)
+        for request in outcome.completed:
+            self._listener.completed(request)
+        if flight.steps > 1:
+            self._log.add_equal_gaps(np.diff(flight.ends_ps), outcome.produced)
+
+    def _record(self, flight: Flight, outcome: GroupOutcome) -> None:
+        prices, batch = flight.prices, flight.batch
         durations_ps = np.diff(flight.ends_ps, prepend=flight.start_ps)
         communication_ps = durations_ps - flight.compute_ps
         if flight.is_pipelined:  # stages overlap with other flights: what was waited for is not communication
             communication_ps = np.full(flight.steps, flight.communication_ps, dtype=np.int64)
-        prefill_tokens = decode_tokens = requests = waiting = running = 0
-        for rank, batch, outcome in zip(self.ranks, flight.batches or self._idle, outcomes, strict=True):
-            waiting += rank.scheduler.waiting_requests
-            running += rank.scheduler.running_requests
-            if batch is not None:
-                requests += len(batch.requests)
-                prefill_tokens += batch.prefill_tokens
-                decode_tokens += batch.decode_tokens
-            elif flight.is_run and outcome is not None:
-                requests += len(outcome.produced)
-                decode_tokens += len(outcome.produced)
         self._log.add(
             IterationRun(
                 instance=self.index,
@@ -279,18 +231,20 @@ class Instance:
                 ),
                 estimated_ps=sum(price.cost.estimated_ps for price in prices),
                 estimated_operators=tuple(name for price in prices for name in price.cost.estimated_operators),
-                requests=requests,
-                prefill_tokens=prefill_tokens,
-                decode_tokens=decode_tokens,
-                waiting=waiting,
-                running=running,
-                kv_blocks_used=(flight.kv_blocks, self._used_blocks() if flight.is_run else flight.kv_blocks),
+                requests=outcome.produced if batch is None else batch.requests,
+                prefill_tokens=0 if batch is None else batch.prefill_tokens,
+                decode_tokens=outcome.produced if batch is None else batch.decode_tokens,
+                waiting=self._group.waiting_requests,
+                running=self._group.running_requests,
+                kv_blocks_used=(flight.kv_blocks, self._group.used_blocks if flight.is_run else flight.kv_blocks),
                 kv_blocks_total=self.kv_blocks,
             )
         )
 
 
-def _batch(scheduled: ScheduledBatch | None) -> Batch:
-    if scheduled is None:
-        return Batch.empty()
-    return Batch(scheduled.new_tokens - scheduled.drafts, scheduled.kv_tokens, scheduled.logit_rows)
+def _rank_batches(batch: GroupBatch) -> RankBatches:
+    """The batches without their drafts."""
+    new_tokens = batch.new_tokens()
+    if batch.most_drafts:
+        new_tokens = new_tokens - batch.drafts()
+    return RankBatches(new_tokens, batch.kv_tokens(), batch.rank_requests(), batch.rank_logit_rows())

@@ -140,7 +140,7 @@ class Simulation:
                 prompt_tokens=int(workload.prefill_tokens[index]),
                 output_tokens=int(workload.decode_tokens[index]),
                 arrived_ps=int(workload.arrived_ps[index]),
-                block_hashes=None if hashes is None else tuple(hashes.of(index).tolist()),
+                block_hashes=None if hashes is None else hashes.of(index).tolist(),
             )
             for index in range(len(workload))
         ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vidur_pd.errors import InputError
-from vidur_pd.kv import NO_PREFIX, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
@@ -60,7 +60,7 @@ def test_without_caching_nothing_is_ever_hit() -> None:
     first, second = _request(40, (1,)), _request(40, (1,))
     pool.allocate(first, 40)
     pool.register(first, 40)
-    assert pool.cached_prefix(second) is NO_PREFIX
+    assert pool.cached_prefix(second).tokens == 0
 
 
 def test_a_fully_cached_prompt_of_32_tokens_hits_16_and_recomputes_16() -> None:

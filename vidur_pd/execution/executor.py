@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication, IterationCost, IterationModel
+from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
 from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts
@@ -55,12 +55,12 @@ class Executor(Protocol):
 
     @property
     def prices_runs(self) -> bool:
-        """Whether ``decode_compute_ps`` and one price describe a run of decode iterations."""
+        """Whether ``price_run`` describes a run of decode iterations."""
         ...
 
-    def price(self, batches: Sequence[Batch], drafts: int = 0) -> tuple[StagePrice, ...]: ...
+    def price(self, batches: RankBatches, drafts: int = 0) -> tuple[StagePrice, ...]: ...
 
-    def decode_compute_ps(self, kv_tokens: Sequence[NDArray[np.int64]], steps: int) -> NDArray[np.int64]: ...
+    def price_run(self, batches: RankBatches, steps: int) -> tuple[StagePrice, NDArray[np.int64]]: ...
 
 
 class InstanceExecutor:
@@ -88,23 +88,27 @@ class InstanceExecutor:
         """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
         return self._drafting is None and self._halves is None
 
-    def price(self, batches: Sequence[Batch], drafts: int = 0) -> tuple[StagePrice, ...]:
+    def price(self, batches: RankBatches, drafts: int = 0) -> tuple[StagePrice, ...]:
         """One price per pipeline stage; ``drafts`` is the most drafted tokens that a decode verifies."""
-        halved = halve_all(batches) if self._halves is not None else None
+        halved = halve_all(batches.split()) if self._halves is not None else None
         stages = range(self._placement.partition.pp)
         if halved is not None and not drafts:
             return tuple(self._two_batches(halved, stage) for stage in stages)
         return tuple(self._stage(batches, stage, drafts) for stage in stages)
 
-    def decode_compute_ps(self, kv_tokens: Sequence[NDArray[np.int64]], steps: int) -> NDArray[np.int64]:
-        """[steps] compute time of consecutive decode iterations that start from ``kv_tokens`` of each rank."""
-        return self._model.decode_steps(kv_tokens, steps)
+    def price_run(self, batches: RankBatches, steps: int) -> tuple[StagePrice, NDArray[np.int64]]:
+        """The first of consecutive decode iterations, and [steps] compute time of each; without pipeline stages."""
+        cost, compute_ps = self._model.price_run(batches, steps)
+        return self._priced(cost, 0), compute_ps
 
-    def _stage(self, batches: Sequence[Batch], stage: int, drafts: int) -> StagePrice:
+    def _stage(self, batches: RankBatches, stage: int, drafts: int) -> StagePrice:
         if drafts and self._drafting is not None:
-            cost = price_with_drafts(self._model, self._drafting, batches, stage)
+            cost = price_with_drafts(self._model, self._drafting, batches.split(), stage)
         else:
             cost = self._model.price(batches, stage=stage)
+        return self._priced(cost, stage)
+
+    def _priced(self, cost: IterationCost, stage: int) -> StagePrice:
         communication_ps, load = self._communicated(stage, cost.communications)
         return StagePrice(cost, communication_ps, load, self._collectives(cost, stage))
 

@@ -12,18 +12,18 @@ from vidur_pd.execution.executor import StagePrice
 
 if TYPE_CHECKING:
     from vidur_pd.instance import Instance
-    from vidur_pd.scheduling import ScheduledBatch
+    from vidur_pd.scheduling import GroupBatch
 
 
 class Flight:
     """Work between a scheduling decision and its result; its owner is the instance that launched it.
 
-    ``batches`` are the micro-batch of each data-parallel rank (``None``: idle). A run of several steps repeats the
-    running decodes of every rank; its batches are empty because nothing is decided until it ends.
+    ``batch`` holds the micro-batches of the data-parallel ranks. A run of several steps repeats the running decodes of
+    every rank; it has no batch because nothing is decided until it ends.
     """
 
     __slots__ = (
-        "batches",
+        "batch",
         "compute_ps",
         "ends_ps",
         "event",
@@ -39,12 +39,12 @@ class Flight:
     def __init__(
         self,
         instance: Instance,
-        batches: list[ScheduledBatch | None] | None,
+        batch: GroupBatch | None,
         prices: tuple[StagePrice, ...],
         compute_ps: NDArray[np.int64],
     ) -> None:
         self.instance = instance
-        self.batches = batches
+        self.batch = batch
         self.prices = prices
         """[pipeline stages]"""
         self.start_ps = 0
@@ -69,7 +69,7 @@ class Flight:
     @property
     def is_run(self) -> bool:
         """Whether this is a run of decode iterations rather than one scheduled micro-batch."""
-        return self.batches is None
+        return self.batch is None
 
     @property
     def is_pipelined(self) -> bool:

@@ -111,14 +111,14 @@ class Handoff:
 
     def launched(self, flight: Flight, now_ps: int) -> None:
         """A prefill instance computes chunks: in layer-wise mode each layer leaves as soon as it is done."""
-        if self._config.mode != "layerwise" or flight.batches is None:
+        if self._config.mode != "layerwise" or flight.batch is None:
             return
-        for batch in flight.batches:
+        for batch in flight.batch.batches:
             if batch is None:
                 continue
-            for position, request in enumerate(batch.requests):
+            for request, kv_tokens in zip(batch.requests, batch.kv_tokens.tolist(), strict=True):
                 passage = self._passages[request.index]
-                until_tokens = min(int(batch.kv_tokens[position]), request.prompt_tokens)
+                until_tokens = min(kv_tokens, request.prompt_tokens)
                 passage.chunk = until_tokens, Computation(now_ps, int(flight.ends_ps[-1]))
                 if passage.is_reserved:
                     self._send_chunk(passage, now_ps)

@@ -1,11 +1,5 @@
-"""KV cache of one scheduler rank."""
+"""KV cache of one scheduler rank (``vidur_pd/core/block_pool.hpp``)."""
 
-from vidur_pd.kv.block_pool import (
-    NO_PREFIX,
-    BlockPool,
-    CachedPrefix,
-    CountingBlockPool,
-    PrefixCachingBlockPool,
-)
+from vidur_pd._core import BlockPool, CachedPrefix, CountingBlockPool, PrefixCachingBlockPool
 
-__all__ = ["NO_PREFIX", "BlockPool", "CachedPrefix", "CountingBlockPool", "PrefixCachingBlockPool"]
+__all__ = ["BlockPool", "CachedPrefix", "CountingBlockPool", "PrefixCachingBlockPool"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from aicb import Phase
 from vidur_pd.metrics.kv_use import KvUse
 from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.scheduling import GapCounts
 
 COMPUTE_PHASES = tuple(phase for phase in Phase if phase is not Phase.COMMUNICATION)
 
@@ -49,7 +49,8 @@ class IterationLog:
         self.instances = instances
         self.runs: list[IterationRun] = []
         self.kv_use = KvUse(len(instances))
-        self._gaps: Counter[int] = Counter()
+        self.gap_counts = GapCounts()
+        """Gaps between consecutive tokens of a request, but for those within runs."""
         self._run_gap_ps: list[NDArray[np.int64]] = []
         self._run_gap_count: list[int] = []
         self.iterations = 0
@@ -67,10 +68,6 @@ class IterationLog:
         pool = self.instances[run.instance][1]
         self._estimated.update((pool, operator) for operator in run.estimated_operators)
 
-    def add_gaps(self, gaps_ps: Counter[int]) -> None:
-        """Gaps between consecutive tokens of a request, and how many requests saw each."""
-        self._gaps.update(gaps_ps)
-
     def add_equal_gaps(self, gaps_ps: NDArray[np.int64], requests: int) -> None:
         """Gaps each of which was seen by so many requests."""
         self._run_gap_ps.append(gaps_ps)
@@ -79,11 +76,9 @@ class IterationLog:
     def gaps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """(seconds, counts) of all gaps."""
         lengths = np.array([len(gaps) for gaps in self._run_gap_ps], dtype=np.int64)
-        gap_ps = self._joined([np.array(list(self._gaps), dtype=np.int64), *self._run_gap_ps])
-        counts = self._joined(
-            [np.array(list(self._gaps.values()), dtype=np.int64), self._spread(self._run_gap_count, lengths)]
-        )
-        return gap_ps / PS_PER_S, counts
+        single_ps, single = self.gap_counts.counts()
+        gap_ps = self._joined([single_ps, *self._run_gap_ps])
+        return gap_ps / PS_PER_S, self._joined([single, self._spread(self._run_gap_count, lengths)])
 
     def estimated_operators(self) -> list[dict[str, str]]:
         """Operators priced by flagged estimates at least once, by pool."""

@@ -1,7 +1,17 @@
-"""Which requests compute how many tokens in the next iteration."""
+"""Batching as the engine does it (``vidur_pd/core/scheduler.hpp``)."""
 
-from vidur_pd.scheduling.batch import Outcome, Role, ScheduledBatch
+from vidur_pd._core import GapCounts, GroupBatch, GroupOutcome, Outcome, RankGroup, ScheduledBatch
 from vidur_pd.scheduling.drafts import Drafts
-from vidur_pd.scheduling.vllm_v1 import VllmV1Scheduler
+from vidur_pd.scheduling.vllm_v1 import Role, VllmV1Scheduler
 
-__all__ = ["Drafts", "Outcome", "Role", "ScheduledBatch", "VllmV1Scheduler"]
+__all__ = [
+    "Drafts",
+    "GapCounts",
+    "GroupBatch",
+    "GroupOutcome",
+    "Outcome",
+    "RankGroup",
+    "Role",
+    "ScheduledBatch",
+    "VllmV1Scheduler",
+]

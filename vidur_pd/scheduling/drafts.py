@@ -10,9 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.request import COMPUTED, TOKENS
-from vidur_pd.scheduling.running import END, PROMPT
-
 
 class Drafts:
     """Draws the accepted drafts of one data-parallel rank; the same generator gives the same sequence."""
@@ -21,15 +18,6 @@ class Drafts:
         self.per_step = per_step
         self._acceptance = acceptance
         self._rng = rng
-
-    def ready(self, counters: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[running requests] drafts that each has made, from its ``counters`` [counter, running requests].
-
-        None while its prompt is computed, and none beyond its end.
-        """
-        is_decode = (counters[TOKENS] - counters[COMPUTED] == 1) & (counters[COMPUTED] >= counters[PROMPT])
-        made: NDArray[np.int64] = np.minimum(self.per_step, counters[END] - counters[TOKENS] - 1) * is_decode
-        return made
 
     def accepted(self, drafts: NDArray[np.int64]) -> NDArray[np.int64]:
         """[requests] accepted ones of ``drafts`` [requests]; every request consumes the same random numbers."""

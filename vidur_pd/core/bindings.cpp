@@ -1,0 +1,253 @@
+// Python bindings of the core; vidur_pd/_core.pyi describes the module.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "rank_group.hpp"
+
+namespace py = pybind11;
+
+namespace serving {
+
+namespace {
+
+// A copy as a numpy array.
+template <typename T>
+py::array_t<T> array(const std::vector<T>& values) {
+    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+py::array_t<bool> flags(const std::vector<std::uint8_t>& values) {
+    py::array_t<bool> made(static_cast<py::ssize_t>(values.size()));
+    std::copy(values.begin(), values.end(), made.mutable_data());
+    return made;
+}
+
+py::object statuses() { return py::module_::import("vidur_pd.request").attr("STATUSES"); }
+
+Role parse_role(const std::string& role) {
+    if (role == "mixed") return Role::kMixed;
+    if (role == "prefill") return Role::kPrefill;
+    if (role == "decode") return Role::kDecode;
+    throw InputError("role: found '" + role + "', expected mixed, prefill or decode");
+}
+
+// The one place where C++ exceptions become the Python exceptions of vidur_pd.
+void translate(std::exception_ptr error) {
+    try {
+        if (error) std::rethrow_exception(error);
+    } catch (const InputError& e) {
+        py::set_error(py::module_::import("vidur_pd.errors").attr("InputError"), e.what());
+    } catch (const BrokenInvariant& e) {
+        py::set_error(PyExc_AssertionError, e.what());
+    }
+}
+
+void bind_request(py::module_& module) {
+    py::class_<Request, RequestPtr>(module, "Request")
+        .def(py::init<std::int64_t, std::string, Tokens, Tokens, TimePs, std::optional<std::vector<std::int64_t>>>(),
+             py::arg("index"), py::arg("request_id"), py::arg("prompt_tokens"), py::arg("output_tokens"),
+             py::arg("arrived_ps"), py::arg("block_hashes") = py::none())
+        .def_readonly("index", &Request::index)
+        .def_readonly("request_id", &Request::request_id)
+        .def_readonly("prompt_tokens", &Request::prompt_tokens)
+        .def_readonly("output_tokens", &Request::output_tokens)
+        .def_readonly("arrived_ps", &Request::arrived_ps)
+        .def_readonly("block_hashes", &Request::block_hashes)
+        .def_readonly("cached_tokens", &Request::cached_tokens)
+        .def_readonly("resident_tokens", &Request::resident_tokens)
+        .def_readonly("preemptions", &Request::preemptions)
+        .def_readwrite("status_reason", &Request::status_reason)
+        .def_readwrite("scheduled_ps", &Request::scheduled_ps)
+        .def_readwrite("prefill_completed_ps", &Request::prefill_completed_ps)
+        .def_readwrite("kv_sent_ps", &Request::kv_sent_ps)
+        .def_readwrite("kv_arrived_ps", &Request::kv_arrived_ps)
+        .def_readwrite("first_token_ps", &Request::first_token_ps)
+        .def_readwrite("last_token_ps", &Request::last_token_ps)
+        .def_readwrite("completed_ps", &Request::completed_ps)
+        .def_readonly("computed_tokens", &Request::computed_tokens)
+        .def_readonly("generated_tokens", &Request::generated_tokens)
+        .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
+        .def_property(
+            "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; },
+            [](Request& request, const py::object& status) {
+                request.status = static_cast<Status>(statuses().attr("index")(status).cast<int>());
+            })
+        .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"));
+}
+
+void bind_pools(py::module_& module) {
+    py::class_<CachedPrefix>(module, "CachedPrefix")
+        .def(py::init<>())
+        .def_readonly("tokens", &CachedPrefix::tokens)
+        .def_readonly("shared_blocks", &CachedPrefix::shared_blocks);
+    py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool")
+        .def_property_readonly("block_tokens", &BlockPool::block_tokens)
+        .def_property_readonly("usable_blocks", &BlockPool::usable_blocks)
+        .def_property_readonly("free_blocks", &BlockPool::free_blocks)
+        .def_property_readonly("used_blocks", &BlockPool::used_blocks)
+        .def("held_blocks", &BlockPool::held_blocks, py::arg("request"))
+        .def(
+            "cached_prefix",
+            [](BlockPool& pool, const Request& request) {
+                return pool.cached_prefix(request, request.sequence_tokens());
+            },
+            py::arg("request"))
+        .def("allocate", &BlockPool::allocate, py::arg("request"), py::arg("tokens"),
+             py::arg_v("prefix", CachedPrefix(), "CachedPrefix()"))
+        .def("register", &BlockPool::register_blocks, py::arg("request"), py::arg("computed_tokens"))
+        .def("release", &BlockPool::release, py::arg("request"));
+    py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
+        .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
+    py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
+                                                                                           "PrefixCachingBlockPool")
+        .def(py::init<std::int64_t, Tokens, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("hash_block_tokens") = 512)
+        .def_property_readonly("cached_free_blocks", &PrefixCachingBlockPool::cached_free_blocks);
+}
+
+void bind_batches(py::module_& module) {
+    py::class_<ScheduledBatch, BatchPtr>(module, "ScheduledBatch")
+        .def_readonly("requests", &ScheduledBatch::requests)
+        .def_property_readonly("new_tokens", [](const ScheduledBatch& batch) { return array(batch.new_tokens); })
+        .def_property_readonly("kv_tokens", [](const ScheduledBatch& batch) { return array(batch.kv_tokens); })
+        .def_property_readonly("drafts", [](const ScheduledBatch& batch) { return array(batch.drafts); })
+        .def_property_readonly("samples", [](const ScheduledBatch& batch) { return flags(batch.samples); })
+        .def_readonly("admitted", &ScheduledBatch::admitted)
+        .def_readonly("preempted", &ScheduledBatch::preempted)
+        .def_readonly("logit_rows", &ScheduledBatch::logit_rows)
+        .def_readonly("prefill_tokens", &ScheduledBatch::prefill_tokens)
+        .def_readonly("decode_tokens", &ScheduledBatch::decode_tokens);
+    py::class_<Outcome>(module, "Outcome")
+        .def_readonly("produced", &Outcome::produced)
+        .def_readonly("prefill_done", &Outcome::prefill_done)
+        .def_readonly("finished", &Outcome::finished)
+        .def_readonly("accepted_drafts", &Outcome::accepted_drafts);
+}
+
+std::shared_ptr<Scheduler> make_scheduler(std::shared_ptr<BlockPool> pool, const std::string& role,
+                                          Tokens max_batched_tokens, std::int64_t max_seqs, Tokens max_model_len,
+                                          Tokens long_prefill_token_threshold, std::int64_t drafts_per_step) {
+    const Limits limits{max_batched_tokens, max_seqs, max_model_len, long_prefill_token_threshold, drafts_per_step};
+    return std::make_shared<Scheduler>(std::move(pool), parse_role(role), limits);
+}
+
+void bind_scheduler(py::module_& module) {
+    py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler")
+        .def(py::init(&make_scheduler), py::arg("pool"), py::arg("role"), py::arg("max_batched_tokens"),
+             py::arg("max_seqs"), py::arg("max_model_len"), py::arg("long_prefill_token_threshold"),
+             py::arg("drafts_per_step"))
+        .def_property_readonly("waiting_requests", &Scheduler::waiting_requests)
+        .def_property_readonly("running_requests", &Scheduler::running_requests)
+        .def_property_readonly("pending_prefill_tokens", &Scheduler::pending_prefill_tokens)
+        .def_property_readonly("used_blocks", &Scheduler::used_blocks)
+        .def_property_readonly("usable_blocks", &Scheduler::usable_blocks)
+        .def_property_readonly("has_work", &Scheduler::has_work)
+        .def("rejection_reason", &Scheduler::rejection_reason, py::arg("request"))
+        .def("add", &Scheduler::add, py::arg("request"))
+        .def("add_remote", &Scheduler::add_remote, py::arg("request"))
+        .def("admit_remote", &Scheduler::admit_remote)
+        .def("make_room_for_remote", &Scheduler::make_room_for_remote, py::arg("request"), py::arg("reserved"))
+        .def("remote_arrived", &Scheduler::remote_arrived, py::arg("request"), py::arg("computed_tokens"))
+        .def("release", &Scheduler::release, py::arg("request"))
+        .def("schedule", &Scheduler::schedule)
+        .def("credit", &Scheduler::finish, py::arg("batch"), py::arg("accepted"))
+        .def("steady_decode_steps", &Scheduler::steady_decode_steps)
+        .def("decode_kv_tokens",
+             [](const Scheduler& scheduler) {
+                 std::vector<Tokens> kv_tokens;
+                 for (const RequestPtr& request : scheduler.running())
+                     kv_tokens.push_back(request->computed_tokens + 1);
+                 return array(kv_tokens);
+             })
+        .def(
+            "advance_decode",
+            [](Scheduler& scheduler, std::int64_t steps) {
+                scheduler.advance_decode(steps);
+                return Outcome{scheduler.running(), {}, {}, 0};
+            },
+            py::arg("steps"));
+}
+
+// Values of all ranks, one after another.
+py::array_t<Tokens> joined(const GroupBatch& group, std::vector<Tokens> ScheduledBatch::* column) {
+    std::vector<Tokens> values;
+    for (const BatchPtr& batch : group.batches) {
+        if (batch) values.insert(values.end(), ((*batch).*column).begin(), ((*batch).*column).end());
+    }
+    return array(values);
+}
+
+void bind_group(py::module_& module) {
+    py::class_<GapCounts, std::shared_ptr<GapCounts>>(module, "GapCounts")
+        .def(py::init<>())
+        .def("add", &GapCounts::add, py::arg("gap_ps"), py::arg("requests"))
+        .def("counts",
+             [](const GapCounts& gaps) { return py::make_tuple(array(gaps.gaps_ps()), array(gaps.requests())); });
+    py::class_<GroupBatch, std::shared_ptr<GroupBatch>>(module, "GroupBatch")
+        .def_readonly("batches", &GroupBatch::batches)
+        .def_readonly("requests", &GroupBatch::requests)
+        .def_readonly("prefill_tokens", &GroupBatch::prefill_tokens)
+        .def_readonly("decode_tokens", &GroupBatch::decode_tokens)
+        .def_readonly("most_drafts", &GroupBatch::most_drafts)
+        .def("new_tokens", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::new_tokens); })
+        .def("kv_tokens", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::kv_tokens); })
+        .def("drafts", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::drafts); })
+        .def("rank_requests",
+             [](const GroupBatch& group) {
+                 std::vector<std::int64_t> requests;
+                 for (const BatchPtr& batch : group.batches) {
+                     requests.push_back(batch ? static_cast<std::int64_t>(batch->requests.size()) : 0);
+                 }
+                 return requests;
+             })
+        .def("rank_logit_rows", [](const GroupBatch& group) {
+            std::vector<std::int64_t> rows;
+            for (const BatchPtr& batch : group.batches) rows.push_back(batch ? batch->logit_rows : 0);
+            return rows;
+        });
+    py::class_<GroupOutcome>(module, "GroupOutcome")
+        .def_readonly("prefilled", &GroupOutcome::prefilled)
+        .def_readonly("completed", &GroupOutcome::completed)
+        .def_readonly("produced", &GroupOutcome::produced);
+    py::class_<RankGroup>(module, "RankGroup")
+        .def(py::init<std::vector<std::shared_ptr<Scheduler>>, std::shared_ptr<GapCounts>>(), py::arg("ranks"),
+             py::arg("gaps"))
+        .def_property_readonly("waiting_requests", &RankGroup::waiting_requests)
+        .def_property_readonly("running_requests", &RankGroup::running_requests)
+        .def_property_readonly("used_blocks", &RankGroup::used_blocks)
+        .def("steady_decode_steps", &RankGroup::steady_decode_steps, py::arg("longest"))
+        .def("decode_kv_tokens",
+             [](const RankGroup& group) {
+                 std::vector<Tokens> kv_tokens;
+                 std::vector<std::int64_t> requests = group.decode_kv_tokens(kv_tokens);
+                 return py::make_tuple(array(kv_tokens), std::move(requests));
+             })
+        .def("schedule", &RankGroup::schedule, py::arg("now_ps"))
+        .def(
+            "finish",
+            [](RankGroup& group, const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted,
+               TimePs first_end_ps,
+               TimePs last_end_ps) { return group.finish(batch, accepted, {first_end_ps, last_end_ps}); },
+            py::arg("batch"), py::arg("accepted"), py::arg("first_end_ps"), py::arg("last_end_ps"))
+        .def(
+            "advance_decode",
+            [](RankGroup& group, std::int64_t steps, TimePs first_end_ps, TimePs last_end_ps) {
+                return group.advance_decode(steps, {first_end_ps, last_end_ps});
+            },
+            py::arg("steps"), py::arg("first_end_ps"), py::arg("last_end_ps"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+    module.doc() = "C++ core of vidur_pd: requests, KV blocks and schedulers.";
+    py::register_local_exception_translator(&translate);
+    bind_request(module);
+    bind_pools(module);
+    bind_batches(module);
+    bind_scheduler(module);
+    bind_group(module);
+}
+
+}  // namespace serving

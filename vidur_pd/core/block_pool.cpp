@@ -1,0 +1,166 @@
+#include "block_pool.hpp"
+
+namespace serving {
+
+BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens)
+    : block_tokens_(block_tokens), usable_blocks_(num_blocks - 1) {
+    if (num_blocks < 2) {
+        throw InputError("num_blocks: found " + std::to_string(num_blocks) +
+                         ", expected at least 2 (one is the null block)");
+    }
+    check_least("block_tokens", block_tokens, 1);
+}
+
+CountingBlockPool::CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens)
+    : BlockPool(num_blocks, block_tokens), free_blocks_(usable_blocks()) {}
+
+std::int64_t CountingBlockPool::held_blocks(const Request& request) const {
+    const auto held = held_.find(request.index);
+    return held == held_.end() ? 0 : held->second;
+}
+
+void CountingBlockPool::allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) {
+    ensure(prefix.blocks.empty(), "a pool without prefix caching finds no prefix");
+    std::int64_t& held = held_[request.index];
+    const std::int64_t needed = blocks(tokens) - held;
+    if (needed <= 0) return;
+    ensure(needed <= free_blocks_, "request " + request.request_id + " needs " + std::to_string(needed) + " of " +
+                                       std::to_string(free_blocks_) + " free blocks");
+    free_blocks_ -= needed;
+    held += needed;
+}
+
+void CountingBlockPool::release(const Request& request) {
+    const auto held = held_.find(request.index);
+    ensure(held != held_.end(), "request " + request.request_id + " holds no block");
+    free_blocks_ += held->second;
+    held_.erase(held);
+}
+
+PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens)
+    : BlockPool(num_blocks, block_tokens),
+      keys_(block_tokens, hash_block_tokens),
+      blocks_(static_cast<std::size_t>(num_blocks)) {
+    blank_.reserve(static_cast<std::size_t>(num_blocks));
+    for (std::int64_t block = num_blocks - 1; block > 0; --block) blank_.push_back(static_cast<BlockId>(block));
+}
+
+std::int64_t PrefixCachingBlockPool::held_blocks(const Request& request) const {
+    const auto table = tables_.find(request.index);
+    return table == tables_.end() ? 0 : static_cast<std::int64_t>(table->second.blocks.size());
+}
+
+CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Tokens tokens) {
+    CachedPrefix prefix;
+    const std::int64_t limit = (tokens - 1) / block_tokens();
+    BlockKeys::Walk walk(keys_, request, 0);
+    for (std::int64_t position = 0; position < limit; ++position) {
+        const auto found = first_copy_.find(walk.next());
+        if (found == first_copy_.end()) break;
+        prefix.blocks.push_back(found->second);
+        prefix.shared_blocks += at(found->second).holders > 0;
+    }
+    prefix.tokens = static_cast<Tokens>(prefix.blocks.size()) * block_tokens();
+    return prefix;
+}
+
+void PrefixCachingBlockPool::allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) {
+    Table& table = tables_[request.index];
+    if (!prefix.blocks.empty()) {
+        ensure(table.blocks.empty(), "request " + request.request_id + " reuses a prefix but holds blocks already");
+        for (const BlockId block : prefix.blocks) {
+            if (at(block).holders++ == 0) remove_cached(block);
+        }
+        table.blocks = prefix.blocks;
+        table.registered = static_cast<std::int64_t>(prefix.blocks.size());
+    }
+    const auto needed = static_cast<std::size_t>(blocks(tokens));
+    while (table.blocks.size() < needed) table.blocks.push_back(take_block());
+}
+
+void PrefixCachingBlockPool::register_blocks(const Request& request, Tokens computed_tokens) {
+    const std::int64_t end = computed_tokens / block_tokens();
+    if (end == 0) return;
+    Table& table = tables_.at(request.index);
+    if (end <= table.registered) return;
+    BlockKeys::Walk walk(keys_, request, table.registered);
+    for (; table.registered < end; ++table.registered) {
+        set_key(table.blocks[static_cast<std::size_t>(table.registered)], walk.next());
+    }
+}
+
+void PrefixCachingBlockPool::release(const Request& request) {
+    const auto table = tables_.find(request.index);
+    ensure(table != tables_.end(), "request " + request.request_id + " holds no block");
+    const std::vector<BlockId>& held = table->second.blocks;
+    for (auto block = held.rbegin(); block != held.rend(); ++block) {
+        if (--at(*block).holders > 0) continue;
+        if (at(*block).has_key) {
+            append_cached(*block);
+        } else {
+            blank_.push_back(*block);
+        }
+    }
+    tables_.erase(table);
+}
+
+// The front of the free queue; its key, if any, is forgotten.
+BlockId PrefixCachingBlockPool::take_block() {
+    BlockId block;
+    if (!blank_.empty()) {
+        block = blank_.back();
+        blank_.pop_back();
+    } else {
+        block = blocks_[kNone].after;
+        ensure(block != kNone, "no free block");
+        remove_cached(block);
+        forget_key(block);
+    }
+    at(block).holders = 1;
+    return block;
+}
+
+void PrefixCachingBlockPool::set_key(BlockId block, std::int64_t key) {
+    Block& own = at(block);
+    own.has_key = true;
+    own.key = key;
+    own.next_copy = kNone;
+    const auto [first, is_new] = first_copy_.try_emplace(key, block);
+    if (is_new) return;
+    BlockId last = first->second;
+    while (at(last).next_copy != kNone) last = at(last).next_copy;
+    at(last).next_copy = block;
+}
+
+void PrefixCachingBlockPool::forget_key(BlockId block) {
+    Block& own = at(block);
+    const auto first = first_copy_.find(own.key);
+    if (first->second != block) {
+        BlockId previous = first->second;
+        while (at(previous).next_copy != block) previous = at(previous).next_copy;
+        at(previous).next_copy = own.next_copy;
+    } else if (own.next_copy != kNone) {
+        first->second = own.next_copy;
+    } else {
+        first_copy_.erase(first);
+    }
+    own.has_key = false;
+}
+
+void PrefixCachingBlockPool::append_cached(BlockId block) {
+    Block &end = blocks_[kNone], &own = at(block);
+    own.before = end.before;
+    own.after = kNone;
+    at(end.before).after = block;
+    end.before = block;
+    ++cached_free_;
+}
+
+void PrefixCachingBlockPool::remove_cached(BlockId block) {
+    const Block& own = at(block);
+    at(own.before).after = own.after;
+    at(own.after).before = own.before;
+    --cached_free_;
+}
+
+}  // namespace serving

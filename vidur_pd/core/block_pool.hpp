@@ -1,0 +1,130 @@
+// Paged KV blocks of one scheduler rank, with and without prefix caching, as vLLM V1 keeps them.
+//
+// Source of the rules: vLLM 0.24.0, vllm/v1/core/block_pool.py, kv_cache_manager.py and kv_cache_utils.py. Block 0 is a
+// null block that no request gets, so usable blocks = blocks - 1.
+//
+// With prefix caching, every full block has a key (the hash of all tokens up to its end). The free queue starts in id
+// order; blocks are taken from its front, and a block that is taken loses its key: that is the eviction. A request's
+// blocks come back tail first, those without a key to the front, those with one to the back. Blocks without a key
+// therefore always precede those with one, which is why a stack and a list make up the queue.
+//
+// Assumed: one KV group with one block size for all layers; no sliding window, no drafts, no LoRA or multimodal keys.
+// Ignored: a hash collision; the reuse of generated tokens by other requests (traces do not identify their content, so
+// hits on earlier answers in a conversation appear only where the trace's prompt ids repeat).
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "block_keys.hpp"
+#include "request.hpp"
+
+namespace serving {
+
+using BlockId = std::int32_t;
+
+// The longest cached prefix of a request at this instant; valid until the pool changes.
+struct CachedPrefix {
+    Tokens tokens = 0;
+    std::vector<BlockId> blocks;
+    std::int64_t shared_blocks = 0;  // those that another request holds: reusing them takes nothing from the free queue
+};
+
+// KV blocks of one rank. A request holds ceil(tokens / block_tokens) blocks from its first `allocate` until its
+// `release`. The caller checks `free_blocks` first; `allocate` beyond them is a broken invariant.
+class BlockPool {
+  public:
+    BlockPool(std::int64_t num_blocks, Tokens block_tokens);
+    virtual ~BlockPool() = default;
+    BlockPool(const BlockPool&) = delete;
+    BlockPool& operator=(const BlockPool&) = delete;
+
+    Tokens block_tokens() const { return block_tokens_; }
+    std::int64_t usable_blocks() const { return usable_blocks_; }
+    std::int64_t used_blocks() const { return usable_blocks_ - free_blocks(); }
+    std::int64_t blocks(Tokens tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
+
+    // Blocks that no request holds; cached ones among them count, they are evicted on demand.
+    virtual std::int64_t free_blocks() const = 0;
+    // Blocks that this request holds, shared ones included.
+    virtual std::int64_t held_blocks(const Request& request) const = 0;
+    // The longest cached prefix of the first `tokens` tokens, short of the last of them; changes nothing.
+    virtual CachedPrefix cached_prefix(const Request& request, Tokens tokens) = 0;
+    // Lets the request hold `prefix` (first call only) and new blocks up to `tokens` tokens in all.
+    virtual void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) = 0;
+    // Makes the full blocks among the first `computed_tokens` available to later requests.
+    virtual void register_blocks(const Request& request, Tokens computed_tokens) = 0;
+    // Takes all blocks of the request back.
+    virtual void release(const Request& request) = 0;
+
+  private:
+    Tokens block_tokens_;
+    std::int64_t usable_blocks_;
+};
+
+// KV blocks without prefix caching: all blocks are alike, so counting them is exact and every call is O(1).
+class CountingBlockPool final : public BlockPool {
+  public:
+    CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens);
+
+    std::int64_t free_blocks() const override { return free_blocks_; }
+    std::int64_t held_blocks(const Request& request) const override;
+    CachedPrefix cached_prefix(const Request&, Tokens) override { return {}; }
+    void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) override;
+    void register_blocks(const Request&, Tokens) override {}
+    void release(const Request& request) override;
+
+  private:
+    std::int64_t free_blocks_;
+    std::unordered_map<std::int64_t, std::int64_t> held_;  // by request
+};
+
+// KV blocks with hash-chained prefix caching; O(1) per block. `hash_block_tokens` is the length of the prompt blocks
+// that a request's block hashes identify.
+class PrefixCachingBlockPool final : public BlockPool {
+  public:
+    PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens);
+
+    std::int64_t free_blocks() const override { return static_cast<std::int64_t>(blank_.size()) + cached_free_; }
+    // Free blocks whose content could still be hit.
+    std::int64_t cached_free_blocks() const { return cached_free_; }
+    std::int64_t held_blocks(const Request& request) const override;
+    CachedPrefix cached_prefix(const Request& request, Tokens tokens) override;
+    // Hits leave the free queue before new blocks are taken from its front.
+    void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) override;
+    // Blocks of equal content are not merged; the first one registered serves the hits.
+    void register_blocks(const Request& request, Tokens computed_tokens) override;
+    void release(const Request& request) override;
+
+  private:
+    static constexpr BlockId kNone = 0;  // the null block is never free, cached or held
+
+    struct Block {
+        std::int32_t holders = 0;
+        bool has_key = false;
+        std::int64_t key = 0;
+        BlockId before = kNone, after = kNone;  // neighbours in the list of cached free blocks, next victim first
+        BlockId next_copy = kNone;              // the block of equal content that was registered next
+    };
+    struct Table {
+        std::vector<BlockId> blocks;  // in token order
+        std::int64_t registered = 0;  // leading blocks that have been registered
+    };
+
+    Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
+    BlockId take_block();
+    void set_key(BlockId block, std::int64_t key);
+    void forget_key(BlockId block);
+    void append_cached(BlockId block);
+    void remove_cached(BlockId block);
+
+    BlockKeys keys_;
+    std::vector<Block> blocks_;   // [blocks], the null block's neighbours are the ends of the cached list
+    std::vector<BlockId> blank_;  // free blocks without a key; the last is the queue's front
+    std::int64_t cached_free_ = 0;
+    std::unordered_map<std::int64_t, BlockId> first_copy_;  // by key
+    std::unordered_map<std::int64_t, Table> tables_;        // by request
+};
+
+}  // namespace serving

@@ -1,0 +1,110 @@
+#include "rank_group.hpp"
+
+#include <algorithm>
+
+namespace serving {
+
+RankGroup::RankGroup(std::vector<std::shared_ptr<Scheduler>> ranks, std::shared_ptr<GapCounts> gaps)
+    : ranks_(std::move(ranks)), gaps_(std::move(gaps)) {}
+
+std::int64_t RankGroup::waiting_requests() const {
+    std::int64_t waiting = 0;
+    for (const auto& rank : ranks_) waiting += rank->waiting_requests();
+    return waiting;
+}
+
+std::int64_t RankGroup::running_requests() const {
+    std::int64_t running = 0;
+    for (const auto& rank : ranks_) running += rank->running_requests();
+    return running;
+}
+
+std::int64_t RankGroup::used_blocks() const {
+    std::int64_t used = 0;
+    for (const auto& rank : ranks_) used += rank->used_blocks();
+    return used;
+}
+
+std::int64_t RankGroup::steady_decode_steps(std::int64_t longest) {
+    bool is_busy = false;
+    for (const auto& rank : ranks_) {
+        if (!rank->has_work()) continue;
+        is_busy = true;
+        longest = std::min(longest, rank->steady_decode_steps());
+        if (longest < 2) return 0;
+    }
+    return is_busy ? longest : 0;
+}
+
+std::vector<std::int64_t> RankGroup::decode_kv_tokens(std::vector<Tokens>& kv_tokens) const {
+    std::vector<std::int64_t> requests;
+    for (const auto& rank : ranks_) {
+        for (const RequestPtr& request : rank->running()) kv_tokens.push_back(request->computed_tokens + 1);
+        requests.push_back(rank->running_requests());
+    }
+    return requests;
+}
+
+std::shared_ptr<GroupBatch> RankGroup::schedule(TimePs now_ps) {
+    auto group = std::make_shared<GroupBatch>();
+    for (const auto& rank : ranks_) {
+        const BatchPtr batch = group->batches.emplace_back(rank->schedule());
+        if (!batch) continue;
+        group->requests += static_cast<std::int64_t>(batch->requests.size());
+        group->prefill_tokens += batch->prefill_tokens;
+        group->decode_tokens += batch->decode_tokens;
+        group->most_drafts =
+            std::max(group->most_drafts, *std::max_element(batch->drafts.begin(), batch->drafts.end()));
+        for (const RequestPtr& request : batch->admitted) {
+            if (!request->scheduled_ps) request->scheduled_ps = now_ps;
+        }
+    }
+    return group->requests ? group : nullptr;
+}
+
+GroupOutcome RankGroup::finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted,
+                               StepTimes times) {
+    GroupOutcome group;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        if (!batch.batches[rank]) continue;
+        const bool has_drafts = rank < accepted.size();
+        const Outcome outcome =
+            ranks_[rank]->finish(*batch.batches[rank], has_drafts ? accepted[rank] : std::vector<Tokens>());
+        const bool is_prefill = ranks_[rank]->role() == Role::kPrefill;
+        for (const RequestPtr& request : outcome.prefill_done) {
+            if (request->prefill_completed_ps) continue;
+            request->prefill_completed_ps = times.last_end_ps;
+            if (is_prefill) group.prefilled.emplace_back(static_cast<std::int64_t>(rank), request);
+        }
+        if (is_prefill) continue;
+        group.produced += static_cast<std::int64_t>(outcome.produced.size());
+        if (outcome.accepted_drafts) gaps_->add(0, outcome.accepted_drafts);
+        deliver(outcome.produced, times);
+        group.completed.insert(group.completed.end(), outcome.finished.begin(), outcome.finished.end());
+    }
+    return group;
+}
+
+GroupOutcome RankGroup::advance_decode(std::int64_t steps, StepTimes times) {
+    GroupOutcome group;
+    for (const auto& rank : ranks_) {
+        rank->advance_decode(steps);
+        group.produced += rank->running_requests();
+        deliver(rank->running(), times);
+    }
+    return group;
+}
+
+// Stamps the tokens that requests have got: one at the end of the first step, the last at the end of the last.
+void RankGroup::deliver(const std::vector<RequestPtr>& produced, StepTimes times) {
+    for (const RequestPtr& request : produced) {
+        if (request->last_token_ps) {
+            gaps_->add(times.first_end_ps - *request->last_token_ps, 1);
+        } else if (!request->first_token_ps) {
+            request->first_token_ps = times.first_end_ps;
+        }
+        request->last_token_ps = times.last_end_ps;
+    }
+}
+
+}  // namespace serving

@@ -1,0 +1,82 @@
+// The data-parallel ranks of one instance, which run in lockstep: one call per iteration for all of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "scheduler.hpp"
+
+namespace serving {
+
+// How many requests saw each gap between two of their tokens, in the order in which the gaps first occurred.
+class GapCounts {
+  public:
+    void add(TimePs gap_ps, std::int64_t requests) {
+        const auto [place, is_new] = place_.try_emplace(gap_ps, gaps_ps_.size());
+        if (is_new) {
+            gaps_ps_.push_back(gap_ps);
+            requests_.push_back(0);
+        }
+        requests_[place->second] += requests;
+    }
+    const std::vector<TimePs>& gaps_ps() const { return gaps_ps_; }
+    const std::vector<std::int64_t>& requests() const { return requests_; }
+
+  private:
+    std::unordered_map<TimePs, std::size_t> place_;
+    std::vector<TimePs> gaps_ps_;
+    std::vector<std::int64_t> requests_;
+};
+
+// What the ranks compute in one iteration; `batches` is [ranks], empty where a rank idles.
+struct GroupBatch {
+    std::vector<BatchPtr> batches;
+    std::int64_t requests = 0;
+    Tokens prefill_tokens = 0;
+    Tokens decode_tokens = 0;
+    Tokens most_drafts = 0;  // that one decode verifies
+};
+
+// What an iteration, or a run of them, has done to requests.
+struct GroupOutcome {
+    std::vector<std::pair<std::int64_t, RequestPtr>>
+        prefilled;                      // (rank, request) whose prompt is done, on prefill ranks
+    std::vector<RequestPtr> completed;  // those that have got their last token
+    std::int64_t produced = 0;          // requests that got tokens, on ranks that deliver them
+};
+
+// End of the first step and of the last one.
+struct StepTimes {
+    TimePs first_end_ps;
+    TimePs last_end_ps;
+};
+
+class RankGroup {
+  public:
+    RankGroup(std::vector<std::shared_ptr<Scheduler>> ranks, std::shared_ptr<GapCounts> gaps);
+
+    std::int64_t waiting_requests() const;
+    std::int64_t running_requests() const;
+    std::int64_t used_blocks() const;
+    // Iterations, at most `longest`, in which no rank's batch changes; 0 if there are fewer than two.
+    std::int64_t steady_decode_steps(std::int64_t longest);
+    // Appends the KV length that each running request's next decode sees; returns the requests of each rank.
+    std::vector<std::int64_t> decode_kv_tokens(std::vector<Tokens>& kv_tokens) const;
+    // The next micro-batch of every rank; none if all idle. Stamps the requests that run for the first time.
+    std::shared_ptr<GroupBatch> schedule(TimePs now_ps);
+    // Credits the tokens of an iteration and stamps its requests; `accepted` is [ranks], see `Scheduler::finish`.
+    GroupOutcome finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted, StepTimes times);
+    // The same for a run of steps that decode every running request.
+    GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
+
+  private:
+    void deliver(const std::vector<RequestPtr>& produced, StepTimes times);
+
+    std::vector<std::shared_ptr<Scheduler>> ranks_;
+    std::shared_ptr<GapCounts> gaps_;
+};
+
+}  // namespace serving

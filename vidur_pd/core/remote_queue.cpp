@@ -1,0 +1,65 @@
+#include "remote_queue.hpp"
+
+#include <algorithm>
+
+namespace serving {
+
+void RemoteQueue::add(RequestPtr request) {
+    request->status = Status::kWaiting;
+    pending_.push_back(std::move(request));
+}
+
+std::vector<RequestPtr> RemoteQueue::reserve(std::int64_t promised_blocks) {
+    std::vector<RequestPtr> reserved;
+    while (!pending_.empty()) {
+        const RequestPtr request = pending_.front();
+        const CachedPrefix prefix = pool_.cached_prefix(*request, request->prompt_tokens);
+        if (pool_.blocks(request->prompt_tokens) - prefix.shared_blocks > pool_.free_blocks() - promised_blocks) break;
+        pool_.allocate(*request, request->prompt_tokens, prefix);
+        request->resident_tokens = prefix.tokens;
+        request->status = Status::kTransferring;
+        transferring_.insert(request->index);
+        pending_.pop_front();
+        reserved.push_back(request);
+    }
+    return reserved;
+}
+
+bool RemoteQueue::fits(const Request& request, std::int64_t promised_blocks) {
+    const CachedPrefix prefix = pool_.cached_prefix(request, request.prompt_tokens);
+    return pool_.blocks(request.prompt_tokens) - prefix.shared_blocks <= pool_.free_blocks() - promised_blocks;
+}
+
+void RemoteQueue::prefer(const RequestPtr& request) {
+    const auto found = std::find(pending_.begin(), pending_.end(), request);
+    ensure(found != pending_.end(), "request " + request->request_id + " waits for no blocks");
+    pending_.erase(found);
+    pending_.push_front(request);
+}
+
+void RemoteQueue::retract(const RequestPtr& request) {
+    ensure(transferring_.erase(request->index) == 1, "request " + request->request_id + " has reserved nothing");
+    pool_.release(*request);
+    add(request);
+}
+
+void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
+    const Tokens prompt = request->prompt_tokens;
+    ensure(prompt - 1 <= computed_tokens && computed_tokens <= prompt, "neither P nor P − 1");
+    ensure(transferring_.erase(request->index) == 1, "request " + request->request_id + " is not on its way");
+    request->set_progress(computed_tokens, computed_tokens - prompt + 1);
+    ensure(request->generated_tokens < request->output_tokens,
+           "request " + request->request_id + " has no token left to decode");
+    request->status = Status::kWaiting;
+    pool_.register_blocks(*request, computed_tokens);
+    arrived.push_back(request);
+}
+
+RequestPtr RemoteQueue::drop_last_arrived() {
+    RequestPtr request = std::move(arrived.back());
+    arrived.pop_back();
+    pool_.release(*request);
+    return request;
+}
+
+}  // namespace serving

@@ -1,0 +1,52 @@
+// Requests of a decode rank whose KV comes from elsewhere, until they run.
+//
+// Source of the rules: vLLM 0.24.0, vllm/v1/core/sched/scheduler.py (WAITING_FOR_REMOTE_KVS). Blocks for the whole
+// prompt are reserved before the transfer starts; a request that waits for its KV, or has it and waits for its turn,
+// holds its blocks and is never preempted. What the decode side looks up is the prompt, whose last token is never hit:
+// at least that one's KV travels.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_set>
+#include <vector>
+
+#include "block_pool.hpp"
+#include "request.hpp"
+
+namespace serving {
+
+// First come, first served: requests without blocks, those in transfer, and those whose KV has `arrived`.
+class RemoteQueue {
+  public:
+    explicit RemoteQueue(BlockPool& pool) : pool_(pool) {}
+
+    std::int64_t size() const {
+        return static_cast<std::int64_t>(pending_.size() + transferring_.size() + arrived.size());
+    }
+    // Some request's KV is on its way.
+    bool is_transferring() const { return !transferring_.empty(); }
+    // Queues a request that has no blocks here yet.
+    void add(RequestPtr request);
+    // Reserves blocks for whole prompts until one does not fit beside `promised_blocks`; returns those served.
+    std::vector<RequestPtr> reserve(std::int64_t promised_blocks);
+    // Whether blocks for the whole prompt are free beside `promised_blocks`.
+    bool fits(const Request& request, std::int64_t promised_blocks);
+    // Lets a request without blocks be the next to get some.
+    void prefer(const RequestPtr& request);
+    // Takes reserved blocks back while no KV is on its way to them; the request queues again, behind the others.
+    void retract(const RequestPtr& request);
+    // The transfer has ended; `computed_tokens` is P (first token from prefill) or P − 1 (first token here).
+    void complete(const RequestPtr& request, Tokens computed_tokens);
+    // Releases the KV of the request that arrived last.
+    RequestPtr drop_last_arrived();
+
+    std::deque<RequestPtr> arrived;
+
+  private:
+    BlockPool& pool_;
+    std::deque<RequestPtr> pending_;
+    std::unordered_set<std::int64_t> transferring_;  // indices
+};
+
+}  // namespace serving

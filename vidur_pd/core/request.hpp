@@ -1,0 +1,72 @@
+// A request on its way through the cluster: what was asked, how far it is, when each stage happened.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace serving {
+
+using Tokens = std::int64_t;
+using TimePs = std::int64_t;
+
+enum class Status : std::uint8_t { kWaiting, kRunning, kPrefilled, kTransferring, kCompleted, kRejected, kFailed };
+
+// Mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
+struct Request {
+    Request(std::int64_t index, std::string request_id, Tokens prompt_tokens, Tokens output_tokens, TimePs arrived_ps,
+            std::optional<std::vector<std::int64_t>> block_hashes)
+        : index(index),
+          request_id(std::move(request_id)),
+          prompt_tokens(prompt_tokens),
+          output_tokens(output_tokens),
+          arrived_ps(arrived_ps),
+          block_hashes(std::move(block_hashes)) {
+        check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
+        check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
+    }
+
+    // Prompt + generated tokens: what has to be computed before the next token can be sampled.
+    Tokens sequence_tokens() const { return prompt_tokens + generated_tokens; }
+
+    // Places a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer.
+    void set_progress(Tokens computed, Tokens generated) {
+        ensure(!is_running, "request " + request_id + " is running; its scheduler owns its progress");
+        computed_tokens = computed;
+        generated_tokens = generated;
+    }
+
+    std::int64_t index;
+    std::string request_id;
+    Tokens prompt_tokens;
+    Tokens output_tokens;
+    TimePs arrived_ps;
+    std::optional<std::vector<std::int64_t>> block_hashes;
+
+    Tokens cached_tokens = 0;
+    Tokens resident_tokens = 0;
+    std::int64_t preemptions = 0;
+    Status status = Status::kWaiting;
+    std::optional<std::string> status_reason;
+
+    std::optional<TimePs> scheduled_ps, prefill_completed_ps, kv_sent_ps, kv_arrived_ps;
+    std::optional<TimePs> first_token_ps, last_token_ps, completed_ps;
+
+    Tokens computed_tokens = 0;
+    Tokens generated_tokens = 0;
+
+    // What the scheduler that runs it knows.
+    bool is_running = false;
+    bool is_in_flight = false;
+    Tokens end_tokens = 0;       // prompt + output tokens after which it is done there
+    Tokens capacity_tokens = 0;  // tokens that fit into the KV blocks held
+};
+
+using RequestPtr = std::shared_ptr<Request>;
+
+}  // namespace serving
