@@ -8,6 +8,7 @@ grouped by part, not in execution order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from aicb.batch import Batch
 from aicb.layers import ffn, gated_delta, gqa, head, mla, moe
@@ -88,6 +89,33 @@ def attention_operators(
                 listed += mla.attention_operators(attention, shape, batch)
             case GatedDeltaNet():
                 listed += gated_delta.attention_operators(attention, shape, batch)
+    return listed
+
+
+def expansion_operators(
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    *,
+    part: Literal["chunk", "past", "merge"],
+    tokens: int,
+    stage: int = 0,
+) -> list[Operator]:
+    """What ``attention_operators`` lists for prefills of latent attention beside its kernel, which depends on few sums:
+
+    new tokens (``chunk``), cached tokens before them (``past``), and new tokens of requests with a past (``merge``).
+    """
+    listed: list[Operator] = []
+    for attention, count in _stage_parts(model, partition, stage)[0]:
+        if isinstance(attention, LatentAttention):
+            shape = RankShape(model.hidden, partition, precision, count)
+            match part:
+                case "chunk":
+                    listed += mla.chunk_operators(attention, shape, tokens)
+                case "past":
+                    listed += mla.past_operators(attention, shape, tokens)
+                case "merge":
+                    listed += mla.merge_operators(attention, shape, tokens)
     return listed
 
 

@@ -6,7 +6,18 @@ FlashMLA). What it holds is priced from it; the rest is transferred from the H20
 
 from __future__ import annotations
 
-from aicb.estimators import DecodeTimes, Estimate, Estimator, InterpolationEstimator, Timing, make_estimator
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.estimators import (
+    DecodeTimes,
+    Estimate,
+    Estimator,
+    InterpolationEstimator,
+    ManyTimes,
+    Timing,
+    make_estimator,
+)
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -65,6 +76,9 @@ class PartialTableEstimator:
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)
+
+    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+        return self._estimator_of(work).prefill_times(work, requests)
 
     def _estimator_of(self, work: Work) -> Estimator:
         key = _operation(work)

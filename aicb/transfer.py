@@ -18,11 +18,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from aicb.errors import InputError
-from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, Timing
-from aicb.estimators.roofline import Demand, EachStep, demand, roofline_us
+from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
+from aicb.estimators.estimate import tokens_by_step
+from aicb.estimators.roofline import Demand, EachStep, demand, prefill_demands, roofline_us
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from aicb.precision import Precision
@@ -44,8 +45,12 @@ def transfer_ratio(work: Work, precision: Precision, origin: Gpu, target: Gpu) -
 
 
 def _busy_us(need: Demand, gpu: Gpu) -> float:
-    compute = need.flops / (PEAK_SHARE * gpu.peak_flops[need.dtype])
-    return math.hypot(compute, need.moved_bytes / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s)) * 1e6
+    return float(_many_busy_us(need.flops, need.moved_bytes, gpu.peak_flops[need.dtype], gpu))
+
+
+def _many_busy_us(flops: ArrayLike, moved_bytes: ArrayLike, peak_flops: float, gpu: Gpu) -> NDArray[np.float64]:
+    compute_s = np.asarray(flops) / (PEAK_SHARE * peak_flops)
+    return np.hypot(compute_s, np.asarray(moved_bytes) / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s)) * 1e6
 
 
 TRANSFER_ERROR = 0.13
@@ -87,6 +92,19 @@ class TransferEstimator:
             time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
         return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", _error(found))
 
+    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+        if work.dtype not in self.gpu.peak_flops:
+            work = replace(work, dtype="bf16")
+        found = self._measured.prefill_times(work, requests)
+        flops, moved_bytes = prefill_demands(work, requests)
+        origin_us, target_us = (
+            LATENCY_US + _many_busy_us(flops, moved_bytes, gpu.peak_flops[work.dtype], gpu)
+            for gpu in (self._origin, self.gpu)
+        )
+        bound_us = 1e6 * np.maximum(flops / self.gpu.peak_flops[work.dtype], moved_bytes / self.gpu.hbm_bytes_per_s)
+        time_us = np.maximum(found.time_us * target_us / origin_us, bound_us)
+        return ManyTimes(time_us, np.ones_like(found.is_estimate))
+
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""
         if isinstance(work, SparseMlaDecode):
@@ -106,8 +124,8 @@ class TransferredDecode:
         self._measured, self._busy_us, self._bound_us, self.source = measured, busy_us, bound_us, source
         self.error = _error(measured)
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
-        time_us, _ = self._measured(kv_tokens, steps)
-        totals = (int(kv_tokens.sum()) + len(kv_tokens) * np.arange(steps, dtype=np.int64)).astype(np.float64)
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        time_us, is_estimate = self._measured(kv_tokens, steps)
+        totals = tokens_by_step(kv_tokens, steps)
         origin_us, target_us = (LATENCY_US + busy * totals for busy in self._busy_us)
-        return np.maximum(time_us * target_us / origin_us, totals * self._bound_us), True
+        return np.maximum(time_us * target_us / origin_us, totals * self._bound_us), np.ones_like(is_estimate)

@@ -7,13 +7,13 @@ times are those of ``price``, the roofline included.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aicb.errors import InputError
+from aicb.estimators.estimate import ManyTimes
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
 from aicb.estimators.roofline import attention_pairs
@@ -29,14 +29,6 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "decode_attention": ("heads", "kv_heads", "d_qk", "batch", "kv_len"),
 }
 """Columns of each kind, named as in the tables. One request per row, or ``batch`` equal ones in decode attention."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ManyTimes:
-    """[rows] each."""
-
-    time_us: Floats
-    is_estimate: NDArray[np.bool_]
 
 
 def price_many(estimator: InterpolationEstimator, kind: Kind, columns: Mapping[str, ArrayLike]) -> ManyTimes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.operators import DecodeAttention, MlaDecode, Work
+from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -27,6 +28,14 @@ class Estimate(NamedTuple):
     nearby, or what a method without measurements leaves on the shipped table."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ManyTimes:
+    """[works] each."""
+
+    time_us: NDArray[np.float64]
+    is_estimate: NDArray[np.bool_]
+
+
 class DecodeTimes(Protocol):
     """Decode attention of one geometry and batch size over consecutive iterations."""
 
@@ -38,11 +47,11 @@ class DecodeTimes(Protocol):
         """Relative error (68 %), see ``Estimate.error``."""
         ...
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
-        """[steps] µs, and whether they are estimates.
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[…, steps] µs, and […] whether they are estimates, of batches with KV lengths ``kv_tokens`` [… , requests].
 
         In step j every sequence attends to j more tokens than ``kv_tokens`` says. Bit for bit equal to one call per
-        step.
+        batch and step.
         """
         ...
 
@@ -65,3 +74,21 @@ class Estimator(Protocol):
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
         ...
+
+    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+        """[batches] of one ``price`` for each batch; ``work`` has the requests of all, ``requests`` [batches] each."""
+        ...
+
+
+def tokens_by_step(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
+    """[…, steps] Σ_i (S_i + j) over the requests of ``kv_tokens`` [… , requests]."""
+    totals = kv_tokens.sum(axis=-1, keepdims=True) + kv_tokens.shape[-1] * np.arange(steps, dtype=np.int64)
+    return np.asarray(totals, dtype=np.float64)
+
+
+def prefills_one_by_one(estimator: Estimator, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+    """``Estimator.prefill_times`` without a faster way."""
+    ends = np.cumsum(requests)[:-1]
+    parts = zip(np.split(work.new_tokens, ends), np.split(work.kv_tokens, ends), strict=True)
+    found = [estimator.price(replace(work, new_tokens=new, kv_tokens=kv)) for new, kv in parts]
+    return ManyTimes(np.array([each.time_us for each in found]), np.array([each.is_estimate for each in found]))

@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.errors import InputError
-from aicb.estimators.estimate import DecodeTimes, Estimate, Timing
+from aicb.estimators.estimate import (
+    DecodeTimes,
+    Estimate,
+    ManyTimes,
+    Timing,
+    prefills_one_by_one,
+    tokens_by_step,
+)
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
 from aicb.estimators.roofline import check, demand, roofline_us
@@ -90,7 +97,7 @@ class ForestEstimator:
             case DecodeAttention() | MlaDecode():
                 times = self.decode_times(work, len(work.kv_tokens))
                 time_us, is_estimate = times(work.kv_tokens, 1)
-                return Estimate(float(time_us[0]), is_estimate, times.source, times.error)
+                return Estimate(float(time_us[0]), bool(is_estimate), times.source, times.error)
             case _:
                 return self._measured.price(work)
         bound_us = roofline_us(demand(work, self._measured.precision), self._measured.gpu)
@@ -109,6 +116,9 @@ class ForestEstimator:
         bound_us = roofline_us(one, self._measured.gpu)
         reach = self._measured.decode_times(work, batch)
         return ForestDecode(self._forest(surface), site, bound_us, reach)
+
+    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+        return prefills_one_by_one(self, work, requests)
 
     def _price(self, surface: Surface, shapes: list[list[float]]) -> Estimate:
         forest, rows = self._forest(surface), np.array(shapes, dtype=np.float64)
@@ -144,12 +154,12 @@ class ForestDecode:
     def error(self) -> float:
         return self.forest.error
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[Floats, bool]:
-        totals = (int(kv_tokens.sum()) + len(kv_tokens) * np.arange(steps, dtype=np.int64)).astype(np.float64)
-        lengths = np.ceil(totals / len(kv_tokens) / LENGTH_STEP_TOKENS) * LENGTH_STEP_TOKENS
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[Floats, NDArray[np.bool_]]:
+        totals = tokens_by_step(kv_tokens, steps)
+        lengths = np.ceil(totals / kv_tokens.shape[-1] / LENGTH_STEP_TOKENS) * LENGTH_STEP_TOKENS
         distinct, inverse = np.unique(lengths, return_inverse=True)
         shapes = np.column_stack([np.broadcast_to(self.site, (len(distinct), len(self.site))), distinct])
-        times_us = self.forest.times(shapes)[inverse.reshape(-1)]
+        times_us = self.forest.times(shapes)[inverse.reshape(totals.shape)]
         return np.maximum(times_us, totals * self.bound_us), self.reach(kv_tokens, steps)[1]
 
 

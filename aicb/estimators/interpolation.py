@@ -6,6 +6,7 @@ and holds every estimate to the roofline of the device. Measured points are retu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 
 from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode, Priced
 from aicb.estimators.elementwise import ElementwiseTimes
-from aicb.estimators.estimate import DecodeTimes, Estimate, Timing
+from aicb.estimators.estimate import DecodeTimes, Estimate, ManyTimes, Timing, tokens_by_step
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
-from aicb.estimators.roofline import RooflineEstimator, check, demand, roofline_us
+from aicb.estimators.roofline import RooflineEstimator, check, demand, prefill_demands, roofline_us
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -159,7 +160,7 @@ class InterpolationEstimator:
             case DecodeAttention() | MlaDecode():
                 function = self.decode_times(work, len(work.kv_tokens))
                 steps, is_estimate = function(work.kv_tokens, 1)
-                return Estimate(float(steps[0]), is_estimate, function.source, function.error)
+                return Estimate(float(steps[0]), bool(is_estimate), function.source, function.error)
             case GatedDeltaDecode():
                 exact = self.recurrent.measured_us(work)
                 if exact is not None:
@@ -172,6 +173,18 @@ class InterpolationEstimator:
                 kind = "estimate:" if is_estimate else "interpolated"
                 return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule", RECURRENT_ERROR)
         raise AssertionError(work)
+
+    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+        is_fp8 = work.dtype != "bf16"
+        measured = self.prefill_fp8 if is_fp8 and self.prefill_fp8 is not None else self.prefill
+        found = measured.times(work, requests)
+        flops, moved_bytes = prefill_demands(work, requests)
+        is_resident = (self.timing == "graph") & (moved_bytes <= self.gpu.l2_bytes)
+        memory_s = np.where(is_resident, 0.0, moved_bytes / self.gpu.hbm_bytes_per_s)
+        bound_us = np.maximum(flops / self.gpu.peak_flops[work.dtype], memory_s) * 1e6
+        is_measured = found.is_measured & (measured is self.prefill_fp8 or not is_fp8)
+        time_us = np.where(is_measured, found.time_us, np.maximum(found.time_us, bound_us))
+        return ManyTimes(time_us, found.is_estimate | (is_fp8 and self.prefill_fp8 is None))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences as a function of their KV lengths."""
@@ -211,7 +224,7 @@ class InterpolationEstimator:
 
 
 class MeasuredDecode:
-    """Decode attention of one geometry and batch size over k consecutive iterations."""
+    """Decode attention of one geometry and batch size over k consecutive iterations (``DecodeTimes``)."""
 
     def __init__(self, estimator: InterpolationEstimator, work: DecodeAttention | MlaDecode, priced: Priced):
         self.priced, self.source, self.error = priced, priced.source, priced.error
@@ -219,7 +232,7 @@ class MeasuredDecode:
         self._is_latent = isinstance(work, MlaDecode)
         if isinstance(work, MlaDecode):
             heads, payload = work.heads, estimator.latent.payload
-            self._volumes = lambda kv, totals: payload(_blocks(kv, len(totals)), heads)
+            self._volumes = lambda kv, totals: payload(_blocks(kv, totals.shape[-1]), heads)
             per_token = work.d_qk * (2 if estimator.precision.kv == "bf16" else 1)
             flops = 2.0 * work.heads * (work.d_qk + work.d_v)
         else:
@@ -231,22 +244,19 @@ class MeasuredDecode:
         memory = 0.0 if estimator.timing == "graph" else per_token / gpu.hbm_bytes_per_s
         self._bound_us_per_token = max(memory, flops / gpu.peak_flops["bf16"]) * 1e6
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
-        """[steps] µs, and whether the lengths lie beyond the reach of the measurements.
-
-        In step j every sequence attends to j more tokens than ``kv_tokens`` says. Equal to one call per step, bit
-        for bit.
-        """
-        totals = _tokens(kv_tokens, steps)
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[…, steps] µs, and […] whether the lengths lie beyond the reach of the measurements; see ``DecodeTimes``."""
+        totals = tokens_by_step(kv_tokens, steps)
         volumes = self._volumes(kv_tokens, totals)
         time_us = self.priced.time(volumes)
         if self._is_latent:
-            deviation = float(np.abs(kv_tokens * len(kv_tokens) - kv_tokens.sum()).sum()) / len(kv_tokens)
-            if deviation:
-                time_us = time_us + LatentDecode.unequal_us(deviation, totals, time_us)
+            count = kv_tokens.shape[-1]
+            deviation = np.abs(kv_tokens * count - kv_tokens.sum(axis=-1, keepdims=True)).sum(axis=-1) / count
+            if deviation.any():
+                time_us = time_us + LatentDecode.unequal_us(deviation[..., None], totals, time_us)
         low, high = self.priced.volume_range
-        is_estimate = self.priced.is_estimate or not (low <= volumes[0] and volumes[-1] <= high)
-        return np.maximum(time_us, totals * self._bound_us_per_token), is_estimate
+        is_estimate = self.priced.is_estimate | (volumes[..., 0] < low) | (volumes[..., -1] > high)
+        return np.maximum(time_us, totals * self._bound_us_per_token), np.asarray(is_estimate)
 
     def of_totals(self, totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[batches] µs of FA3 for so many KV tokens in all, and whether each is an estimate."""
@@ -256,17 +266,15 @@ class MeasuredDecode:
         return np.maximum(self.priced.time(volumes), totals * self._bound_us_per_token), is_estimate
 
 
-def _tokens(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
-    """[steps] Σ_i (S_i + j)"""
-    return (int(kv_tokens.sum()) + len(kv_tokens) * np.arange(steps, dtype=np.int64)).astype(np.float64)
-
-
 def _blocks(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
-    """[steps] Σ_i (⌈(S_i + j) / 64⌉ + 5), by the count of each residue instead of request by request."""
-    start = int((-(-kv_tokens // BLOCK_TOKENS)).sum()) + OVERHEAD_BLOCKS * len(kv_tokens)
+    """[…, steps] Σ_i (⌈(S_i + j) / 64⌉ + 5), by the count of each residue instead of request by request."""
+    start = (-(-kv_tokens // BLOCK_TOKENS)).sum(axis=-1, keepdims=True) + OVERHEAD_BLOCKS * kv_tokens.shape[-1]
     if steps == 1:
-        return np.array([start])
+        return np.asarray(start)
     # A request opens a block in step j ≥ 1 when (S + j - 1) is a multiple of the block.
-    residues = np.bincount(kv_tokens % BLOCK_TOKENS, minlength=BLOCK_TOKENS)
-    opened = residues[-np.arange(steps - 1) % BLOCK_TOKENS]
-    return np.concatenate([[start], start + np.cumsum(opened)])
+    batches = math.prod(kv_tokens.shape[:-1])
+    own = BLOCK_TOKENS * np.arange(batches)[:, None]
+    cells = (kv_tokens.reshape(batches, -1) % BLOCK_TOKENS + own).reshape(-1)
+    residues = np.bincount(cells, minlength=batches * BLOCK_TOKENS).reshape(batches, BLOCK_TOKENS)
+    opened = residues[:, -np.arange(steps - 1) % BLOCK_TOKENS].cumsum(axis=1)
+    return np.asarray(np.concatenate([start, start + opened.reshape(*kv_tokens.shape[:-1], steps - 1)], axis=-1))

@@ -11,6 +11,7 @@ bound. So small requests fill the SMs together, and a prompt split in two costs 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,15 @@ THROTTLING, THROTTLING_US = 0.069, 1000.0
 times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels stretch with the power limit."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillBatches:
+    """[batches] each."""
+
+    time_us: Floats
+    is_measured: NDArray[np.bool_]
+    is_estimate: NDArray[np.bool_]
+
+
 class PrefillTimes:
     """FA3 varlen prefill: shapes (heads, kv_heads, d_qk, d_v, requests, KV tokens, new tokens).
 
@@ -53,30 +63,64 @@ class PrefillTimes:
         )
         self._q_range = shapes[:, 6].min() / AXIS_REACH, shapes[:, 6].max() * AXIS_REACH
         self._longest = shapes[:, 5].max() * AXIS_REACH
+        self._geometries: dict[tuple[int, ...], float] = {}
 
     def price(self, work: PrefillAttention) -> Estimate:
+        """One batch, with the error of its largest request and where the time comes from."""
+        found = self.times(work, np.array([len(work.new_tokens)]))
+        pairs = attention_pairs(work.new_tokens, work.kv_tokens)
+        shapes, _, _ = self._shapes(work, np.array([len(pairs)]), pairs)
+        largest = pairs.argmax() if len(shapes) > 1 else 0
+        error = float(self.surface.errors(shapes[largest][None, :])[0])
+        kind = "measured" if found.is_measured[0] else "borrowed" if self._octaves_of(work) else "interpolated"
+        source = f"{'estimate:' if found.is_estimate[0] else kind} {self._name}"
+        return Estimate(float(found.time_us[0]), bool(found.is_estimate[0]), source, error)
+
+    def times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> PrefillBatches:
+        """Batches of so many ``requests`` [batches] each, one after another in ``work``."""
         new, kv = work.new_tokens.astype(np.float64), work.kv_tokens.astype(np.float64)
-        pairs = attention_pairs(new, kv)
-        total = math.fsum(pairs)
-        share = pairs / total
+        pairs, starts = attention_pairs(new, kv), np.cumsum(requests) - requests
+        shapes, share, rows = self._shapes(work, requests, pairs)
+        row_starts = np.cumsum(rows) - rows
+        times_us, hits = self.surface.times_and_hits(shapes)
+        is_measured = np.logical_and.reduceat(hits, row_starts)
+        time_us = _sums(share * times_us, rows, row_starts)
+        if (requests > 1).any():
+            shapes[:, :2], shapes[:, 4] = (work.heads, work.kv_heads), 1.0
+            alone_us = _sums(self.surface.times(shapes), rows, row_starts) * requests / rows
+            time_us = np.where(~is_measured & (requests > 1), np.minimum(time_us, alone_us), time_us)
+        is_far = self._octaves_of(work) > SITE_REACH_OCTAVES
+        inside = np.add.reduceat(pairs * self._is_inside(kv, new), starts)
+        is_estimate = is_far | (inside / np.add.reduceat(pairs, starts) < 0.5)
+        return PrefillBatches(time_us, is_measured, np.asarray(is_estimate))
+
+    def _shapes(
+        self, work: PrefillAttention, requests: NDArray[np.int64], pairs: Floats
+    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """([rows, columns] shapes, [rows] share of each in its batch, [batches] rows): one row per request, scaled to
+        its whole batch, or one for a batch of equal requests."""
+        starts = np.cumsum(requests) - requests
+        new, kv = work.new_tokens, work.kv_tokens
+        share = pairs / np.repeat(np.add.reduceat(pairs, starts), requests)
         shapes = np.empty((len(new), 7))
         shapes[:, 0], shapes[:, 1] = work.heads / share, work.kv_heads / share
         shapes[:, 2:4] = work.d_qk, work.d_v
         shapes[:, 4], shapes[:, 5], shapes[:, 6] = 0.5, kv, new
-        if len(new) == 1 or ((new == new[0]).all() and (kv == kv[0]).all()):
-            shapes, share = shapes[:1].round(), np.ones(1)
-            shapes[:, 4] = len(new)
-        times_us, hits = self.surface.times_and_hits(shapes)
-        scaled_us, is_measured = math.fsum(share * times_us), bool(hits.all())
-        error = float(self.surface.errors(shapes[share.argmax()][None, :])[0])
-        shapes[:, :2], shapes[:, 4] = (work.heads, work.kv_heads), 1.0
-        time_us = scaled_us
-        if not is_measured and len(new) > 1:
-            time_us = min(scaled_us, math.fsum(self.surface.times(shapes)) * len(new) / len(shapes))
-        octaves = self._octaves(np.array([[work.heads, work.kv_heads, work.d_qk, work.d_v]], dtype=np.float64))
-        is_estimate = bool(octaves[0] > SITE_REACH_OCTAVES or _share_of(pairs, self._is_inside(kv, new)) < 0.5)
-        kind = "measured" if is_measured else "interpolated" if octaves[0] == 0.0 else "borrowed"
-        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} {self._name}", error)
+        like_first = (new == np.repeat(new[starts], requests)) & (kv == np.repeat(kv[starts], requests))
+        is_equal = np.logical_and.reduceat(like_first, starts)
+        first = starts[is_equal]
+        shapes[first, :2], shapes[first, 4] = shapes[first, :2].round(), requests[is_equal]
+        share[first] = 1.0
+        kept = ~np.repeat(is_equal, requests)
+        kept[first] = True
+        return shapes[kept], share[kept], np.where(is_equal, 1, requests)
+
+    def _octaves_of(self, work: PrefillAttention) -> float:
+        """From the geometry of a work to the nearest measured one."""
+        geometry = (work.heads, work.kv_heads, work.d_qk, work.d_v)
+        if geometry not in self._geometries:
+            self._geometries[geometry] = float(self._octaves(np.array([geometry], dtype=np.float64))[0])
+        return self._geometries[geometry]
 
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time of one request."""
@@ -123,9 +167,12 @@ def _tiles(shapes: Floats) -> Floats:
     return np.asarray(kv_heads * np.ceil(new * heads / kv_heads / TILE_ROWS))
 
 
-def _share_of(weights: Floats, is_chosen: NDArray[np.bool_]) -> float:
-    """Share of the weights that is chosen."""
-    return float(weights[is_chosen].sum() / weights.sum())
+def _sums(values: Floats, counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Floats:
+    """[groups] exact sums of consecutive values, whatever their order within a group."""
+    if len(values) == len(counts):
+        return values
+    ends = (starts + counts).tolist()
+    return np.array([math.fsum(values[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)])
 
 
 def _shape(row: KernelRow) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.errors import InputError
-from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator
+from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, prefills_one_by_one, tokens_by_step
 from aicb.gpu import Gpu
 from aicb.layers.gqa import chosen_pairs
 from aicb.operators import (
@@ -94,12 +94,21 @@ def attention_pairs(
 
 @demand.register
 def _(work: PrefillAttention, _precision: Precision) -> Demand:
-    pairs = float(attention_pairs(work.new_tokens, work.kv_tokens).sum())
-    element = ELEMENT_BYTES[work.dtype]
-    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * (work.d_qk + work.d_v) * element
-    query_bytes = float(work.new_tokens.sum()) * work.heads * (work.d_qk * element + work.d_v * 2.0)
-    flops = 2.0 * work.heads * (work.d_qk + work.d_v) * pairs
-    return Demand(flops, kv_bytes + query_bytes, kv_bytes, work.dtype)
+    flops, moved_bytes = prefill_demands(work, np.array([len(work.new_tokens)]))
+    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * (work.d_qk + work.d_v) * ELEMENT_BYTES[work.dtype]
+    return Demand(float(flops[0]), float(moved_bytes[0]), kv_bytes, work.dtype)
+
+
+def prefill_demands(
+    work: PrefillAttention, requests: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """([batches] FLOPs, [batches] bytes) of batches of so many requests each, one after another in ``work``."""
+    starts = np.cumsum(requests) - requests
+    element, width = ELEMENT_BYTES[work.dtype], work.d_qk + work.d_v
+    pairs = np.add.reduceat(attention_pairs(work.new_tokens, work.kv_tokens), starts)
+    new, kv = (np.add.reduceat(tokens, starts).astype(np.float64) for tokens in (work.new_tokens, work.kv_tokens))
+    moved = kv * work.kv_heads * width * element + new * work.heads * (work.d_qk * element + work.d_v * 2.0)
+    return 2.0 * work.heads * width * pairs, moved
 
 
 @demand.register
@@ -242,7 +251,10 @@ class RooflineEstimator:
         if isinstance(work, SparseMlaDecode):
             return EachStep(self, work, batch)
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
-        return LinearDecode(batch, self._busy_us(one))
+        return LinearDecode(self._busy_us(one))
+
+    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
+        return prefills_one_by_one(self, work, requests)
 
     def _busy_us(self, need: Demand) -> float:
         compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])
@@ -258,20 +270,24 @@ class EachStep:
         first = estimator.price(replace(work, kv_tokens=np.full(batch, work.topk, dtype=np.int64)))
         self.source, self.error = first.source, first.error
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
-        found = [self._estimator.price(replace(self._work, kv_tokens=kv_tokens + step)) for step in range(steps)]
-        return np.array([each.time_us for each in found]), any(each.is_estimate for each in found)
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        time_us, is_estimate = [], []
+        for kv in kv_tokens.reshape(-1, kv_tokens.shape[-1]):
+            found = [self._estimator.price(replace(self._work, kv_tokens=kv + step)) for step in range(steps)]
+            time_us.append([each.time_us for each in found])
+            is_estimate.append(any(each.is_estimate for each in found))
+        batches = kv_tokens.shape[:-1]
+        return np.array(time_us).reshape(*batches, steps), np.array(is_estimate).reshape(batches)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearDecode:
     """Launch floor plus a constant per KV token."""
 
-    batch: int
     per_token_us: float
     source: str = "estimate: roofline"
     error: float = ROOFLINE_ERROR
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
-        totals = int(kv_tokens.sum()) + self.batch * np.arange(steps, dtype=np.int64)
-        return np.asarray(LAUNCH_US + self.per_token_us * totals.astype(np.float64)), True
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        time_us = LAUNCH_US + self.per_token_us * tokens_by_step(kv_tokens, steps)
+        return np.asarray(time_us), np.ones(kv_tokens.shape[:-1], dtype=np.bool_)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.estimators.decode_attention import Priced, VolumeFunction, lengths_between, through_lengths
-from aicb.estimators.estimate import Estimate
+from aicb.estimators.estimate import Estimate, tokens_by_step
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
@@ -199,20 +199,22 @@ class SparseDecode:
     def error(self) -> float:
         return self.priced.error
 
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], bool]:
-        """[steps] µs, and whether the keys lie beyond the reach of the measurements."""
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[…, steps] µs, and […] whether the keys lie beyond the reach of the measurements."""
         keys = keys_by_step(kv_tokens, steps, self.most_keys)
         time_us = np.maximum(self.priced.time(keys), keys * self.bound_us_per_key)
-        return time_us, self.priced.is_estimate or not keys[-1] <= self.priced.volume_range[1]
+        return time_us, np.asarray(self.priced.is_estimate | (keys[..., -1] > self.priced.volume_range[1]))
 
 
 def keys_by_step(kv_tokens: NDArray[np.int64], steps: int, most: int | None) -> Floats:
-    """[steps] Σ_i (S_i + j), each request's part at most ``most``."""
-    later = np.arange(steps, dtype=np.int64)
+    """[…, steps] Σ_i (S_i + j) over [… , requests], each request's part at most ``most``."""
     if most is None:
-        return (int(kv_tokens.sum()) + len(kv_tokens) * later).astype(np.float64)
+        return tokens_by_step(kv_tokens, steps)
+    if kv_tokens.ndim > 1:
+        return np.stack([keys_by_step(kv, steps, most) for kv in kv_tokens])
     growing = kv_tokens[kv_tokens < most]
     full = (len(kv_tokens) - len(growing)) * most
+    later = np.arange(steps, dtype=np.int64)
     return np.asarray(full + np.minimum(growing[None, :] + later[:, None], most).sum(axis=1), dtype=np.float64)
 
 

@@ -24,7 +24,7 @@ AXIS_REACH = 4.0
 MAX_POINTS = 900
 """Measurements one kriging system may hold; with more, each site solves the system of its nearest ``LOCAL_POINTS``."""
 LOCAL_POINTS = 500
-FEW_SHAPES = 16
+FEW_SHAPES = 32
 """Up to so many shapes are looked up one by one among those asked for before."""
 
 

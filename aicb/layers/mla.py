@@ -89,26 +89,41 @@ def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> 
 
 
 def _expanded(mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv: NDArray[np.int64]) -> list[Operator]:
-    heads, count = split(mla.heads, shape.tp, "attention heads"), shape.count
-    tokens, past_tokens = int(new.sum()), int((kv - new).sum())
-    listed = _expand_latents(mla, shape, tokens, "kv_b")
-    if past_tokens:
-        copied = ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES
-        size = (past_tokens, mla.kv_elements)
-        kernel = f"latent_gather{_cache_suffix(mla, shape)}"
-        listed.append(elementwise("past_latent_gather", kernel, size, copied, count=count, phase=Phase.ATTENTION))
-        listed += _expand_latents(mla, shape, past_tokens, "past_kv_b")
+    heads = split(mla.heads, shape.tp, "attention heads")
     attention = PrefillAttention(new, kv, heads, heads, mla.qk_head_dim, mla.v_head_dim)
     expanded_bytes = ACTIVATION_BYTES * int(kv.sum()) * heads * (mla.qk_head_dim + mla.v_head_dim)
     moved = prefill_query_bytes(attention) + expanded_bytes
-    listed.append(Operator("prefill_attention", attention, count, Phase.ATTENTION, prefill_flops(attention), moved, 0))
-    if past_tokens:
-        merged = (int(new[kv > new].sum()), heads * mla.v_head_dim)
-        merge_bytes = 3 * ACTIVATION_BYTES
-        listed.append(
-            elementwise("past_merge", "merge_states", merged, merge_bytes, count=count, phase=Phase.ATTENTION)
-        )
-    return listed
+    flops = prefill_flops(attention)
+    return [
+        *chunk_operators(mla, shape, int(new.sum())),
+        *past_operators(mla, shape, int((kv - new).sum())),
+        Operator("prefill_attention", attention, shape.count, Phase.ATTENTION, flops, moved, 0),
+        *merge_operators(mla, shape, int(new[kv > new].sum())),
+    ]
+
+
+def chunk_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Expansion of the latents of so many new tokens of prefills."""
+    return _expand_latents(mla, shape, tokens, "kv_b") if tokens else []
+
+
+def past_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Gathering and expansion of so many cached latents before the chunks of prefills."""
+    if not tokens:
+        return []
+    copied = ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES
+    size, kernel = (tokens, mla.kv_elements), f"latent_gather{_cache_suffix(mla, shape)}"
+    gather = elementwise("past_latent_gather", kernel, size, copied, count=shape.count, phase=Phase.ATTENTION)
+    return [gather, *_expand_latents(mla, shape, tokens, "past_kv_b")]
+
+
+def merge_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Attention to past and to new keys joined, for so many new tokens of prefills that have a past."""
+    if not tokens:
+        return []
+    size = (tokens, split(mla.heads, shape.tp, "attention heads") * mla.v_head_dim)
+    moved = 3 * ACTIVATION_BYTES
+    return [elementwise("past_merge", "merge_states", size, moved, count=shape.count, phase=Phase.ATTENTION)]
 
 
 def _cache_suffix(mla: LatentAttention, shape: RankShape) -> str:
