@@ -94,6 +94,7 @@ class IterationModel:
         self._tokens: dict[tuple[int, int], Part] = {}
         self._experts: dict[tuple[int, int, int, bool], Part] = {}
         self._heads: dict[tuple[int, int], Part] = {}
+        self._commons: dict[tuple[tuple[int, int, int, bool], int], Part] = {}
         self._launches: dict[tuple[GraphMode, int], int] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing)
 
@@ -146,14 +147,16 @@ class IterationModel:
         attention = self._attention.decodes(
             ranks.kv_tokens, ranks.requests, padded, queries=queries, steps=steps, stage=stage
         )
-        own = [self._token_part(pad, stage) for pad in padded]
-        loads_ps = attention.ps + np.array([_loads(part) for part in own]).T[:, :, None]
+        own = {pad: self._token_part(pad, stage) for pad in set(padded)}
+        token_ps = {pad: (part.total_ps, part.clocked_ps, part.tensor_ps) for pad, part in own.items()}
+        loads_ps = attention.ps + np.array([token_ps[pad] for pad in padded]).T[:, :, None]
         slowest = loads_ps[0].argmax(axis=0)
         first, common = int(slowest[0]), self._common(padded, rows, True, stage)
-        busy_ps, clocked_ps, tensor_ps = loads_ps[:, slowest, np.arange(steps)] + np.array([_loads(common)]).T
+        common_ps = np.array([[common.total_ps], [common.clocked_ps], [common.tensor_ps]])
+        busy_ps, clocked_ps, tensor_ps = loads_ps[:, slowest, np.arange(steps)] + common_ps
         host = (self._exposed_ps(max(ranks.requests)), self._launch_ps(mode, stage))
         busy_ps = self._at_clock(busy_ps, clocked_ps, tensor_ps, host)
-        whole = (own[first] + attention.part(first) + common).scaled_to(int(busy_ps[0]))
+        whole = (own[padded[first]] + attention.part(first) + common).scaled_to(int(busy_ps[0]))
         cost = self._cost(whole, host, self._token_part(max(padded), stage).communications + common.communications)
         return cost, np.asarray(busy_ps + host[0] + np.maximum(host[1] - busy_ps, 0))
 
@@ -300,12 +303,14 @@ class IterationModel:
     def _common(self, padded: list[int], rows: int, is_decode: bool, stage: int) -> Part:
         """Routed experts and head."""
         experts = (max(padded), sum(padded) if self._shares_experts else max(padded), stage, is_decode)
-        if experts not in self._experts:
-            self._experts[experts] = self._expert_part(*experts)
-        if (rows, stage) not in self._heads:
-            head = head_operators(self.model, self.partition, self.precision, rows=rows, stage=stage)
-            self._heads[rows, stage] = self._price(head)
-        return self._experts[experts] + self._heads[rows, stage]
+        if (experts, rows) not in self._commons:
+            if experts not in self._experts:
+                self._experts[experts] = self._expert_part(*experts)
+            if (rows, stage) not in self._heads:
+                head = head_operators(self.model, self.partition, self.precision, rows=rows, stage=stage)
+                self._heads[rows, stage] = self._price(head)
+            self._commons[experts, rows] = self._experts[experts] + self._heads[rows, stage]
+        return self._commons[experts, rows]
 
     def _expert_part(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> Part:
         """Routed experts of the slowest rank, and the shared expert where it runs beside them."""
@@ -350,7 +355,3 @@ class _DraftLayer(IterationModel):
         joined = joining_operators(shape, tokens) if tokens else []
         return [*super()._token_operators(tokens, stage), *joined]
 
-
-def _loads(part: Part) -> tuple[int, int, int]:
-    """Total, clocked and tensor time [ps]."""
-    return part.total_ps, part.clocked_ps, part.tensor_ps

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 
 from aicb.clock import clocked_share
 from aicb.estimators import Estimator
@@ -56,7 +57,7 @@ class Part:
 
     def __add__(self, other: Part) -> Part:
         return Part(
-            tuple(a + b for a, b in zip(self.phase_ps, other.phase_ps, strict=True)),
+            tuple(map(add, self.phase_ps, other.phase_ps)),
             self.total_ps + other.total_ps,
             self.estimated_ps + other.estimated_ps,
             self.estimated | other.estimated,
@@ -71,12 +72,14 @@ class Part:
             return self
         phases = [time_ps * total_ps // self.total_ps for time_ps in self.phase_ps]
         phases[phases.index(max(phases))] += total_ps - sum(phases)
-        return replace(
-            self,
-            phase_ps=tuple(phases),
-            total_ps=total_ps,
-            estimated_ps=self.estimated_ps * total_ps // self.total_ps,
-            clocked_ps=self.clocked_ps * total_ps // self.total_ps,
+        return Part(
+            tuple(phases),
+            total_ps,
+            self.estimated_ps * total_ps // self.total_ps,
+            self.estimated,
+            self.communications,
+            self.clocked_ps * total_ps // self.total_ps,
+            self.tensor_ps,
         )
 
 

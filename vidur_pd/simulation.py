@@ -93,6 +93,7 @@ class Simulation:
             keep_flows=config.output.flows,
         )
         self._launcher = self._parts.launcher(self._queue, self._wire)
+        self._pools: dict[tuple[int, ...], list[tuple[str, int]]] = {}
         self._entries = self._routers(("prefill", "mixed"))
         self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
         self._handoff = Handoff(
@@ -188,18 +189,32 @@ class Simulation:
     def _choose(self, routers: Routers, request: Request) -> tuple[Rank | None, str | None]:
         """A rank that can hold the request, or why none can."""
         among, ranks = routers
-        reasons = {index: self._refusal(self._instances[index], request) for index in ranks}
+        reasons = {pool: self._refusal(self._instances[index], request) for pool, index in self._pools_of(ranks)}
+        if all(reason is None for reason in reasons.values()):
+            return ranks[among.choose().index].choose(), None
         if None not in reasons.values():
             return None, next(iter(reasons.values()))
-        instance = among.choose(lambda candidate: reasons[candidate.index] is None)
+        instance = among.choose(lambda candidate: reasons[candidate.placement.pool] is None)
         return ranks[instance.index].choose(), None
+
+    def _pools_of(self, ranks: dict[int, Router[Rank]]) -> list[tuple[str, int]]:
+        """Pools behind a choice, each with one of its instances: they are alike, so that one speaks for all."""
+        key = tuple(ranks)
+        if key not in self._pools:
+            first: dict[str, int] = {}
+            for index in key:
+                first.setdefault(self._instances[index].placement.pool, index)
+            self._pools[key] = list(first.items())
+        return self._pools[key]
 
     def _refusal(self, instance: Instance, request: Request) -> str | None:
         """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
         reason = instance.ranks[0].scheduler.rejection_reason(request)
         if reason is None and instance.placement.role == "prefill" and self._handoff.must_travel(request):
             assert self._destinations is not None
-            reasons = [self._refusal(self._instances[index], request) for index in self._destinations[1]]
+            reasons = [
+                self._refusal(self._instances[index], request) for _, index in self._pools_of(self._destinations[1])
+            ]
             reason = None if None in reasons else reasons[0]
         return reason
 

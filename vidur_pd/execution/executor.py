@@ -31,6 +31,10 @@ Collectives = tuple[Communication, tuple[Gpus, ...], int]
 """What, among which groups of GPUs at the same time, how often."""
 
 
+Communicated = tuple[int, LinkLoad, tuple[Collectives, ...]]
+"""``StagePrice.communication_ps``, ``load`` and ``collectives``."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StagePrice:
     """One pipeline stage of one iteration on an idle fabric."""
@@ -81,7 +85,7 @@ class InstanceExecutor:
         self._pricer = pricer
         self._drafting = drafting
         self._halves = halves
-        self._communication: dict[tuple[int, tuple[tuple[Communication, int], ...]], tuple[int, LinkLoad]] = {}
+        self._communication: dict[tuple[int, tuple[tuple[Communication, int], ...]], Communicated] = {}
 
     @property
     def prices_runs(self) -> bool:
@@ -109,25 +113,22 @@ class InstanceExecutor:
         return self._priced(cost, stage)
 
     def _priced(self, cost: IterationCost, stage: int) -> StagePrice:
-        communication_ps, load = self._communicated(stage, cost.communications)
-        return StagePrice(cost, communication_ps, load, self._collectives(cost, stage))
+        return StagePrice(cost, *self._communicated(stage, cost.communications))
 
     def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> StagePrice:
         assert self._halves is not None
         costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
         whole = in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
         first_ps, second_ps = (self._communicated(stage, cost.communications)[0] for cost in costs)
-        communication_ps, load = self._communicated(stage, whole.communications)
         turns = TwoBatches(costs, (first_ps, second_ps), self._halves.communication_sm_share)
-        return StagePrice(whole, communication_ps, load, self._collectives(whole, stage), turns)
+        return StagePrice(whole, *self._communicated(stage, whole.communications), turns)
 
-    def _collectives(self, cost: IterationCost, stage: int) -> tuple[Collectives, ...]:
-        return tuple((what, self._groups(what.group, stage), count) for what, count in cost.communications)
-
-    def _communicated(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
+    def _communicated(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> Communicated:
+        """Time on an idle fabric, loads of links, and what runs among which GPUs."""
         key = (stage, communications)
         if key not in self._communication:
-            self._communication[key] = self._communicate(*key)
+            groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
+            self._communication[key] = (*self._communicate(stage, communications), groups)
         return self._communication[key]
 
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:

@@ -27,10 +27,6 @@ class Candidate(Protocol):
 Choice = TypeVar("Choice", bound=Candidate)
 
 
-def _accepts_all(candidate: Candidate) -> bool:  # noqa: ARG001
-    return True
-
-
 class Router(Generic[Choice]):
     """Assigns requests by one policy; ties go to the first candidate in order.
 
@@ -48,14 +44,16 @@ class Router(Generic[Choice]):
         self._random = random
         self._turn = 0
 
-    def choose(self, accepts: Callable[[Choice], bool] = _accepts_all) -> Choice:
+    def choose(self, accepts: Callable[[Choice], bool] | None = None) -> Choice:
         """The candidate for the next request, among those that ``accepts`` lets through: at least one."""
-        accepting = [candidate for candidate in self._candidates if accepts(candidate)]
-        assert accepting, "no candidate accepts"
+        accepting: Sequence[Choice] = self._candidates
+        if accepts is not None:
+            accepting = [candidate for candidate in self._candidates if accepts(candidate)]
+            assert accepting, "no candidate accepts"
         match self._policy:
             case "round_robin":
                 turns = len(self._candidates)
-                while not accepts(self._candidates[self._turn % turns]):
+                while accepts is not None and not accepts(self._candidates[self._turn % turns]):
                     self._turn += 1
                 self._turn += 1
                 return self._candidates[(self._turn - 1) % turns]
