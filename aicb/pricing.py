@@ -116,7 +116,8 @@ def price_operators(operators: Sequence[Operator], pricing: Pricing) -> Part:
         if isinstance(operator.work, Communication):
             communications.append((operator.work, operator.count))
             continue
-        time_us, is_estimate, *_ = pricing.estimator.price(operator.work)
+        found = pricing.estimator.price(operator.work)
+        time_us, is_estimate = found.time_us, found.is_estimate
         if has_fused_norm and operator.name in FUSED_OPERATORS:
             time_us -= pricing.launch_floor_us
         clocked_us, tensor_us = pricing.load(operator.work, time_us)

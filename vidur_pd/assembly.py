@@ -172,5 +172,12 @@ def _instance(
         )
         for rank in range(placement.partition.dp)
     ]
-    executor = InstanceExecutor(placement, parts.iteration_model, pricer, drafting=drafting, halves=parts.halves)
+    executor = InstanceExecutor(
+        placement,
+        parts.iteration_model,
+        pricer,
+        drafting=drafting,
+        halves=parts.halves,
+        fast_forward=engine.fast_forward,
+    )
     return Instance(index, placement, schedulers, executor)

@@ -59,6 +59,8 @@ class EngineConfig(Section):
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool = False
     cuda_graphs: bool = True
+    fast_forward: bool = True
+    """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
     weights: Literal["bf16", "fp8"] = "bf16"
@@ -85,6 +87,7 @@ class EngineOverrides(Section):
     num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
     prefix_caching: bool | None = None
     cuda_graphs: bool | None = None
+    fast_forward: bool | None = None
     weights: Literal["bf16", "fp8"] | None = None
     kv: Literal["bf16", "fp8"] | None = None
     estimator: EstimatorName | None = None

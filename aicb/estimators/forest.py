@@ -10,7 +10,7 @@ measurements and keep the times of the interpolation. Needs scikit-learn (``pip 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +101,7 @@ class ForestEstimator:
             case _:
                 return self._measured.price(work)
         bound_us = roofline_us(demand(work, self._measured.precision), self._measured.gpu)
-        return found._replace(time_us=max(found.time_us, bound_us))
+        return replace(found, time_us=max(found.time_us, bound_us))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         if isinstance(work, SparseMlaDecode):

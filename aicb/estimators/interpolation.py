@@ -144,7 +144,7 @@ class InterpolationEstimator:
         bound = roofline_us(demand(work, self.precision), self.gpu, is_resident=is_resident)
         if found.time_us >= bound:
             return found
-        return found._replace(time_us=bound, source=f"roofline, above {found.source}")
+        return replace(found, time_us=bound, source=f"roofline, above {found.source}")
 
     def _prefill(self, work: PrefillAttention) -> Estimate:
         """Unmeasured fp8 takes the time of bf16, flagged."""
@@ -153,7 +153,7 @@ class InterpolationEstimator:
         if self.prefill_fp8 is not None:
             return self.prefill_fp8.price(work)
         found = self.prefill.price(work)
-        return found._replace(is_estimate=True, source=f"estimate: bf16 {found.source}")
+        return replace(found, is_estimate=True, source=f"estimate: bf16 {found.source}")
 
     def _decode(self, work: Work) -> Estimate:
         match work:

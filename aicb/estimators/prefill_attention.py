@@ -68,10 +68,13 @@ class PrefillTimes:
     def price(self, work: PrefillAttention) -> Estimate:
         """One batch, with the error of its largest request and where the time comes from."""
         found = self.times(work, np.array([len(work.new_tokens)]))
-        pairs = attention_pairs(work.new_tokens, work.kv_tokens)
-        shapes, _, _ = self._shapes(work, np.array([len(pairs)]), pairs)
-        largest = pairs.argmax() if len(shapes) > 1 else 0
-        error = float(self.surface.errors(shapes[largest][None, :])[0])
+
+        def error() -> float:
+            pairs = attention_pairs(work.new_tokens, work.kv_tokens)
+            shapes, _, _ = self._shapes(work, np.array([len(pairs)]), pairs)
+            largest = pairs.argmax() if len(shapes) > 1 else 0
+            return float(self.surface.errors(shapes[largest][None, :])[0])
+
         kind = "measured" if found.is_measured[0] else "borrowed" if self._octaves_of(work) else "interpolated"
         source = f"{'estimate:' if found.is_estimate[0] else kind} {self._name}"
         return Estimate(float(found.time_us[0]), bool(found.is_estimate[0]), source, error)

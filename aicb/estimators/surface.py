@@ -86,12 +86,13 @@ class Surface:
         exact = self._exact.get(shape)
         label = self.structure.label
         if exact is not None:
-            if (error := self._errors_near.get(shape)) is None:
-                error = self._errors_near[shape] = float(self.errors(np.array([shape], dtype=np.float64))[0])
-            return Estimate(float(exact), False, f"measured {label}", error)
+            return Estimate(float(exact), False, f"measured {label}", lambda: self._error_at(shape))
         row = np.array([shape], dtype=np.float64)
         time_us = float(self._modelled(row)[0])
-        error = self._error_near(self._model_of(row[0]), shape)
+
+        def error() -> float:
+            return self._error_near(self._model_of(row[0]), shape)
+
         site = row[0, : self.structure.site_columns]
         octaves = _octaves(self._sites, site[None, :])[:, 0]
         nearest = int(octaves.argmin())
@@ -104,6 +105,12 @@ class Surface:
             return Estimate(time_us, False, f"borrowed {label}, nearest {name}", error)
         gap = float(np.hypot(octaves, np.log2(overshoot)).min())
         return Estimate(time_us, True, f"estimate: {label}, nearest measured {name}, {gap:.1f} octaves away", error)
+
+    def _error_at(self, shape: tuple[float, ...]) -> float:
+        """Error of the model at a measured shape."""
+        if shape not in self._errors_near:
+            self._errors_near[shape] = float(self.errors(np.array([shape], dtype=np.float64))[0])
+        return self._errors_near[shape]
 
     def _error_near(self, model: Kriging, shape: tuple[float, ...]) -> float:
         """Error of ``model`` at the quarter octave of the axis next to ``shape``: it varies slowly, prices are many."""

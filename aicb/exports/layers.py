@@ -158,7 +158,8 @@ def _layer_cost(job: ExportJob, layer: Layer, estimator: Estimator) -> LayerCost
     for operator in operators:
         if isinstance(operator.work, Communication):
             continue
-        time_us, is_estimate, *_ = estimator.price(operator.work)
+        found = estimator.price(operator.work)
+        time_us, is_estimate = found.time_us, found.is_estimate
         time_us -= floor_us if has_fused_norm and operator.name in FUSED_OPERATORS else 0.0
         part = _part(operator, layer)
         part_us[part] = part_us.get(part, 0.0) + time_us

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.integration.small_runs import config, pool, simulate
 from tests.integration.test_invariants import SLOW
-from vidur_pd import instance
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.simulation import Result
 
@@ -57,12 +54,9 @@ SECTIONS = st.sampled_from(CLUSTERS).flatmap(
 )
 
 
-@contextmanager
-def one_iteration_at_a_time() -> Iterator[None]:
-    """Every iteration goes through ``schedule`` and ``finish``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(instance.Instance, "_decode_run", lambda _: None)
-        yield
+def one_iteration_at_a_time(sections: dict[str, Any]) -> dict[str, Any]:
+    """The same sections without runs."""
+    return sections | {"engine": sections.get("engine", {}) | {"fast_forward": False}}
 
 
 @SLOW
@@ -70,13 +64,30 @@ def one_iteration_at_a_time() -> Iterator[None]:
 def test_runs_of_decode_iterations_give_the_same_requests_as_single_ones(
     sections: dict[str, Any], rows: list[tuple[int, int, int]]
 ) -> None:
-    configuration = config(**sections)
-    with_runs = simulate(configuration, rows)
-    with one_iteration_at_a_time():
-        single = simulate(configuration, rows)
+    with_runs = simulate(config(**sections), rows)
+    single = simulate(config(**one_iteration_at_a_time(sections)), rows)
     assert requests_csv(with_runs.journeys) == requests_csv(single.journeys)
     assert with_runs.summary["simulator"]["iterations"] == single.summary["simulator"]["iterations"]
     assert gaps(with_runs) == gaps(single)
+
+
+def test_runs_in_a_contended_fabric_stay_within_a_thousandth_of_single_iterations() -> None:
+    """Bursts of prompts send their KV through 50 Gbit/s NICs that carry the all-to-all of two decode instances."""
+    sections: dict[str, Any] = {
+        "model": "qwen3-30b-a3b",
+        "pools": [pool("p", "prefill", instances=2), pool("d", "decode", instances=2, dp=4, ep=4)],
+        "topology": {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "50Gbps"},
+        "network": {"coupling": "fluid"},
+    }
+    rows = [(400_000 * (i // 6) + 1_000 * i, 700 + 331 * (i % 7), 40 + 17 * (i % 5)) for i in range(36)]
+    with_runs = simulate(config(**sections), rows)
+    single = simulate(config(**one_iteration_at_a_time(sections)), rows)
+    assert len(with_runs.iterations.runs) < len(single.iterations.runs) / 2
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        for figure, value in single.summary[name].items():
+            assert with_runs.summary[name][figure] == pytest.approx(value, rel=1e-3), (name, figure)
+    for fast, slow in zip(with_runs.journeys, single.journeys, strict=True):
+        assert fast.request.completed_ps == pytest.approx(slow.request.completed_ps, rel=1e-3)
 
 
 def gaps(result: Result) -> dict[int, int]:

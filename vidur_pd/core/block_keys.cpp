@@ -1,6 +1,7 @@
 #include "block_keys.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace serving {
 
@@ -13,6 +14,7 @@ constexpr int kBlocksPerRequestBits = 32;
 BlockKeys::BlockKeys(Tokens block_tokens, Tokens hash_block_tokens)
     : block_tokens_(block_tokens), hash_block_tokens_(hash_block_tokens) {
     check_least("hash_block_tokens", hash_block_tokens, 1);
+    end_step_ = std::gcd(block_tokens, hash_block_tokens);
 }
 
 std::int64_t BlockKeys::extend(std::int64_t chain, std::int64_t id) {
@@ -35,7 +37,8 @@ std::int64_t BlockKeys::Walk::next() {
         chain_ = keys_.extend(chain_, (*request_.block_hashes)[static_cast<std::size_t>(chained_)]);
         ++chained_;
     }
-    return chain_ * keys_.hash_block_tokens_ + block_end - (needed - 1) * keys_.hash_block_tokens_ - 1;
+    const Tokens offset = block_end - (needed - 1) * keys_.hash_block_tokens_;
+    return (chain_ * keys_.hash_block_tokens_ + offset) / keys_.end_step_ - 1;
 }
 
 }  // namespace serving

@@ -13,8 +13,8 @@ namespace serving {
 //
 // Ids are chained: the same id after another prefix is other content. A KV block that ends at token e inside trace
 // block j is identified by (chain of ids 0…j, offset of e in block j), so any two block lengths go together. A partial
-// last trace block yields keys up to its last full KV block. Blocks that contain a generated token, and prompts without
-// ids, are unique to their request.
+// last trace block yields keys up to its last full KV block: dense numbers from 0. Blocks that contain a generated
+// token, and prompts without ids, are unique to their request: negative keys.
 class BlockKeys {
   public:
     BlockKeys(Tokens block_tokens, Tokens hash_block_tokens);
@@ -50,6 +50,7 @@ class BlockKeys {
 
     Tokens block_tokens_;
     Tokens hash_block_tokens_;
+    Tokens end_step_ = 1;  // ends of KV blocks within a trace block are multiples of this
     std::unordered_map<Link, std::int64_t, LinkHash> chains_;
 };
 

@@ -55,10 +55,10 @@ CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Token
     const std::int64_t limit = (tokens - 1) / block_tokens();
     BlockKeys::Walk walk(keys_, request, 0);
     for (std::int64_t position = 0; position < limit; ++position) {
-        const auto found = first_copy_.find(walk.next());
-        if (found == first_copy_.end()) break;
-        prefix.blocks.push_back(found->second);
-        prefix.shared_blocks += at(found->second).holders > 0;
+        const BlockId block = first_copy(walk.next());
+        if (block == kNone) break;
+        prefix.blocks.push_back(block);
+        prefix.shared_blocks += at(block).holders > 0;
     }
     prefix.tokens = static_cast<Tokens>(prefix.blocks.size()) * block_tokens();
     return prefix;
@@ -95,7 +95,7 @@ void PrefixCachingBlockPool::release(const Request& request) {
     const std::vector<BlockId>& held = table->second.blocks;
     for (auto block = held.rbegin(); block != held.rend(); ++block) {
         if (--at(*block).holders > 0) continue;
-        if (at(*block).has_key) {
+        if (at(*block).key != kNoKey) {
             append_cached(*block);
         } else {
             blank_.push_back(*block);
@@ -120,31 +120,50 @@ BlockId PrefixCachingBlockPool::take_block() {
     return block;
 }
 
+// The block that was registered first for a key; none if there is none.
+BlockId PrefixCachingBlockPool::first_copy(std::int64_t key) const {
+    if (key >= 0) {
+        const auto place = static_cast<std::size_t>(key);
+        return place < first_shared_.size() ? first_shared_[place] : kNone;
+    }
+    const auto found = first_unique_.find(key);
+    return found == first_unique_.end() ? kNone : found->second;
+}
+
+void PrefixCachingBlockPool::set_first_copy(std::int64_t key, BlockId block) {
+    if (key >= 0) {
+        const auto place = static_cast<std::size_t>(key);
+        if (place >= first_shared_.size()) first_shared_.resize(place + place / 2 + 1, kNone);
+        first_shared_[place] = block;
+    } else if (block == kNone) {
+        first_unique_.erase(key);
+    } else {
+        first_unique_[key] = block;
+    }
+}
+
 void PrefixCachingBlockPool::set_key(BlockId block, std::int64_t key) {
-    Block& own = at(block);
-    own.has_key = true;
-    own.key = key;
-    own.next_copy = kNone;
-    const auto [first, is_new] = first_copy_.try_emplace(key, block);
-    if (is_new) return;
-    BlockId last = first->second;
+    at(block).key = key;
+    at(block).next_copy = kNone;
+    BlockId last = first_copy(key);
+    if (last == kNone) {
+        set_first_copy(key, block);
+        return;
+    }
     while (at(last).next_copy != kNone) last = at(last).next_copy;
     at(last).next_copy = block;
 }
 
 void PrefixCachingBlockPool::forget_key(BlockId block) {
     Block& own = at(block);
-    const auto first = first_copy_.find(own.key);
-    if (first->second != block) {
-        BlockId previous = first->second;
+    BlockId previous = first_copy(own.key);
+    if (previous == block) {
+        set_first_copy(own.key, own.next_copy);
+    } else {
         while (at(previous).next_copy != block) previous = at(previous).next_copy;
         at(previous).next_copy = own.next_copy;
-    } else if (own.next_copy != kNone) {
-        first->second = own.next_copy;
-    } else {
-        first_copy_.erase(first);
     }
-    own.has_key = false;
+    own.key = kNoKey;
 }
 
 void PrefixCachingBlockPool::append_cached(BlockId block) {

@@ -98,12 +98,12 @@ class PrefixCachingBlockPool final : public BlockPool {
     void release(const Request& request) override;
 
   private:
+    static constexpr std::int64_t kNoKey = INT64_MIN;
     static constexpr BlockId kNone = 0;  // the null block is never free, cached or held
 
     struct Block {
+        std::int64_t key = kNoKey;
         std::int32_t holders = 0;
-        bool has_key = false;
-        std::int64_t key = 0;
         BlockId before = kNone, after = kNone;  // neighbours in the list of cached free blocks, next victim first
         BlockId next_copy = kNone;              // the block of equal content that was registered next
     };
@@ -113,6 +113,8 @@ class PrefixCachingBlockPool final : public BlockPool {
     };
 
     Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
+    BlockId first_copy(std::int64_t key) const;
+    void set_first_copy(std::int64_t key, BlockId block);
     BlockId take_block();
     void set_key(BlockId block, std::int64_t key);
     void forget_key(BlockId block);
@@ -123,8 +125,9 @@ class PrefixCachingBlockPool final : public BlockPool {
     std::vector<Block> blocks_;   // [blocks], the null block's neighbours are the ends of the cached list
     std::vector<BlockId> blank_;  // free blocks without a key; the last is the queue's front
     std::int64_t cached_free_ = 0;
-    std::unordered_map<std::int64_t, BlockId> first_copy_;  // by key
-    std::unordered_map<std::int64_t, Table> tables_;        // by request
+    std::vector<BlockId> first_shared_;                       // by key of content that requests can share
+    std::unordered_map<std::int64_t, BlockId> first_unique_;  // by key of content unique to a request
+    std::unordered_map<std::int64_t, Table> tables_;          // by request
 };
 
 }  // namespace serving

@@ -78,19 +78,23 @@ class InstanceExecutor:
         *,
         drafting: Drafting | None = None,
         halves: Halves | None = None,
+        fast_forward: bool = True,
     ) -> None:
-        """``drafting``: decodes verify drafts. ``halves``: batches are halved where both halves have work."""
+        """``drafting``: decodes verify drafts. ``halves``: batches are halved where both halves have work.
+        ``fast_forward``: runs of decode iterations are priced at once where that is exact.
+        """
         self._placement = placement
         self._model = model
         self._pricer = pricer
         self._drafting = drafting
         self._halves = halves
+        self._fast_forward = fast_forward
         self._communication: dict[tuple[int, tuple[tuple[Communication, int], ...]], Communicated] = {}
 
     @property
     def prices_runs(self) -> bool:
         """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
-        return self._drafting is None and self._halves is None
+        return self._fast_forward and self._drafting is None and self._halves is None
 
     def price(self, batches: RankBatches, drafts: int = 0) -> tuple[StagePrice, ...]:
         """One price per pipeline stage; ``drafts`` is the most drafted tokens that a decode verifies."""
