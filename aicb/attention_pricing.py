@@ -20,7 +20,7 @@ from aicb.batch import Batch
 from aicb.clock import STREAMED_SHARE
 from aicb.estimators import DecodeTimes, ManyTimes
 from aicb.estimators.roofline import demand
-from aicb.model import GroupedQueryAttention, LatentAttention, Model, stage_range
+from aicb.model import Attention, GroupedQueryAttention, LatentAttention, Model, stage_range
 from aicb.operator_list import attention_operators, expansion_operators
 from aicb.operators import DecodeAttention, MlaDecode, Operator, Phase, PrefillAttention
 from aicb.parallelism import Partition
@@ -151,17 +151,29 @@ class AttentionPricing:
         self._pricing = pricing
         self._sizes: dict[tuple[int, int, int, int], _DecodeSize] = {}
         self._prefills: dict[int, list[Operator]] = {}
+        self._is_dense: dict[int, bool] = {}
+        self._has_latents: dict[int, bool] = {}
         self._expansions: dict[tuple[Expansion, int, int], Part] = {}
 
     def prices_together(self, stage: int) -> bool:
         """Whether ``prefills`` knows the attention of the stage: dense, over all keys."""
+        if stage not in self._is_dense:
+            self._is_dense[stage] = all(
+                isinstance(attention, GroupedQueryAttention)
+                or (isinstance(attention, LatentAttention) and attention.indexer is None)
+                for attention in self._attentions(stage)
+            )
+        return self._is_dense[stage]
+
+    def _expands(self, stage: int) -> bool:
+        """Whether prefills expand latents."""
+        if stage not in self._has_latents:
+            self._has_latents[stage] = any(isinstance(kind, LatentAttention) for kind in self._attentions(stage))
+        return self._has_latents[stage]
+
+    def _attentions(self, stage: int) -> list[Attention]:
         model, partition, _ = self._parallel
-        found = [layer.attention for layer, _ in model.count_layers(stage_range(model, partition, stage))]
-        return all(
-            isinstance(attention, GroupedQueryAttention)
-            or (isinstance(attention, LatentAttention) and attention.indexer is None)
-            for attention in found
-        )
+        return [layer.attention for layer, _ in model.count_layers(stage_range(model, partition, stage))]
 
     def whole(self, batch: Batch, stage: int) -> Part:
         """Of one rank with any kind of attention and of requests."""
@@ -211,14 +223,22 @@ class AttentionPricing:
             total_ps[busy] += to_ps(times.time_us * operator.count)
             kernels.append((operator, work, times))
         starts = np.cumsum(counts) - counts
-        chunk = np.add.reduceat(new_tokens, starts).tolist()
-        past = np.add.reduceat(kv_tokens - new_tokens, starts).tolist()
-        merge = np.add.reduceat(np.where(kv_tokens > new_tokens, new_tokens, 0), starts).tolist()
-        expansions = [
-            tuple(self._expansion(name, tokens, stage) for name, tokens in zip(("chunk", "past", "merge"), sums))
-            for sums in zip(chunk, past, merge, strict=True)
-        ]
-        total_ps[busy] += [sum(part.total_ps for part in parts) for parts in expansions]
+        expansions: list[tuple[Part, ...]] = [()] * len(busy)
+        if self._expands(stage):
+            past_tokens = kv_tokens - new_tokens
+            sums = (
+                np.add.reduceat(tokens, starts).tolist()
+                for tokens in (new_tokens, past_tokens, np.where(past_tokens > 0, new_tokens, 0))
+            )
+            expansions = [
+                (
+                    self._expansion("chunk", chunk, stage),
+                    self._expansion("past", past, stage),
+                    self._expansion("merge", merge, stage),
+                )
+                for chunk, past, merge in zip(*sums, strict=True)
+            ]
+            total_ps[busy] += [sum(part.total_ps for part in parts) for parts in expansions]
         return PrefillLoads(total_ps, self._pricing, busy, counts, kernels, expansions)
 
     def _prefill_kernels(self, stage: int) -> list[Operator]:

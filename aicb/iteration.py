@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -354,4 +354,3 @@ class _DraftLayer(IterationModel):
         shape = RankShape(self.model.hidden, self.partition, self.precision, 1)
         joined = joining_operators(shape, tokens) if tokens else []
         return [*super()._token_operators(tokens, stage), *joined]
-

@@ -48,7 +48,7 @@ class Request:
     def arrived_ps(self) -> int: ...
     @property
     def block_hashes(self) -> list[int] | None:
-        """Content ids of the prompt's consecutive blocks (512 tokens each in Mooncake traces), the last maybe partial."""
+        """Content ids of the prompt's consecutive blocks (Mooncake: 512 tokens each), the last maybe partial."""
 
     @property
     def cached_tokens(self) -> int:

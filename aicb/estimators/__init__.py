@@ -1,8 +1,8 @@
 """Estimators of kernel times: measured tables with interpolation (default), forests on them, the bare roofline."""
 
 from aicb.errors import InputError
-from aicb.estimators.arrays import ManyTimes, price_many
-from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, Timing
+from aicb.estimators.arrays import price_many
+from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, Timing
 from aicb.estimators.forest import ForestEstimator
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from aicb.errors import InputError
 from aicb.estimators.estimate import ManyTimes

@@ -159,8 +159,8 @@ class InterpolationEstimator:
         match work:
             case DecodeAttention() | MlaDecode():
                 function = self.decode_times(work, len(work.kv_tokens))
-                steps, is_estimate = function(work.kv_tokens, 1)
-                return Estimate(float(steps[0]), bool(is_estimate), function.source, function.error)
+                steps, is_far = function(work.kv_tokens, 1)
+                return Estimate(float(steps[0]), bool(is_far), function.source, function.error)
             case GatedDeltaDecode():
                 exact = self.recurrent.measured_us(work)
                 if exact is not None:
