@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from aicb.batch import Batch
 from aicb.clock import STREAMED_SHARE
 from aicb.estimators import DecodeTimes, ManyTimes
-from aicb.estimators.roofline import demand
+from aicb.estimators.roofline import PrefillBatches, demand
 from aicb.model import Attention, GroupedQueryAttention, LatentAttention, Model, stage_range
 from aicb.operator_list import attention_operators, expansion_operators
 from aicb.operators import DecodeAttention, MlaDecode, Operator, Phase, PrefillAttention
@@ -57,6 +57,8 @@ class _DecodeSize:
     """Decodes of one number of requests: a fixed part, and kernels that depend on the KV lengths."""
 
     fixed: Part
+    fixed_ps: NDArray[np.int64]
+    """[3] total, clocked and tensor time."""
     kernels: tuple[DecodeKernel, ...]
 
 
@@ -119,10 +121,8 @@ class PrefillLoads:
     pricing: Pricing
     busy: NDArray[np.intp]
     """Ranks that have prefills."""
-    requests: NDArray[np.int64]
-    """[busy]"""
-    kernels: list[tuple[Operator, PrefillAttention, ManyTimes]]
-    """Each with the requests of all ranks."""
+    kernels: list[tuple[Operator, PrefillBatches, ManyTimes]]
+    """Each with the batches of the busy ranks."""
     expansions: list[tuple[Part, ...]]
     """[busy]"""
 
@@ -132,12 +132,9 @@ class PrefillLoads:
         if place == len(self.busy) or self.busy[place] != rank:
             return NOTHING
         part = sum(self.expansions[place], NOTHING)
-        end = int(self.requests[: place + 1].sum())
-        own = slice(end - int(self.requests[place]), end)
-        for operator, work, times in self.kernels:
+        for operator, batches, times in self.kernels:
             time_us = float(times.time_us[place])
-            alone = replace(work, new_tokens=work.new_tokens[own], kv_tokens=work.kv_tokens[own])
-            loads_us = (time_us, *self.pricing.load(alone, time_us))
+            loads_us = (time_us, *self.pricing.load(batches.demand(place), time_us))
             ps = [round(load * operator.count * PS_PER_US) for load in loads_us]
             part += _kernel_part(operator.name, ps, times.is_estimate[place])
         return part
@@ -195,6 +192,11 @@ class AttentionPricing:
         Several queries of a request read its KV once, as more query heads would (FlashMLA and packed GQA treat them
         alike). An idle rank's dummy batch has no KV to read.
         """
+        if len(requests) == 1 and requests[0]:
+            size = self._size(requests[0], (padded[0], queries), stage)
+            loads = [kernel.loads(kv_tokens[None, :], steps) for kernel in size.kernels]
+            ps = sum((load for load, _ in loads), size.fixed_ps[:, None, None])
+            return DecodeLoads(ps, [_EqualSizes(_FIRST_RANK, size, loads)])
         counts = np.array(requests, dtype=np.int64)
         starts = np.cumsum(counts) - counts
         ps = np.zeros((3, len(counts), steps), dtype=np.int64)
@@ -204,8 +206,7 @@ class AttentionPricing:
             size = self._size(count, (padded[int(ranks[0])], queries), stage)
             kv = kv_tokens[starts[ranks][:, None] + np.arange(count)]
             loads = [kernel.loads(kv, steps) for kernel in size.kernels]
-            fixed = np.array((size.fixed.total_ps, size.fixed.clocked_ps, size.fixed.tensor_ps))
-            ps[:, ranks] = sum((load for load, _ in loads), fixed[:, None, None])
+            ps[:, ranks] = sum((load for load, _ in loads), size.fixed_ps[:, None, None])
             sizes.append(_EqualSizes(ranks, size, loads))
         return DecodeLoads(ps, sizes)
 
@@ -218,10 +219,10 @@ class AttentionPricing:
         total_ps, kernels = np.zeros(len(requests), dtype=np.int64), []
         for operator in self._prefill_kernels(stage):
             assert isinstance(operator.work, PrefillAttention)
-            work = replace(operator.work, new_tokens=new_tokens, kv_tokens=kv_tokens)
-            times = self._pricing.estimator.prefill_times(work, counts)
+            batches = PrefillBatches(replace(operator.work, new_tokens=new_tokens, kv_tokens=kv_tokens), counts)
+            times = self._pricing.estimator.prefill_times(batches)
             total_ps[busy] += to_ps(times.time_us * operator.count)
-            kernels.append((operator, work, times))
+            kernels.append((operator, batches, times))
         starts = np.cumsum(counts) - counts
         expansions: list[tuple[Part, ...]] = [()] * len(busy)
         if self._expands(stage):
@@ -239,7 +240,7 @@ class AttentionPricing:
                 for chunk, past, merge in zip(*sums, strict=True)
             ]
             total_ps[busy] += [sum(part.total_ps for part in parts) for parts in expansions]
-        return PrefillLoads(total_ps, self._pricing, busy, counts, kernels, expansions)
+        return PrefillLoads(total_ps, self._pricing, busy, kernels, expansions)
 
     def _prefill_kernels(self, stage: int) -> list[Operator]:
         """Attention kernels over a prompt; its lengths do not matter."""
@@ -269,7 +270,9 @@ class AttentionPricing:
                     kernels.append(self._decode_kernel(operator, operator.work, requests, queries))
                 else:
                     fixed.append(operator)
-            self._sizes[key] = _DecodeSize(price_operators(fixed, self._pricing), tuple(kernels))
+            part = price_operators(fixed, self._pricing)
+            fixed_ps = np.array((part.total_ps, part.clocked_ps, part.tensor_ps))
+            self._sizes[key] = _DecodeSize(part, fixed_ps, tuple(kernels))
         return self._sizes[key]
 
     def _decode_kernel(
@@ -287,6 +290,7 @@ class AttentionPricing:
         return DecodeKernel(operator.name, operator.count, times, memory_us, tensor_us)
 
 
+_FIRST_RANK = np.zeros(1, dtype=np.intp)
 _SAMPLE_TOKENS = 1024
 """KV length at which the FLOPs and bytes per KV token of a decode kernel are taken."""
 

@@ -9,9 +9,9 @@ from operator import add
 
 from aicb.clock import clocked_share
 from aicb.estimators import Estimator
-from aicb.estimators.roofline import demand
+from aicb.estimators.roofline import Demand, demand
 from aicb.gpu import Gpu
-from aicb.operators import Communication, Elementwise, Operator, Phase, Work
+from aicb.operators import Communication, Elementwise, Operator, Phase
 from aicb.precision import Precision
 
 PHASES = tuple(Phase)
@@ -99,9 +99,8 @@ class Pricing:
         """What a fused operator saves: the time of a kernel with nothing to do."""
         return self.estimator.price(Elementwise("add", 1, 1, 0)).time_us
 
-    def load(self, work: Work, time_us: float) -> tuple[float, float]:
+    def load(self, need: Demand, time_us: float) -> tuple[float, float]:
         """(part of the time that follows the clock, time at the tensor cores' nominal peak) [µs]."""
-        need = demand(work, self.precision)
         share = clocked_share(time_us, need.moved_bytes, self.gpu.hbm_bytes_per_s)
         return share * time_us, need.flops / self.gpu.peak_flops[need.dtype] * 1e6
 
@@ -120,7 +119,7 @@ def price_operators(operators: Sequence[Operator], pricing: Pricing) -> Part:
         time_us, is_estimate = found.time_us, found.is_estimate
         if has_fused_norm and operator.name in FUSED_OPERATORS:
             time_us -= pricing.launch_floor_us
-        clocked_us, tensor_us = pricing.load(operator.work, time_us)
+        clocked_us, tensor_us = pricing.load(demand(operator.work, pricing.precision), time_us)
         clocked_ps += round(clocked_us * operator.count * PS_PER_US)
         tensor_ps += round(tensor_us * operator.count * PS_PER_US)
         time_ps = round(time_us * operator.count * PS_PER_US)

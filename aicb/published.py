@@ -18,6 +18,7 @@ from aicb.clock import steady_us
 from aicb.errors import InputError
 from aicb.estimators import InterpolationEstimator, price_many
 from aicb.estimators.kriging import Floats
+from aicb.estimators.roofline import demand
 from aicb.operators import Elementwise, Gemm, GroupedGemm, PrefillAttention, Work
 from aicb.precision import Precision
 from aicb.pricing import Pricing
@@ -58,7 +59,9 @@ def _rows(folder: Path, name: str, **chosen: str) -> list[dict[str, str]]:
 def _steady(works: Sequence[Work], time_us: Floats) -> Floats:
     """Times as benchmarks take them: each kernel back to back, at the clock it sustains."""
     pricing = Pricing(InterpolationEstimator(GPU), GPU, Precision())
-    clocked, tensor = np.array([pricing.load(work, time) for work, time in zip(works, time_us, strict=True)]).T
+    clocked, tensor = np.array(
+        [pricing.load(demand(work, pricing.precision), time) for work, time in zip(works, time_us, strict=True)]
+    ).T
     assert GPU.clock is not None
     return steady_us(GPU.clock, time_us, clocked, tensor)
 

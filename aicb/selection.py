@@ -6,9 +6,6 @@ FlashMLA). What it holds is priced from it; the rest is transferred from the H20
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from aicb.estimators import (
     DecodeTimes,
     Estimate,
@@ -18,6 +15,7 @@ from aicb.estimators import (
     Timing,
     make_estimator,
 )
+from aicb.estimators.roofline import PrefillBatches
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -77,8 +75,8 @@ class PartialTableEstimator:
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)
 
-    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
-        return self._estimator_of(work).prefill_times(work, requests)
+    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
+        return self._estimator_of(batches.work).prefill_times(batches)
 
     def _estimator_of(self, work: Work) -> Estimator:
         key = _operation(work)

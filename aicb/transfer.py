@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
 from aicb.estimators.estimate import tokens_by_step
-from aicb.estimators.roofline import Demand, EachStep, demand, prefill_demands, roofline_us
+from aicb.estimators.roofline import Demand, EachStep, PrefillBatches, demand, roofline_us
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from aicb.precision import Precision
@@ -92,16 +92,16 @@ class TransferEstimator:
             time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
         return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", _error(found))
 
-    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
-        if work.dtype not in self.gpu.peak_flops:
-            work = replace(work, dtype="bf16")
-        found = self._measured.prefill_times(work, requests)
-        flops, moved_bytes = prefill_demands(work, requests)
+    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
+        if batches.work.dtype not in self.gpu.peak_flops:
+            batches = replace(batches, work=replace(batches.work, dtype="bf16"))
+        found = self._measured.prefill_times(batches)
+        flops, moved_bytes, dtype = batches.flops, batches.moved_bytes, batches.work.dtype
         origin_us, target_us = (
-            LATENCY_US + _many_busy_us(flops, moved_bytes, gpu.peak_flops[work.dtype], gpu)
+            LATENCY_US + _many_busy_us(flops, moved_bytes, gpu.peak_flops[dtype], gpu)
             for gpu in (self._origin, self.gpu)
         )
-        bound_us = 1e6 * np.maximum(flops / self.gpu.peak_flops[work.dtype], moved_bytes / self.gpu.hbm_bytes_per_s)
+        bound_us = 1e6 * np.maximum(flops / self.gpu.peak_flops[dtype], moved_bytes / self.gpu.hbm_bytes_per_s)
         time_us = np.maximum(found.time_us * target_us / origin_us, bound_us)
         return ManyTimes(time_us, np.ones_like(found.is_estimate))
 

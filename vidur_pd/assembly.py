@@ -22,7 +22,7 @@ from vidur_pd.execution.fluid import FluidLauncher, Transfers
 from vidur_pd.execution.isolated import IsolatedLauncher
 from vidur_pd.instance import Instance, Launcher
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
-from vidur_pd.pools import PoolParts, gpu_of, pool_parts
+from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
 from vidur_pd.scheduling import Drafts, VllmV1Scheduler
 from vidur_pd.workload import generator
 
@@ -101,7 +101,8 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     nvlink_bps = round(simccl.gpu_named(first.interconnect).nvlink_gbytes_per_s * 8e9)
     config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
     cluster = build_cluster(config.cluster)
-    pools = {pool.name: pool_parts(config, pool, model) for pool in config.cluster.pools}
+    estimators: Estimators = {}
+    pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_wire(config, pools)
     network = create_backend(config.network.backend, cluster.topology)
     stack = simccl.Stack(config.network.collectives)

@@ -214,8 +214,9 @@ class Instance:
 
     def _record(self, flight: Flight, outcome: GroupOutcome) -> None:
         prices, batch = flight.prices, flight.batch
-        durations_ps = np.diff(flight.ends_ps, prepend=flight.start_ps)
-        communication_ps = durations_ps - flight.compute_ps
+        communication_ps = flight.ends_ps - flight.compute_ps
+        communication_ps[0] -= flight.start_ps
+        communication_ps[1:] -= flight.ends_ps[:-1]
         if flight.is_pipelined:  # stages overlap with other flights: what was waited for is not communication
             communication_ps = np.full(flight.steps, flight.communication_ps, dtype=np.int64)
         self._log.add(

@@ -20,8 +20,10 @@ from aicb import (
     instance_memory,
     parse_expert_load,
 )
+from aicb.estimators import Estimator
 from aicb.load_profile import load_profile
 from aicb.model import MoeFfn
+from aicb.selection import select_estimator
 from vidur_pd.cluster import partition_of
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.errors import InputError
@@ -57,8 +59,12 @@ class PoolParts:
         return Halves(overlap.communication_sm_share) if overlap.two_batch else None
 
 
-def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> PoolParts:
-    """Resolves a pool's options.
+Estimators = dict[tuple[str, str, Precision], Estimator]
+"""Estimators of kernel times by (name, GPU, number formats): pools that agree in them share what it remembers."""
+
+
+def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimators: Estimators) -> PoolParts:
+    """Resolves a pool's options; an estimator that ``estimators`` lacks is added to them.
 
     Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
     """
@@ -82,6 +88,9 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> Pool
         load = _expert_load(engine)
         for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
             load_profile(load, (network.experts, network.experts_per_token), partition, config.seed)
+        estimator = (engine.estimator, config.hardware_of(pool), precision)
+        if estimator not in estimators:
+            estimators[estimator] = select_estimator(engine.estimator, gpu, precision)
         iteration_model = IterationModel(
             model,
             partition,
@@ -89,7 +98,7 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model) -> Pool
             gpu,
             cuda_graphs=engine.cuda_graphs,
             max_seqs=engine.max_seqs,
-            estimator=engine.estimator,
+            estimator=estimators[estimator],
             expert_load=load,
             seed=config.seed,
             overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),

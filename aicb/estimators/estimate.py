@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
+from aicb.operators import DecodeAttention, MlaDecode, Work
+
+if TYPE_CHECKING:
+    from aicb.estimators.roofline import PrefillBatches
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -82,8 +85,8 @@ class Estimator(Protocol):
         """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
         ...
 
-    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
-        """[batches] of one ``price`` for each batch; ``work`` has the requests of all, ``requests`` [batches] each."""
+    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
+        """[batches] time of one execution for each."""
         ...
 
 
@@ -91,11 +94,3 @@ def tokens_by_step(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float
     """[…, steps] Σ_i (S_i + j) over the requests of ``kv_tokens`` [… , requests]."""
     totals = kv_tokens.sum(axis=-1, keepdims=True) + kv_tokens.shape[-1] * np.arange(steps, dtype=np.int64)
     return np.asarray(totals, dtype=np.float64)
-
-
-def prefills_one_by_one(estimator: Estimator, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
-    """``Estimator.prefill_times`` without a faster way."""
-    ends = np.cumsum(requests)[:-1]
-    parts = zip(np.split(work.new_tokens, ends), np.split(work.kv_tokens, ends), strict=True)
-    found = [estimator.price(replace(work, new_tokens=new, kv_tokens=kv)) for new, kv in parts]
-    return ManyTimes(np.array([each.time_us for each in found]), np.array([each.is_estimate for each in found]))

@@ -21,12 +21,11 @@ from aicb.estimators.estimate import (
     Estimate,
     ManyTimes,
     Timing,
-    prefills_one_by_one,
     tokens_by_step,
 )
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import check, demand, roofline_us
+from aicb.estimators.roofline import PrefillBatches, check, demand, prefills_one_by_one, roofline_us
 from aicb.estimators.surface import Surface
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -117,8 +116,8 @@ class ForestEstimator:
         reach = self._measured.decode_times(work, batch)
         return ForestDecode(self._forest(surface), site, bound_us, reach)
 
-    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
-        return prefills_one_by_one(self, work, requests)
+    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
+        return prefills_one_by_one(self, batches)
 
     def _price(self, surface: Surface, shapes: list[list[float]]) -> Estimate:
         forest, rows = self._forest(surface), np.array(shapes, dtype=np.float64)

@@ -23,7 +23,7 @@ from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
-from aicb.estimators.roofline import RooflineEstimator, check, demand, prefill_demands, roofline_us
+from aicb.estimators.roofline import PrefillBatches, RooflineEstimator, check, demand, roofline_us
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -174,17 +174,18 @@ class InterpolationEstimator:
                 return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule", RECURRENT_ERROR)
         raise AssertionError(work)
 
-    def prefill_times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> ManyTimes:
-        is_fp8 = work.dtype != "bf16"
+    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
+        """Unmeasured fp8 takes the time of bf16, flagged."""
+        is_fp8 = batches.work.dtype != "bf16"
+        is_own = not is_fp8 or self.prefill_fp8 is not None
         measured = self.prefill_fp8 if is_fp8 and self.prefill_fp8 is not None else self.prefill
-        found = measured.times(work, requests)
-        flops, moved_bytes = prefill_demands(work, requests)
-        is_resident = (self.timing == "graph") & (moved_bytes <= self.gpu.l2_bytes)
-        memory_s = np.where(is_resident, 0.0, moved_bytes / self.gpu.hbm_bytes_per_s)
-        bound_us = np.maximum(flops / self.gpu.peak_flops[work.dtype], memory_s) * 1e6
-        is_measured = found.is_measured & (measured is self.prefill_fp8 or not is_fp8)
-        time_us = np.where(is_measured, found.time_us, np.maximum(found.time_us, bound_us))
-        return ManyTimes(time_us, found.is_estimate | (is_fp8 and self.prefill_fp8 is None))
+        found = measured.times(batches)
+        is_resident = (self.timing == "graph") & (batches.moved_bytes <= self.gpu.l2_bytes)
+        memory_s = np.where(is_resident, 0.0, batches.moved_bytes / self.gpu.hbm_bytes_per_s)
+        bound_us = np.maximum(batches.flops / self.gpu.peak_flops[batches.work.dtype], memory_s) * 1e6
+        bounded_us = np.maximum(found.time_us, bound_us)
+        time_us = np.where(found.is_measured, found.time_us, bounded_us) if is_own else bounded_us
+        return ManyTimes(time_us, found.is_estimate | (not is_own))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences as a function of their KV lengths."""

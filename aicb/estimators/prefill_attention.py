@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
-from aicb.estimators.roofline import attention_pairs
+from aicb.estimators.roofline import PrefillBatches
 from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
 from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, GemmDtype, PrefillAttention
@@ -35,7 +35,7 @@ times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels stretch 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PrefillBatches:
+class PrefillTimesFound:
     """[batches] each."""
 
     time_us: Floats
@@ -67,23 +67,21 @@ class PrefillTimes:
 
     def price(self, work: PrefillAttention) -> Estimate:
         """One batch, with the error of its largest request and where the time comes from."""
-        found = self.times(work, np.array([len(work.new_tokens)]))
+        batch = PrefillBatches(work, np.array([len(work.new_tokens)]))
+        found = self.times(batch)
 
         def error() -> float:
-            pairs = attention_pairs(work.new_tokens, work.kv_tokens)
-            shapes, _, _ = self._shapes(work, np.array([len(pairs)]), pairs)
-            largest = pairs.argmax() if len(shapes) > 1 else 0
+            shapes, _, _ = self._shapes(batch)
+            largest = batch.pairs.argmax() if len(shapes) > 1 else 0
             return float(self.surface.errors(shapes[largest][None, :])[0])
 
         kind = "measured" if found.is_measured[0] else "borrowed" if self._octaves_of(work) else "interpolated"
         source = f"{'estimate:' if found.is_estimate[0] else kind} {self._name}"
         return Estimate(float(found.time_us[0]), bool(found.is_estimate[0]), source, error)
 
-    def times(self, work: PrefillAttention, requests: NDArray[np.int64]) -> PrefillBatches:
-        """Batches of so many ``requests`` [batches] each, one after another in ``work``."""
-        new, kv = work.new_tokens.astype(np.float64), work.kv_tokens.astype(np.float64)
-        pairs, starts = attention_pairs(new, kv), np.cumsum(requests) - requests
-        shapes, share, rows = self._shapes(work, requests, pairs)
+    def times(self, batches: PrefillBatches) -> PrefillTimesFound:
+        work, requests = batches.work, batches.requests
+        shapes, share, rows = self._shapes(batches)
         row_starts = np.cumsum(rows) - rows
         times_us, hits = self.surface.times_and_hits(shapes)
         is_measured = np.logical_and.reduceat(hits, row_starts)
@@ -93,22 +91,23 @@ class PrefillTimes:
             alone_us = _sums(self.surface.times(shapes), rows, row_starts) * requests / rows
             time_us = np.where(~is_measured & (requests > 1), np.minimum(time_us, alone_us), time_us)
         is_far = self._octaves_of(work) > SITE_REACH_OCTAVES
-        inside = np.add.reduceat(pairs * self._is_inside(kv, new), starts)
-        is_estimate = is_far | (inside / np.add.reduceat(pairs, starts) < 0.5)
-        return PrefillBatches(time_us, is_measured, np.asarray(is_estimate))
+        inside = np.add.reduceat(batches.pairs * self._is_inside(work.kv_tokens, work.new_tokens), batches.starts)
+        is_estimate = is_far | (inside / batches.batch_pairs < 0.5)
+        return PrefillTimesFound(time_us, is_measured, np.asarray(is_estimate))
 
-    def _shapes(
-        self, work: PrefillAttention, requests: NDArray[np.int64], pairs: Floats
-    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    def _shapes(self, batches: PrefillBatches) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """([rows, columns] shapes, [rows] share of each in its batch, [batches] rows): one row per request, scaled to
         its whole batch, or one for a batch of equal requests."""
-        starts = np.cumsum(requests) - requests
+        work, requests, starts = batches.work, batches.requests, batches.starts
         new, kv = work.new_tokens, work.kv_tokens
-        share = pairs / np.repeat(np.add.reduceat(pairs, starts), requests)
+        share = batches.pairs / np.repeat(batches.batch_pairs, requests)
         shapes = np.empty((len(new), 7))
         shapes[:, 0], shapes[:, 1] = work.heads / share, work.kv_heads / share
         shapes[:, 2:4] = work.d_qk, work.d_v
         shapes[:, 4], shapes[:, 5], shapes[:, 6] = 0.5, kv, new
+        if len(new) == len(requests):  # one request each
+            shapes[:, 4] = 1.0
+            return shapes, share, requests
         like_first = (new == np.repeat(new[starts], requests)) & (kv == np.repeat(kv[starts], requests))
         is_equal = np.logical_and.reduceat(like_first, starts)
         first = starts[is_equal]
@@ -131,7 +130,7 @@ class PrefillTimes:
         is_far = (self._octaves(sites) > SITE_REACH_OCTAVES)[inverse.reshape(-1)]
         return np.asarray(is_far | ~self._is_inside(shapes[:, 5], shapes[:, 6]))
 
-    def _is_inside(self, kv: Floats, new: Floats) -> NDArray[np.bool_]:
+    def _is_inside(self, kv: NDArray[np.number], new: NDArray[np.number]) -> NDArray[np.bool_]:
         return np.asarray((new >= self._q_range[0]) & (new <= self._q_range[1]) & (kv <= self._longest))
 
     def _octaves(self, geometries: Floats) -> Floats:

@@ -102,7 +102,7 @@ class KvWire:
         self._on_the_way: dict[GraphHandle, _OnTheWay] = {}
         self._routes: dict[tuple[int, int], NDArray[np.int64]] = {}
         self._flows_on_links = np.zeros(topology.links)
-        self._layouts: dict[tuple[int, int], simccl.KvLayout] = {}
+        self._layouts: dict[tuple[int, int, int], simccl.KvLayout] = {}
         self.flows: list[FlowRow] | None = [] if keep_flows else None
 
     @property
@@ -178,10 +178,7 @@ class KvWire:
         return self._routes[src, dst]
 
     def _layout(self, rank: Rank) -> simccl.KvLayout:
-        key = (rank.instance.index, rank.index)
-        if key not in self._layouts:
-            self._layouts[key] = self._layout_of(rank, shift=0)
-        return self._layouts[key]
+        return self._layout_of(rank, shift=0)
 
     def _source_layout(self, source: Rank, destination: Rank) -> simccl.KvLayout:
         """The source's GPUs, turned so that a latent comes from the GPU on the destination's rail."""
@@ -194,6 +191,13 @@ class KvWire:
         return self._layout_of(source, shift=other_rail - own_rail)
 
     def _layout_of(self, rank: Rank, *, shift: int) -> simccl.KvLayout:
+        key = (rank.instance.index, rank.index, shift)
+        if key not in self._layouts:
+            self._layouts[key] = self._new_layout(rank, shift)
+        return self._layouts[key]
+
+    def _new_layout(self, rank: Rank, shift: int) -> simccl.KvLayout:
+        """GPUs of a rank by stage and tensor rank, turned by ``shift`` within each stage."""
         placement = rank.instance.placement
         tp, pp = placement.partition.tp, placement.partition.pp
         stages = [[gpus[(i + shift) % tp] for i in range(tp)] for gpus in placement.rank_gpus(rank.index)]
