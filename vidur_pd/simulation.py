@@ -80,7 +80,10 @@ class Simulation:
         self._workload = workload
         self._queue = EventQueue()
         self._instances = self._parts.instances
-        self._log = IterationLog(tuple((instance.name, instance.placement.pool) for instance in self._instances))
+        self._log = IterationLog(
+            tuple((instance.name, instance.placement.pool) for instance in self._instances),
+            keeps_runs=config.output.iterations or config.output.trace,
+        )
         self._link_log = LinkLog(len(self._parts.topology.capacity_bps), config.output.link_windows)
         self._network = self._parts.network
         self._wire = KvWire(

@@ -44,9 +44,10 @@ class IterationRun:
 class IterationLog:
     """All iterations of a simulation and every gap between consecutive tokens of a request."""
 
-    def __init__(self, instances: tuple[tuple[str, str], ...]) -> None:
-        """``instances``: (name, pool) by index."""
+    def __init__(self, instances: tuple[tuple[str, str], ...], *, keeps_runs: bool = True) -> None:
+        """``instances``: (name, pool) by index. Without ``keeps_runs`` only sums and gaps remain of iterations."""
         self.instances = instances
+        self._keeps_runs = keeps_runs
         self.runs: list[IterationRun] = []
         self.kv_use = KvUse(len(instances))
         self.gap_counts = GapCounts()
@@ -60,7 +61,8 @@ class IterationLog:
         self._estimated: set[tuple[str, str]] = set()
 
     def add(self, run: IterationRun) -> None:
-        self.runs.append(run)
+        if self._keeps_runs:
+            self.runs.append(run)
         self.iterations += len(run.ends_ps)
         self.busy_ps[run.instance] += int(run.compute_ps.sum() + run.communication_ps.sum())
         self.compute_ps += int(run.compute_ps.sum())
