@@ -11,6 +11,7 @@ from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.routing import core_network
 from netsim.topology import Topology
+from netsim.wire import WireFormat
 
 Simulation = TypeVar("Simulation", bound=_core.Simulation)
 
@@ -91,10 +92,17 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
     """Moves flows as fluids at rates given by a sharing rule.
 
     A flow ends when its last byte has drained and travelled the propagation latency of its path; between equal nodes
-    it takes no time. While it drains, it occupies all links of its path at once: there is no store-and-forward delay,
-    no header, no queue. Drained amounts are exact integers; an end is the first whole picosecond by which all bytes
-    are through.
+    it takes no time. While it drains, it occupies all links of its path at once: there is no queue, and, unless a
+    `WireFormat` is given, no header, no ACK and no store-and-forward delay. Drained amounts are exact integers; an end
+    is the first whole picosecond by which all bytes are through.
     """
 
-    def __init__(self, topology: Topology, sharing: _core.Sharing) -> None:
-        super().__init__(_core.FlowSimulation(core_network(topology), sharing))
+    def __init__(
+        self,
+        topology: Topology,
+        sharing: _core.Sharing,
+        wire: WireFormat | None = None,
+        rate_tolerance: float = 0,
+    ) -> None:
+        format_ = wire.to_core() if wire else None
+        super().__init__(_core.FlowSimulation(core_network(topology), sharing, format_, rate_tolerance))

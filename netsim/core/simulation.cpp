@@ -8,8 +8,12 @@ namespace netsim {
 
 namespace {
 
-std::unique_ptr<RatePolicy> make_policy(Sharing sharing, std::size_t links) {
-    if (sharing == Sharing::max_min) return std::make_unique<MaxMin>(links);
+std::unique_ptr<RatePolicy> make_policy(Sharing sharing, std::size_t links, double rate_tolerance) {
+    if (!(rate_tolerance >= 0 && rate_tolerance < 1)) {
+        throw MisuseError("rate_tolerance: found " + std::to_string(rate_tolerance) +
+                          ", expected 0 or more and below 1");
+    }
+    if (sharing == Sharing::max_min) return std::make_unique<MaxMin>(links, rate_tolerance);
     return std::make_unique<Uncontended>();
 }
 
@@ -47,8 +51,11 @@ LinkId Simulation::checked_link(std::int64_t link, const char* call) const {
     return static_cast<LinkId>(link);
 }
 
-FlowSimulation::FlowSimulation(Network network, Sharing sharing) : Simulation(std::move(network)) {
-    auto carrier = std::make_unique<RateCarrier>(this->network(), make_policy(sharing, this->network().link_count()));
+FlowSimulation::FlowSimulation(Network network, Sharing sharing, std::optional<WireFormat> format,
+                               double rate_tolerance)
+    : Simulation(std::move(network)) {
+    auto carrier = std::make_unique<RateCarrier>(
+        this->network(), routing(), make_policy(sharing, this->network().link_count(), rate_tolerance), format);
     carrier_ = carrier.get();
     carry_with(std::move(carrier));
 }

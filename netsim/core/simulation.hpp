@@ -59,7 +59,8 @@ enum class Sharing { max_min, uncontended };
 // Flows as fluids.
 class FlowSimulation final : public Simulation {
   public:
-    FlowSimulation(Network network, Sharing sharing);
+    FlowSimulation(Network network, Sharing sharing, std::optional<WireFormat> format = std::nullopt,
+                   double rate_tolerance = 0);
 
     void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
     std::vector<double> link_rates_bps();

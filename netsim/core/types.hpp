@@ -15,14 +15,12 @@ using TimePs = std::int64_t;
 // remainder among 1 to 10 flows, and a whole number of Gbit/s among nearly every number that occurs in practice.
 using Rate = std::int64_t;
 inline constexpr Rate kRateUnitsPerBps = 5040;
-inline constexpr Rate kUnassignedRate = std::numeric_limits<Rate>::max();
 inline constexpr Rate kUncapped = std::numeric_limits<Rate>::max();
 inline constexpr std::int64_t kMaxCapacityBps = 1'000'000'000'000'000;  // 1 Pbit/s: capacity in rate units fits Rate
 
 // Work is rate x time: integer, so draining is exact however time is cut into steps.
 __extension__ typedef __int128 Work;
 inline constexpr std::int64_t kPsPerSecond = 1'000'000'000'000;
-inline constexpr Work kWorkPerByte = Work{8} * kPsPerSecond * kRateUnitsPerBps;
 
 inline constexpr TimePs kNever = std::numeric_limits<TimePs>::max();
 
