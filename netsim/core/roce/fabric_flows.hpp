@@ -77,7 +77,7 @@ void Fabric<Engine, Observer>::handle(EventCode code) {
         case Kind::control:
             return run_control_timer(index);
         default:
-            news_.left.push_back(queue_pairs_[index].flow);
+            if (!queue_pairs_[index].is_closed) news_.left.push_back(queue_pairs_[index].flow);
     }
 }
 
