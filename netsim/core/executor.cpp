@@ -8,11 +8,15 @@ namespace netsim {
 
 namespace {
 
-TimePs sum_ps(TimePs a, TimePs b) {
-    TimePs sum = 0;
-    if (__builtin_add_overflow(a, b, &sum) || sum == kNever) {
-        throw MisuseError("time: found an instant beyond 2^63 ps, expected less (106 days)");
+void check_on_clock(TimePs at_ps) {
+    if (at_ps == kNever) {
+        throw MisuseError("time: found an instant beyond 2^63 - 2 ps, expected less (106 days)");
     }
+}
+
+TimePs sum_ps(TimePs a, TimePs b) {
+    const TimePs sum = later(a, b);
+    check_on_clock(sum);
     return sum;
 }
 
@@ -23,6 +27,7 @@ Handle Executor::submit(FlowGraph graph, TimePs at_ps) {
         throw MisuseError("submit: found a start at " + std::to_string(at_ps) + " ps, expected no time before now, " +
                           std::to_string(now_ps_) + " ps");
     }
+    check_on_clock(at_ps);
     const std::size_t flows = graph.size();
     auto record = std::make_unique<Record>();
     record->dependents = dependents_of(graph);
@@ -65,6 +70,7 @@ std::vector<Completion> Executor::advance(TimePs until_ps) {
         throw MisuseError("advance: found " + std::to_string(until_ps) + " ps, expected no time before now, " +
                           std::to_string(now_ps_) + " ps");
     }
+    check_on_clock(until_ps);
     completions_.clear();
     for (bool is_over = false; completions_.empty() && !is_over;) {
         drop_cancelled_events();
