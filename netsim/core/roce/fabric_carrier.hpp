@@ -57,16 +57,15 @@ class FabricCarrier final : public PacketCarrier {
         fabric_.close(ticket);
     }
     TimePs run(TimePs until_ps, Progress& progress) override {
-        if (!fabric_.is_busy() && !fabric_.has_news()) {
-            catch_up(until_ps);
-            next_sample_ps_ = kNever;
-            return until_ps;
-        }
-        if (interval_ps_ > 0 && next_sample_ps_ == kNever) next_sample_ps_ = engine_.now_ps();
         TimePs reached = engine_.now_ps();
+        if (interval_ps_ > 0 && next_sample_ps_ == kNever && fabric_.is_busy()) next_sample_ps_ = reached;
         while (!fabric_.has_news() && (reached < until_ps || engine_.next_ps() <= until_ps)) {
             reached = engine_.run(std::min(until_ps, next_sample_ps_), fabric_);
-            if (reached == next_sample_ps_) take_sample(reached);
+            if (!fabric_.is_busy()) {
+                next_sample_ps_ = kNever;
+            } else if (reached == next_sample_ps_) {
+                take_sample(reached);
+            }
         }
         report(progress);
         return reached;
@@ -80,7 +79,7 @@ class FabricCarrier final : public PacketCarrier {
         LinkTotals totals;
         for (LinkId link = 0; link < network_.link_count(); ++link) {
             totals.carried_bytes.push_back(static_cast<double>(fabric_.counters(link).payload_bytes));
-            totals.busy_ps.push_back(fabric_.counters(link).busy_ps);
+            totals.busy_ps.push_back(fabric_.busy_ps(link));
         }
         return totals;
     }
@@ -92,7 +91,7 @@ class FabricCarrier final : public PacketCarrier {
             figures.packets.push_back(counters.packets);
             figures.wire_bytes.push_back(counters.wire_bytes);
             figures.payload_bytes.push_back(counters.payload_bytes);
-            figures.busy_ps.push_back(counters.busy_ps);
+            figures.busy_ps.push_back(fabric_.busy_ps(link));
             figures.paused_ps.push_back(fabric_.paused_ps(link));
             figures.pauses.push_back(counters.pauses);
             figures.marks.push_back(counters.marks);
@@ -141,7 +140,7 @@ class FabricCarrier final : public PacketCarrier {
             series_.pauses.push_back(counters.pauses);
             series_.marks.push_back(counters.marks);
         }
-        next_sample_ps_ = now_ps + interval_ps_;
+        next_sample_ps_ = later(now_ps, interval_ps_);
     }
 
     const Network& network_;

@@ -86,7 +86,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::free_memory(LinkId out, const Packet& packet) {
     Port& port = ports_[out];
     if (port.from == NodeRole::nvswitch) {
-        const TimePs left = now_ps() + port.serialization_ps(packet.wire_bytes);
+        const TimePs left = later(now_ps(), port.serialization_ps(packet.wire_bytes));
         return return_credit(packet.ingress, packet.wire_bytes, left);
     }
     if (packet.priority == kControlPriority) return;
@@ -134,16 +134,16 @@ template <EventEngine Engine, typename Observer>
 TimePs Fabric<Engine, Observer>::end_of_transmission(LinkId link, Packet& packet) {
     Port& port = ports_[link];
     const TimePs now = now_ps();
-    TimePs end = now + port.serialization_ps(packet.wire_bytes);
-    packet.arrives_ps = end + port.latency_ps;
+    TimePs end = later(now, port.serialization_ps(packet.wire_bytes));
+    packet.arrives_ps = later(end, port.latency_ps);
     const bool is_cell = packet.payload_bytes > parameters_.wire.mtu_bytes;
     if (is_cell) {
         const std::int64_t packets = packets_in(packet.payload_bytes);
         const auto one = static_cast<std::int32_t>((packet.wire_bytes + packets - 1) / packets);
         const TimePs one_ps = port.serialization_ps(one);
-        if (port.from != NodeRole::host) end = std::max(end, packet.tail_ps + one_ps);
-        packet.tail_ps = end + port.latency_ps;
-        packet.arrives_ps = port.to == NodeRole::host ? packet.tail_ps : now + one_ps + port.latency_ps;
+        if (port.from != NodeRole::host) end = std::max(end, later(packet.tail_ps, one_ps));
+        packet.tail_ps = later(end, port.latency_ps);
+        packet.arrives_ps = port.to == NodeRole::host ? packet.tail_ps : later(later(now, one_ps), port.latency_ps);
     }
     return end;
 }
@@ -205,10 +205,12 @@ LinkId Fabric<Engine, Observer>::choose_link(NodeId node, Packet& packet) {
     if (links.size() == 1) return links[0];
     Flowlet* flowlet = nullptr;
     if (parameters_.load_balancing == LoadBalancing::flowlet) {
-        const auto [entry, is_new] = flowlets_.try_emplace(std::uint64_t{node} << 32 | packet.qp, Flowlet{links[0], 0});
+        const auto [entry, is_new] = flowlets_.try_emplace(std::uint64_t{node} << 32 | packet.qp);
         flowlet = &entry->second;
-        const bool goes_on = !is_new && now_ps() - flowlet->last_ps < parameters_.flowlet_gap_ps;
+        const bool goes_on =
+            !is_new && flowlet->generation == qp.generation && now_ps() - flowlet->last_ps < parameters_.flowlet_gap_ps;
         flowlet->last_ps = now_ps();
+        flowlet->generation = qp.generation;
         if (goes_on && ports_[flowlet->link].is_up) return flowlet->link;
     }
     const std::size_t first = static_cast<std::size_t>(packet.seq / unit_bytes_ + packet.qp) % links.size();
@@ -251,6 +253,7 @@ void Fabric<Engine, Observer>::send_pause_frame(LinkId input, std::uint8_t prior
     Packet& frame = pool_[index];
     frame = {};
     frame.qp = kNoQueuePair;
+    frame.epoch = epochs_[input];
     frame.seq = priority;
     frame.wire_bytes = static_cast<std::int32_t>(parameters_.pfc_frame_bytes);
     frame.ingress = kNoLink;
@@ -264,6 +267,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::obey_pause(LinkId input, const Packet& frame) {
     const LinkId link = ports_[input].reverse;
     Port& port = ports_[link];
+    if (frame.epoch != epochs_[link]) return;  // the link has failed since
     const auto bit = static_cast<std::uint8_t>(1U << frame.seq);
     const bool is_pause = frame.kind == PacketKind::pause;
     observer_.on_pause(link, static_cast<std::uint8_t>(frame.seq), is_pause);
@@ -318,11 +322,16 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::return_credit(LinkId input, std::int64_t bytes, TimePs left_ps) {
     CreditAccount& account = credits_[credit_index_[input]];
     Port& port = ports_[input];
-    account.returning.push_back({left_ps + ports_[port.reverse].latency_ps, bytes});
+    account.returning.push_back({later(left_ps, ports_[port.reverse].latency_ps), bytes});
     if (!account.is_blocked) return;
     account.is_blocked = false;
     port.is_transmit_scheduled = true;
     schedule(account.returning.back().at_ps, Kind::transmit, input, epochs_[input]);
+}
+
+template <EventEngine Engine, typename Observer>
+TimePs Fabric<Engine, Observer>::busy_ps(LinkId link) const {
+    return counters_[link].busy_ps - std::max<TimePs>(0, ports_[link].busy_until_ps - engine_.now_ps());
 }
 
 template <EventEngine Engine, typename Observer>
