@@ -170,13 +170,14 @@ def core_parameters(config: RoceConfig, topology: Topology) -> _core.RoceParamet
 def headroom_bytes(config: RoceConfig, topology: Topology) -> NDArray[np.int64]:
     """[links] What an input of a switch may still receive after it decided to pause its sender.
 
-    The pause frame waits behind a packet, is sent and travels; meanwhile the sender has begun another packet, and a
-    link's worth is under way: rate · (2 latency) + 2 packets + the pause frames of all classes.
+    The packet for which it decides is there already. The pause frame waits behind a packet, is sent and travels;
+    meanwhile the sender has begun another packet, and a link's worth is under way: rate · (2 latency) + 3 packets + the
+    pause frames of all classes. (One packet more than the usual estimate, which does not count the first.)
     """
     if config.headroom_bytes is not None:
         return np.full(topology.links, config.headroom_bytes, dtype=np.int64)
     loop = _bytes_in(2 * topology.latency_ps, topology.capacity_bps)
-    return loop + 2 * config.unit_wire_bytes + _PRIORITIES * config.pfc_frame_bytes
+    return loop + 3 * config.unit_wire_bytes + _PRIORITIES * config.pfc_frame_bytes
 
 
 def ecn_thresholds(
