@@ -50,7 +50,10 @@ _BALANCING: Final = {
 
 
 class EcnThresholds(BaseModel):
-    """RED of every queue: no mark up to ``kmin``, with a probability up to ``pmax`` at ``kmax``, all marked above."""
+    """RED of every queue: no mark up to ``kmin``, with a probability up to ``pmax`` at ``kmax``, all marked above.
+
+    Equal thresholds make the step that DCTCP asks for.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,8 +63,8 @@ class EcnThresholds(BaseModel):
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
-        if self.kmin_bytes >= self.kmax_bytes:
-            raise ValueError(f"kmin_bytes {self.kmin_bytes} below kmax_bytes {self.kmax_bytes}")
+        if self.kmin_bytes > self.kmax_bytes:
+            raise ValueError(f"kmin_bytes: found {self.kmin_bytes}, expected at most kmax_bytes, {self.kmax_bytes}")
         return self
 
 

@@ -15,6 +15,7 @@
 #include "queue_pair.hpp"
 #include "routing.hpp"
 #include "shared_buffer.hpp"
+#include "splitmix.hpp"
 
 namespace netsim::roce {
 
@@ -169,13 +170,13 @@ class Fabric {
     std::int64_t held_back_bytes_;  // may have arrived and not be acknowledged
 
     PacketPool pool_;
-    std::vector<Port> ports_;               // [link]
-    std::vector<Queue> queues_;             // [link * kPriorities + priority]
-    std::vector<LinkCounters> counters_;    // [link]
-    std::vector<std::uint32_t> epochs_;     // [link] raised when it fails, so that its events are recognised as old
-    std::vector<TimePs> paused_since_ps_;   // [link]
-    std::vector<std::uint8_t> storms_;      // [link] bit per priority
-    std::vector<std::uint64_t> red_draws_;  // [link]
+    std::vector<Port> ports_;              // [link]
+    std::vector<Queue> queues_;            // [link * kPriorities + priority]
+    std::vector<LinkCounters> counters_;   // [link]
+    std::vector<std::uint32_t> epochs_;    // [link] raised when it fails, so that its events are recognised as old
+    std::vector<TimePs> paused_since_ps_;  // [link]
+    std::vector<std::uint8_t> storms_;     // [link] bit per priority
+    std::vector<SplitMix> red_draws_;      // [link]
     SharedBuffers buffers_;
 
     struct Ring {

@@ -24,11 +24,11 @@ Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Param
       epochs_(network.link_count()),
       paused_since_ps_(network.link_count()),
       storms_(network.link_count()),
-      red_draws_(network.link_count()),
       buffers_(network, parameters_),
       host_ports_(network.link_count()),
       credit_index_(network.link_count()) {
     set_up_ports();
+    for (LinkId link = 0; link < network.link_count(); ++link) red_draws_.emplace_back(parameters_.seed, link);
 }
 
 template <EventEngine Engine, typename Observer>

@@ -113,19 +113,14 @@ void Fabric<Engine, Observer>::mark_and_measure(LinkId out, PacketIndex index) {
     }
 }
 
-// RED with draws from a counter of the link, so that marks depend on nothing but what passes the link.
+// RED with draws from a stream of the link, so that marks depend on nothing but what passes the link.
 template <EventEngine Engine, typename Observer>
 bool Fabric<Engine, Observer>::is_to_mark(LinkId link, std::int64_t queued_bytes) {
     const RedThresholds& red = parameters_.red[link];
     if (queued_bytes <= red.kmin_bytes) return false;
     if (queued_bytes > red.kmax_bytes) return true;
-    std::uint64_t mixed = parameters_.seed + (std::uint64_t{link} << 32) + ++red_draws_[link];  // SplitMix64
-    mixed *= 0x9e3779b97f4a7c15ULL;
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9ULL;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebULL;
-    const double draw = static_cast<double>((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
     const auto above = static_cast<double>(queued_bytes - red.kmin_bytes);
-    return draw * static_cast<double>(red.kmax_bytes - red.kmin_bytes) < red.pmax * above;
+    return red_draws_[link].draw() * static_cast<double>(red.kmax_bytes - red.kmin_bytes) < red.pmax * above;
 }
 
 // Serialises the packet from now on and notes when it can go on at the far end. A cell goes on when its first
