@@ -173,7 +173,10 @@ FlowLimits Fabric<Engine, Observer>::limits_of(const QueuePair& qp) const {
         const Port& port = ports_[qp.back != nullptr ? link : ports_[link].reverse];
         rtt = later(rtt, later(port.latency_ps, port.exact_serialization_ps(parameters_.wire.ack_bytes)));
     }
-    const Work product = Work{rtt} * qp.forward->bottleneck_bps / (8 * kPsPerSecond);
+    // Packets that take all ways together are only bound by the links at both ends.
+    const bool is_sprayed = parameters_.load_balancing == LoadBalancing::adaptive;
+    const std::int64_t ends_bps = std::min(ports_[qp.port].capacity_bps, ports_[qp.forward->links.back()].capacity_bps);
+    const Work product = Work{rtt} * (is_sprayed ? ends_bps : qp.forward->bottleneck_bps) / (8 * kPsPerSecond);
     return {ports_[qp.port].capacity_bps, rtt, parameters_.wire.mtu_bytes,
             static_cast<std::int64_t>(std::min<Work>(product + held_back_bytes_, kNoWindow))};
 }
