@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from netsim import _core
 from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
@@ -12,6 +12,8 @@ from netsim.flow import FlowGraph
 from netsim.routing import core_network
 from netsim.topology import Topology
 from netsim.wire import WireFormat
+
+_CLOCK_END_PS: Final = 2**63
 
 Simulation = TypeVar("Simulation", bound=_core.Simulation)
 
@@ -83,9 +85,12 @@ class CoreBackend(Generic[Simulation]):
 
 def _time(value: int, name: str) -> int:
     try:
-        return operator.index(value)
+        time_ps = operator.index(value)
     except TypeError:
         raise BackendError(f"{name}: found {value!r}, expected an integer of picoseconds") from None
+    if not -_CLOCK_END_PS < time_ps < _CLOCK_END_PS:
+        raise BackendError(f"{name}: found {time_ps} ps, expected less than 2⁶³ ps (106 days)")
+    return time_ps
 
 
 class FlowBackend(CoreBackend[_core.FlowSimulation]):

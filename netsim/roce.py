@@ -50,7 +50,10 @@ _BALANCING: Final = {
 
 
 class EcnThresholds(BaseModel):
-    """RED of every queue: no mark up to ``kmin``, with a probability up to ``pmax`` at ``kmax``, all marked above."""
+    """RED of every queue: no mark up to ``kmin``, with a probability up to ``pmax`` at ``kmax``, all marked above.
+
+    Equal thresholds make the step that DCTCP asks for.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,8 +63,8 @@ class EcnThresholds(BaseModel):
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
-        if self.kmin_bytes >= self.kmax_bytes:
-            raise ValueError(f"kmin_bytes {self.kmin_bytes} below kmax_bytes {self.kmax_bytes}")
+        if self.kmin_bytes > self.kmax_bytes:
+            raise ValueError(f"kmin_bytes: found {self.kmin_bytes}, expected at most kmax_bytes, {self.kmax_bytes}")
         return self
 
 
@@ -174,13 +177,14 @@ def core_parameters(config: RoceConfig, topology: Topology) -> _core.RoceParamet
 def headroom_bytes(config: RoceConfig, topology: Topology) -> NDArray[np.int64]:
     """[links] What an input of a switch may still receive after it decided to pause its sender.
 
-    The pause frame waits behind a packet, is sent and travels; meanwhile the sender has begun another packet, and a
-    link's worth is under way: rate · (2 latency) + 2 packets + the pause frames of all classes.
+    The packet for which it decides is there already. The pause frame waits behind a packet, is sent and travels;
+    meanwhile the sender has begun another packet, and a link's worth is under way: rate · (2 latency) + 3 packets + the
+    pause frames of all classes. (One packet more than the usual estimate, which does not count the first.)
     """
     if config.headroom_bytes is not None:
         return np.full(topology.links, config.headroom_bytes, dtype=np.int64)
     loop = _bytes_in(2 * topology.latency_ps, topology.capacity_bps)
-    return loop + 2 * config.unit_wire_bytes + _PRIORITIES * config.pfc_frame_bytes
+    return loop + 3 * config.unit_wire_bytes + _PRIORITIES * config.pfc_frame_bytes
 
 
 def ecn_thresholds(

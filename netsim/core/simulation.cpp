@@ -133,12 +133,12 @@ void PacketSimulation::set_link_up(std::int64_t link, bool is_up) {
     carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
 }
 
-void PacketSimulation::set_storm(std::int64_t link, std::uint8_t priority, bool is_storming) {
+void PacketSimulation::set_storm(std::int64_t link, std::int64_t priority, bool is_storming) {
     const Lease lease(*this);
-    if (priority == roce::kControlPriority || priority >= roce::kPriorities) {
+    if (priority <= roce::kControlPriority || priority >= roce::kPriorities) {
         throw MisuseError("set_storm: found priority " + std::to_string(priority) + ", expected 1 to 7");
     }
-    carrier_->set_storm(checked_link(link, "set_storm"), priority, is_storming, now_ps());
+    carrier_->set_storm(checked_link(link, "set_storm"), static_cast<std::uint8_t>(priority), is_storming, now_ps());
 }
 
 }  // namespace netsim

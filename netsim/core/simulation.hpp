@@ -88,7 +88,7 @@ class PacketSimulation final : public Simulation {
     const std::vector<roce::PauseEvent>& pauses();
     const std::vector<roce::Acknowledgement>& acknowledgements();
     void set_link_up(std::int64_t link, bool is_up);
-    void set_storm(std::int64_t link, std::uint8_t priority, bool is_storming);
+    void set_storm(std::int64_t link, std::int64_t priority, bool is_storming);
 
   private:
     roce::PacketCarrier* carrier_;

@@ -24,6 +24,15 @@ inline constexpr std::int64_t kPsPerSecond = 1'000'000'000'000;
 
 inline constexpr TimePs kNever = std::numeric_limits<TimePs>::max();
 
+// kNever where the clock ends before. Neither is negative.
+constexpr TimePs later(TimePs at_ps, TimePs by_ps) { return by_ps >= kNever - at_ps ? kNever : at_ps + by_ps; }
+
+// Time that so many bytes take, to the nearest picosecond.
+constexpr TimePs serialization_ps(std::int64_t bytes, std::int64_t rate_bps) {
+    const Work time_ps = (Work{bytes} * 8 * kPsPerSecond + rate_bps / 2) / rate_bps;
+    return time_ps < kNever ? static_cast<TimePs>(time_ps) : kNever;
+}
+
 // The caller used a simulation against its contract.
 class MisuseError : public std::invalid_argument {
   public:

@@ -18,7 +18,7 @@ class LinkCounters:
     """What each directed link has seen up to now, in the order of ``Topology`` links."""
 
     packets: NDArray[np.int64]
-    """[links] data packets (or cells), acknowledgements and pause frames sent."""
+    """[links] data packets (or cells), acknowledgements and pause frames that have begun to be sent."""
     wire_bytes: NDArray[np.int64]
     """[links] with headers, acknowledgements and pause frames."""
     payload_bytes: NDArray[np.int64]

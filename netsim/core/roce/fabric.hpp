@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "queue_pair.hpp"
 #include "routing.hpp"
 #include "shared_buffer.hpp"
+#include "splitmix.hpp"
 
 namespace netsim::roce {
 
@@ -77,6 +79,8 @@ class Fabric {
     bool is_busy() const { return open_count_ > 0 || pool_.in_use() > 0 || !pending_reroutes_.empty(); }
     std::uint64_t packet_hops() const { return packet_hops_; }
     const LinkCounters& counters(LinkId link) const { return counters_[link]; }
+    // Up to now; counters() counts a packet's time when it begins to be sent.
+    TimePs busy_ps(LinkId link) const;
     TimePs paused_ps(LinkId link) const;
     std::int64_t queued_bytes(LinkId link) const;
     const Port& port(LinkId link) const { return ports_[link]; }
@@ -101,6 +105,7 @@ class Fabric {
     }
     static constexpr std::uint32_t kGenerationMask = (1U << 28) - 1;
     void schedule(TimePs at_ps, Kind kind, std::uint32_t index, std::uint32_t generation) {
+        if (at_ps == kNever) return;
         engine_.schedule(at_ps, encode(kind, generation, index));
     }
     TimePs now_ps() { return engine_.now_ps(); }
@@ -148,13 +153,19 @@ class Fabric {
     // Flows and failures (fabric_flows.hpp)
     FlowLimits limits_of(const QueuePair& qp) const;
     void set_up_ports();
-    void set_routes(QueuePair& qp, const Path& forward);
-    static TimePs send_gap_ps(std::int64_t bytes, std::int64_t rate_bps);
+    struct Routes {
+        const Path* forward;
+        const Path* back;
+    };
+    std::optional<Routes> find_routes(const QueuePair& qp);
+    static void set_routes(QueuePair& qp, const std::optional<Routes>& routes);
+    bool is_intact(const Path& path) const;
     void free_if_unused(QueuePairIndex index);
     void give_up(QueuePairIndex index);
     template <typename Call>
     void for_packets_under_way(Call&& call);
     void flush(LinkId link);
+    void fail_nvlink_flows(LinkId link);
     void reroute();
     void leave_ring(QueuePairIndex index);
 
@@ -165,15 +176,16 @@ class Fabric {
     Observer observer_;
     std::int64_t unit_bytes_;  // payload of a packet or cell
     std::int64_t unit_wire_bytes_;
+    std::int64_t held_back_bytes_;  // may have arrived and not be acknowledged
 
     PacketPool pool_;
-    std::vector<Port> ports_;               // [link]
-    std::vector<Queue> queues_;             // [link * kPriorities + priority]
-    std::vector<LinkCounters> counters_;    // [link]
-    std::vector<std::uint32_t> epochs_;     // [link] raised when it fails, so that its events are recognised as old
-    std::vector<TimePs> paused_since_ps_;   // [link]
-    std::vector<std::uint8_t> storms_;      // [link] bit per priority
-    std::vector<std::uint64_t> red_draws_;  // [link]
+    std::vector<Port> ports_;              // [link]
+    std::vector<Queue> queues_;            // [link * kPriorities + priority]
+    std::vector<LinkCounters> counters_;   // [link]
+    std::vector<std::uint32_t> epochs_;    // [link] raised when it fails, so that its events are recognised as old
+    std::vector<TimePs> paused_since_ps_;  // [link]
+    std::vector<std::uint8_t> storms_;     // [link] bit per priority
+    std::vector<SplitMix> red_draws_;      // [link]
     SharedBuffers buffers_;
 
     struct Ring {
@@ -201,6 +213,7 @@ class Fabric {
     struct Flowlet {
         LinkId link;
         TimePs last_ps;
+        std::uint32_t generation;  // of the queue pair
     };
     std::unordered_map<std::uint64_t, std::vector<LinkId>> candidates_;  // [node, destination]
     std::unordered_map<std::uint64_t, Flowlet> flowlets_;                // [node, queue pair]

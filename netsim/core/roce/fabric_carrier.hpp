@@ -68,7 +68,6 @@ class FabricCarrier final : public PacketCarrier {
     TimePs run(TimePs until_ps, Progress& progress) override {
         if (!fabric_.is_busy() && !fabric_.has_news()) {
             catch_up(until_ps);
-            next_sample_ps_ = kNever;
             return until_ps;
         }
         if (interval_ps_ > 0 && next_sample_ps_ == kNever) next_sample_ps_ = now_ps_;
@@ -82,7 +81,11 @@ class FabricCarrier final : public PacketCarrier {
                 now_ps_ = offset_ps() + engine_.run(std::min({until_ps, next_sample_ps_, own}) - offset_ps(), fabric_);
                 if (now_ps_ == next_look_ps_ && !fabric_.has_news()) look();
             }
-            if (now_ps_ == next_sample_ps_) take_sample();
+            if (!fabric_.is_busy()) {
+                next_sample_ps_ = kNever;
+            } else if (now_ps_ == next_sample_ps_) {
+                take_sample();
+            }
             if (skipping_ && now_ps_ == until_ps) break;
         }
         report(progress);
@@ -165,7 +168,7 @@ class FabricCarrier final : public PacketCarrier {
 
     // The next instant at which this carrier wants to act; never where it does not skip.
     TimePs next_own_ps() {
-        if (!steady_) return kNever;
+        if (!steady_ || !fabric_.is_busy()) return kNever;
         next_look_ps_ = steady_->next_look_ps(engine_.now_ps()) + offset_ps();
         return next_look_ps_;
     }
@@ -205,6 +208,7 @@ class FabricCarrier final : public PacketCarrier {
 
     LinkCounters counters_of(LinkId link) const {
         LinkCounters counters = fabric_.counters(link);
+        counters.busy_ps = fabric_.busy_ps(link);
         counters.paused_ps = fabric_.paused_ps(link);
         counters.add(skipped_[link], 1);
         if (skipping_) {
@@ -222,7 +226,7 @@ class FabricCarrier final : public PacketCarrier {
             series_.pauses.push_back(counters.pauses);
             series_.marks.push_back(counters.marks);
         }
-        next_sample_ps_ += interval_ps_;
+        next_sample_ps_ = later(now_ps_, interval_ps_);
     }
 
     Engine engine_;

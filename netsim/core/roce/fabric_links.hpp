@@ -86,7 +86,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::free_memory(LinkId out, const Packet& packet) {
     Port& port = ports_[out];
     if (port.from == NodeRole::nvswitch) {
-        const TimePs left = now_ps() + port.serialization_ps(packet.wire_bytes);
+        const TimePs left = later(now_ps(), port.serialization_ps(packet.wire_bytes));
         return return_credit(packet.ingress, packet.wire_bytes, left);
     }
     if (packet.priority == kControlPriority) return;
@@ -113,19 +113,14 @@ void Fabric<Engine, Observer>::mark_and_measure(LinkId out, PacketIndex index) {
     }
 }
 
-// RED with draws from a counter of the link, so that marks depend on nothing but what passes the link.
+// RED with draws from a stream of the link, so that marks depend on nothing but what passes the link.
 template <EventEngine Engine, typename Observer>
 bool Fabric<Engine, Observer>::is_to_mark(LinkId link, std::int64_t queued_bytes) {
     const RedThresholds& red = parameters_.red[link];
     if (queued_bytes <= red.kmin_bytes) return false;
     if (queued_bytes > red.kmax_bytes) return true;
-    std::uint64_t mixed = parameters_.seed + (std::uint64_t{link} << 32) + ++red_draws_[link];  // SplitMix64
-    mixed *= 0x9e3779b97f4a7c15ULL;
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9ULL;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebULL;
-    const double draw = static_cast<double>((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
     const auto above = static_cast<double>(queued_bytes - red.kmin_bytes);
-    return draw * static_cast<double>(red.kmax_bytes - red.kmin_bytes) < red.pmax * above;
+    return red_draws_[link].draw() * static_cast<double>(red.kmax_bytes - red.kmin_bytes) < red.pmax * above;
 }
 
 // Serialises the packet from now on and notes when it can go on at the far end. A cell goes on when its first
@@ -134,16 +129,16 @@ template <EventEngine Engine, typename Observer>
 TimePs Fabric<Engine, Observer>::end_of_transmission(LinkId link, Packet& packet) {
     Port& port = ports_[link];
     const TimePs now = now_ps();
-    TimePs end = now + port.serialization_ps(packet.wire_bytes);
-    packet.arrives_ps = end + port.latency_ps;
+    TimePs end = later(now, port.serialization_ps(packet.wire_bytes));
+    packet.arrives_ps = later(end, port.latency_ps);
     const bool is_cell = packet.payload_bytes > parameters_.wire.mtu_bytes;
     if (is_cell) {
         const std::int64_t packets = packets_in(packet.payload_bytes);
         const auto one = static_cast<std::int32_t>((packet.wire_bytes + packets - 1) / packets);
         const TimePs one_ps = port.serialization_ps(one);
-        if (port.from != NodeRole::host) end = std::max(end, packet.tail_ps + one_ps);
-        packet.tail_ps = end + port.latency_ps;
-        packet.arrives_ps = port.to == NodeRole::host ? packet.tail_ps : now + one_ps + port.latency_ps;
+        if (port.from != NodeRole::host) end = std::max(end, later(packet.tail_ps, one_ps));
+        packet.tail_ps = later(end, port.latency_ps);
+        packet.arrives_ps = port.to == NodeRole::host ? packet.tail_ps : later(later(now, one_ps), port.latency_ps);
     }
     return end;
 }
@@ -205,10 +200,12 @@ LinkId Fabric<Engine, Observer>::choose_link(NodeId node, Packet& packet) {
     if (links.size() == 1) return links[0];
     Flowlet* flowlet = nullptr;
     if (parameters_.load_balancing == LoadBalancing::flowlet) {
-        const auto [entry, is_new] = flowlets_.try_emplace(std::uint64_t{node} << 32 | packet.qp, Flowlet{links[0], 0});
+        const auto [entry, is_new] = flowlets_.try_emplace(std::uint64_t{node} << 32 | packet.qp);
         flowlet = &entry->second;
-        const bool goes_on = !is_new && now_ps() - flowlet->last_ps < parameters_.flowlet_gap_ps;
+        const bool goes_on =
+            !is_new && flowlet->generation == qp.generation && now_ps() - flowlet->last_ps < parameters_.flowlet_gap_ps;
         flowlet->last_ps = now_ps();
+        flowlet->generation = qp.generation;
         if (goes_on && ports_[flowlet->link].is_up) return flowlet->link;
     }
     const std::size_t first = static_cast<std::size_t>(packet.seq / unit_bytes_ + packet.qp) % links.size();
@@ -251,6 +248,7 @@ void Fabric<Engine, Observer>::send_pause_frame(LinkId input, std::uint8_t prior
     Packet& frame = pool_[index];
     frame = {};
     frame.qp = kNoQueuePair;
+    frame.epoch = epochs_[input];
     frame.seq = priority;
     frame.wire_bytes = static_cast<std::int32_t>(parameters_.pfc_frame_bytes);
     frame.ingress = kNoLink;
@@ -264,6 +262,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::obey_pause(LinkId input, const Packet& frame) {
     const LinkId link = ports_[input].reverse;
     Port& port = ports_[link];
+    if (frame.epoch != epochs_[link]) return;  // the link has failed since
     const auto bit = static_cast<std::uint8_t>(1U << frame.seq);
     const bool is_pause = frame.kind == PacketKind::pause;
     observer_.on_pause(link, static_cast<std::uint8_t>(frame.seq), is_pause);
@@ -318,11 +317,16 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::return_credit(LinkId input, std::int64_t bytes, TimePs left_ps) {
     CreditAccount& account = credits_[credit_index_[input]];
     Port& port = ports_[input];
-    account.returning.push_back({left_ps + ports_[port.reverse].latency_ps, bytes});
+    account.returning.push_back({later(left_ps, ports_[port.reverse].latency_ps), bytes});
     if (!account.is_blocked) return;
     account.is_blocked = false;
     port.is_transmit_scheduled = true;
     schedule(account.returning.back().at_ps, Kind::transmit, input, epochs_[input]);
+}
+
+template <EventEngine Engine, typename Observer>
+TimePs Fabric<Engine, Observer>::busy_ps(LinkId link) const {
+    return counters_[link].busy_ps - std::max<TimePs>(0, ports_[link].busy_until_ps - engine_.now_ps());
 }
 
 template <EventEngine Engine, typename Observer>

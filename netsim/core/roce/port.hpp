@@ -78,10 +78,7 @@ struct Port {
         std::swap(known_ps[0], known_ps[1]);
         return known_ps[0];
     }
-    TimePs exact_serialization_ps(std::int64_t bytes) const {
-        const Work bits_ps = Work{bytes} * 8 * kPsPerSecond;
-        return static_cast<TimePs>((bits_ps + capacity_bps / 2) / capacity_bps);
-    }
+    TimePs exact_serialization_ps(std::int64_t bytes) const { return netsim::serialization_ps(bytes, capacity_bps); }
 
     // The priority that sends next: control first, then round robin; expects one to be ready.
     std::uint8_t next_priority() {
