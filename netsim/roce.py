@@ -37,8 +37,8 @@ _ECN_ROWS: Final = {
 """Gbit/s: (kmin, kmax in bytes, pmax), KMIN_MAP, KMAX_MAP and PMAX_MAP of SimAI.conf. Other rates take the row of the
 nearest rate, as a ratio."""
 _DCTCP_STEP_BYTES_PER_GBPS: Final = 3_000
-"""DCTCP marks all packets above one threshold (Alizadeh et al., SIGCOMM 2010, section 3.1): 30 KB for every 10 Gbit/s in
-the HPCC simulator's run.py."""
+"""DCTCP marks all packets above one threshold (Alizadeh et al., SIGCOMM 2010, section 3.1): 30 KB for every 10 Gbit/s
+in the HPCC simulator's run.py."""
 
 _WINDOWS: Final = {
     "unbounded": _core.SendWindow.UNBOUNDED,
