@@ -677,7 +677,7 @@ def test_runs_with_a_window_differ_from_those_without_in_nothing_else(
 def test_unknown_schemes_and_sets_are_refused_with_the_known_ones() -> None:
     with pytest.raises(BackendError, match="'bbr' does not exist; expected none, dcqcn, hpcc, timely or dctcp"):
         congestion_preset("bbr")
-    with pytest.raises(BackendError, match="'fast' of dcqcn does not exist; expected one of: hpcc_vwin, hpcc, "):
+    with pytest.raises(BackendError, match="'fast' of dcqcn does not exist; expected one of: paper_vwin, paper, "):
         congestion_preset("dcqcn", "fast")
 
 

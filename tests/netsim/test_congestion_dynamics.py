@@ -136,12 +136,34 @@ def fixed_point_bytes(flows: int, *, rate_bps: float, config: RoceConfig) -> flo
 
 @pytest.mark.parametrize("flows", [2, 4, 8, 16])
 def test_dcqcn_shares_fairly_with_its_queue_between_the_thresholds(flows: int) -> None:
-    """Defaults, links of 5 us: the bandwidth-delay product, 1.0 MB, exceeds kmin, so marks and not windows decide."""
-    found = shared_port(RoceConfig(), flows, latency_ps=5 * US, run_ps=60 * MS)
+    """Links of 5 us, where the bandwidth-delay product, 1.0 MB, exceeds kmin: marks and not windows decide. pmax is the
+    paper's 1 %, so that the queue has to rise with the number of flows: 0.9, 1.1, 1.5 and 2.4 MB on average."""
+    thresholds = EcnThresholds(kmin_bytes=800_000, kmax_bytes=3_200_000, pmax=0.01)
+    found = shared_port(RoceConfig(ecn_thresholds=thresholds), flows, latency_ps=5 * US, run_ps=60 * MS)
     assert found.jain > 0.95
     assert found.utilization > 0.999
     assert found.share_between(800_000, 3_200_000) > 0.95
     assert (found.paused_ps, found.drops) == (0, 0)
+
+
+@pytest.mark.parametrize("flows", [2, 4, 8, 16])
+def test_dcqcn_rests_at_the_lower_threshold_where_marks_rise_steeply(flows: int) -> None:
+    """Defaults, links of 5 us. The 0.1 to 0.8 % of marks that hold the rates are 12 to 100 KB above kmin where pmax is
+    20 % of 2.4 MB, less than what one cut takes out of the queue: it swings about kmin and never runs empty."""
+    found = shared_port(RoceConfig(), flows, latency_ps=5 * US, run_ps=60 * MS)
+    assert found.jain > 0.95
+    assert found.utilization > 0.999
+    assert 0.95 < found.queue_bytes.mean() / 800_000 < 1.15
+    assert 400_000 < found.queue_bytes.min() < found.queue_bytes.max() < 1_200_000
+
+
+@pytest.mark.parametrize("flows", [8, 16])
+def test_windows_and_marks_together_hold_the_queue_between_the_thresholds(flows: int) -> None:
+    """Defaults, links of 500 ns: what eight windows hold, 0.9 MB, exceeds kmin."""
+    found = shared_port(RoceConfig(), flows)
+    assert found.jain > 0.95
+    assert found.utilization > 0.999
+    assert found.share_between(800_000, 3_200_000) > 0.95
 
 
 @pytest.mark.parametrize("flows", [2, 4])
@@ -262,6 +284,7 @@ def test_incast_without_congestion_control_runs_at_capacity_under_pauses() -> No
         ({"congestion_control": "none"}, 1, 1.002),
         ({}, 1, 1.01),
         ({"congestion_preset": "hpcc"}, 1.15, 1.35),
+        ({"congestion_preset": "paper"}, 1.1, 1.3),
         ({"congestion_preset": "nic"}, 1.5, 2.5),
         ({"congestion_control": "hpcc"}, 1 / 0.95, 1.08),
         ({"congestion_control": "dctcp"}, 1, 1.01),

@@ -65,10 +65,10 @@ constexpr DctcpParameters kDctcpSimai{1.0 / 256, always(1000), kSimaiMinRateBps,
 
 constexpr std::array<Preset, 14> kPresets{{
     {"none", "none", NoControlParameters{}},
-    {"dcqcn", "hpcc_vwin", dcqcn_of_hpcc(kVariableWindow)},
-    {"dcqcn", "hpcc", dcqcn_of_hpcc(kNoWindow)},
-    {"dcqcn", "paper", dcqcn_of_paper(kNoWindow)},
     {"dcqcn", "paper_vwin", dcqcn_of_paper(kVariableWindow)},
+    {"dcqcn", "paper", dcqcn_of_paper(kNoWindow)},
+    {"dcqcn", "hpcc", dcqcn_of_hpcc(kNoWindow)},
+    {"dcqcn", "hpcc_vwin", dcqcn_of_hpcc(kVariableWindow)},
     {"dcqcn", "simai", kDcqcnSimai},
     {"dcqcn", "nic", kDcqcnNic},
     {"hpcc", "hpcc", kHpccHpcc},
