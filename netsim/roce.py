@@ -36,6 +36,9 @@ _ECN_ROWS: Final = {
 }
 """Gbit/s: (kmin, kmax in bytes, pmax), KMIN_MAP, KMAX_MAP and PMAX_MAP of SimAI.conf. Other rates take the row of the
 nearest rate, as a ratio."""
+_DCTCP_STEP_BYTES_PER_GBPS: Final = 3_000
+"""DCTCP marks all packets above one threshold (Alizadeh et al., SIGCOMM 2010, section 3.1): 30 KB for every 10 Gbit/s
+in the HPCC simulator's run.py."""
 
 _WINDOWS: Final = {
     "unbounded": _core.SendWindow.UNBOUNDED,
@@ -81,7 +84,9 @@ class RoceConfig(BaseModel):
 
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     congestion_preset: str | None = Field(None, description="published set of constants; the scheme's default")
-    congestion: dict[str, float | int | bool] = Field(default_factory=dict, description="constants that differ")
+    congestion: dict[str, float | int | bool] = Field(
+        default_factory=dict, description="constants that differ; rates in bit/s"
+    )
     window: Literal["unbounded", "fixed", "variable"] | None = Field(
         None, description="bytes in flight: no bound, bandwidth-delay product, or that times rate/line; as the scheme"
     )
@@ -96,7 +101,7 @@ class RoceConfig(BaseModel):
     pfc: bool = Field(True, description="switches pause senders instead of dropping")
     pfc_frame_bytes: int = Field(64, ge=1)
     ecn: bool = Field(True, description="switches mark packets")
-    ecn_thresholds: EcnThresholds | None = Field(None, description="of all links; by their rates as in SimAI.conf")
+    ecn_thresholds: EcnThresholds | None = Field(None, description="of all links; by rate and scheme")
     switch_buffer_bytes: int = Field(32 * 2**20, ge=1, description="shared by all ports (SimAI.conf: 32 MiB)")
     reserve_bytes: int = Field(4096, ge=0, description="per input, its own whatever the others take")
     headroom_bytes: int | None = Field(
@@ -190,9 +195,12 @@ def headroom_bytes(config: RoceConfig, topology: Topology) -> NDArray[np.int64]:
 def ecn_thresholds(
     config: RoceConfig, topology: Topology
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """[links] kmin and kmax in bytes and pmax of each link's queues."""
+    """[links] kmin and kmax in bytes and pmax of each link's queues: as in SimAI.conf, for DCTCP a step."""
     if (own := config.ecn_thresholds) is not None:
         rows = [(own.kmin_bytes, own.kmax_bytes, own.pmax)] * topology.links
+    elif config.congestion_control == "dctcp":
+        steps = (topology.capacity_bps // 10**9 * _DCTCP_STEP_BYTES_PER_GBPS).tolist()
+        rows = [(step, max(step, 1), 1.0) for step in steps]
     else:
         nearest = {
             rate: _ECN_ROWS[min(_ECN_ROWS, key=lambda known: abs(math.log(known * 1e9 / rate)))]

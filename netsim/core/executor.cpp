@@ -60,6 +60,7 @@ void Executor::resolve_paths(Record& record) {
     for (FlowIndex flow = 0; flow < graph.size(); ++flow) {
         record.paths[flow] = &routing_.path(static_cast<NodeId>(graph.src[flow]), static_cast<NodeId>(graph.dst[flow]),
                                             graph.flow_label[flow]);
+        carrier_.check(*record.paths[flow]);
         // Instants this late would only be found while running.
         sum_ps(sum_ps(record.submitted_ps, graph.ready_ps[flow]), graph.delay_ps[flow]);
     }

@@ -1,6 +1,7 @@
 // The RoCE model: hosts, switches and links, driven by an event engine that it does not know.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <deque>
 #include <optional>
@@ -63,6 +64,8 @@ class Fabric {
     Fabric(const Fabric&) = delete;
     Fabric& operator=(const Fabric&) = delete;
 
+    // Throws MisuseError for a path on which the congestion control cannot work.
+    void check(const Path& path) const;
     // Opens a queue pair that sends one message now.
     QueuePairIndex open(FlowRef flow, const Path& path, const Demand& demand);
     // Takes the message off; what is under way is thrown away where it arrives.

@@ -56,6 +56,7 @@ class FabricCarrier final : public PacketCarrier {
         if (parameters.skip_tolerance > 0) steady_.emplace(fabric_, parameters.skip_tolerance);
     }
 
+    void check(const Path& path) const override { fabric_.check(path); }
     Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) override {
         catch_up(now_ps);
         return fabric_.open(flow, path, demand);

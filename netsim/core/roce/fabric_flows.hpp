@@ -27,8 +27,20 @@ Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Param
       buffers_(network, parameters_),
       host_ports_(network.link_count()),
       credit_index_(network.link_count()) {
+    netsim::check(parameters_.congestion);
     set_up_ports();
     for (LinkId link = 0; link < network.link_count(); ++link) red_draws_.emplace_back(parameters_.seed, link);
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::check(const Path& path) const {
+    if (!pool_.collects_telemetry()) return;
+    const auto measures = [&](LinkId link) { return ports_[link].from == NodeRole::packet_switch; };
+    const auto hops = static_cast<std::size_t>(std::ranges::count_if(path.links, measures));
+    if (hops > kMaxIntHops) {
+        throw MisuseError("congestion control hpcc: found a path through " + std::to_string(hops) +
+                          " switches, expected at most " + std::to_string(kMaxIntHops) + ", as packets have room for");
+    }
 }
 
 template <EventEngine Engine, typename Observer>
