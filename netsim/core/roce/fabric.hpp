@@ -123,6 +123,7 @@ class Fabric {
     TimePs end_of_transmission(LinkId link, Packet& packet);
     void arrive(LinkId link);
     void enqueue(LinkId link, PacketIndex index);
+    bool ends_at(LinkId link, const Packet& packet) const;
     void forward(LinkId input, PacketIndex index);
     LinkId choose_link(NodeId node, Packet& packet);
     const std::vector<LinkId>& candidates(NodeId node, NodeId dst);
@@ -137,7 +138,7 @@ class Fabric {
     void offer(QueuePairIndex index);
     PacketIndex build_packet(QueuePairIndex index);
     void pace(QueuePairIndex index);
-    void receive(LinkId input, PacketIndex index);
+    void receive(PacketIndex index);
     void receive_data(PacketIndex index);
     void receive_selectively(PacketIndex index);
     void answer(PacketIndex index, PacketKind kind);
@@ -194,8 +195,8 @@ class Fabric {
     struct Ring {
         QueuePairIndex head = kNoQueuePair, tail = kNoQueuePair;
     };
-    std::vector<Ring> rings_;                // [host port * kPriorities + priority] queue pairs that may send
-    std::vector<std::uint32_t> host_ports_;  // [link] index of its rings
+    std::vector<Ring> rings_;                // [ring index * kPriorities + priority] queue pairs that may send
+    std::vector<std::uint32_t> ring_index_;  // [link] where it has queue pairs
 
     struct CreditReturn {
         TimePs at_ps;

@@ -25,7 +25,7 @@ Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Param
       paused_since_ps_(network.link_count()),
       storms_(network.link_count()),
       buffers_(network, parameters_),
-      host_ports_(network.link_count()),
+      ring_index_(network.link_count()),
       credit_index_(network.link_count()) {
     netsim::check(parameters_.congestion);
     set_up_ports();
@@ -34,6 +34,15 @@ Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Param
 
 template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::check(const Path& path) const {
+    if (path.links.empty()) return;
+    const Port& first = ports_[path.links.front()];
+    const Port& last = ports_[path.links.back()];
+    if (first.from == NodeRole::packet_switch || last.to == NodeRole::packet_switch) {
+        const NodeId found =
+            first.from == NodeRole::packet_switch ? network_.link(path.links.front()).src : last.to_node;
+        throw MisuseError("flow: found an end at node " + std::to_string(found) +
+                          ", a switch; expected GPUs, or NVSwitches");
+    }
     if (!pool_.collects_telemetry()) return;
     const auto measures = [&](LinkId link) { return ports_[link].from == NodeRole::packet_switch; };
     const auto hops = static_cast<std::size_t>(std::ranges::count_if(path.links, measures));
@@ -59,8 +68,8 @@ void Fabric<Engine, Observer>::set_up_ports() {
         port.from = role(link.src);
         port.to = role(link.dst);
         port.reverse = reverse[id];
-        if (port.from == NodeRole::host) {
-            host_ports_[id] = static_cast<std::uint32_t>(rings_.size() / kPriorities);
+        if (port.has_queue_pairs()) {
+            ring_index_[id] = static_cast<std::uint32_t>(rings_.size() / kPriorities);
             rings_.resize(rings_.size() + kPriorities);
         }
         if (port.to == NodeRole::nvswitch) {
@@ -265,11 +274,10 @@ void Fabric<Engine, Observer>::flush(LinkId link) {
         while (!queue.packets.empty()) {
             const PacketIndex index = queue.packets.pop(pool_);
             queue.bytes -= pool_[index].wire_bytes;
-            if (port.from != NodeRole::host && pool_[index].qp != kNoQueuePair) free_memory(link, pool_[index]);
+            if (pool_[index].ingress != kNoLink) free_memory(link, pool_[index]);
             drop(link, index);
         }
-        const bool has_ring = port.from == NodeRole::host;
-        if (!has_ring || rings_[host_ports_[link] * kPriorities + priority].head == kNoQueuePair) {
+        if (!port.has_queue_pairs() || rings_[ring_index_[link] * kPriorities + priority].head == kNoQueuePair) {
             port.filled &= static_cast<std::uint8_t>(~(1U << priority));
         }
     }
@@ -314,7 +322,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::leave_ring(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     if (!qp.is_in_ring) return;
-    Ring& ring = rings_[host_ports_[qp.port] * kPriorities + qp.priority];
+    Ring& ring = rings_[ring_index_[qp.port] * kPriorities + qp.priority];
     QueuePairIndex before = kNoQueuePair;
     for (QueuePairIndex at = ring.head; at != index; at = queue_pairs_[at].next_in_ring) before = at;
     (before == kNoQueuePair ? ring.head : queue_pairs_[before].next_in_ring) = qp.next_in_ring;

@@ -28,7 +28,7 @@ void Fabric<Engine, Observer>::transmit(LinkId link) {
     }
     Packet& packet = pool_[index];
     if (port.to == NodeRole::nvswitch) credits_[credit_index_[link]].available -= packet.wire_bytes;
-    if (port.from != NodeRole::host) {
+    if (packet.ingress != kNoLink) {
         free_memory(link, packet);
         if (packet.kind == PacketKind::data) mark_and_measure(link, index);
     }
@@ -58,7 +58,7 @@ template <EventEngine Engine, typename Observer>
 PacketIndex Fabric<Engine, Observer>::next_packet(LinkId link, std::uint8_t priority, QueuePairIndex& sender) {
     Port& port = ports_[link];
     Queue& queue = queues_[link * kPriorities + priority];
-    Ring* ring = port.from == NodeRole::host ? &rings_[host_ports_[link] * kPriorities + priority] : nullptr;
+    Ring* ring = port.has_queue_pairs() ? &rings_[ring_index_[link] * kPriorities + priority] : nullptr;
     PacketIndex index = kNoPacket;
     if (!queue.packets.empty()) {
         index = queue.packets.pop(pool_);
@@ -136,9 +136,9 @@ TimePs Fabric<Engine, Observer>::end_of_transmission(LinkId link, Packet& packet
         const std::int64_t packets = packets_in(packet.payload_bytes);
         const auto one = static_cast<std::int32_t>((packet.wire_bytes + packets - 1) / packets);
         const TimePs one_ps = port.serialization_ps(one);
-        if (port.from != NodeRole::host) end = std::max(end, later(packet.tail_ps, one_ps));
+        if (packet.ingress != kNoLink) end = std::max(end, later(packet.tail_ps, one_ps));
         packet.tail_ps = later(end, port.latency_ps);
-        packet.arrives_ps = port.to == NodeRole::host ? packet.tail_ps : later(later(now, one_ps), port.latency_ps);
+        packet.arrives_ps = ends_at(link, packet) ? packet.tail_ps : later(later(now, one_ps), port.latency_ps);
     }
     return end;
 }
@@ -154,11 +154,21 @@ void Fabric<Engine, Observer>::arrive(LinkId link) {
     if (packet.kind == PacketKind::pause || packet.kind == PacketKind::resume) {
         obey_pause(link, packet);
         pool_.give_back(index);
-    } else if (port.to == NodeRole::host) {
-        receive(link, index);
+    } else if (ends_at(link, packet)) {
+        if (port.to == NodeRole::nvswitch) return_credit(link, packet.wire_bytes, now_ps());
+        receive(index);
     } else {
         forward(link, index);
     }
+}
+
+// Whether the packet is for the node at the far end of the link: a host, or an NVSwitch that is the end of a flow
+// itself (it adds up or copies what GPUs send, as in NVLS).
+template <EventEngine Engine, typename Observer>
+bool Fabric<Engine, Observer>::ends_at(LinkId link, const Packet& packet) const {
+    const Port& port = ports_[link];
+    if (port.to != NodeRole::nvswitch) return port.to == NodeRole::host;
+    return queue_pairs_[packet.qp].dst == port.to_node;
 }
 
 template <EventEngine Engine, typename Observer>
@@ -180,7 +190,7 @@ void Fabric<Engine, Observer>::enqueue(LinkId link, PacketIndex index) {
     Port& port = ports_[link];
     Packet& packet = pool_[index];
     if (!port.is_up) {
-        if (port.from != NodeRole::host && packet.qp != kNoQueuePair) free_memory(link, packet);
+        if (packet.ingress != kNoLink) free_memory(link, packet);
         return drop(link, index);
     }
     observer_.on_enqueue(link, packet);

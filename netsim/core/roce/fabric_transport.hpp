@@ -28,7 +28,7 @@ void Fabric<Engine, Observer>::offer(QueuePairIndex index) {
         qp.pace_at_ps = qp.next_send_ps;
         return schedule(qp.next_send_ps, Kind::pace, index, qp.generation);
     }
-    Ring& ring = rings_[host_ports_[qp.port] * kPriorities + qp.priority];
+    Ring& ring = rings_[ring_index_[qp.port] * kPriorities + qp.priority];
     qp.next_in_ring = kNoQueuePair;
     qp.is_in_ring = true;
     if (ring.head == kNoQueuePair) {
@@ -92,7 +92,7 @@ PacketIndex Fabric<Engine, Observer>::build_packet(QueuePairIndex index) {
 }
 
 template <EventEngine Engine, typename Observer>
-void Fabric<Engine, Observer>::receive(LinkId, PacketIndex index) {
+void Fabric<Engine, Observer>::receive(PacketIndex index) {
     const QueuePairIndex qp = pool_[index].qp;
     if (pool_[index].kind != PacketKind::data) return receive_ack(index);
     if (queue_pairs_[qp].is_closed) {

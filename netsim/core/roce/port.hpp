@@ -88,6 +88,8 @@ struct Port {
         last_served = static_cast<std::uint8_t>(std::countr_zero(after != 0 ? after : ready));
         return last_served;
     }
+    // Flows start at hosts, and at NVSwitches that take part in a collective.
+    bool has_queue_pairs() const { return from != NodeRole::packet_switch; }
     bool is_ready() const { return (filled & ~paused) != 0; }
 };
 
