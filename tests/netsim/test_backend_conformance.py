@@ -116,8 +116,8 @@ def backend(start: Start) -> NetworkBackend:
 
 
 def test_a_flow_behind_another_starts_when_its_last_byte_has_left(backend: NetworkBackend, timing: Times) -> None:
-    """Three queue: 8 µs each and headers, without the 1 µs of latency between them. The third is ready at 30 µs only; the fourth
-    queues behind it although it was ready at once, and pays its own delay while it waits."""
+    """Three queue: 8 µs each and headers, without the 1 µs of latency between them. The third is ready at
+    30 µs only; the fourth queues behind it although it was ready at once, and pays its own delay while it waits."""
     graph = FlowGraph.from_lists(
         [0] * 4,
         [1] * 4,
@@ -172,9 +172,7 @@ def completions_until_idle(backend: NetworkBackend, step: Callable[[int], int]) 
     return found
 
 
-def test_a_flow_ends_after_its_transmission_and_the_latency_of_its_path(
-    backend: NetworkBackend, timing: Times
-) -> None:
+def test_a_flow_ends_after_its_transmission_and_the_latency_of_its_path(backend: NetworkBackend, timing: Times) -> None:
     handle = backend.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
     assert backend.advance(FAR_PS) == [Completion(handle, None, timing.transfer_ps(KB400))]
     times = backend.flow_times(handle)
@@ -242,9 +240,7 @@ def test_advance_stops_at_the_first_completion_and_continues_when_called_again(
     assert backend.now_ps == FAR_PS
 
 
-def test_completions_of_one_instant_come_together_ordered_by_graph_and_flow(
-    start: Start, timing: Times
-) -> None:
+def test_completions_of_one_instant_come_together_ordered_by_graph_and_flow(start: Start, timing: Times) -> None:
     """All end at the same picosecond: flow 1 of the first graph, itself, then the flows of the second and itself."""
     backend = start(star(6))
     first = backend.submit(FlowGraph.from_lists([0, 0], [1, 0], [400_000, 1], notify=[True, False]), 0)

@@ -140,8 +140,14 @@ def test_thresholds_may_be_one_step_but_not_crossed() -> None:
 
 @pytest.mark.parametrize(
     ("rate_gbps", "expected"),
-    [(25, (100_000, 400_000, 0.2)), (200, (300_000, 1_200_000, 0.8)), (400, (800_000, 3_200_000, 0.2)), (800, (800_000, 3_200_000, 0.2)), (3200, (600_000, 2_400_000, 0.2))],
-)  # fmt: skip
+    [
+        (25, (100_000, 400_000, 0.2)),
+        (200, (300_000, 1_200_000, 0.8)),
+        (400, (800_000, 3_200_000, 0.2)),
+        (800, (800_000, 3_200_000, 0.2)),
+        (3200, (600_000, 2_400_000, 0.2)),
+    ],
+)
 def test_thresholds_are_those_of_the_nearest_known_rate(rate_gbps: int, expected: tuple[int, int, float]) -> None:
     """800 Gbit/s is as far from 400 as from 1600 and takes the first."""
     kmin, kmax, pmax = ecn_thresholds(RoceConfig(), star(2, nic_bps=rate_gbps * GBPS))

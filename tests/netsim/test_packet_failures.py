@@ -25,11 +25,14 @@ QUICK = ALONE.model_copy(
 def two_ways(latency_ps: int = 500_000) -> Topology:
     """Two hosts on a leaf each, two spines between them; node 4 is the first spine, link 4 goes from leaf 2 to it."""
     names = [(NodeKind.GPU, "gpu0"), (NodeKind.GPU, "gpu1")]
-    names += [(NodeKind.LEAF, "leaf0"), (NodeKind.LEAF, "leaf1"), (NodeKind.SPINE, "spine0"), (NodeKind.SPINE, "spine1")]
-    ends = [(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]
-    cables = [
-        DuplexLink(a, b, 400 * GBPS, latency_ps, LinkKind.NIC if a < 2 else LinkKind.FABRIC) for a, b in ends
+    names += [
+        (NodeKind.LEAF, "leaf0"),
+        (NodeKind.LEAF, "leaf1"),
+        (NodeKind.SPINE, "spine0"),
+        (NodeKind.SPINE, "spine1"),
     ]
+    ends = [(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]
+    cables = [DuplexLink(a, b, 400 * GBPS, latency_ps, LinkKind.NIC if a < 2 else LinkKind.FABRIC) for a, b in ends]
     return Topology.from_cables(names, cables, gpus_per_node=1)
 
 
@@ -267,7 +270,8 @@ def test_a_flow_waits_at_its_own_interface_as_long_as_a_storm_lasts() -> None:
 
 
 def test_a_lost_pause_or_resume_does_not_stop_a_link_for_ever() -> None:
-    """Incast with pauses; the direction that carries the pause frames of host 0 fails and is repaired at many moments."""
+    """Incast with pauses; the direction that carries the pause frames of host 0 fails and is repaired at many
+    moments."""
     config = QUICK.model_copy(
         update={"switch_buffer_bytes": 1_200_000, "window": "unbounded", "max_retries": 50, "reroute_delay": 0}
     )

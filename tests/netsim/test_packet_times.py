@@ -62,8 +62,8 @@ def test_a_flow_is_a_pipeline_of_packets(links: int) -> None:
 
 
 def test_the_slowest_link_sets_the_pace() -> None:
-    """400, 100, 400 Gbit/s: 50 packets cross the middle one in 50 · 331.84 ns, the first and the last link take 82.96 ns
-    once each."""
+    """400, 100, 400 Gbit/s: 50 packets cross the middle one in 50 · 331.84 ns, the first and the last link take
+    82.96 ns once each."""
     hops = [H400, Hop(100 * GBPS, 700_000), H400]
     assert times_of_one_flow(hops, 50 * 4096, ALONE)[0] == 50 * 331_840 + 2 * 82_960 + 1_700_000
 
@@ -93,12 +93,12 @@ def test_any_flow_alone_takes_what_its_packets_take(hops: list[Hop], size_bytes:
         assert acknowledged >= arrived + ack_ps(hops, wire)
 
 
-@given(hops=HOPS, size_bytes=st.integers(1, 300_000), scheme=st.sampled_from(["dcqcn", "hpcc", "timely", "dctcp", "none"]))
+@given(
+    hops=HOPS, size_bytes=st.integers(1, 300_000), scheme=st.sampled_from(["dcqcn", "hpcc", "timely", "dctcp", "none"])
+)
 @settings(max_examples=60, deadline=None)
-def test_no_flow_is_faster_than_its_packets_whatever_controls_it(
-    hops: list[Hop], size_bytes: int, scheme: str
-) -> None:
-    config = RoceConfig(congestion_control=scheme)  # type: ignore[arg-type]
+def test_no_flow_is_faster_than_its_packets_whatever_controls_it(hops: list[Hop], size_bytes: int, scheme: str) -> None:
+    config = RoceConfig(congestion_control=scheme)
     wire = Wire(header_bytes=config.header_bytes)
     assert times_of_one_flow(hops, size_bytes, config)[0] >= transfer_ps(hops, size_bytes, wire)
 
@@ -107,7 +107,7 @@ def test_no_flow_is_faster_than_its_packets_whatever_controls_it(
 @pytest.mark.parametrize("links", [1, 2, 4, 6])
 def test_a_window_of_the_bandwidth_delay_product_does_not_slow_a_flow_alone(links: int, scheme: str) -> None:
     """No queue builds up on equal links, so no scheme has a reason to slow down (HPCC aims below the line rate)."""
-    config = RoceConfig(congestion_control=scheme, window="fixed")  # type: ignore[arg-type]
+    config = RoceConfig(congestion_control=scheme, window="fixed")
     assert times_of_one_flow([H400] * links, 2_000_000, config)[0] == transfer_ps([H400] * links, 2_000_000)
 
 
@@ -120,7 +120,7 @@ def test_a_window_of_one_packet_waits_for_every_acknowledgement() -> None:
 
 
 def test_flows_between_gpus_of_a_server_have_no_headers_and_no_acknowledgements() -> None:
-    """NVLink at 2,966.4 Gbit/s: 25 packets over two links of 25 ns; nothing comes back, so both ends are done at once."""
+    """NVLink at 2,966.4 Gbit/s: 25 packets over two links of 25 ns; nothing comes back: both ends are done at once."""
     topology = single_switch(2, 8)
     backend, times = run(topology, FlowGraph.from_lists([0], [1], [25 * 4096]), ALONE)
     packet = serialization_ps(4096, 2_966_400_000_000)

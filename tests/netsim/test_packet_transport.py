@@ -47,11 +47,11 @@ def test_coalesced_acknowledgements_do_not_slow_a_flow_alone(links: int, mtu_byt
 def test_a_window_that_shrinks_never_waits_for_an_acknowledgement_that_is_held_back(scheme: str, window: str) -> None:
     """Incast of 8 with an acknowledgement per 32 packets and rates far below the line: no timeout is needed."""
     config = RoceConfig(
-        congestion_control=scheme,  # type: ignore[arg-type]
-        window=window,  # type: ignore[arg-type]
+        congestion_control=scheme,
+        window=window,
         packets_per_ack=32,
         mtu_bytes=1000,
-        ecn_thresholds={"kmin_bytes": 2000, "kmax_bytes": 10_000, "pmax": 1.0},  # type: ignore[arg-type]
+        ecn_thresholds={"kmin_bytes": 2000, "kmax_bytes": 10_000, "pmax": 1.0},
         retransmission_timeout="1s",
     )
     graph = FlowGraph.from_lists(list(range(8)), [8] * 8, [1_000_000] * 8)
@@ -139,8 +139,8 @@ def test_flows_of_one_host_take_turns() -> None:
 
 
 def test_caps_leave_the_rest_of_a_link_to_others() -> None:
-    """A flow at 100 of 400 Gbit/s and one without a cap: a packet of the first leaves 331.84 ns after the one before, or
-    when the other's that is being sent then has left; the other has all the rest of the link."""
+    """A flow at 100 of 400 Gbit/s and one without a cap: a packet of the first leaves 331.84 ns after the one before,
+    or when the other's that is being sent then has left; the other has all the rest of the link."""
     graph = FlowGraph.from_lists([0, 0], [1, 2], [50 * 4096, 150 * 4096], max_rate_bps=[100 * GBPS, 0])
     _, times = run(star(3), graph, ALONE)
     sent = times.end_ps - PACKET_PS - 1_000_000
@@ -201,10 +201,10 @@ def test_acknowledgements_take_the_path_that_their_own_hash_gives() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_delivers_an_incast_in_good_time(scheme: str) -> None:
-    """8 · 20 MB into one host: not before the capacity bound, without loss, within 1.35 of the bound (found: DCQCN 1.28,
-    TIMELY 1.25, HPCC 1.06, others 1.00), and fair."""
+    """8 · 20 MB into one host: not before the capacity bound, without loss, within 1.35 of the bound (found: DCQCN
+    1.28, TIMELY 1.25, HPCC 1.06, others 1.00), and fair."""
     graph = FlowGraph.from_lists(list(range(8)), [8] * 8, [20_000_000] * 8)
-    backend, times = run(star(9), graph, RoceConfig(congestion_control=scheme))  # type: ignore[arg-type]
+    backend, times = run(star(9), graph, RoceConfig(congestion_control=scheme))
     bound = arrivals_ps([H400] * 2, [4148] * (8 * 4882))[-1]
     assert bound < times.end_ps.max() < 1.35 * bound
     assert jain(1 / times.end_ps) > 0.9
