@@ -121,8 +121,9 @@ def with_idle_cables(topology: Topology, count: int) -> tuple[Topology, int]:
     their numbers, which ECMP hashes."""
     nodes = list(zip(map(NodeKind, topology.node_kind.tolist()), topology.node_name, strict=True))
     nodes += [(NodeKind.SWITCH, f"idle{i}") for i in range(count + 1)]
-    cables = topology.cables()
-    assert cables is not None
+    both = topology.directed_links()
+    columns = (both.a, both.b, both.capacity_bps, both.latency_ps, both.kind)
+    cables = [DuplexLink(*row) for row in zip(*(column[0::2].tolist() for column in columns), strict=True)]
     first = topology.nodes
     idle = [DuplexLink(first + i, first + i + 1, GBPS, 0, LinkKind.FABRIC) for i in range(count)]
     return Topology.from_cables(nodes, [*cables, *idle], gpus_per_node=topology.gpus_per_node), topology.links
