@@ -201,11 +201,11 @@ def test_acknowledgements_take_the_path_that_their_own_hash_gives() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_delivers_an_incast_in_good_time(scheme: str) -> None:
-    """8 · 20 MB into one host: not before the capacity bound, without loss, within 1.35 of the bound (found: DCQCN
-    1.28, TIMELY 1.25, HPCC 1.06, others 1.00), and fair."""
+    """8 · 20 MB into one host: not before the capacity bound, without loss, and fair. Not later than 1.08 times the
+    bound: HPCC aims at 95 % of the link, which is 1.053 (found: HPCC 1.061, others 1.0004 or less)."""
     graph = FlowGraph.from_lists(list(range(8)), [8] * 8, [20_000_000] * 8)
     backend, times = run(star(9), graph, RoceConfig(congestion_control=scheme))
     bound = arrivals_ps([H400] * 2, [4148] * (8 * 4882))[-1]
-    assert bound < times.end_ps.max() < 1.35 * bound
+    assert bound < times.end_ps.max() < 1.08 * bound
     assert jain(1 / times.end_ps) > 0.9
     assert backend.counters().drops.sum() == 0
