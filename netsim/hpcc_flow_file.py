@@ -17,6 +17,7 @@ from netsim.units import parse_time_ps
 
 MAX_INT64: Final = 2**63 - 1
 _DESTINATION_PORT: Final = 100
+_MOST_DIGITS: Final = 100
 _FIELDS: Final = "src dst priority dport bytes start_seconds"
 
 
@@ -57,7 +58,8 @@ def whole_number(text: str, where: str, what: str, limits: tuple[int, int]) -> i
         InputError: naming ``where`` and ``what``, if it is none, or outside ``limits`` (both included).
     """
     least, most = limits
-    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not is_number or not least <= int(text) <= most:
         raise InputError(f"{where}: found {text!r}, expected {what}, {least} to {most}")
     return int(text)
 

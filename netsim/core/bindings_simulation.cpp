@@ -194,6 +194,7 @@ py::dict figures_of(const roce::LinkFigures& figures) {
     result["marks"] = to_array(figures.marks);
     result["drops"] = to_array(figures.drops);
     result["queued_bytes"] = to_array(figures.queued_bytes);
+    result["largest_queue_bytes"] = to_array(figures.largest_queue_bytes);
     return result;
 }
 

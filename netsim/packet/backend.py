@@ -35,6 +35,8 @@ class LinkCounters:
     """[links] packets lost on it or at its far end."""
     queued_bytes: NDArray[np.int64]
     """[links] waiting now."""
+    largest_queue_bytes: NDArray[np.int64]
+    """[links] most that has waited in one class; at a host, of acknowledgements and pause frames only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -123,6 +123,7 @@ class FabricCarrier final : public PacketCarrier {
             figures.marks.push_back(counters.marks);
             figures.drops.push_back(counters.drops);
             figures.queued_bytes.push_back(fabric_.queued_bytes(link));
+            figures.largest_queue_bytes.push_back(counters.largest_queue_bytes);
         }
         return figures;
     }
@@ -227,7 +228,7 @@ class FabricCarrier final : public PacketCarrier {
             series_.pauses.push_back(counters.pauses);
             series_.marks.push_back(counters.marks);
         }
-        next_sample_ps_ = later(now_ps_, interval_ps_);
+        next_sample_ps_ = fabric_.is_busy() ? later(now_ps_, interval_ps_) : kNever;
     }
 
     Engine engine_;

@@ -196,6 +196,8 @@ void Fabric<Engine, Observer>::enqueue(LinkId link, PacketIndex index) {
     observer_.on_enqueue(link, packet);
     Queue& queue = queues_[link * kPriorities + packet.priority];
     queue.bytes += packet.wire_bytes;
+    std::int64_t& largest = counters_[link].largest_queue_bytes;
+    largest = std::max(largest, queue.bytes);
     port.filled |= static_cast<std::uint8_t>(1U << packet.priority);
     queue.packets.push(pool_, index);
     kick(link);

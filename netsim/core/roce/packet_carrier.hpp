@@ -12,7 +12,7 @@ namespace netsim::roce {
 // Cumulative figures of all links at one instant.
 struct LinkFigures {
     std::vector<std::int64_t> packets, wire_bytes, payload_bytes, busy_ps, paused_ps, pauses, marks, drops,
-        queued_bytes;
+        queued_bytes, largest_queue_bytes;
 };
 
 // Figures of every link at regular instants.

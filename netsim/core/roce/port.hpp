@@ -23,6 +23,7 @@ struct LinkCounters {
     std::int64_t pauses = 0;
     std::int64_t marks = 0;
     std::int64_t drops = 0;
+    std::int64_t largest_queue_bytes = 0;  // of one class; not a sum, so left out below
 
     // Adds `part` of what `change` holds.
     void add(const LinkCounters& change, double part) {
