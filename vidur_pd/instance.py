@@ -53,6 +53,10 @@ class Listener(Protocol):
 
     def completed(self, request: Request) -> None: ...
 
+    def failed(self, request: Request, reason: str) -> None:
+        """The request ends without its tokens; its instance has nothing of it any more."""
+        ...
+
 
 class Rank:
     """One data-parallel rank of an instance as routing sees it."""
@@ -137,6 +141,17 @@ class Instance:
         self._record(flight, outcomes)
         self._listener.landed(flight)
         self._stamp(flight, outcomes)
+        self.note_kv_use()
+        self._dispatch_later(self._queue.now_ps)
+
+    def break_off(self, flight: Flight, reason: str) -> None:
+        """A flight has come to nothing: its requests fail, and the instance goes on with the others."""
+        self.flights.remove(flight)
+        assert flight.batches is not None, "what may fail has one step"
+        self._record(flight, self._idle)
+        for rank, batch in zip(self.ranks, flight.batches, strict=True):
+            for request in rank.scheduler.abandon(batch) if batch is not None else ():
+                self._listener.failed(request, reason)
         self.note_kv_use()
         self._dispatch_later(self._queue.now_ps)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import NO_FLOW, FlowGraph, GraphHandle, NetworkBackend
+from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, StagePrice
@@ -68,12 +68,15 @@ class ExactLauncher:
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: flows meet on the network itself."""
 
-    def completed(self, handle: GraphHandle, at_ps: int) -> None:
-        """Lands the flight whose graph has completed."""
-        flight = self._flying.pop(handle)
-        self._network.forget(handle)
-        flight.ends_ps = np.array([at_ps], dtype=np.int64)
-        flight.instance.land(flight)
+    def completed(self, completion: Completion) -> None:
+        """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""
+        flight = self._flying.pop(completion.handle)
+        self._network.forget(completion.handle)
+        flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
+        if completion.is_failed:
+            flight.instance.break_off(flight, "the network gave up a collective of its iteration")
+        else:
+            flight.instance.land(flight)
 
     def _template(self, price: StagePrice, pricer: CommunicationPricer) -> IterationGraph:
         key = price.collectives

@@ -64,6 +64,14 @@ class RemoteQueue:
         self._pool.release(request)
         self.add(request)
 
+    def abandon(self, request: Request) -> None:
+        """Forget a request that will not run."""
+        if request.index in self._transferring:
+            del self._transferring[request.index]
+            self._pool.release(request)
+        else:
+            self._pending.remove(request)
+
     def complete(self, request: Request, computed_tokens: int) -> None:
         """The transfer has ended; ``computed_tokens`` is P (first token from prefill) or P − 1 (first token here)."""
         assert request.prompt_tokens - 1 <= computed_tokens <= request.prompt_tokens, "neither P nor P − 1"

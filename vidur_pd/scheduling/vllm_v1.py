@@ -215,6 +215,21 @@ class VllmV1Scheduler:
             self._retire(finished)
         return Outcome(produced, prefill_done, finished, accepted_drafts)
 
+    def abandon(self, batch: ScheduledBatch) -> list[Request]:
+        """The batch has come to nothing: its requests leave without their tokens, and their blocks return.
+
+        What a prefix cache holds of them is taken as valid all the same.
+        """
+        self._in_flight.remove(batch)
+        for request in batch.requests:
+            self._pool.release(request)
+        self._running.remove(np.isin(self._running.order, batch.slots))
+        return batch.requests
+
+    def abandon_remote(self, request: Request) -> None:
+        """Give up on a request whose KV has not all arrived; its blocks, if it has some, return."""
+        self._remote.abandon(request)
+
     def _retire(self, finished: list[Request]) -> None:
         running = self._running
         for request in finished:
