@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 """Names that `create_backend` knows; not every build contains all of them."""
 
+PACKET_BACKENDS: Final = ("packet", "ns3")
+"""Those that simulate packets, with the settings of `netsim.roce.RoceConfig`."""
+
 GraphHandle = NewType("GraphHandle", int)
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from netsim.roce import RoceConfig
     from netsim.topology import Topology
 
-PACKET_BACKENDS = ("packet", "ns3")
-
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of --config, as mtu_bytes=9000.")
 ]
@@ -136,6 +134,7 @@ def _roce_config(
     backend: str, config: Path | None, simai_config: Path | None, settings: list[str], files: _Files
 ) -> RoceConfig | None:
     """The settings in force; ``None`` where the backend knows no packets."""
+    from netsim.backend import PACKET_BACKENDS
     from netsim.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
     from netsim.simai_config import read_simai_config
 
@@ -154,7 +153,8 @@ def _roce_config(
     if config is not None:
         document = merge_documents(document, read_roce_document(config))
     sources = [str(path) for path in (simai_config, config) if path is not None] + (["--set"] if settings else [])
-    return parse_roce_config(apply_settings(document, settings), ", ".join(sources))
+    roce = parse_roce_config(apply_settings(document, settings), ", ".join(sources))
+    return roce.model_copy(update={"memoise": False})  # one graph runs, once
 
 
 def _carried(simulation: NetworkBackend, flows: NamedFlows, files: _Files) -> tuple[GraphHandle, FlowTimes]:
@@ -185,7 +185,7 @@ def _counted(carrier: PacketBackend) -> dict[str, object]:
         "drops": int(counters.drops.sum()),
         "pauses": int(counters.pauses.sum()),
         "marks": int(counters.marks.sum()),
-        "largest_queue_bytes": int(counters.largest_queue_bytes.max(initial=0)),
+        "largest_queue_bytes": int(carrier.largest_queues_bytes().max(initial=0)),
     }
 
 

@@ -118,7 +118,7 @@ def compare(
 
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
     """The settings of a run of a comparison: where packets cannot carry the coupling, collectives are isolated."""
-    from vidur_pd.config import PACKET_BACKENDS
+    from netsim.backend import PACKET_BACKENDS
     from vidur_pd.config_file import load_config
 
     with_backend = [*settings, f"network.backend={backend}"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.workload import WorkloadConfig
@@ -14,8 +15,6 @@ from vidur_pd.workload import WorkloadConfig
 Role = Literal["prefill", "decode", "mixed"]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PACKET_BACKENDS: Final = ("packet", "ns3")
-"""They move packets, and so cannot carry loads beside flows."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 

@@ -194,7 +194,6 @@ py::dict figures_of(const roce::LinkFigures& figures) {
     result["marks"] = to_array(figures.marks);
     result["drops"] = to_array(figures.drops);
     result["queued_bytes"] = to_array(figures.queued_bytes);
-    result["largest_queue_bytes"] = to_array(figures.largest_queue_bytes);
     return result;
 }
 
@@ -217,6 +216,7 @@ py::dict series_of(const roce::TimeSeries& series) {
 void bind_packet_simulation(py::module_& module) {
     py::class_<PacketSimulation, Simulation>(module, "PacketSimulation")
         .def("figures", [](PacketSimulation& self) { return figures_of(self.figures()); })
+        .def("largest_queues_bytes", [](PacketSimulation& self) { return to_array(self.largest_queues_bytes()); })
         .def("packet_hops", &PacketSimulation::packet_hops)
         .def("skipped_ps", &PacketSimulation::skipped_ps)
         .def("sample_every", &PacketSimulation::sample_every, py::arg("interval_ps"))

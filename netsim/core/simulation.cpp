@@ -90,6 +90,11 @@ roce::LinkFigures PacketSimulation::figures() {
     return carrier_->figures();
 }
 
+std::vector<std::int64_t> PacketSimulation::largest_queues_bytes() {
+    const Lease lease(*this);
+    return carrier_->largest_queues_bytes();
+}
+
 std::uint64_t PacketSimulation::packet_hops() {
     const Lease lease(*this);
     return carrier_->packet_hops();

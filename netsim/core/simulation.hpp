@@ -79,6 +79,7 @@ class PacketSimulation final : public Simulation {
                      const MakeCarrier& make_carrier);
 
     roce::LinkFigures figures();
+    std::vector<std::int64_t> largest_queues_bytes();
     std::uint64_t packet_hops();
     TimePs skipped_ps();
     void sample_every(TimePs interval_ps);

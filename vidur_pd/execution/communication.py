@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import simccl
 from aicb import Communication
 from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
-from netsim.packet.backend import PacketBackend
+from netsim.backend import PACKET_BACKENDS
 from netsim.roce import RoceConfig
 from netsim.routing import Router as PathFinder
 
@@ -69,6 +69,7 @@ class CommunicationPricer:
         self._topology = topology
         self._paths = PathFinder(topology)
         self._gpu = gpu
+        self._is_packet_level = backend in PACKET_BACKENDS
         self._closed_form = backend == "analytical"
         self._new_idle: Callable[[], NetworkBackend] = partial(create_backend, backend, topology, roce)
         self._idle = self._new_idle()
@@ -114,7 +115,7 @@ class CommunicationPricer:
 
     def _measure(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         communicator = self.communicator(gpus)
-        if isinstance(self._idle, PacketBackend):
+        if self._is_packet_level:
             self._idle = self._new_idle()
         before, start_ps = self._idle.link_stats(), self._idle.now_ps
         graph = self.flows(op, size_bytes, communicator)

@@ -71,7 +71,10 @@ class FabricCarrier final : public PacketCarrier {
             catch_up(until_ps);
             return until_ps;
         }
-        if (interval_ps_ > 0 && next_sample_ps_ == kNever) next_sample_ps_ = now_ps_;
+        if (interval_ps_ > 0 && next_sample_ps_ == kNever) {
+            const bool has_one = !series_.at_ps.empty() && series_.at_ps.back() == now_ps_;
+            next_sample_ps_ = has_one ? now_ps_ + interval_ps_ : now_ps_;
+        }
         while (!fabric_.has_news()) {
             if (skipping_) {
                 now_ps_ = std::min({until_ps, skipping_->end_ps, next_sample_ps_});
@@ -123,14 +126,21 @@ class FabricCarrier final : public PacketCarrier {
             figures.marks.push_back(counters.marks);
             figures.drops.push_back(counters.drops);
             figures.queued_bytes.push_back(fabric_.queued_bytes(link));
-            figures.largest_queue_bytes.push_back(counters.largest_queue_bytes);
         }
         return figures;
+    }
+    std::vector<std::int64_t> largest_queues_bytes() const override {
+        std::vector<std::int64_t> bytes;
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            bytes.push_back(fabric_.counters(link).largest_queue_bytes);
+        }
+        return bytes;
     }
     std::uint64_t packet_hops() const override { return fabric_.packet_hops(); }
     TimePs skipped_ps() const override { return offset_ps() + (skipping_ ? now_ps_ - skipping_->begin_ps : 0); }
     void sample_every(TimePs interval_ps) override {
         interval_ps_ = interval_ps;
+        if (interval_ps > 0) take_sample();
         next_sample_ps_ = kNever;
     }
     const TimeSeries& time_series() const override { return series_; }
