@@ -126,6 +126,8 @@ class _Assembly:
         self._dep_counts: list[NDArray[np.int64]] = []
         self._deps: list[NDArray[np.int64]] = []
         self._after: list[NDArray[np.int64]] = []
+        self._credit_counts: list[NDArray[np.int64]] = []
+        self._credits: list[NDArray[np.int64]] = []
         self._flows = 0
 
     def pause(self, after: list[int]) -> int:
@@ -146,7 +148,7 @@ class _Assembly:
         first_dep = graph.dep_offsets[:-1][needs_timer]
         deps = np.insert(graph.deps + self._flows, first_dep, timers[timer_of_flow[needs_timer]])
         is_last = np.ones(len(graph), dtype=np.bool_)
-        is_last[graph.deps] = False
+        is_last[graph.deps] = is_last[graph.credits] = False
         last = np.flatnonzero(is_last) + self._flows
         self._add(graph, graph.delay_ps, counts + needs_timer, deps)
         return last.tolist()
@@ -170,6 +172,9 @@ class _Assembly:
             notify=np.concatenate([part.notify for part in parts]),
             max_rate_bps=np.concatenate([part.max_rate_bps for part in parts]),
             after=np.concatenate(self._after),
+            credit_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._credit_counts)))),
+            credits=np.concatenate(self._credits),
+            priority=np.concatenate([part.priority for part in parts]),
         )
 
     def _add(
@@ -180,4 +185,6 @@ class _Assembly:
         self._dep_counts.append(dep_counts)
         self._deps.append(deps)
         self._after.append(np.where(part.after == NO_FLOW, NO_FLOW, part.after + self._flows))
+        self._credit_counts.append(np.diff(part.credit_offsets))
+        self._credits.append(part.credits + self._flows)
         self._flows += len(part)
