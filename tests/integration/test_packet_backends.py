@@ -28,13 +28,15 @@ HOSTS = {"kind": "rail_optimized", "gpus_per_node": 1}
 SINGLE = [pool("p", "prefill"), pool("d", "decode")]
 TENSOR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 ROWS = [(3_000 * index, 500, 8) for index in range(4)]
+FAST = {"estimator": "roofline"}
+"""Prices kernels without fitting models to measurements, which matter little here."""
 HASTY = {"retransmission_timeout": "1us", "max_retries": 0}
 """Gives up before the first acknowledgement can be back."""
 
 
 def run(pools: list[dict[str, Any]], **network: Any) -> Result:
     sections = {name: network.pop(name) for name in ("kv_transfer",) if name in network}
-    return simulate(config(pools, topology=HOSTS, network=network, **sections), ROWS)
+    return simulate(config(pools, topology=HOSTS, engine=FAST, network=network, **sections), ROWS)
 
 
 def kv_ps(result: Result) -> list[int]:
@@ -99,10 +101,11 @@ def test_requests_of_an_iteration_whose_collective_is_given_up_fail_and_the_inst
 
 def test_when_a_cable_breaks_what_decodes_over_it_and_what_travels_to_it_fails() -> None:
     """GPU 0 prefills, GPUs 1 and 2 decode together. A millisecond after the first KV has arrived, the cable of GPU 2
-    breaks: the first request loses an iteration, the others the KV that goes there. All blocks return."""
-    quick = {"retransmission_timeout": "100us", "max_retries": 1}
+    breaks, which routing does not notice: the first request loses an iteration, the others the KV that goes there. All
+    blocks return."""
+    quick = {"retransmission_timeout": "100us", "max_retries": 1, "reroute_delay": "100s"}
     pools = [pool("p", "prefill"), pool("d", "decode", tp=2)]
-    tree = config(pools, topology=HOSTS, network={"backend": "packet", "coupling": "exact", "roce": quick})
+    tree = config(pools, topology=HOSTS, engine=FAST, network={"backend": "packet", "coupling": "exact", "roce": quick})
     arrived_ps = simulate(tree, ROWS).journeys[0].request.kv_arrived_ps
     assert arrived_ps is not None
     parts = assemble(tree)
@@ -154,7 +157,7 @@ def test_congestion_control_stands_beside_the_backend_and_in_the_settings() -> N
 )
 def test_wrong_settings_are_one_line(tmp_path: Path, setting: str, expected: str) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump({**CONFIG, "network": {"backend": "packet"}}))
+    path.write_text(yaml.safe_dump({**CONFIG, "engine": FAST, "network": {"backend": "packet"}}))
     finished = vidur_pd("run", path, "-o", tmp_path / "out", "--set", setting)
     assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
     assert expected in finished.stderr
@@ -164,7 +167,7 @@ def test_wrong_settings_are_one_line(tmp_path: Path, setting: str, expected: str
 def test_a_configuration_coupled_by_loads_is_compared_on_packets_with_isolated_collectives(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     small = {**CONFIG["workload"], "requests": 8}
-    path.write_text(yaml.safe_dump({**CONFIG, "workload": small, "network": {"coupling": "fluid"}}))
+    path.write_text(yaml.safe_dump({**CONFIG, "workload": small, "engine": FAST, "network": {"coupling": "fluid"}}))
     finished = vidur_pd("compare", path, "--backends", "fluid,packet", "-o", tmp_path / "out", "--json")
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == "vidur-pd: packet: coupling 'isolated' instead of 'fluid', which needs link loads\n"
