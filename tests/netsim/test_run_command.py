@@ -68,6 +68,15 @@ def test_the_command_writes_all_files_and_sums_up_what_happened(folder: Path) ->
     assert (folder / "bw.csv").read_text().startswith("time, node_id, port_id, bandwidth\n")
 
 
+@pytest.mark.parametrize("setting", ["skip_tolerance=0.01", "memoise=true"])
+def test_runs_that_save_work_come_to_an_end_and_write_their_files(folder: Path, setting: str) -> None:
+    """Nothing looks for steady states, and nothing is sampled, after the last acknowledgement."""
+    exact = [int(row["end_ps"]) for row in simulate(folder, settings=["congestion_control=none"])]
+    found = simulate(folder, settings=["congestion_control=none", setting], series=folder / "s.csv")
+    assert [int(row["end_ps"]) for row in found] == pytest.approx(exact, rel=0.02)
+    assert len(pd.read_csv(folder / "s.csv")) == 13 * 8  # intervals of 10 µs in 123 µs, links
+
+
 def test_a_traffic_class_of_its_own_is_not_held_up_by_another(folder: Path) -> None:
     """Round robin between classes: a small flow of class 4 shares the last link with one queue, not with its length."""
     ends = {}
