@@ -22,8 +22,8 @@ def congestion_parameters(
     """The constants of a scheme's published set, some of them changed.
 
     Times and rates are named without their unit and given with one (``increase_interval: 300us``, ``min_rate:
-    100Mbps``), or by their full names as integers (``min_rate_bps: 100000000``). A rate step is ``50Mbps``, or ``5Mbps
-    per 25Gbps`` of the line.
+    100Mbps``), or by their full names as integers (``min_rate_bps: 100000000``). A rate step is ``50Mbps``, an integer in
+    bit/s, or ``5Mbps per 25Gbps`` of the line.
 
     Raises:
         InputError: naming the constant, what was found and what was expected.
@@ -77,7 +77,9 @@ def _converted(value: Constant, present: object, where: str) -> int | float | _c
 
 
 def _rate_step(value: Constant, where: str) -> _core.RateStep:
-    expected = f"{where}: found {value!r}, expected a rate as 50Mbps, or as 5Mbps per 25Gbps of the line"
+    expected = f"{where}: found {value!r}, expected a rate as 50Mbps, in bit/s, or as 5Mbps per 25Gbps of the line"
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return _core.RateStep(value)
     if not isinstance(value, str):
         raise InputError(expected)
     step, is_relative, line = value.partition(_PER_LINE)

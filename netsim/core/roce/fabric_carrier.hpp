@@ -178,13 +178,9 @@ class FabricCarrier final : public PacketCarrier {
         news.clear();
     }
 
-    // The next instant at which this carrier wants to act; never where it does not skip, or has nothing to skip.
+    // The next instant at which this carrier wants to act; never where it does not skip.
     TimePs next_own_ps() {
-<<<<<<< HEAD
         if (!steady_ || !fabric_.is_busy()) return kNever;
-=======
-        if (!steady_ || !fabric_.is_busy()) return next_look_ps_ = kNever;
->>>>>>> 4508f28 (netsim: look for steady states only while something is under way)
         next_look_ps_ = steady_->next_look_ps(engine_.now_ps()) + offset_ps();
         return next_look_ps_;
     }
