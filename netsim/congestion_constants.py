@@ -22,8 +22,8 @@ def congestion_parameters(
     """The constants of a scheme's published set, some of them changed.
 
     Times and rates are named without their unit and given with one (``increase_interval: 300us``, ``min_rate:
-    100Mbps``), or by their full names as integers (``min_rate_bps: 100000000``). A rate step is ``50Mbps``, an integer in
-    bit/s, or ``5Mbps per 25Gbps`` of the line.
+    100Mbps``), or by their full names as integers (``min_rate_bps: 100000000``). A rate step is ``50Mbps``, or ``5Mbps
+    per 25Gbps`` of the line, or with its unit in the name an integer.
 
     Raises:
         InputError: naming the constant, what was found and what was expected.
@@ -37,7 +37,7 @@ def congestion_parameters(
     for given, value in changes.items():
         name = _full_name(given, known, scheme)
         where = f"congestion.{given}"
-        if name == given:
+        if name == given or isinstance(getattr(constants, name), _core.RateStep):
             values[name] = _converted(value, getattr(constants, name), where)
         else:
             values[name] = read_time_ps(value, where) if name.endswith("_ps") else read_rate_bps(value, where)
@@ -45,12 +45,11 @@ def congestion_parameters(
         return constants.replace(**values) if values else constants
     except ValueError as error:
         raise InputError(f"congestion: {error}") from error
-    except RuntimeError:  # the binding's refusal of what a field cannot hold
-        raise InputError(f"congestion: found {dict(changes)}, expected smaller numbers") from None
 
 
 def _full_name(given: str, known: list[str], scheme: str) -> str:
     names = {name: name for name in known}
+    names |= {f"{name}_bps": name for name in known if name.endswith("_increase")}
     names |= {name.removesuffix(unit): name for name in known for unit in _UNITS if name.endswith(unit)}
     if given not in names:
         nearest = difflib.get_close_matches(given, names, n=1, cutoff=0)
@@ -77,8 +76,8 @@ def _converted(value: Constant, present: object, where: str) -> int | float | _c
 
 
 def _rate_step(value: Constant, where: str) -> _core.RateStep:
-    expected = f"{where}: found {value!r}, expected a rate as 50Mbps, in bit/s, or as 5Mbps per 25Gbps of the line"
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    expected = f"{where}: found {value!r}, expected a rate as 50Mbps, or as 5Mbps per 25Gbps of the line"
+    if where.endswith("_bps") and isinstance(value, int) and not isinstance(value, bool):
         return _core.RateStep(value)
     if not isinstance(value, str):
         raise InputError(expected)

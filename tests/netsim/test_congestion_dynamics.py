@@ -307,7 +307,7 @@ def test_dctcp_marks_at_a_step_that_grows_with_the_rate() -> None:
 
 def test_constants_of_the_wrong_kind_are_refused_in_one_line() -> None:
     config = RoceConfig(congestion={"fast_recovery_steps": 0.5})
-    with pytest.raises(InputError, match=r"'fast_recovery_steps' cannot be 0\.5"):
+    with pytest.raises(InputError, match=r"congestion.fast_recovery_steps: found 0\.5, expected a whole number"):
         PacketBackend(star(2, GBPS, US), config)
 
 
