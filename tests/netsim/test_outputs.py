@@ -122,7 +122,7 @@ def test_rows_of_a_series_add_up_to_what_links_have_sent() -> None:
     """Incast of three: bytes of all intervals are those of the counters, and so are marks and pauses."""
     topology = star(4)
     graph = FlowGraph.from_lists([0, 1, 2], [3] * 3, [3_000_000] * 3)
-    config = RoceConfig(switch_buffer_bytes=3_000_000)
+    config = LAZY.model_copy(update={"switch_buffer_bytes": 8_000_000})
     backend, _ = carry(topology, graph, config, interval_ps=10 * US)
     frame = pd.DataFrame(series_columns(backend.time_series(), topology))
     counters = backend.counters()

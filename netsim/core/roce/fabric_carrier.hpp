@@ -68,6 +68,10 @@ class FabricCarrier final : public PacketCarrier {
 
     TimePs run(TimePs until_ps, Progress& progress) override {
         if (!fabric_.is_busy() && !fabric_.has_news()) {
+            if (next_sample_ps_ <= until_ps) {
+                catch_up(next_sample_ps_);
+                take_sample();
+            }
             catch_up(until_ps);
             return until_ps;
         }
@@ -85,11 +89,7 @@ class FabricCarrier final : public PacketCarrier {
                 now_ps_ = offset_ps() + engine_.run(std::min({until_ps, next_sample_ps_, own}) - offset_ps(), fabric_);
                 if (now_ps_ == next_look_ps_ && !fabric_.has_news()) look();
             }
-            if (!fabric_.is_busy()) {
-                next_sample_ps_ = kNever;
-            } else if (now_ps_ == next_sample_ps_) {
-                take_sample();
-            }
+            if (now_ps_ == next_sample_ps_) take_sample();
             if (skipping_ && now_ps_ == until_ps) break;
         }
         report(progress);
