@@ -114,8 +114,8 @@ def test_wrong_classes_and_credits_are_named(folder: Path, columns: str, values:
 
 
 def test_flows_that_the_network_gives_up_are_failed_with_a_reason_and_the_others_complete(folder: Path) -> None:
-    """Three packets at once for a switch without PFC that can send one and keep one: the third is dropped, and as it was
-    the last of its flow, nobody asks for it. A flow to the own node needs no switch."""
+    """Three packets at once for a switch without PFC that can send one and keep one: the third is dropped, and being
+    the last of its flow is missed by nobody. A flow to the own node needs no switch."""
     (folder / "F.csv").write_text(
         f"{HEADER}\nfirst,0,3,4096,\nnext,1,3,4096,\nlost,2,3,4096,\nthen,3,1,5000,lost\nown,2,2,5000,\n"
     )
