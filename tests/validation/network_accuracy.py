@@ -98,16 +98,13 @@ def errors_of(case: Case) -> Iterator[tuple[str, Errors]]:
         pairs = zip(found, truth, strict=True)
         of_flows = np.abs(np.concatenate([f.duration_ps / t.duration_ps - 1 for f, t in pairs]))
         hops = sum(f.packet_hops for f in found)
-        yield (
-            name,
-            Errors(
-                max(makespans, key=abs),
-                float(of_flows.mean()),
-                float(np.quantile(of_flows, 0.99)),
-                float(of_flows.max()),
-                sum(t.seconds for t in truth) / sum(f.seconds for f in found),
-                sum(t.packet_hops for t in truth) / hops if hops else 0,
-            ),
+        yield name, Errors(
+            max(makespans, key=abs),
+            float(of_flows.mean()),
+            float(np.quantile(of_flows, 0.99)),
+            float(of_flows.max()),
+            sum(t.seconds for t in truth) / sum(f.seconds for f in found),
+            sum(t.packet_hops for t in truth) / hops if hops else 0,
         )
 
 

@@ -53,9 +53,7 @@ def rails(gpus: int = 64, rail_count: int = 8, spines: int = 8) -> Topology:
 def _two_tiers(leaves: int, spines: int, leaf_of: Sequence[int], *, gpus_per_node: int) -> Topology:
     hosts = len(leaf_of)
     nodes = [(NodeKind.GPU, f"gpu{i}") for i in range(hosts)]
-    nodes += [(NodeKind.LEAF, f"leaf{i}") for i in range(leaves)] + [
-        (NodeKind.SPINE, f"spine{i}") for i in range(spines)
-    ]
+    nodes += [(NodeKind.LEAF, f"leaf{i}") for i in range(leaves)] + [(NodeKind.SPINE, f"spine{i}") for i in range(spines)]
     cables = [DuplexLink(i, hosts + leaf, RATE_BPS, LATENCY_PS, LinkKind.NIC) for i, leaf in enumerate(leaf_of)]
     cables += [
         DuplexLink(hosts + leaf, hosts + leaves + spine, RATE_BPS, LATENCY_PS, LinkKind.FABRIC)
@@ -97,9 +95,7 @@ def dirichlet_loads(seed: int, concentration: float = 2) -> NDArray[np.float64]:
     return np.random.default_rng(seed).dirichlet(np.full(64, concentration)) * 64
 
 
-def kv_transfers(
-    senders: Sequence[int], receivers: Sequence[int], count: int, per_second: float, seed: int
-) -> FlowGraph:
+def kv_transfers(senders: Sequence[int], receivers: Sequence[int], count: int, per_second: float, seed: int) -> FlowGraph:
     """KV caches of 100 MB to 1 GB (log-uniform) from random prefill to random decode GPUs, Poisson arrivals."""
     rng = np.random.default_rng(seed)
     arrivals_ps = np.cumsum(rng.exponential(S / per_second, count)).astype(np.int64)
@@ -114,9 +110,7 @@ def expert_and_kv(seed: int) -> FlowGraph:
     rows: list[tuple[int, int, int, int]] = []
     for step in range(4):
         graph = expert_all_to_all(dirichlet_loads(seed * 100 + step), step * 1200 * US)
-        rows += zip(
-            graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), graph.ready_ps.tolist(), strict=True
-        )
+        rows += zip(graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), graph.ready_ps.tolist(), strict=True)
     for _ in range(24):
         src, dst = rng.choice(8, 2, replace=False) * 8 + rng.integers(8, size=2)
         rows.append((int(src), int(dst), int(rng.integers(20 * MB, 60 * MB)), int(rng.integers(0, 4000 * US))))

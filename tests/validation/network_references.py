@@ -1,5 +1,2 @@
 """The packet model beside published figures of other packet simulators: htsim, ns-3-alibabacloud, HPCC."""
-
-
-def reference_tables():
-    return {}
+def reference_tables(): return {}
