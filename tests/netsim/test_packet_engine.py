@@ -174,7 +174,8 @@ def test_many_instances_live_side_by_side() -> None:
 
 
 def test_samples_come_at_regular_instants_and_do_not_depend_on_steps() -> None:
-    """Two flows with 1 ms of nothing between them: samples from the start of each while anything is under way."""
+    """Two flows with 1 ms of nothing between them: samples from the start of each while anything is under way, and one
+    for the last, partial interval."""
     graph = FlowGraph.from_lists([0, 0], [1, 1], [400_000, 400_000], ready_ps=[0, 10**9])
     series = []
     for step_ps in (10**12, 333_333):
@@ -186,7 +187,7 @@ def test_samples_come_at_regular_instants_and_do_not_depend_on_steps() -> None:
         backend.advance(backend.now_ps + 10**12)
         series.append(backend.time_series())
     whole, stepped = series
-    assert whole.at_ps.tolist() == [k * 10**6 for k in range(11)] + [10**9 + k * 10**6 for k in range(11)]
+    assert whole.at_ps.tolist() == [k * 10**6 for k in range(12)] + [10**9 + k * 10**6 for k in range(12)]
     for name in ("at_ps", "wire_bytes", "queued_bytes", "paused_ps", "pauses", "marks"):
         assert np.array_equal(getattr(whole, name), getattr(stepped, name)), name
 
