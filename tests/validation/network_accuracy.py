@@ -98,13 +98,16 @@ def errors_of(case: Case) -> Iterator[tuple[str, Errors]]:
         pairs = zip(found, truth, strict=True)
         of_flows = np.abs(np.concatenate([f.duration_ps / t.duration_ps - 1 for f, t in pairs]))
         hops = sum(f.packet_hops for f in found)
-        yield name, Errors(
-            max(makespans, key=abs),
-            float(of_flows.mean()),
-            float(np.quantile(of_flows, 0.99)),
-            float(of_flows.max()),
-            sum(t.seconds for t in truth) / sum(f.seconds for f in found),
-            sum(t.packet_hops for t in truth) / hops if hops else 0,
+        yield (
+            name,
+            Errors(
+                max(makespans, key=abs),
+                float(of_flows.mean()),
+                float(np.quantile(of_flows, 0.99)),
+                float(of_flows.max()),
+                sum(t.seconds for t in truth) / sum(f.seconds for f in found),
+                sum(t.packet_hops for t in truth) / hops if hops else 0,
+            ),
         )
 
 
@@ -140,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy.md")
     is_to_write = parser.parse_args().write
-    tables = {"models": lambda: model_table(all_cases())} | reference_tables()
+    tables: dict[str, Callable[[], str]] = {"models": lambda: model_table(all_cases())} | reference_tables()
     for section, table_of in tables.items():
         table = table_of()
         print(f"\n{section}\n{table}", flush=True)

@@ -46,14 +46,16 @@ def clos(hosts: int = 64, leaves: int = 8, spines: int = 8) -> Topology:
 
 
 def rails(gpus: int = 64, rail_count: int = 8, spines: int = 8) -> Topology:
-    """GPU i is on rail i mod 8: eight servers of eight GPUs without NVLink, so that only traffic between them counts."""
+    """GPU i is on rail i mod 8: eight servers of eight GPUs without NVLink, as only traffic between them counts."""
     return _two_tiers(rail_count, spines, [gpu % rail_count for gpu in range(gpus)], gpus_per_node=rail_count)
 
 
 def _two_tiers(leaves: int, spines: int, leaf_of: Sequence[int], *, gpus_per_node: int) -> Topology:
     hosts = len(leaf_of)
     nodes = [(NodeKind.GPU, f"gpu{i}") for i in range(hosts)]
-    nodes += [(NodeKind.LEAF, f"leaf{i}") for i in range(leaves)] + [(NodeKind.SPINE, f"spine{i}") for i in range(spines)]
+    nodes += [(NodeKind.LEAF, f"leaf{i}") for i in range(leaves)] + [
+        (NodeKind.SPINE, f"spine{i}") for i in range(spines)
+    ]
     cables = [DuplexLink(i, hosts + leaf, RATE_BPS, LATENCY_PS, LinkKind.NIC) for i, leaf in enumerate(leaf_of)]
     cables += [
         DuplexLink(hosts + leaf, hosts + leaves + spine, RATE_BPS, LATENCY_PS, LinkKind.FABRIC)
@@ -95,7 +97,9 @@ def dirichlet_loads(seed: int, concentration: float = 2) -> NDArray[np.float64]:
     return np.random.default_rng(seed).dirichlet(np.full(64, concentration)) * 64
 
 
-def kv_transfers(senders: Sequence[int], receivers: Sequence[int], count: int, per_second: float, seed: int) -> FlowGraph:
+def kv_transfers(
+    senders: Sequence[int], receivers: Sequence[int], count: int, per_second: float, seed: int
+) -> FlowGraph:
     """KV caches of 100 MB to 1 GB (log-uniform) from random prefill to random decode GPUs, Poisson arrivals."""
     rng = np.random.default_rng(seed)
     arrivals_ps = np.cumsum(rng.exponential(S / per_second, count)).astype(np.int64)
@@ -110,7 +114,9 @@ def expert_and_kv(seed: int) -> FlowGraph:
     rows: list[tuple[int, int, int, int]] = []
     for step in range(4):
         graph = expert_all_to_all(dirichlet_loads(seed * 100 + step), step * 1200 * US)
-        rows += zip(graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), graph.ready_ps.tolist(), strict=True)
+        rows += zip(
+            graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), graph.ready_ps.tolist(), strict=True
+        )
     for _ in range(24):
         src, dst = rng.choice(8, 2, replace=False) * 8 + rng.integers(8, size=2)
         rows.append((int(src), int(dst), int(rng.integers(20 * MB, 60 * MB)), int(rng.integers(0, 4000 * US))))
@@ -125,8 +131,10 @@ def all_cases(*, is_short: bool = False) -> list[Case]:
     no_window = {"congestion_preset": "hpcc"}
     prefill, decode = range(32), range(32, 64)
     transfers = 4 if is_short else 60
+    skewed = [expert_all_to_all(dirichlet_loads(seed)) for seed in seeds]
     return [
         Case("permutation of 64, 5 MB", clos(), [permutation(64, 5 * MB, seed) for seed in seeds]),
+        Case("permutation of 64, 100 MB", clos(), [permutation(64, (5 if is_short else 100) * MB, 0)]),
         Case("all-to-all of 16, 1 MB", star(16), [_all_to_all(16, MB)]),
         Case("incast 15:1, 20 MB, no control", star(16), [incast(15, 20 * MB)], no_control),
         Case("incast 15:1, 20 MB, DCQCN", star(16), [incast(15, 20 * MB)]),
@@ -135,7 +143,8 @@ def all_cases(*, is_short: bool = False) -> list[Case]:
         Case("incast 63:1, 2 MB, DCQCN", star(64), [incast(63, 2 * MB)]),
         Case("incast 63:1, 2 MB, DCQCN without window", star(64), [incast(63, 2 * MB)], no_window),
         Case("expert all-to-all of 64, even", rails(), [expert_all_to_all()]),
-        Case("expert all-to-all, skewed", rails(), [expert_all_to_all(dirichlet_loads(seed)) for seed in seeds]),
+        Case("expert all-to-all, skewed, no control", rails(), skewed, no_control),
+        Case("expert all-to-all, skewed", rails(), skewed),
         Case("KV transfers", clos(), [kv_transfers(prefill, decode, transfers, 8000, seed) for seed in (0,)]),
         Case("experts and KV together", rails(), [expert_and_kv(seed) for seed in (seeds if is_short else (0, 1))]),
     ]
