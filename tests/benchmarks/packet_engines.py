@@ -2,7 +2,8 @@
 
 Links of 400 Gbit/s and 500 ns, packets of 4,096 B with headers of 48 B and an ACK for each, DCQCN. A packet hop is one
 packet serialised on one link, ACKs included. The four loads are those on which ns-3-alibabacloud's release build was
-measured, on one core of an AMD Zen 4 server: another machine, so that ratios are indicative. Rates are the best of three runs, processor time.
+measured, on one core of an AMD Zen 4 server: another machine, so that ratios are indicative. Rates are the best of
+three runs, processor time.
 """
 
 from __future__ import annotations

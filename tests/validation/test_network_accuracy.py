@@ -45,9 +45,10 @@ def test_bare_bytes_are_short_by_the_headers_and_acknowledgements(errors: dict[s
 
 
 def test_dcqcn_costs_little_makespan_but_much_fairness(errors: dict[str, dict[str, Errors]]) -> None:
-    """What fluid cannot see: flows of one incast end up to a third apart, although the link is always busy."""
+    """What fluid cannot see: flows of one incast end up to a third apart, although the link is nearly always busy: its
+    makespan is 0.4 to 2.6 % above the bound over six seeds of the marks."""
     found = errors["incast 15:1, 20 MB, DCQCN"]["fluid, wire format"]
-    assert abs(found.makespan) < 0.01
+    assert abs(found.makespan) < 0.04
     assert 0.03 < found.mean < 0.2
     assert found.worst > 0.1
 
