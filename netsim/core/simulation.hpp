@@ -70,7 +70,7 @@ class FlowSimulation final : public Simulation {
 };
 
 // Flows as packets of the RoCE model.
-class PacketSimulation final : public Simulation {
+class PacketSimulation : public Simulation {
   public:
     using MakeCarrier =
         std::function<std::unique_ptr<roce::PacketCarrier>(const Network&, Routing&, const roce::Parameters&)>;
@@ -90,6 +90,9 @@ class PacketSimulation final : public Simulation {
     const std::vector<roce::Acknowledgement>& acknowledgements();
     void set_link_up(std::int64_t link, bool is_up);
     void set_storm(std::int64_t link, std::int64_t priority, bool is_storming);
+
+  protected:
+    roce::PacketCarrier& carrier() { return *carrier_; }
 
   private:
     roce::PacketCarrier* carrier_;

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "../ecmp.hpp"
+
 namespace netsim {
 
 namespace {
@@ -22,12 +24,13 @@ void put(Bytes& bytes, std::uint64_t value, int width) {
         bytes.push_back(static_cast<std::uint8_t>(value >> shift));
 }
 
-void put_mac(Bytes& bytes, NodeId node) {
-    put(bytes, 0x0200, 2);  // locally administered
-    put(bytes, node, 4);
-}
+// Two bytes.
+void put_length(Bytes& bytes, std::size_t length) { put(bytes, length <= 0xffff ? length : 0, 2); }
 
-std::uint32_t address_of(NodeId node) { return 11U << 24 | (node / 256 % 256) << 16 | (node % 256) << 8 | 1U; }
+void put_mac(Bytes& bytes, NodeId node) {
+    const std::array<std::uint8_t, 6> address = mac_address(node);
+    bytes.insert(bytes.end(), address.begin(), address.end());
+}
 
 // RFC 1071.
 std::uint16_t internet_checksum(std::span<const std::uint8_t> words) {
@@ -70,17 +73,18 @@ bool has_address(RoceOpcode opcode) { return opcode == RoceOpcode::write_first |
 
 void put_ipv4(Bytes& bytes, const RoceFrame& frame, std::size_t total_bytes) {
     constexpr std::uint64_t kVersionAndLength = 0x45, kDoNotFragment = 0x4000, kUdp = 17;
-    const std::uint64_t ecn = frame.is_marked ? 3 : 2;  // RFC 3168: congestion experienced; capable of it
+    const bool is_congested = frame.is_marked && frame.opcode != RoceOpcode::acknowledge;
+    const std::uint64_t ecn = is_congested ? 3 : 2;  // RFC 3168: congestion experienced; capable of it
     put(bytes, kVersionAndLength, 1);
     put(bytes, static_cast<std::uint64_t>(frame.priority) << 5 | ecn, 1);
-    put(bytes, total_bytes, 2);
+    put_length(bytes, total_bytes);
     put(bytes, 0, 2);
     put(bytes, kDoNotFragment, 2);
     put(bytes, kTimeToLive, 1);
     put(bytes, kUdp, 1);
     put(bytes, 0, 2);
-    put(bytes, address_of(frame.src), 4);
-    put(bytes, address_of(frame.dst), 4);
+    put(bytes, node_address(frame.src), 4);
+    put(bytes, node_address(frame.dst), 4);
     const std::uint16_t checksum = internet_checksum(std::span(bytes).subspan(kIpv4At, kIpv4Bytes));
     bytes[kIpv4At + 10] = static_cast<std::uint8_t>(checksum >> 8);
     bytes[kIpv4At + 11] = static_cast<std::uint8_t>(checksum);
@@ -93,13 +97,14 @@ Bytes transport_of(const RoceFrame& frame, std::uint32_t padding) {
     put(bytes, static_cast<std::uint8_t>(frame.opcode), 1);
     put(bytes, 0x40 | padding << 4, 1);  // migrated; version 0
     put(bytes, kDefaultPartition, 2);
-    put(bytes, frame.queue_pair & 0xffffff, 4);
+    put(bytes, is_answer && frame.is_marked ? 0x40 : 0, 1);  // backward congestion notification
+    put(bytes, frame.queue_pair & 0xffffff, 3);
     put(bytes, (is_answer ? 0U : 1U << 31) | (frame.sequence & 0xffffff), 4);  // writes ask for an acknowledgement
     if (is_answer) {
         put(bytes, frame.is_negative ? 0x60 : 0x1f, 1);  // NAK, sequence error; ACK, credits not in use
         put(bytes, 0, 3);
     } else if (has_address(frame.opcode)) {
-        put(bytes, 0, 8);
+        put(bytes, frame.remote_address, 8);
         put(bytes, 0, 4);
         put(bytes, frame.message_bytes, 4);
     }
@@ -111,6 +116,15 @@ ns3::Ptr<ns3::Packet> packet_of(const Bytes& bytes) {
 }
 
 }  // namespace
+
+std::array<std::uint8_t, 6> mac_address(NodeId node) {
+    return {0x02,  // locally administered
+            0x00,
+            static_cast<std::uint8_t>(node >> 24),
+            static_cast<std::uint8_t>(node >> 16),
+            static_cast<std::uint8_t>(node >> 8),
+            static_cast<std::uint8_t>(node)};
+}
 
 ns3::Ptr<ns3::Packet> make_frame(const RoceFrame& frame) {
     const std::uint32_t padding = (4 - frame.payload_bytes % 4) % 4;
@@ -124,7 +138,7 @@ ns3::Ptr<ns3::Packet> make_frame(const RoceFrame& frame) {
     put_ipv4(bytes, frame, kIpv4Bytes + udp_bytes);
     put(bytes, frame.udp_source_port, 2);
     put(bytes, kRocePort, 2);
-    put(bytes, udp_bytes, 2);
+    put_length(bytes, udp_bytes);
     put(bytes, 0, 2);
     bytes.insert(bytes.end(), transport.begin(), transport.end());
     const std::uint32_t crc = invariant_crc(bytes, padded);

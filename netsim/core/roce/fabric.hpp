@@ -87,7 +87,7 @@ class Fabric {
     TimePs paused_ps(LinkId link) const;
     std::int64_t queued_bytes(LinkId link) const;
     const Port& port(LinkId link) const { return ports_[link]; }
-    Observer& observer() { return observer_; }
+    const Parameters& parameters() const { return parameters_; }
 
     // For what looks at the whole state, or moves it, at once.
     const std::vector<QueuePair>& queue_pairs() const { return queue_pairs_; }

@@ -14,8 +14,6 @@ namespace netsim::roce {
 template <typename Inner>
 class LoggingObserver : public Inner {
   public:
-    using Inner::Inner;
-
     struct Log {
         bool is_kept = false;
         TimePs (*now_ps)(const void* engine) = nullptr;
@@ -25,16 +23,21 @@ class LoggingObserver : public Inner {
         std::vector<PauseEvent> pauses;
         std::vector<Acknowledgement> acknowledgements;
     };
-    Log* log = nullptr;
+
+    // The log outlives the observer.
+    LoggingObserver(Inner inner, Log& log) : Inner(std::move(inner)), log_(&log) {}
 
     void on_pause(LinkId link, std::uint8_t priority, bool is_pause) {
-        if (log->is_kept) log->pauses.push_back({log->time_ps(), link, priority, is_pause});
+        if (log_->is_kept) log_->pauses.push_back({log_->time_ps(), link, priority, is_pause});
         Inner::on_pause(link, priority, is_pause);
     }
     void on_acknowledged(const QueuePair& qp) {
-        if (log->is_kept) log->acknowledgements.push_back({qp.flow, log->time_ps()});
+        if (log_->is_kept) log_->acknowledgements.push_back({qp.flow, log_->time_ps()});
         Inner::on_acknowledged(qp);
     }
+
+  private:
+    Log* log_;
 };
 
 // An engine for carriers also runs events: `run(until_ps, fabric)` up to the first instant with news, and tells the
@@ -44,14 +47,15 @@ class LoggingObserver : public Inner {
 // that clock stands still while the executor's runs on, and the flows are moved on by what they would have received.
 // A skip is decided on by the state of the fabric alone and is broken off when something comes from outside.
 template <EventEngine Engine, typename Observer = SilentObserver>
-class FabricCarrier final : public PacketCarrier {
+class FabricCarrier : public PacketCarrier {
   public:
     template <typename... EngineArguments>
-    FabricCarrier(const Network& network, Routing& routing, const Parameters& parameters, EngineArguments&&... engine)
-        : engine_(std::forward<EngineArguments>(engine)...), fabric_(network, routing, parameters, engine_) {
+    FabricCarrier(const Network& network, Routing& routing, const Parameters& parameters, Observer observer,
+                  EngineArguments&&... engine)
+        : engine_(std::forward<EngineArguments>(engine)...),
+          fabric_(network, routing, parameters, engine_, {std::move(observer), log_}) {
         log_.engine = &engine_;
         log_.now_ps = [](const void* of) { return static_cast<const Engine*>(of)->now_ps(); };
-        fabric_.observer().log = &log_;
         skipped_.resize(fabric_.link_count());
         if (parameters.skip_tolerance > 0) steady_.emplace(fabric_, parameters.skip_tolerance);
     }
@@ -155,6 +159,9 @@ class FabricCarrier final : public PacketCarrier {
         catch_up(now_ps);
         fabric_.set_storm(link, priority, is_storming);
     }
+
+  protected:
+    const Fabric<Engine, LoggingObserver<Observer>>& fabric() const { return fabric_; }
 
   private:
     struct Skipping {
