@@ -45,10 +45,7 @@ ns3::TypeId RoceNetDevice::GetTypeId() {
                 .AddAttribute("DataRate", "Rate at which the port sends", kReadOnly, ns3::DataRateValue(),
                               ns3::MakeDataRateAccessor(&Self::GetDataRate), ns3::MakeDataRateChecker())
                 .AddAttribute("EcnPMax", "Probability of a mark at EcnKMax", kReadOnly, ns3::DoubleValue(),
-                              ns3::MakeDoubleAccessor(&Self::GetMarkingProbability), ns3::MakeDoubleChecker<double>())
-                .AddAttribute("PausedTime", "Time in which some priority was paused", kReadOnly,
-                              ns3::TimeValue(ns3::Time(0)), ns3::MakeTimeAccessor(&Self::GetPausedTime),
-                              ns3::MakeTimeChecker());
+                              ns3::MakeDoubleAccessor(&Self::GetMarkingProbability), ns3::MakeDoubleChecker<double>());
         const auto number = [&](const char* name, const char* help, auto getter) {
             with_number(type, name, help, ns3::MakeUintegerAccessor(getter));
         };
@@ -65,6 +62,7 @@ ns3::TypeId RoceNetDevice::GetTypeId() {
         number("Marks", "Packets marked by ECN", &Self::Count<&LinkCounters::marks>);
         number("Drops", "Packets lost, also at the far end", &Self::Count<&LinkCounters::drops>);
         number("Pauses", "Pause frames obeyed", &Self::Count<&LinkCounters::pauses>);
+        number("PausedTimePs", "Time in which some priority was paused", &Self::Count<&LinkCounters::paused_ps>);
         const auto trace = [&](const char* name, const char* help, auto source, const char* signature) {
             type.AddTraceSource(name, help, ns3::MakeTraceSourceAccessor(source), signature);
         };
@@ -113,10 +111,6 @@ std::uint16_t RoceNetDevice::GetMtu() const {
 
 ns3::DataRate RoceNetDevice::GetDataRate() const {
     return ns3::DataRate(view_ == nullptr ? 0 : static_cast<std::uint64_t>(view_->port(out_).capacity_bps));
-}
-
-ns3::Time RoceNetDevice::GetPausedTime() const {
-    return ns3::Time(view_ == nullptr ? 0 : view_->counters(out_).paused_ps);
 }
 
 std::uint64_t RoceNetDevice::GetQueuedBytes() const {

@@ -89,7 +89,6 @@ class RoceNetDevice : public ns3::NetDevice {
     bool HasEcn() const { return view_ != nullptr && !view_->parameters().red.empty(); }
     double GetMarkingProbability() const { return HasEcn() ? view_->parameters().red[out_].pmax : 0; }
     ns3::DataRate GetDataRate() const;
-    ns3::Time GetPausedTime() const;
     std::uint64_t GetQueuedBytes() const;
     std::uint64_t GetPausedPriorities() const;
     std::uint64_t GetHeadroom() const;
