@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from netsim import (
     Topology,
     create_backend,
 )
+from netsim.ns3 import load_extension
 from netsim.routing import Router
 from tests.netsim.packet_times import Hop, Wire, serialization_ps, transfer_ps
 from tests.netsim.strategies import GBPS, LATENCY_PS, networks_with_flows, star
@@ -32,8 +34,19 @@ FAR_PS = 10**18
 PATH_LATENCY_PS = 2 * LATENCY_PS
 KB400 = 400_000
 
-BACKENDS = ("fluid", "analytical", "packet")
+
+def _is_ns3_built() -> bool:
+    try:
+        load_extension()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+NEEDS_NS3 = pytest.mark.skipif(not _is_ns3_built(), reason="this build does not contain ns-3")
+BACKENDS = ("fluid", "analytical", "packet", pytest.param("ns3", marks=[pytest.mark.ns3, NEEDS_NS3]))
 PACKET_LEVEL = ("packet", "ns3")
+ONE_PER_PROCESS = ("ns3",)
 
 Start = Callable[[Topology], NetworkBackend]
 
@@ -450,7 +463,9 @@ def test_nodes_without_a_path_are_refused_at_submission(start: Start) -> None:
         start(apart).submit(FlowGraph.from_lists([0], [1], [1]), 0)
 
 
-def test_two_backends_do_not_share_state(start: Start) -> None:
+def test_two_backends_do_not_share_state(kind: str, start: Start) -> None:
+    if kind in ONE_PER_PROCESS:
+        pytest.skip(f"{kind} has one network per process")
     topology = star(3)
     first, second = start(topology), start(topology)
     first.submit(FlowGraph.from_lists([0], [1], [400_000]), 0)
@@ -464,25 +479,29 @@ def test_two_backends_do_not_share_state(start: Start) -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_step_size_does_not_change_results(name: str, case: tuple[Topology, FlowGraph], step_ps: int) -> None:
     topology, graph = case
-    whole, stepped = create_backend(name, topology), create_backend(name, topology)
-    handle = whole.submit(graph, 0)
-    stepped.submit(graph, 0)
-    expected = completions_until_idle(whole, lambda _: FAR_PS)
-    assert completions_until_idle(stepped, lambda now: now + step_ps) == expected
-    for one, other in zip(_record(whole, handle), _record(stepped, handle), strict=True):
+    whole = _run(name, topology, graph, FAR_PS)
+    stepped = _run(name, topology, graph, step_ps)
+    assert whole[0] == stepped[0]
+    for one, other in zip(whole[1], stepped[1], strict=True):
         assert np.array_equal(one, other)
+
+
+def _run(
+    name: str, topology: Topology, graph: FlowGraph, step_ps: int
+) -> tuple[list[Completion], tuple[np.ndarray, ...]]:
+    """What a graph alone leaves behind."""
+    with contextlib.closing(create_backend(name, topology)) as backend:
+        handle = backend.submit(graph, 0)
+        completions = completions_until_idle(backend, lambda now: now + step_ps)
+        return completions, _record(backend, handle)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_steps_of_a_nanosecond_give_the_same_as_one_step(name: str) -> None:
     """Three flows into one host (a share that is no whole number of bit per ps), 30 µs of 1 ns steps."""
     graph = FlowGraph.from_lists([0, 1, 2], [3, 3, 3], [300_001, 400_003, 500_007])
-    whole, stepped = create_backend(name, star(4)), create_backend(name, star(4))
-    handle = whole.submit(graph, 0)
-    stepped.submit(graph, 0)
-    completions_until_idle(whole, lambda _: FAR_PS)
-    completions_until_idle(stepped, lambda now: now + 1_000)
-    for one, other in zip(_record(whole, handle), _record(stepped, handle), strict=True):
+    whole, stepped = (_run(name, star(4), graph, step_ps) for step_ps in (FAR_PS, 1_000))
+    for one, other in zip(whole[1], stepped[1], strict=True):
         assert np.array_equal(one, other)
 
 

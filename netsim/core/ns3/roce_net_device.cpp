@@ -66,7 +66,8 @@ ns3::TypeId RoceNetDevice::GetTypeId() {
         const auto trace = [&](const char* name, const char* help, auto source, const char* signature) {
             type.AddTraceSource(name, help, ns3::MakeTraceSourceAccessor(source), signature);
         };
-        trace("Enqueue", "A packet joins a queue; data of hosts waits outside of queues", &Self::enqueued_, kFrames);
+        trace("Enqueue", "A packet joins a queue; data of the node itself waits outside of queues", &Self::enqueued_,
+              kFrames);
         trace("Dequeue", "A packet leaves a queue", &Self::dequeued_, kFrames);
         trace("PhyTxBegin", "The serialisation of a packet begins", &Self::sending_, kFrames);
         trace("PhyRxEnd", "The last bit of a packet is here", &Self::received_, kFrames);

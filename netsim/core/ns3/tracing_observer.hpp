@@ -21,9 +21,8 @@ class TracingObserver : public roce::SilentObserver {
         if (!objects_->is_watched()) [[likely]]
             return;
         RoceNetDevice& device = objects_->sender(link);
-        const bool has_waited =
-            packet.kind != roce::PacketKind::data || objects_->view().port(link).from != roce::NodeRole::host;
-        if (has_waited) show(device.dequeued(), link, packet);
+        const bool comes_from_queue_pair = packet.kind == roce::PacketKind::data && packet.ingress == roce::kNoLink;
+        if (!comes_from_queue_pair) show(device.dequeued(), link, packet);
         show(device.sending(), link, packet);
     }
     void on_receive(LinkId link, const roce::Packet& packet) {
