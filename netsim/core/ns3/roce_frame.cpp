@@ -52,7 +52,37 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
 }
 constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
-std::uint32_t add_to_crc(std::uint32_t crc, std::uint8_t byte) { return crc >> 8 ^ kCrcTable[(crc ^ byte) & 0xff]; }
+constexpr std::uint32_t add_to_crc(std::uint32_t crc, std::uint8_t byte) {
+    return crc >> 8 ^ kCrcTable[(crc ^ byte) & 0xff];
+}
+
+// What zeros do to the CRC is linear in its bits: a column for each.
+using CrcMatrix = std::array<std::uint32_t, 32>;
+
+constexpr std::uint32_t transform_crc(const CrcMatrix& matrix, std::uint32_t crc) {
+    std::uint32_t result = 0;
+    for (std::size_t bit = 0; crc != 0; ++bit, crc >>= 1) result ^= (crc & 1) != 0 ? matrix[bit] : 0;
+    return result;
+}
+
+// 2^i zero bytes.
+constexpr std::array<CrcMatrix, 32> make_zero_matrices() {
+    std::array<CrcMatrix, 32> matrices{};
+    for (std::size_t bit = 0; bit < 32; ++bit) matrices[0][bit] = add_to_crc(1U << bit, 0);
+    for (std::size_t i = 1; i < 32; ++i) {
+        for (std::size_t bit = 0; bit < 32; ++bit)
+            matrices[i][bit] = transform_crc(matrices[i - 1], matrices[i - 1][bit]);
+    }
+    return matrices;
+}
+constexpr std::array<CrcMatrix, 32> kZeroMatrices = make_zero_matrices();
+
+std::uint32_t add_zeros_to_crc(std::uint32_t crc, std::uint32_t bytes) {
+    for (std::size_t i = 0; bytes != 0; ++i, bytes >>= 1) {
+        if ((bytes & 1) != 0) crc = transform_crc(kZeroMatrices[i], crc);
+    }
+    return crc;
+}
 
 // InfiniBand's invariant CRC of a RoCEv2 packet: over IPv4 to payload, where what routers may change counts as ones,
 // and eight bytes of ones stand for the local route header.
@@ -65,8 +95,7 @@ std::uint32_t invariant_crc(Bytes headers, std::uint32_t payload_bytes) {
     std::uint32_t crc = ~0U;
     for (int i = 0; i < 8; ++i) crc = add_to_crc(crc, 0xff);
     for (std::size_t i = kIpv4At; i < headers.size(); ++i) crc = add_to_crc(crc, headers[i]);
-    for (std::uint32_t i = 0; i < payload_bytes; ++i) crc = add_to_crc(crc, 0);
-    return ~crc;
+    return ~add_zeros_to_crc(crc, payload_bytes);
 }
 
 bool has_address(RoceOpcode opcode) { return opcode == RoceOpcode::write_first || opcode == RoceOpcode::write_only; }
