@@ -38,6 +38,8 @@ class _Files:
     series: Path | None
     bandwidth: Path | None
     interval_ps: int
+    captures: Path | None
+    """A folder."""
 
     def wanted(self) -> dict[str, Path]:
         """By option."""
@@ -65,6 +67,7 @@ def run(
     series: Annotated[Path | None, typer.Option(help=".csv or .parquet: links over time (packet, ns3).")] = None,
     bandwidth: Annotated[Path | None, typer.Option(help="SimAI's bandwidth monitor, CSV (packet, ns3).")] = None,
     interval: Annotated[str, typer.Option(help="Of --series and --bandwidth.")] = "10us",
+    pcap: Annotated[Path | None, typer.Option(help="Folder for captures of all ports, for Wireshark (ns3).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run flows over a topology and write their completion times.
@@ -76,8 +79,9 @@ def run(
     from netsim.flow_file import failed, format_results, read_flows, unfinished
     from netsim.topology_file import read_topology
 
-    files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval))
+    files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval), pcap)
     _check_outputs(output, files)
+    _check_captures(backend, files)
     roce = _roce_config(backend, config, simai_config, settings or [], files)
     network = read_topology(topology)
     named = read_flows(flows, network.nodes)
@@ -102,6 +106,7 @@ def run(
         carrier = _as_packet_backend(simulation)
         summary |= _counted(carrier)
         contents |= _packet_files(files, _Run(named, times, handle, carrier, network, roce))
+    simulation.close()
     _write(contents)
     print_summary(summary, as_json)
     _complain(flows, output, failed(named, times), unfinished(named, times), len(named.flow_ids))
@@ -128,6 +133,21 @@ def _check_outputs(output: Path, files: _Files) -> None:
         taken[place] = option
     if files.series is not None and files.series.suffix not in (".csv", ".parquet"):
         raise InputError(f"--series: found {files.series}, expected a name that ends in .csv or .parquet")
+
+
+def _check_captures(backend: str, files: _Files) -> None:
+    if files.captures is not None and backend != "ns3":
+        raise InputError(f"--pcap: found backend {backend}, expected ns3, whose ports can be captured")
+
+
+def _capture(simulation: NetworkBackend, folder: Path) -> None:
+    from netsim.ns3.backend import Ns3Backend
+
+    assert isinstance(simulation, Ns3Backend), "captures are accepted for ns3 only"
+    try:
+        simulation.pcap(folder)
+    except BackendError as error:
+        raise InputError(f"--{error}") from error
 
 
 def _roce_config(
@@ -166,6 +186,8 @@ def _carried(simulation: NetworkBackend, flows: NamedFlows, files: _Files) -> tu
         carrier.keep_log(bool(files.fct or files.pfc))
         carrier.sample_every(files.interval_ps if files.series or files.bandwidth else 0)
     handle = simulation.submit(flows.graph, 0)
+    if files.captures is not None:
+        _capture(simulation, files.captures)  # once the flows are known to be good
     while simulation.next_event_ps() is not None:
         simulation.advance(LAST_INSTANT_PS)
     return handle, simulation.flow_times(handle)

@@ -43,8 +43,7 @@ def _is_ns3_built() -> bool:
     return True
 
 
-NEEDS_NS3 = pytest.mark.skipif(not _is_ns3_built(), reason="this build does not contain ns-3")
-BACKENDS = ("fluid", "analytical", "packet", pytest.param("ns3", marks=[pytest.mark.ns3, NEEDS_NS3]))
+BACKENDS = ("fluid", "analytical", "packet", *(["ns3"] if _is_ns3_built() else []))
 PACKET_LEVEL = ("packet", "ns3")
 ONE_PER_PROCESS = ("ns3",)
 
@@ -169,12 +168,9 @@ def test_queues_that_cannot_be_are_refused(
 def test_queues_never_overtake_and_all_bytes_arrive(case: tuple[Topology, FlowGraph], name: str) -> None:
     topology, graph = case
     queued = dataclasses.replace(graph, after=np.arange(-1, len(graph) - 1))
-    backend = create_backend(name, topology)
-    handle = backend.submit(queued, 0)
-    backend.advance(FAR_PS)
-    times = backend.flow_times(handle)
-    assert (times.end_ps >= 0).all()
-    assert (np.diff(times.start_ps) >= 0).all()
+    _, (start_ps, end_ps, *_) = _run(name, topology, queued, FAR_PS)
+    assert (end_ps >= 0).all()
+    assert (np.diff(start_ps) >= 0).all()
 
 
 def completions_until_idle(backend: NetworkBackend, step: Callable[[int], int]) -> list[Completion]:
@@ -353,19 +349,23 @@ def test_graphs_may_be_cancelled_and_forgotten_at_any_moment(
     """Flows queue one behind the other; a later graph sees an idle network again, whatever was taken off it."""
     topology, graph = case
     queued = dataclasses.replace(graph, after=np.arange(-1, len(graph) - 1))
-    backend, fresh = create_backend(name, topology), create_backend(name, topology)
-    for moment in sorted(moments_ps):
+    _, (_, alone_end_ps, *_) = _run(name, topology, queued, FAR_PS)
+    with contextlib.closing(create_backend(name, topology)) as backend:
+        _cancel_and_forget(backend, queued, sorted(moments_ps))
+        start_ps = backend.now_ps
+        last = backend.submit(queued, start_ps)
+        completions_until_idle(backend, lambda _: 2 * FAR_PS)
+        assert (backend.flow_times(last).end_ps - start_ps).tolist() == alone_end_ps.tolist()
+
+
+def _cancel_and_forget(backend: NetworkBackend, queued: FlowGraph, moments_ps: list[int]) -> None:
+    for moment in moments_ps:
         backend.advance(max(moment, backend.now_ps))
         handle = backend.submit(queued, backend.now_ps)
         backend.advance(backend.now_ps + moment // 2)
         backend.cancel(handle)
         backend.forget(handle)
     completions_until_idle(backend, lambda _: FAR_PS)
-    start_ps = backend.now_ps
-    last, alone = backend.submit(queued, start_ps), fresh.submit(queued, 0)
-    completions_until_idle(backend, lambda _: 2 * FAR_PS)
-    completions_until_idle(fresh, lambda _: FAR_PS)
-    assert (backend.flow_times(last).end_ps - start_ps).tolist() == fresh.flow_times(alone).end_ps.tolist()
 
 
 def test_cancelling_a_completed_graph_keeps_its_times(backend: NetworkBackend, timing: Times) -> None:
@@ -511,21 +511,18 @@ def test_steps_of_a_nanosecond_give_the_same_as_one_step(name: str) -> None:
 def test_every_flow_obeys_its_dependencies_and_its_path(name: str, case: tuple[Topology, FlowGraph]) -> None:
     """No flow ends before its bytes could have crossed its path alone, and none starts before what it waits for."""
     topology, graph = case
-    backend = create_backend(name, topology)
-    handle = backend.submit(graph, 0)
-    completions_until_idle(backend, lambda _: FAR_PS)
-    times = backend.flow_times(handle)
+    _, (start_ps, end_ps, *_) = _run(name, topology, graph, FAR_PS)
     router = Router(topology)
     for i in range(len(graph)):
         deps = graph.deps[graph.dep_offsets[i] : graph.dep_offsets[i + 1]]
-        ready = max([int(graph.ready_ps[i]), *times.end_ps[deps].tolist()])
-        assert times.start_ps[i] == ready + graph.delay_ps[i]
+        ready = max([int(graph.ready_ps[i]), *end_ps[deps].tolist()])
+        assert start_ps[i] == ready + graph.delay_ps[i]
         key = int(graph.src[i]), int(graph.dst[i]), int(graph.flow_label[i])
         size = int(graph.size_bytes[i])
         alone = 0
         if size and key[0] != key[1]:
             alone = -(-size * 8 * 10**12 // router.bottleneck_bps(*key)) + router.path_latency_ps(*key)
-        assert times.end_ps[i] - times.start_ps[i] >= alone
+        assert end_ps[i] - start_ps[i] >= alone
 
 
 @pytest.mark.parametrize("name", ["rdma"])

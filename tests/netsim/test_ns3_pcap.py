@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 import struct
 import subprocess
@@ -13,10 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netsim import BackendError, BackendUnavailable, FlowGraph, Topology, rail_optimized
+from netsim import (
+    BackendError,
+    BackendUnavailable,
+    FlowGraph,
+    InputError,
+    Topology,
+    rail_optimized,
+    single_switch,
+    to_simai,
+)
 from netsim.ns3 import load_extension
 from netsim.ns3.backend import Ns3Backend
 from netsim.roce import RoceConfig
+from netsim.run_command import run
 from tests.netsim.roce_scenarios import EARLY_MARKS, FAR_PS, LOSSY, clos, with_shared_bytes
 from tests.netsim.strategies import star
 
@@ -271,6 +282,46 @@ def test_what_cannot_be_captured_raises(tmp_path: Path) -> None:
         assert len(list((tmp_path / "new").iterdir())) == int((topology.link_kind != topology.link_kind[0]).sum())
         with pytest.raises(BackendError, match="found a second capture of device 0-1, expected at most one"):
             backend.pcap(tmp_path / "new", links=[nic])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """T.txt (four hosts behind a switch) and F.csv, a flow of one packet."""
+    (tmp_path / "T.txt").write_text(to_simai(single_switch(4)))
+    (tmp_path / "F.csv").write_text("flow_id,src,dst,bytes,deps\na,0,3,4000,\n")
+    return tmp_path
+
+
+def simulate(folder: Path, backend: str, pcap: Path) -> None:
+    run(topology=folder / "T.txt", flows=folder / "F.csv", backend=backend, output=folder / "out.csv", pcap=pcap)
+
+
+def test_the_command_captures_all_ports(folder: Path) -> None:
+    simulate(folder, "ns3", folder / "captures")
+    assert [record.opcode for record in read_pcap(folder / "captures" / "3-0.pcap")] == [WRITE_ONLY, ACKNOWLEDGE]
+    assert len(list((folder / "captures").iterdir())) == 8
+    Ns3Backend(star(2)).close()  # the command's is closed
+
+
+@pytest.mark.parametrize(
+    ("backend", "place", "flow", "message"),
+    [
+        ("packet", "captures", "a,0,3,4000,", "^--pcap: found backend packet, expected ns3, whose ports"),
+        ("fluid", "captures", "a,0,3,4000,", "^--pcap: found backend fluid, expected ns3, whose ports"),
+        ("ns3", "T.txt", "a,0,3,4000,", "^--pcap: cannot make folder .*T.txt"),
+        ("ns3", "captures", "a,0,3,4000,a", "cycle"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_captures(
+    folder: Path, backend: str, place: str, flow: str, message: str
+) -> None:
+    (folder / "F.csv").write_text(f"flow_id,src,dst,bytes,deps\n{flow}\n")
+    with pytest.raises(InputError, match=message) as caught:
+        simulate(folder, backend, folder / place)
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in folder.iterdir()) == ["F.csv", "T.txt"]
+    del caught
+    gc.collect()  # the network that the exception held
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
