@@ -140,6 +140,14 @@ def test_counts_of_a_port_that_is_paused_show_the_priority() -> None:
         assert by_link(backend, "PausedPriorities")[0] == "32"
 
 
+def test_a_failed_cable_is_down_until_it_is_repaired(rails: Ns3Backend) -> None:
+    for is_up, shown in ((True, "true"), (False, "false"), (True, "true")):
+        rails.set_link_up(3, is_up)
+        states = by_link(rails, "LinkUp")
+        assert states[3] == shown
+        assert set(states[:3] + states[4:]) == {"true"}
+
+
 def traced(sources: tuple[str, ...], **config: object) -> tuple[Ns3Backend, dict[str, list[TraceRow]]]:
     """An incast on tight switches, with the rows of each trace source."""
     backend = tight(**config)

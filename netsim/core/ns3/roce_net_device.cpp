@@ -1,5 +1,6 @@
 #include "roce_net_device.hpp"
 
+#include <ns3/boolean.h>
 #include <ns3/double.h>
 #include <ns3/mac48-address.h>
 #include <ns3/node.h>
@@ -44,6 +45,8 @@ ns3::TypeId RoceNetDevice::GetTypeId() {
                 .AddConstructor<Self>()
                 .AddAttribute("DataRate", "Rate at which the port sends", kReadOnly, ns3::DataRateValue(),
                               ns3::MakeDataRateAccessor(&Self::GetDataRate), ns3::MakeDataRateChecker())
+                .AddAttribute("LinkUp", "Whether the port can send", kReadOnly, ns3::BooleanValue(),
+                              ns3::MakeBooleanAccessor(&Self::IsLinkUp), ns3::MakeBooleanChecker())
                 .AddAttribute("EcnPMax", "Probability of a mark at EcnKMax", kReadOnly, ns3::DoubleValue(),
                               ns3::MakeDoubleAccessor(&Self::GetMarkingProbability), ns3::MakeDoubleChecker<double>());
         const auto number = [&](const char* name, const char* help, auto getter) {
