@@ -17,8 +17,8 @@ from netsim.topology import Topology
 if TYPE_CHECKING:
     from netsim import _ns3
 
-DEFAULT_SNAP_BYTES: Final = 128
-"""More than all headers of a frame (86 bytes); what follows is zeros."""
+WHOLE_FRAME_BYTES: Final = 65535
+"""The longest that IPv4 can describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Ns3Backend(PacketBackend):
         super().__init__(self._ns3)
 
     def pcap(
-        self, folder: Path | str, links: Iterable[int] | None = None, *, snap_bytes: int = DEFAULT_SNAP_BYTES
+        self, folder: Path | str, links: Iterable[int] | None = None, *, snap_bytes: int = WHOLE_FRAME_BYTES
     ) -> None:
         """Captures from now on what ports send and receive, in files ``<node>-<port>.pcap`` with nanoseconds.
 
@@ -70,7 +70,7 @@ class Ns3Backend(PacketBackend):
         Args:
             folder: made where it does not exist.
             links: the ports that send by them; all but NVLink, which has no such frames.
-            snap_bytes: kept of each frame.
+            snap_bytes: kept of each frame. Headers take 86 at most, but Wireshark calls RoCEv2 that is cut malformed.
 
         Raises:
             BackendError: an unknown link or one of NVLink, a port that is captured already, or a file that cannot be
