@@ -34,6 +34,7 @@ from netsim.topologies import (
 )
 from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.topology_file import read_topology
+from netsim.wire import WireFormat
 
 __all__ = [
     "BACKENDS",
@@ -55,6 +56,7 @@ __all__ = [
     "SharesCapacity",
     "Topology",
     "Uplinks",
+    "WireFormat",
     "alibaba_hpn",
     "create_backend",
     "dcn_plus",

@@ -14,9 +14,13 @@ from netsim.topology import Topology
 
 if TYPE_CHECKING:
     from netsim.roce import RoceConfig
+    from netsim.wire import WireFormat
 
 BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 """Names that `create_backend` knows; not every build contains all of them."""
+
+PACKET_BACKENDS: Final = ("packet", "ns3")
+"""Those that simulate packets, with the settings of `netsim.roce.RoceConfig`."""
 
 GraphHandle = NewType("GraphHandle", int)
 
@@ -105,23 +109,30 @@ class SharesCapacity(Protocol):
         ...
 
 
-def create_backend(name: str, topology: Topology, roce: RoceConfig | None = None) -> NetworkBackend:
-    """A new backend of the given name over the topology; ``roce`` is for those that simulate packets.
+def create_backend(
+    name: str, topology: Topology, roce: RoceConfig | None = None, wire: WireFormat | None = None
+) -> NetworkBackend:
+    """A new backend of the given name over the topology.
+
+    ``roce`` is for those that simulate packets. ``wire`` is for `fluid` and `analytical`: what packets add to flows,
+    nothing where missing.
 
     Raises:
         BackendUnavailable: this build does not contain the backend.
-        BackendError: no backend has that name.
+        BackendError: no backend has that name, or ``wire`` is given to one that simulates packets.
         InputError: the topology is too large for the switches that ``roce`` describes.
     """
+    if wire is not None and name not in ("analytical", "fluid"):
+        raise BackendError(f"wire: found one for backend {name}, expected none (packets are described by roce)")
     match name:
         case "analytical":
             from netsim.analytical import AnalyticalBackend
 
-            return AnalyticalBackend(topology)
+            return AnalyticalBackend(topology, wire)
         case "fluid":
             from netsim.fluid import FluidBackend
 
-            return FluidBackend(topology)
+            return FluidBackend(topology, wire)
         case "packet":
             from netsim.packet import PacketBackend
             from netsim.packet.memo import remembering

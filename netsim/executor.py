@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from netsim import _core
 from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
@@ -11,6 +11,9 @@ from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.routing import core_network
 from netsim.topology import Topology
+from netsim.wire import WireFormat
+
+_CLOCK_END_PS: Final = 2**63
 
 Simulation = TypeVar("Simulation", bound=_core.Simulation)
 
@@ -82,19 +85,29 @@ class CoreBackend(Generic[Simulation]):
 
 def _time(value: int, name: str) -> int:
     try:
-        return operator.index(value)
+        time_ps = operator.index(value)
     except TypeError:
         raise BackendError(f"{name}: found {value!r}, expected an integer of picoseconds") from None
+    if not -_CLOCK_END_PS < time_ps < _CLOCK_END_PS:
+        raise BackendError(f"{name}: found {time_ps} ps, expected less than 2⁶³ ps (106 days)")
+    return time_ps
 
 
 class FlowBackend(CoreBackend[_core.FlowSimulation]):
     """Moves flows as fluids at rates given by a sharing rule.
 
     A flow ends when its last byte has drained and travelled the propagation latency of its path; between equal nodes
-    it takes no time. While it drains, it occupies all links of its path at once: there is no store-and-forward delay,
-    no header, no queue. Drained amounts are exact integers; an end is the first whole picosecond by which all bytes
-    are through.
+    it takes no time. While it drains, it occupies all links of its path at once: there is no queue, and, unless a
+    `WireFormat` is given, no header, no ACK and no store-and-forward delay. Drained amounts are exact integers; an end
+    is the first whole picosecond by which all bytes are through.
     """
 
-    def __init__(self, topology: Topology, sharing: _core.Sharing) -> None:
-        super().__init__(_core.FlowSimulation(core_network(topology), sharing))
+    def __init__(
+        self,
+        topology: Topology,
+        sharing: _core.Sharing,
+        wire: WireFormat | None = None,
+        rate_tolerance: float = 0,
+    ) -> None:
+        format_ = wire.to_core() if wire else None
+        super().__init__(_core.FlowSimulation(core_network(topology), sharing, format_, rate_tolerance))

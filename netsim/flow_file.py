@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import graphlib
 import io
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,13 @@ import numpy as np
 
 from netsim.backend import FlowTimes
 from netsim.errors import InputError
-from netsim.flow import NO_FLOW, FlowGraph
+from netsim.flow import DEFAULT_PRIORITY, NO_FLOW, FlowGraph
+from netsim.hpcc_flow_file import MAX_INT64, labels_by_pair, read_hpcc_flows, whole_number
 from netsim.units import PS_PER_NS, parse_time_ps
 
 REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
-OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps", "after")
+OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps", "after", "credits", "priority")
 RESULT_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "start_ps", "end_ps", "fct_ps", "status")
-_MAX_INT64: Final = 2**63 - 1
 _MAX_UINT32: Final = 2**32 - 1
 
 
@@ -45,69 +44,95 @@ class _Row:
     max_rate_bps: int
     after: str
     deps: tuple[str, ...]
+    credits: tuple[str, ...]
+    priority: int
     where: str
 
 
 def read_flows(path: Path, nodes: int) -> NamedFlows:
-    """Reads ``flow_id,src,dst,bytes,deps`` and, where given, ``start_ns``, ``delay_ns``, ``flow_label``,
-    ``max_rate_bps`` and ``after``.
+    """Reads a CSV with ``flow_id,src,dst,bytes,deps`` and any of `OPTIONAL_FIELDS`, or HPCC's flow file.
 
     ``src`` and ``dst`` are below ``nodes``, the nodes of the topology. ``deps`` are flow ids joined by ``;``. A flow
     starts ``delay_ns`` after ``start_ns`` or the arrival of the last of them, whichever is later; both are 0 where not
     given, and may have fractions, whole in ps. Without ``flow_label``, the k-th flow of a (src, dst) pair gets label k,
     as if each had a queue pair of its own. A flow gets no more than ``max_rate_bps``, where that is given and not 0,
-    and does not start before the last byte of flow ``after`` has left, where one is named. Further columns are ignored.
+    and does not start before the last byte of flow ``after`` has left, where one is named, nor before the receivers of
+    the flows ``credits``, joined by ``;``, have told that these have arrived. ``priority`` is its traffic class, 1 to 7
+    (`DEFAULT_PRIORITY` where not given). Further columns are ignored. A file whose first line is a number is HPCC's
+    (`netsim.hpcc_flow_file`).
 
     Raises:
         InputError: naming the file, the line, the field, what was found and what was expected.
     """
-    rows = _read_rows(path, nodes)
+    text = _text_of(path)
+    if text.partition("\n")[0].strip().isdecimal():
+        return NamedFlows(*read_hpcc_flows(text, str(path), nodes))
+    rows = _read_rows(text, str(path), nodes)
+    index = _checked_index(rows, path)
+    return NamedFlows(tuple(index), _graph(rows, index))
+
+
+def _checked_index(rows: Sequence[_Row], path: Path) -> dict[str, int]:
+    """Position of each flow id; all that flows wait for exists, and not in a circle."""
     index: dict[str, int] = {}
     for row in rows:
         if row.flow_id in index:
             raise InputError(f"{row.where} flow_id: found {row.flow_id!r} again, expected a unique one")
         index[row.flow_id] = len(index)
     for row in rows:
-        if row.after and row.after not in index:
-            raise InputError(f"{row.where} after: found {row.after!r}, expected the flow_id of a row of this file")
-        for dep in row.deps:
-            if dep not in index:
-                raise InputError(f"{row.where} deps: found {dep!r}, expected the flow_id of a row of this file")
+        in_front = (row.after,) if row.after else ()
+        for field, named in (("after", in_front), ("deps", row.deps), ("credits", row.credits)):
+            for name in named:
+                if name not in index:
+                    raise InputError(f"{row.where} {field}: found {name!r}, expected the flow_id of a row of this file")
     try:
-        waits = {row.flow_id: [*row.deps, row.after] if row.after else row.deps for row in rows}
+        waits = {row.flow_id: [*row.deps, *row.credits, *((row.after,) if row.after else ())] for row in rows}
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError as error:
         raise InputError(f"{path} deps: found the cycle {' -> '.join(error.args[1])}, expected none") from None
-    return NamedFlows(tuple(index), _graph(rows, index))
+    return index
+
+
+def failed(flows: NamedFlows, times: FlowTimes) -> list[str]:
+    """Ids of flows that were given up; those that started come first, as the others only wait for them."""
+    return _started_first(flows, times, np.flatnonzero(times.has_failed).tolist())
 
 
 def unfinished(flows: NamedFlows, times: FlowTimes) -> list[str]:
-    """Ids of flows without an end; those that started come first, as the others only wait for them."""
-    late = [i for i, end in enumerate(times.end_ps.tolist()) if end < 0]
+    """Ids of flows that neither ended nor failed; those that started come first, as the others only wait for them."""
+    return _started_first(flows, times, np.flatnonzero((times.end_ps < 0) & ~times.has_failed).tolist())
+
+
+def _started_first(flows: NamedFlows, times: FlowTimes, late: list[int]) -> list[str]:
     return [flows.flow_ids[i] for i in sorted(late, key=lambda i: int(times.start_ps[i]) < 0)]
 
 
 def format_results(flows: NamedFlows, times: FlowTimes) -> str:
-    """``flow_id,src,dst,bytes,start_ps,end_ps,fct_ps,status`` in the order of the flows; empty where not applicable."""
+    """``flow_id,src,dst,bytes,start_ps,end_ps,fct_ps,status`` in the order of the flows; empty where not applicable.
+
+    ``status`` is ``completed``, ``failed: reason`` or ``unfinished``.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(RESULT_FIELDS)
     graph = flows.graph
-    columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
-    for flow_id, src, dst, size, start, end in zip(flows.flow_ids, *(c.tolist() for c in columns), strict=True):
+    columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps, times.has_failed)
+    for flow_id, *what, start, end, has_failed in zip(flows.flow_ids, *(c.tolist() for c in columns), strict=True):
         if end >= 0:
-            writer.writerow((flow_id, src, dst, size, start, end, end - start, "completed"))
+            writer.writerow((flow_id, *what, start, end, end - start, "completed"))
         else:
-            writer.writerow((flow_id, src, dst, size, start if start >= 0 else "", "", "", "unfinished"))
+            started = start if start >= 0 else ""
+            writer.writerow((flow_id, *what, started, "", "", _reason(start >= 0) if has_failed else "unfinished"))
     return text.getvalue()
 
 
+def _reason(has_started: bool) -> str:
+    return "failed: given up by the network" if has_started else "failed: waits for a failed flow"
+
+
 def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
-    seen: Counter[tuple[int, int]] = Counter()
-    labels = []
-    for row in rows:
-        labels.append(seen[row.src, row.dst] if row.flow_label is None else row.flow_label)
-        seen[row.src, row.dst] += 1
+    counted = labels_by_pair([(row.src, row.dst) for row in rows])
+    labels = [k if row.flow_label is None else row.flow_label for row, k in zip(rows, counted, strict=True)]
     return FlowGraph.from_lists(
         [row.src for row in rows],
         [row.dst for row in rows],
@@ -118,23 +143,32 @@ def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
         flow_label=np.array(labels, dtype=np.uint32),
         max_rate_bps=[row.max_rate_bps for row in rows],
         after=[index[row.after] if row.after else NO_FLOW for row in rows],
+        credits=[[index[name] for name in row.credits] for row in rows],
+        priority=[row.priority for row in rows],
     )
 
 
-def _read_rows(path: Path, nodes: int) -> list[_Row]:
+def _text_of(path: Path) -> str:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            columns = _columns(next(reader, []), f"{path} line 1")
-            return [
-                _row(columns, fields, f"{path} line {reader.line_num}", nodes)
-                for fields in reader
-                if any(field.strip() for field in fields)
-            ]
+            return file.read()
     except FileNotFoundError:
         raise InputError(f"{path}: found no such file, expected flows") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a readable CSV file, found: {error}") from error
+
+
+def _read_rows(text: str, source: str, nodes: int) -> list[_Row]:
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        columns = _columns(next(reader, []), f"{source} line 1")
+        return [
+            _row(columns, fields, f"{source} line {reader.line_num}", nodes)
+            for fields in reader
+            if any(field.strip() for field in fields)
+        ]
+    except csv.Error as error:
+        raise InputError(f"{source}: expected a readable CSV file, found: {error}") from error
 
 
 def _columns(header: Sequence[str], where: str) -> dict[str, int]:
@@ -155,34 +189,36 @@ def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: i
         raise InputError(f"{where} flow_id: found {text['flow_id']!r}, expected a text without ;")
     return _Row(
         flow_id=text["flow_id"],
-        src=_integer(text["src"], f"{where} src", "a node", nodes - 1),
-        dst=_integer(text["dst"], f"{where} dst", "a node", nodes - 1),
-        size_bytes=_integer(text["bytes"], f"{where} bytes", "whole bytes", _MAX_INT64),
+        src=whole_number(text["src"], f"{where} src", "a node", (0, nodes - 1)),
+        dst=whole_number(text["dst"], f"{where} dst", "a node", (0, nodes - 1)),
+        size_bytes=whole_number(text["bytes"], f"{where} bytes", "whole bytes", (0, MAX_INT64)),
         start_ps=_time_ps(text.get("start_ns", "0"), f"{where} start_ns"),
         delay_ps=_time_ps(text.get("delay_ns", "0"), f"{where} delay_ns"),
         flow_label=(
-            _integer(text["flow_label"], f"{where} flow_label", "a label", _MAX_UINT32)
+            whole_number(text["flow_label"], f"{where} flow_label", "a label", (0, _MAX_UINT32))
             if "flow_label" in text
             else None
         ),
-        max_rate_bps=_integer(text.get("max_rate_bps", "0"), f"{where} max_rate_bps", "whole bit/s", _MAX_INT64),
+        max_rate_bps=whole_number(
+            text.get("max_rate_bps", "0"), f"{where} max_rate_bps", "whole bit/s", (0, MAX_INT64)
+        ),
         after=text.get("after", ""),
-        deps=tuple(dict.fromkeys(dep.strip() for dep in text["deps"].split(";") if dep.strip())),
+        deps=_names(text["deps"]),
+        credits=_names(text.get("credits", "")),
+        priority=whole_number(text.get("priority") or str(DEFAULT_PRIORITY), f"{where} priority", "a class", (1, 7)),
         where=where,
     )
 
 
-def _integer(text: str, where: str, what: str, most: int) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > most:
-        raise InputError(f"{where}: found {text!r}, expected {what}, 0 to {most}")
-    return int(text)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(";") if name.strip()))
 
 
 def _time_ps(text: str, where: str) -> int:
     try:
         time_ps = parse_time_ps(f"{text}ns")
     except InputError:
-        time_ps = _MAX_INT64 + 1
-    if time_ps > _MAX_INT64:
-        raise InputError(f"{where}: found {text!r}, expected nanoseconds, whole in ps, 0 to {_MAX_INT64 // PS_PER_NS}")
+        time_ps = MAX_INT64 + 1
+    if time_ps > MAX_INT64:
+        raise InputError(f"{where}: found {text!r}, expected nanoseconds, whole in ps, 0 to {MAX_INT64 // PS_PER_NS}")
     return time_ps

@@ -8,6 +8,7 @@ and of SimAI 1.7 (github.com/aliyun/SimAI, SimAI.conf), and the congestion-contr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
 import numpy as np
@@ -15,12 +16,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from netsim import _core
+from netsim.congestion_constants import congestion_parameters
 from netsim.errors import InputError
 from netsim.topology import LinkKind, NodeKind, Topology
-from netsim.units import PS_PER_S, format_time_ps, read_time_ps
+from netsim.units import PS_PER_S, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 Time = Annotated[int, BeforeValidator(read_time_ps), PlainSerializer(format_time_ps, when_used="json")]
 """Picoseconds, given as text with a unit."""
+Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
+"""Bit/s, given as text with a unit."""
 
 _PRIORITIES: Final = 8
 _UNITS_PER_CREDIT_LOOP: Final = 8
@@ -36,6 +40,9 @@ _ECN_ROWS: Final = {
 }
 """Gbit/s: (kmin, kmax in bytes, pmax), KMIN_MAP, KMAX_MAP and PMAX_MAP of SimAI.conf. Other rates take the row of the
 nearest rate, as a ratio."""
+_DCTCP_STEP_BYTES_PER_GBPS: Final = 3_000
+"""DCTCP marks all packets above one threshold (Alizadeh et al., SIGCOMM 2010, section 3.1): 30 KB for every 10 Gbit/s
+in the HPCC simulator's run.py."""
 
 _WINDOWS: Final = {
     "unbounded": _core.SendWindow.UNBOUNDED,
@@ -50,7 +57,10 @@ _BALANCING: Final = {
 
 
 class EcnThresholds(BaseModel):
-    """RED of every queue: no mark up to ``kmin``, with a probability up to ``pmax`` at ``kmax``, all marked above."""
+    """RED of every queue: no mark up to ``kmin``, with a probability up to ``pmax`` at ``kmax``, all marked above.
+
+    Equal thresholds make the step that DCTCP asks for.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,8 +70,8 @@ class EcnThresholds(BaseModel):
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
-        if self.kmin_bytes >= self.kmax_bytes:
-            raise ValueError(f"kmin_bytes {self.kmin_bytes} below kmax_bytes {self.kmax_bytes}")
+        if self.kmin_bytes > self.kmax_bytes:
+            raise ValueError(f"kmin_bytes: found {self.kmin_bytes}, expected at most kmax_bytes, {self.kmax_bytes}")
         return self
 
 
@@ -78,7 +88,9 @@ class RoceConfig(BaseModel):
 
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     congestion_preset: str | None = Field(None, description="published set of constants; the scheme's default")
-    congestion: dict[str, float | int | bool] = Field(default_factory=dict, description="constants that differ")
+    congestion: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="constants that differ, see `netsim.congestion_constants`"
+    )
     window: Literal["unbounded", "fixed", "variable"] | None = Field(
         None, description="bytes in flight: no bound, bandwidth-delay product, or that times rate/line; as the scheme"
     )
@@ -86,14 +98,19 @@ class RoceConfig(BaseModel):
     recovery: Literal["go_back_n", "selective_repeat"] | None = Field(
         None, description="go_back_n, but selective_repeat where packets of a flow take several paths"
     )
-    retransmission_timeout: Time = Field(1_000_000_000, gt=0, description="without progress; our choice, 1 ms")
+    retransmission_timeout: Time = Field(
+        67_108_864_000, gt=0, description="without progress (InfiniBand's timeout 14, 4.096 us · 2^14 = 67.1 ms)"
+    )
     nack_interval: Time = Field(500_000_000, gt=0, description="between NACKs for the same packet (HPCC: 500 us)")
     max_retries: int = Field(7, ge=0, description="timeouts in a row until a flow fails (InfiniBand's retry count)")
 
     pfc: bool = Field(True, description="switches pause senders instead of dropping")
     pfc_frame_bytes: int = Field(64, ge=1)
     ecn: bool = Field(True, description="switches mark packets")
-    ecn_thresholds: EcnThresholds | None = Field(None, description="of all links; by their rates as in SimAI.conf")
+    ecn_thresholds: EcnThresholds | None = Field(None, description="of all links; by rate and scheme")
+    ecn_by_rate: dict[Rate, EcnThresholds] | None = Field(
+        None, description="instead, rows for the rates of all links that leave switches"
+    )
     switch_buffer_bytes: int = Field(32 * 2**20, ge=1, description="shared by all ports (SimAI.conf: 32 MiB)")
     reserve_bytes: int = Field(4096, ge=0, description="per input, its own whatever the others take")
     headroom_bytes: int | None = Field(
@@ -123,6 +140,8 @@ class RoceConfig(BaseModel):
     def _is_consistent(self) -> Self:
         if self.load_balancing == "adaptive" and self.recovery == "go_back_n":
             raise ValueError("recovery selective_repeat with load_balancing adaptive, which delivers out of order")
+        if self.ecn_thresholds is not None and self.ecn_by_rate is not None:
+            raise ValueError("ecn_thresholds or ecn_by_rate, not both")
         return self
 
     @property
@@ -155,7 +174,9 @@ def core_parameters(config: RoceConfig, topology: Topology) -> _core.RoceParamet
     parameters.load_balancing = _BALANCING[config.load_balancing]
     recovery = config.recovery or ("go_back_n" if config.load_balancing == "ecmp" else "selective_repeat")
     parameters.recovery = getattr(_core.Recovery, recovery.upper())
-    parameters.congestion = _congestion(config)
+    parameters.congestion = congestion_parameters(
+        config.congestion_control, config.congestion_preset, config.congestion
+    )
     transport = parameters.congestion.transport
     parameters.transport = _core.TransportSettings(
         transport.window if config.window is None else _WINDOWS[config.window],
@@ -174,21 +195,34 @@ def core_parameters(config: RoceConfig, topology: Topology) -> _core.RoceParamet
 def headroom_bytes(config: RoceConfig, topology: Topology) -> NDArray[np.int64]:
     """[links] What an input of a switch may still receive after it decided to pause its sender.
 
-    The pause frame waits behind a packet, is sent and travels; meanwhile the sender has begun another packet, and a
-    link's worth is under way: rate · (2 latency) + 2 packets + the pause frames of all classes.
+    The packet for which it decides is there already. The pause frame waits behind a packet, is sent and travels;
+    meanwhile the sender has begun another packet, and a link's worth is under way: rate · (2 latency) + 3 packets + the
+    pause frames of all classes. (One packet more than the usual estimate, which does not count the first.)
     """
     if config.headroom_bytes is not None:
         return np.full(topology.links, config.headroom_bytes, dtype=np.int64)
     loop = _bytes_in(2 * topology.latency_ps, topology.capacity_bps)
-    return loop + 2 * config.unit_wire_bytes + _PRIORITIES * config.pfc_frame_bytes
+    return loop + 3 * config.unit_wire_bytes + _PRIORITIES * config.pfc_frame_bytes
 
 
 def ecn_thresholds(
     config: RoceConfig, topology: Topology
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """[links] kmin and kmax in bytes and pmax of each link's queues."""
+    """[links] kmin and kmax in bytes and pmax of each link's queues: as in SimAI.conf, for DCTCP a step.
+
+    Raises:
+        InputError: ``ecn_by_rate`` has no row for the rate of a link that leaves a switch.
+    """
     if (own := config.ecn_thresholds) is not None:
         rows = [(own.kmin_bytes, own.kmax_bytes, own.pmax)] * topology.links
+    elif (by_rate := config.ecn_by_rate) is not None:
+        _check_ecn_rates(by_rate, topology)
+        unmarked = EcnThresholds(kmin_bytes=2**62 - 1, kmax_bytes=2**62, pmax=0)
+        chosen = [by_rate.get(rate, unmarked) for rate in topology.capacity_bps.tolist()]
+        rows = [(row.kmin_bytes, row.kmax_bytes, row.pmax) for row in chosen]
+    elif config.congestion_control == "dctcp":
+        steps = (topology.capacity_bps // 10**9 * _DCTCP_STEP_BYTES_PER_GBPS).tolist()
+        rows = [(step, max(step, 1), 1.0) for step in steps]
     else:
         nearest = {
             rate: _ECN_ROWS[min(_ECN_ROWS, key=lambda known: abs(math.log(known * 1e9 / rate)))]
@@ -197,6 +231,17 @@ def ecn_thresholds(
         rows = [nearest[rate] for rate in topology.capacity_bps.tolist()]
     kmin, kmax, pmax = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(kmin, dtype=np.int64), np.array(kmax, dtype=np.int64), np.array(pmax, dtype=np.float64)
+
+
+def _check_ecn_rates(by_rate: Mapping[int, EcnThresholds], topology: Topology) -> None:
+    kind = topology.node_kind[topology.link_src]
+    marks = (kind != NodeKind.GPU) & (kind != NodeKind.NVSWITCH)
+    for rate in np.unique(topology.capacity_bps[marks]).tolist():
+        if rate not in by_rate:
+            known = ", ".join(map(format_rate_bps, by_rate)) or "none"
+            raise InputError(
+                f"ecn_by_rate: found rows for {known}, expected also one for {format_rate_bps(rate)} links"
+            )
 
 
 def _bytes_in(time_ps: NDArray[np.int64], rate_bps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -230,11 +275,3 @@ def _check_memory(config: RoceConfig, topology: Topology, headroom: NDArray[np.i
             f"switch_buffer_bytes: found {config.switch_buffer_bytes}, expected at least {reserved[worst]} for the "
             f"headroom and reserve of the inputs of {topology.node_name[worst]}"
         )
-
-
-def _congestion(config: RoceConfig) -> _core._CongestionParameters:
-    try:
-        preset = _core.congestion_preset(config.congestion_control, config.congestion_preset or "")
-        return preset.replace(**config.congestion) if config.congestion else preset
-    except ValueError as error:
-        raise InputError(f"congestion: {error}") from error

@@ -48,11 +48,12 @@ def lower(plan: Plan) -> FlowGraph:
     src, dst = place[flows.src], place[flows.dst]
     propagation_ps = path_latencies_ps(plan.communicator.topology, src, dst)
     delay_ps = np.maximum(flows.latency_ps - propagation_ps, 0)
-    edges = flows.data_edges() if flows.credit is None else joined([flows.data_edges(), flows.credit_edges()])
+    edges, credit_edges = flows.data_edges(), flows.credit_edges()
     if flows.streams.any():
         delay_ps = _first_byte_ps(flows, delay_ps, propagation_ps)
         edges = _without_streams(flows, edges)
     dep_offsets, deps = csr(edges, len(flows))
+    credit_offsets, credits = csr(credit_edges, len(flows))
     return FlowGraph(
         src=src,
         dst=dst,
@@ -65,6 +66,8 @@ def lower(plan: Plan) -> FlowGraph:
         notify=np.zeros(len(flows), dtype=np.bool_),
         max_rate_bps=np.ceil(8 * flows.max_rate_bytes_per_s).astype(np.int64),
         after=np.full(len(flows), NO_FLOW, dtype=np.int64) if flows.order is None else flows.order,
+        credit_offsets=credit_offsets,
+        credits=credits,
     )
 
 

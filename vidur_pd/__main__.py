@@ -101,13 +101,11 @@ def compare(
         raise InputError(
             f"--backends: found {backends!r}, expected at least two different names, as in analytical,fluid"
         )
+    settings_of = {name: _settings_for(config, settings or [], name) for name in names}
     for name in names:
         check_output(out / name)
-        _prepare(config, [*(settings or []), f"network.backend={name}"])
-    results = {
-        name: _simulate(config, [*(settings or []), f"network.backend={name}"], show_progress=not as_json)
-        for name in names
-    }
+        _prepare(config, settings_of[name])
+    results = {name: _simulate(config, settings_of[name], show_progress=not as_json) for name in names}
     for name, result in results.items():
         write_result(result, out / name)
     written = write_comparison([out / name for name in names], out / "comparison.html")
@@ -116,6 +114,18 @@ def compare(
         return
     _print_comparison([out / name for name in names])
     print(f"comparison {written}")
+
+
+def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
+    """The settings of a run of a comparison: where packets cannot carry the coupling, collectives are isolated."""
+    from netsim.backend import PACKET_BACKENDS
+    from vidur_pd.config_file import load_config
+
+    with_backend = [*settings, f"network.backend={backend}"]
+    if load_config(config, with_backend).network.coupling != "fluid" or backend not in PACKET_BACKENDS:
+        return with_backend
+    sys.stderr.write(f"vidur-pd: {backend}: coupling 'isolated' instead of 'fluid', which needs link loads\n")
+    return [*with_backend, "network.coupling=isolated"]
 
 
 def _print_comparison(outs: list[Path]) -> None:

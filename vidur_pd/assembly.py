@@ -9,7 +9,8 @@ import numpy as np
 
 import simccl
 from aicb import Model, Precision, load_model
-from netsim import GraphHandle, NetworkBackend, SharesCapacity, Topology, create_backend
+from netsim import Completion, NetworkBackend, SharesCapacity, Topology, create_backend
+from netsim.backend import PACKET_BACKENDS
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
@@ -37,8 +38,8 @@ class Coupling(Launcher, Protocol):
         """Transfers load the network differently from ``at_ps`` on."""
         ...
 
-    def completed(self, handle: GraphHandle, at_ps: int) -> None:
-        """A flow graph that is no transfer's has completed."""
+    def completed(self, completion: Completion) -> None:
+        """A flow graph that is no transfer's has completed, or failed."""
         ...
 
 
@@ -104,10 +105,11 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     estimators: Estimators = {}
     pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_wire(config, pools)
-    network = create_backend(config.network.backend, cluster.topology)
+    network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
+    pricing, roce = _pricing_backend(config), config.network.roce
     pricers = {
-        gpu: CommunicationPricer(cluster.topology, config.network.backend, gpu, stack)
+        gpu: CommunicationPricer(cluster.topology, pricing, gpu, stack, roce=roce)
         for gpu in sorted({parts.gpu.interconnect for parts in pools.values()})
     }
     hash_block_tokens = hash_block_tokens or HASH_BLOCK_TOKENS
@@ -119,8 +121,25 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers)
 
 
+def _pricing_backend(config: SimulationConfig) -> str:
+    """What prices collectives on an idle fabric.
+
+    With ``exact`` coupling that only forecasts when an iteration ends, for which ``fluid`` will do. ns-3 can live but
+    once in a process; ``packet`` gives the same times.
+    """
+    network = config.network
+    if network.backend not in PACKET_BACKENDS:
+        return network.backend
+    return "fluid" if network.coupling == "exact" else "packet"
+
+
 def _check_coupling(config: SimulationConfig) -> None:
     network = config.network
+    if network.coupling == "fluid" and network.backend in PACKET_BACKENDS:
+        raise InputError(
+            f"network.coupling: found 'fluid' with backend {network.backend!r}, on which load cannot stand for flows, "
+            "expected 'isolated' or 'exact' (or backend 'fluid')"
+        )
     if network.coupling == "exact" and any(pool.pp > 1 for pool in config.cluster.pools):
         raise InputError("network.coupling: found 'exact' with a pool of pp > 1, expected 'isolated' or 'fluid'")
     if network.coupling == "exact" and any(config.engine_of(pool).overlap.two_batch for pool in config.cluster.pools):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
+from netsim.roce import RoceConfig
 from vidur_pd.workload import WorkloadConfig
 
 Role = Literal["prefill", "decode", "mixed"]
@@ -166,10 +169,35 @@ class NetworkConfig(Section):
 
     backend: Literal["analytical", "fluid", "packet", "ns3", "rdma"] = "fluid"
     coupling: Literal["isolated", "fluid", "exact"] = "fluid"
+    """Left out with a packet-level backend: ``isolated``."""
     collectives: Literal["nccl", "vllm", "sglang", "trtllm"] = "nccl"
     """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them."""
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     """Used by the packet-level backends; the others share links without a control loop."""
+    roce: RoceConfig = RoceConfig()
+    """All other settings of the packet-level backends (`netsim.roce`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, tree: Any) -> Any:
+        """Packet-level backends do not know the default coupling; congestion control is also part of ``roce``."""
+        if not isinstance(tree, Mapping):
+            return tree
+        tree = dict(tree)
+        if tree.get("backend") in PACKET_BACKENDS:
+            tree.setdefault("coupling", "isolated")
+        roce = tree.get("roce", {})
+        if isinstance(roce, RoceConfig):
+            roce = roce.model_dump(mode="json", exclude_unset=True)
+        if not isinstance(roce, Mapping):
+            return tree
+        schemes = [part["congestion_control"] for part in (tree, roce) if "congestion_control" in part]
+        if len(schemes) == 2 and schemes[0] != schemes[1]:
+            raise ValueError(f"roce.congestion_control: found {schemes[1]!r}, expected {schemes[0]!r} as one level up")
+        if schemes:
+            tree["congestion_control"] = schemes[0]
+            tree["roce"] = {**roce, "congestion_control": schemes[0]}
+        return tree
 
 
 class SloConfig(Section):

@@ -52,6 +52,10 @@ class Listener(Protocol):
 
     def completed(self, request: Request) -> None: ...
 
+    def failed(self, request: Request, reason: str) -> None:
+        """The request ends without its tokens; its instance has nothing of it any more."""
+        ...
+
 
 class Rank:
     """One data-parallel rank of an instance as routing sees it."""
@@ -134,9 +138,20 @@ class Instance:
         """A flight has ended: credits its tokens, records it and schedules the next."""
         self.flights.remove(flight)
         outcome = self._credit(flight)
-        self._record(flight, outcome)
+        self._record(flight, outcome.produced)
         self._listener.landed(flight)
         self._tell(flight, outcome)
+        self.note_kv_use()
+        self._dispatch_later(self._queue.now_ps)
+
+    def break_off(self, flight: Flight, reason: str) -> None:
+        """A flight has come to nothing: its requests fail, and the instance goes on with the others."""
+        self.flights.remove(flight)
+        assert flight.batch is not None, "what may fail has one step"
+        self._record(flight, 0)
+        for rank, batch in zip(self.ranks, flight.batch.batches, strict=True):
+            for request in rank.scheduler.abandon(batch) if batch is not None else ():
+                self._listener.failed(request, reason)
         self.note_kv_use()
         self._dispatch_later(self._queue.now_ps)
 
@@ -212,7 +227,7 @@ class Instance:
         if flight.steps > 1:
             self._log.add_equal_gaps(np.diff(flight.ends_ps), outcome.produced)
 
-    def _record(self, flight: Flight, outcome: GroupOutcome) -> None:
+    def _record(self, flight: Flight, produced: int) -> None:
         prices, batch = flight.prices, flight.batch
         communication_ps = flight.ends_ps - flight.compute_ps
         communication_ps[0] -= flight.start_ps
@@ -232,9 +247,9 @@ class Instance:
                 ),
                 estimated_ps=sum(price.cost.estimated_ps for price in prices),
                 estimated_operators=tuple(name for price in prices for name in price.cost.estimated_operators),
-                requests=outcome.produced if batch is None else batch.requests,
+                requests=produced if batch is None else batch.requests,
                 prefill_tokens=0 if batch is None else batch.prefill_tokens,
-                decode_tokens=outcome.produced if batch is None else batch.decode_tokens,
+                decode_tokens=produced if batch is None else batch.decode_tokens,
                 waiting=self._group.waiting_requests,
                 running=self._group.running_requests,
                 kv_blocks_used=(flight.kv_blocks, self._group.used_blocks if flight.is_run else flight.kv_blocks),

@@ -100,7 +100,7 @@ class Simulation:
         self._entries = self._routers(("prefill", "mixed"))
         self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
         self._handoff = Handoff(
-            config.kv_transfer, self._wire, self._choose_destination, self.completed, self._launcher.traffic_changes
+            config.kv_transfer, self._wire, self._choose_destination, self, self._launcher.traffic_changes
         )
         self._journeys = [Journey(request) for request in self._requests()]
         self._done = 0
@@ -108,7 +108,7 @@ class Simulation:
             instance.attach(self._queue, self._launcher, self, self._log)
 
     def run(self, progress: Progress | None = None) -> Result:
-        """Runs until every request has completed or was refused.
+        """Runs until every request has completed, has failed or was refused.
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
@@ -176,6 +176,14 @@ class Simulation:
         """The last token of a request has been delivered."""
         request.status = RequestStatus.COMPLETED
         request.completed_ps = self._queue.now_ps
+        self._done += 1
+
+    def failed(self, request: Request, reason: str) -> None:
+        """The request will get no more tokens. One between two instances is taken off both first, and comes back."""
+        if self._handoff.broken_off(request, reason, self._queue.now_ps):
+            return
+        request.status = RequestStatus.FAILED
+        request.status_reason = reason
         self._done += 1
 
     # Routing.
@@ -255,8 +263,8 @@ class Simulation:
         if completions:
             self._queue.move_to(completions[0].at_ps)
         for completion in completions:
-            if completion.flow is None and not self._handoff.arrived(completion.handle, completion.at_ps):
-                self._launcher.completed(completion.handle, completion.at_ps)
+            if completion.flow is None and not self._handoff.arrived(completion):
+                self._launcher.completed(completion)
         return bool(completions)
 
     # The end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from netsim import _core
 from netsim.executor import FlowBackend
 from netsim.topology import Topology
+from netsim.wire import WireFormat
 
 __all__ = ["AnalyticalBackend"]
 
@@ -13,8 +14,9 @@ class AnalyticalBackend(FlowBackend):
     """Every flow takes its path's latency plus its bytes over the smallest capacity of its path, or over its cap.
 
     Assumes an otherwise empty network for every flow: flows on one link do not slow each other, so a link may carry
-    more than its capacity. A lower bound of what `fluid` gives, for first estimates.
+    more than its capacity. A lower bound of what `fluid` gives, for first estimates. ``wire`` adds headers and
+    store-and-forward (see `WireFormat`).
     """
 
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology, _core.Sharing.UNCONTENDED)
+    def __init__(self, topology: Topology, wire: WireFormat | None = None) -> None:
+        super().__init__(topology, _core.Sharing.UNCONTENDED, wire)

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "roce/congestion/congestion_control.hpp"
 
@@ -147,14 +148,31 @@ class ParametersClass {
     template <typename Value>
     ParametersClass& field(const char* name, Value Parameters::* member) {
         class_.def_readonly(name, member);
-        (*setters_)[name] = [member](Parameters& parameters, py::handle value) {
-            parameters.*member = py::cast<Value>(value);
+        (*setters_)[name] = [member, name](Parameters& parameters, py::handle value) {
+            parameters.*member = cast<Value>(name, value);
         };
+        if constexpr (std::is_same_v<Value, RateStep>) set_bps(std::string(name) + "_bps", member);
         return *this;
     }
 
   private:
     using Setter = std::function<void(Parameters&, py::handle)>;
+
+    // A rate step can also be given as a number, which then holds for any line: `additive_increase_bps=40_000_000`.
+    void set_bps(const std::string& name, RateStep Parameters::* member) {
+        (*setters_)[name] = [member, name](Parameters& parameters, py::handle value) {
+            parameters.*member = RateStep{cast<std::int64_t>(name, value), std::nullopt};
+        };
+    }
+
+    template <typename Value>
+    static Value cast(const std::string& name, py::handle value) {
+        try {
+            return py::cast<Value>(value);
+        } catch (const py::cast_error&) {
+            throw MisuseError("congestion control: '" + name + "' cannot be " + std::string(py::repr(value)));
+        }
+    }
 
     std::shared_ptr<std::map<std::string, Setter>> setters_ = std::make_shared<std::map<std::string, Setter>>();
     py::class_<Parameters> class_;

@@ -100,8 +100,12 @@ void bind_base(py::module_& module) {
 
 void bind_flow_simulation(py::module_& module) {
     py::enum_<Sharing>(module, "Sharing").value("MAX_MIN", Sharing::max_min).value("UNCONTENDED", Sharing::uncontended);
+    py::class_<WireFormat>(module, "WireFormat")
+        .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("mtu_bytes"),
+             py::arg("header_bytes"), py::arg("ack_bytes"), py::arg("packets_per_ack"));
     py::class_<FlowSimulation, Simulation>(module, "FlowSimulation")
-        .def(py::init<Network, Sharing>(), py::arg("network"), py::arg("sharing"))
+        .def(py::init<Network, Sharing, std::optional<WireFormat>, double>(), py::arg("network"), py::arg("sharing"),
+             py::arg("wire") = std::nullopt, py::arg("rate_tolerance") = 0.0)
         .def(
             "set_background_bps",
             [](FlowSimulation& self, const Array<std::int64_t>& links, const Array<double>& rates_bps) {
@@ -212,6 +216,7 @@ py::dict series_of(const roce::TimeSeries& series) {
 void bind_packet_simulation(py::module_& module) {
     py::class_<PacketSimulation, Simulation>(module, "PacketSimulation")
         .def("figures", [](PacketSimulation& self) { return figures_of(self.figures()); })
+        .def("largest_queues_bytes", [](PacketSimulation& self) { return to_array(self.largest_queues_bytes()); })
         .def("packet_hops", &PacketSimulation::packet_hops)
         .def("skipped_ps", &PacketSimulation::skipped_ps)
         .def("sample_every", &PacketSimulation::sample_every, py::arg("interval_ps"))

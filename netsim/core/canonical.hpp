@@ -11,8 +11,8 @@
 namespace netsim {
 
 struct CanonicalGraph {
-    // Equal for two graphs on one network if one becomes the other by renaming nodes and links, routes of data and ACKs,
-    // capacities, latencies, and what surrounds each switch included.
+    // Equal for two graphs on one network if one becomes the other by renaming nodes and links, routes of data and
+    // ACKs, capacities, latencies, and what surrounds each switch included.
     std::vector<std::int64_t> form;
     std::vector<LinkId> links;  // in order of first use, which is their new name
 };

@@ -57,6 +57,8 @@ class Carrier {
     using Ticket = std::uint32_t;
 
     virtual ~Carrier() = default;
+    // Throws MisuseError for a path that it cannot carry flows over; asked before any of them starts.
+    virtual void check(const Path& /*path*/) const {}
     // Starts a flow between different nodes; the ticket names it until delivered, failed or stopped.
     virtual Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) = 0;
     virtual void stop(Ticket ticket, TimePs now_ps) = 0;

@@ -8,11 +8,15 @@ namespace netsim {
 
 namespace {
 
-TimePs sum_ps(TimePs a, TimePs b) {
-    TimePs sum = 0;
-    if (__builtin_add_overflow(a, b, &sum) || sum == kNever) {
-        throw MisuseError("time: found an instant beyond 2^63 ps, expected less (106 days)");
+void check_on_clock(TimePs at_ps) {
+    if (at_ps == kNever) {
+        throw MisuseError("time: found an instant beyond 2^63 - 2 ps, expected less (106 days)");
     }
+}
+
+TimePs sum_ps(TimePs a, TimePs b) {
+    const TimePs sum = later(a, b);
+    check_on_clock(sum);
     return sum;
 }
 
@@ -23,6 +27,7 @@ Handle Executor::submit(FlowGraph graph, TimePs at_ps) {
         throw MisuseError("submit: found a start at " + std::to_string(at_ps) + " ps, expected no time before now, " +
                           std::to_string(now_ps_) + " ps");
     }
+    check_on_clock(at_ps);
     const std::size_t flows = graph.size();
     auto record = std::make_unique<Record>();
     record->dependents = dependents_of(graph);
@@ -55,6 +60,7 @@ void Executor::resolve_paths(Record& record) {
     for (FlowIndex flow = 0; flow < graph.size(); ++flow) {
         record.paths[flow] = &routing_.path(static_cast<NodeId>(graph.src[flow]), static_cast<NodeId>(graph.dst[flow]),
                                             graph.flow_label[flow]);
+        carrier_.check(*record.paths[flow]);
         // Instants this late would only be found while running.
         sum_ps(sum_ps(record.submitted_ps, graph.ready_ps[flow]), graph.delay_ps[flow]);
     }
@@ -65,6 +71,7 @@ std::vector<Completion> Executor::advance(TimePs until_ps) {
         throw MisuseError("advance: found " + std::to_string(until_ps) + " ps, expected no time before now, " +
                           std::to_string(now_ps_) + " ps");
     }
+    check_on_clock(until_ps);
     completions_.clear();
     for (bool is_over = false; completions_.empty() && !is_over;) {
         drop_cancelled_events();
@@ -88,8 +95,7 @@ TimePs Executor::next_event_ps() {
 // Events of graphs that were cancelled are left in the queue until they come up.
 void Executor::drop_cancelled_events() {
     while (!events_.empty()) {
-        const auto& record = records_[events_.top().flow.graph];
-        if (record != nullptr && record->state == State::running) break;
+        if (is_running(events_.top().flow.graph)) break;
         events_.pop();
     }
 }
@@ -131,17 +137,25 @@ void Executor::release(FlowRef flow) {
     push(sum_ps(ready, owner.graph.delay_ps[flow.flow]), flow, Kind::start);
 }
 
-// What the carrier has found out at this instant.
+// What the carrier has found out at this instant, also about graphs that were cancelled before it could say so.
 void Executor::report(const Progress& progress) {
-    for (const FlowRef flow : progress.left) leave(flow);
+    for (const FlowRef flow : progress.left) {
+        if (is_running(flow.graph)) leave(flow);
+    }
     for (const Delivery& delivery : progress.delivered) {
+        if (!is_running(delivery.flow.graph)) continue;
         records_[delivery.flow.graph]->tickets[delivery.flow.flow].reset();
         push(delivery.arrives_at_ps, delivery.flow, Kind::arrive);
     }
     for (const FlowRef flow : progress.failed) {
+        if (!is_running(flow.graph)) continue;
         records_[flow.graph]->tickets[flow.flow].reset();
         fail(flow);
     }
+}
+
+bool Executor::is_running(std::uint32_t graph) const {
+    return records_[graph] != nullptr && records_[graph]->state == State::running;
 }
 
 void Executor::run_instant() {
@@ -149,8 +163,7 @@ void Executor::run_instant() {
     while (!events_.empty() && events_.top().at_ps == now_ps_) {
         const Event event = events_.top();
         events_.pop();
-        const auto& owner = records_[event.flow.graph];
-        if (owner != nullptr && owner->state == State::running) handle(event);
+        if (is_running(event.flow.graph)) handle(event);
     }
     carrier_.settle(now_ps_);
 }

@@ -68,6 +68,7 @@ class Executor {
     };
 
     Record& record(Handle handle) const;
+    bool is_running(std::uint32_t graph) const;
     void drop_cancelled_events();
     static void drop_all_but_times(Record& record);
     void resolve_paths(Record& record);

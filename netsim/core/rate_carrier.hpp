@@ -2,11 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
-#include "carrier.hpp"
-#include "drain_queue.hpp"
+#include "drain_groups.hpp"
 #include "rate_policy.hpp"
+#include "wire_load.hpp"
 
 namespace netsim {
 
@@ -14,13 +15,14 @@ namespace netsim {
 // first whole picosecond by which all work is done. A flow counts as carried by all links of its path while it drains.
 class RateCarrier final : public Carrier {
   public:
-    RateCarrier(const Network& network, std::unique_ptr<RatePolicy> policy);
+    RateCarrier(const Network& network, Routing& routing, std::unique_ptr<RatePolicy> policy,
+                std::optional<WireFormat> format = std::nullopt);
 
     Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) override;
     void stop(Ticket ticket, TimePs now_ps) override;
     TimePs run(TimePs until_ps, Progress& progress) override;
     void settle(TimePs now_ps) override;
-    TimePs next_event_ps() override { return drains_.empty() ? kNever : drains_.next_ps(); }
+    TimePs next_event_ps() override { return drains_.next_ps(); }
     LinkTotals totals(TimePs now_ps) const override;
 
     // Takes part of the links' capacities for traffic that is not simulated; effective at the next `settle`.
@@ -30,10 +32,9 @@ class RateCarrier final : public Carrier {
 
   private:
     struct Transfer {
+        Work amount;     // to be sent
+        TimePs tail_ps;  // from the last byte sent to its arrival
         FlowRef flow;
-        Work size;
-        Work left;  // at settled_at_ps
-        TimePs settled_at_ps;
     };
     struct LinkRecord {
         Work carried = 0;    // by flows that are no longer active
@@ -43,16 +44,17 @@ class RateCarrier final : public Carrier {
 
     Rate available_beside(LinkId link, double background_bps) const;
     void release(Slot slot, Work carried, TimePs now_ps);
-    void change_rate(Slot slot, Rate rate, TimePs now_ps);
-    Work left_at(Slot slot, TimePs now_ps) const;
 
     const Network& network_;
+    WireLoads loads_;
     std::unique_ptr<RatePolicy> policy_;
     ActiveFlows active_;
     std::vector<Transfer> transfers_;  // [slot]
-    DrainQueue drains_;
+    DrainGroups drains_;
     std::vector<LinkRecord> records_;
-    std::vector<RateChange> changes_;
+    TimePs longest_tail_ps_ = 0;
+    std::vector<Slot> done_;
+    Reassignment changes_;
 };
 
 }  // namespace netsim

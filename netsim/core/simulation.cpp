@@ -8,8 +8,12 @@ namespace netsim {
 
 namespace {
 
-std::unique_ptr<RatePolicy> make_policy(Sharing sharing, std::size_t links) {
-    if (sharing == Sharing::max_min) return std::make_unique<MaxMin>(links);
+std::unique_ptr<RatePolicy> make_policy(Sharing sharing, std::size_t links, double rate_tolerance) {
+    if (!(rate_tolerance >= 0 && rate_tolerance < 1)) {
+        throw MisuseError("rate_tolerance: found " + std::to_string(rate_tolerance) +
+                          ", expected 0 or more and below 1");
+    }
+    if (sharing == Sharing::max_min) return std::make_unique<MaxMin>(links, rate_tolerance);
     return std::make_unique<Uncontended>();
 }
 
@@ -47,8 +51,11 @@ LinkId Simulation::checked_link(std::int64_t link, const char* call) const {
     return static_cast<LinkId>(link);
 }
 
-FlowSimulation::FlowSimulation(Network network, Sharing sharing) : Simulation(std::move(network)) {
-    auto carrier = std::make_unique<RateCarrier>(this->network(), make_policy(sharing, this->network().link_count()));
+FlowSimulation::FlowSimulation(Network network, Sharing sharing, std::optional<WireFormat> format,
+                               double rate_tolerance)
+    : Simulation(std::move(network)) {
+    auto carrier = std::make_unique<RateCarrier>(
+        this->network(), routing(), make_policy(sharing, this->network().link_count(), rate_tolerance), format);
     carrier_ = carrier.get();
     carry_with(std::move(carrier));
 }
@@ -81,6 +88,11 @@ PacketSimulation::PacketSimulation(Network network, std::uint32_t ecmp_seed, con
 roce::LinkFigures PacketSimulation::figures() {
     const Lease lease(*this);
     return carrier_->figures();
+}
+
+std::vector<std::int64_t> PacketSimulation::largest_queues_bytes() {
+    const Lease lease(*this);
+    return carrier_->largest_queues_bytes();
 }
 
 std::uint64_t PacketSimulation::packet_hops() {
@@ -126,12 +138,12 @@ void PacketSimulation::set_link_up(std::int64_t link, bool is_up) {
     carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
 }
 
-void PacketSimulation::set_storm(std::int64_t link, std::uint8_t priority, bool is_storming) {
+void PacketSimulation::set_storm(std::int64_t link, std::int64_t priority, bool is_storming) {
     const Lease lease(*this);
-    if (priority == roce::kControlPriority || priority >= roce::kPriorities) {
+    if (priority <= roce::kControlPriority || priority >= roce::kPriorities) {
         throw MisuseError("set_storm: found priority " + std::to_string(priority) + ", expected 1 to 7");
     }
-    carrier_->set_storm(checked_link(link, "set_storm"), priority, is_storming, now_ps());
+    carrier_->set_storm(checked_link(link, "set_storm"), static_cast<std::uint8_t>(priority), is_storming, now_ps());
 }
 
 }  // namespace netsim

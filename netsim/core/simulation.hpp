@@ -59,7 +59,8 @@ enum class Sharing { max_min, uncontended };
 // Flows as fluids.
 class FlowSimulation final : public Simulation {
   public:
-    FlowSimulation(Network network, Sharing sharing);
+    FlowSimulation(Network network, Sharing sharing, std::optional<WireFormat> format = std::nullopt,
+                   double rate_tolerance = 0);
 
     void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
     std::vector<double> link_rates_bps();
@@ -69,7 +70,7 @@ class FlowSimulation final : public Simulation {
 };
 
 // Flows as packets of the RoCE model.
-class PacketSimulation final : public Simulation {
+class PacketSimulation : public Simulation {
   public:
     using MakeCarrier =
         std::function<std::unique_ptr<roce::PacketCarrier>(const Network&, Routing&, const roce::Parameters&)>;
@@ -78,6 +79,7 @@ class PacketSimulation final : public Simulation {
                      const MakeCarrier& make_carrier);
 
     roce::LinkFigures figures();
+    std::vector<std::int64_t> largest_queues_bytes();
     std::uint64_t packet_hops();
     TimePs skipped_ps();
     void sample_every(TimePs interval_ps);
@@ -87,7 +89,10 @@ class PacketSimulation final : public Simulation {
     const std::vector<roce::PauseEvent>& pauses();
     const std::vector<roce::Acknowledgement>& acknowledgements();
     void set_link_up(std::int64_t link, bool is_up);
-    void set_storm(std::int64_t link, std::uint8_t priority, bool is_storming);
+    void set_storm(std::int64_t link, std::int64_t priority, bool is_storming);
+
+  protected:
+    roce::PacketCarrier& carrier() { return *carrier_; }
 
   private:
     roce::PacketCarrier* carrier_;

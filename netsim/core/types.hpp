@@ -15,16 +15,23 @@ using TimePs = std::int64_t;
 // remainder among 1 to 10 flows, and a whole number of Gbit/s among nearly every number that occurs in practice.
 using Rate = std::int64_t;
 inline constexpr Rate kRateUnitsPerBps = 5040;
-inline constexpr Rate kUnassignedRate = std::numeric_limits<Rate>::max();
 inline constexpr Rate kUncapped = std::numeric_limits<Rate>::max();
 inline constexpr std::int64_t kMaxCapacityBps = 1'000'000'000'000'000;  // 1 Pbit/s: capacity in rate units fits Rate
 
 // Work is rate x time: integer, so draining is exact however time is cut into steps.
 __extension__ typedef __int128 Work;
 inline constexpr std::int64_t kPsPerSecond = 1'000'000'000'000;
-inline constexpr Work kWorkPerByte = Work{8} * kPsPerSecond * kRateUnitsPerBps;
 
 inline constexpr TimePs kNever = std::numeric_limits<TimePs>::max();
+
+// kNever where the clock ends before. Neither is negative.
+constexpr TimePs later(TimePs at_ps, TimePs by_ps) { return by_ps >= kNever - at_ps ? kNever : at_ps + by_ps; }
+
+// Time that so many bytes take, to the nearest picosecond.
+constexpr TimePs serialization_ps(std::int64_t bytes, std::int64_t rate_bps) {
+    const Work time_ps = (Work{bytes} * 8 * kPsPerSecond + rate_bps / 2) / rate_bps;
+    return time_ps < kNever ? static_cast<TimePs>(time_ps) : kNever;
+}
 
 // The caller used a simulation against its contract.
 class MisuseError : public std::invalid_argument {

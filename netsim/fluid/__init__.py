@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from netsim import _core
 from netsim.executor import FlowBackend
 from netsim.topology import Topology
+from netsim.wire import WireFormat
 
 __all__ = ["FluidBackend"]
 
@@ -17,11 +18,22 @@ class FluidBackend(FlowBackend):
 
     At every instant at which flows start or end, rates are those of progressive filling on the ECMP paths, rounded
     down to 1/5040 bit/s. Assumes that congestion control is fair, immediate and wastes nothing: queues, PFC, ECN
-    transients, packet headers, ACKs and losses are ignored, so a flow among many competitors is served too evenly.
+    transients and losses are ignored, so a flow among many competitors is served too evenly.
+
+    ``wire`` adds headers, ACKs and store-and-forward (see `WireFormat`). Flows are then fair in payload, `link_stats`
+    and `link_rates_bps` count what is on the wire, ACKs included, and the ACKs of a flow load the links of their own
+    ECMP path back, evenly while it drains. Without it, flows are their bytes.
+
+    ``rate_tolerance`` trades accuracy for speed where very many flows share links: a link keeps the fair share of its
+    flows while the right one differs by no more than this fraction. No link then carries more than 1 + tolerance of its
+    capacity, and the share of every link is within the tolerance of the one that follows from all others. 0 is exact.
+
+    Raises:
+        BackendError: a ``rate_tolerance`` outside 0 ≤ … < 1.
     """
 
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology, _core.Sharing.MAX_MIN)
+    def __init__(self, topology: Topology, wire: WireFormat | None = None, *, rate_tolerance: float = 0) -> None:
+        super().__init__(topology, _core.Sharing.MAX_MIN, wire, rate_tolerance)
 
     def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
         """See `SharesCapacity.set_background_bps`; other links keep what they had.

@@ -18,7 +18,7 @@ class LinkCounters:
     """What each directed link has seen up to now, in the order of ``Topology`` links."""
 
     packets: NDArray[np.int64]
-    """[links] data packets (or cells), acknowledgements and pause frames sent."""
+    """[links] data packets (or cells), acknowledgements and pause frames that have begun to be sent."""
     wire_bytes: NDArray[np.int64]
     """[links] with headers, acknowledgements and pause frames."""
     payload_bytes: NDArray[np.int64]
@@ -74,6 +74,10 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
     def counters(self) -> LinkCounters:
         return LinkCounters(**self._simulation.figures())
 
+    def largest_queues_bytes(self) -> NDArray[np.int64]:
+        """[links] most that has waited in one class so far; at a host, of acknowledgements and pause frames only."""
+        return self._simulation.largest_queues_bytes()
+
     def packet_hops(self) -> int:
         """Packets serialised on links so far: data, acknowledgements and pause frames."""
         return self._simulation.packet_hops()
@@ -88,7 +92,7 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
         return self._simulation.canonical(graph, names_by_use)
 
     def sample_every(self, interval_ps: int) -> None:
-        """Keeps a `TimeSeries` sample every so often from now on; 0 ends it.
+        """Keeps a `TimeSeries` sample now, and every so often while anything is under way; 0 ends it.
 
         Raises:
             BackendError: a negative interval.

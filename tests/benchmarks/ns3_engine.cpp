@@ -97,7 +97,8 @@ double stepped_lambdas(int pending) {
 }
 
 double stepped_codes(int pending) {
-    netsim::Ns3Engine engine;
+    const netsim::Session session;
+    netsim::Ns3Engine engine(session.simulator());
     CodeModel model(engine);
     model.start(pending);
     const auto start = std::clock();

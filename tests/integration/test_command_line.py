@@ -135,7 +135,7 @@ def test_what_cannot_be_served_is_rejected_in_its_row_and_the_run_goes_on(tmp_pa
         (["cluster.pools.prefill.tp=3"], "found 3"),
         (["cluster.topology.nodes=1", "cluster.pools.prefill.instances=30"], "expected at least 32"),
         (["model=deepseek-v3", "engine.weights=bf16"], "bytes"),
-        (["network.backend=packet"], "packet"),
+        (["network.backend=rdma"], "rdma"),
         (["network.backend=fluidd"], "network.backend: found 'fluidd'"),
         (["engine.max_model_len=1000000"], "engine.max_model_len: found 1000000"),
     ],
@@ -143,7 +143,7 @@ def test_what_cannot_be_served_is_rejected_in_its_row_and_the_run_goes_on(tmp_pa
 def test_bad_input_is_one_line_exit_code_2_and_no_output(tmp_path: Path, settings: list[str], expected: str) -> None:
     arguments = [argument for setting in settings for argument in ("--set", setting)]
     finished = vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "out", *arguments)
-    assert finished.returncode == (1 if "packet" in settings[0] else 2)
+    assert finished.returncode == (1 if "rdma" in settings[0] else 2)
     assert expected in finished.stderr
     assert finished.stderr.count("\n") == 1, finished.stderr
     assert "Traceback" not in finished.stderr
@@ -214,9 +214,9 @@ def test_usage_errors_are_one_line_with_the_name_of_the_program(
 
 
 def test_a_missing_backend_is_noticed_before_anything_is_simulated(tmp_path: Path) -> None:
-    finished = vidur_pd("compare", write_config(tmp_path), "--backends", "fluid,packet", "-o", tmp_path / "out")
+    finished = vidur_pd("compare", write_config(tmp_path), "--backends", "fluid,rdma", "-o", tmp_path / "out")
     assert finished.returncode == 1
-    assert "packet" in finished.stderr
+    assert "rdma" in finished.stderr
     assert not (tmp_path / "out").exists()
 
 

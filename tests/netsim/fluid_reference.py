@@ -65,3 +65,56 @@ def end_times_ps(flows: Sequence[ReferenceFlow], capacity_bps: Sequence[int]) ->
                 del left[i]
         now = following
     return [ends[i] for i in range(len(flows))]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedFlow:
+    """A flow in the integers of the C++ model: units of rate and of rate × ps."""
+
+    weights: Mapping[int, int]
+    """Of the links it loads, per unit of its rate."""
+    amount: int
+    start_ps: int = 0
+    tail_ps: int = 0
+    cap: int | None = None
+
+
+def filled_rates(flows: Mapping[int, WeightedFlow], capacity: Sequence[int]) -> dict[int, int]:
+    """Progressive filling in whole units, from scratch: the smallest share saturates first, the lower link among
+    equal ones, but a cap that is no larger comes before."""
+    left = dict(enumerate(capacity))
+    unfixed = dict(flows)
+    rates: dict[int, int] = {}
+    while unfixed:
+        weight: dict[int, int] = {}
+        for flow in unfixed.values():
+            for link, by in flow.weights.items():
+                weight[link] = weight.get(link, 0) + by
+        share, tightest = min((left[link] // total, link) for link, total in weight.items())
+        capped = [i for i, flow in unfixed.items() if flow.cap is not None and flow.cap <= share]
+        lowest = min((unfixed[i].cap or 0 for i in capped), default=0)
+        saturated = [i for i, flow in unfixed.items() if tightest in flow.weights]
+        for i in [i for i in capped if unfixed[i].cap == lowest] if capped else saturated:
+            rates[i] = lowest if capped else share
+            for link, by in unfixed.pop(i).weights.items():
+                left[link] -= rates[i] * by
+    return rates
+
+
+def end_times_in_whole_ps(flows: Sequence[WeightedFlow], capacity: Sequence[int]) -> list[int]:
+    """Arrivals when rates are solved from scratch at every start and end."""
+    left = {i: flow.amount for i, flow in enumerate(flows)}
+    starts = sorted({flow.start_ps for flow in flows})
+    now, ends = starts[0], {}
+    while left:
+        rates = filled_rates({i: flows[i] for i in left if flows[i].start_ps <= now}, capacity)
+        following = min(
+            [now - (-left[i] // rate) for i, rate in rates.items() if rate] + [s for s in starts if s > now]
+        )
+        for i, rate in rates.items():
+            left[i] -= rate * (following - now)
+            if left[i] <= 0:
+                ends[i] = following + flows[i].tail_ps
+                del left[i]
+        now = following
+    return [ends[i] for i in range(len(flows))]

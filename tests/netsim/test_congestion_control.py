@@ -22,6 +22,7 @@ from netsim._core import (
     Hpcc,
     HpccParameters,
     RateStep,
+    SendWindow,
     Timely,
     TimelyParameters,
     congestion_preset,
@@ -635,6 +636,9 @@ def test_dcqcn_sets_are_the_published_ones(
         ({"additive_increase": RateStep(0)}, "rate steps"),
         ({"hyper_increase": RateStep(1, 0)}, "rate step"),
         ({"speed": 1}, "no constant 'speed'"),
+        ({"additive_increase_bps": 0}, "rate steps"),
+        ({"additive_increase": 5}, "'additive_increase' cannot be 5"),
+        ({"fast_recovery_steps": 0.5}, "'fast_recovery_steps' cannot be 0.5"),
     ],
 )
 def test_constants_without_meaning_are_refused(changes: dict[str, int | float | RateStep], message: str) -> None:
@@ -642,10 +646,38 @@ def test_constants_without_meaning_are_refused(changes: dict[str, int | float | 
         dcqcn_parameters(**changes)
 
 
+def test_a_rate_step_in_bits_per_second_holds_for_every_line() -> None:
+    step = dcqcn_parameters(additive_increase_bps=40 * MBPS).additive_increase
+    assert (step.at(LINE_BPS), step.at(25 * GBPS)) == (40 * MBPS, 40 * MBPS)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "preset", "transport"),
+    [
+        ("dcqcn", "hpcc_vwin", (SendWindow.VARIABLE, False)),
+        ("dcqcn", "hpcc", (SendWindow.UNBOUNDED, True)),
+        ("dcqcn", "paper_vwin", (SendWindow.VARIABLE, False)),
+        ("timely", "hpcc_vwin", (SendWindow.VARIABLE, True)),
+        ("timely", "hpcc", (SendWindow.UNBOUNDED, True)),
+    ],
+)
+def test_runs_with_a_window_differ_from_those_without_in_nothing_else(
+    scheme: str, preset: str, transport: tuple[SendWindow, bool]
+) -> None:
+    """HAS_WIN, VAR_WIN and ACK_HIGH_PRIO of the runs dcqcn, dcqcn_vwin, dcqcn_paper_vwin, timely and timely_vwin."""
+    found = congestion_preset(scheme, preset)
+    assert (found.transport.window, found.transport.acks_go_first) == transport
+    plain = congestion_preset(scheme, preset.removesuffix("_vwin"))
+    names = {name for name in dir(found) if not name.startswith("_")} - {"transport", "replace"}
+    steps = {name for name in names if name.endswith("_increase")}
+    assert all(getattr(found, name) == getattr(plain, name) for name in names - steps)
+    assert all(getattr(found, name).at(LINE_BPS) == getattr(plain, name).at(LINE_BPS) for name in steps)
+
+
 def test_unknown_schemes_and_sets_are_refused_with_the_known_ones() -> None:
     with pytest.raises(BackendError, match="'bbr' does not exist; expected none, dcqcn, hpcc, timely or dctcp"):
         congestion_preset("bbr")
-    with pytest.raises(BackendError, match="'fast' of dcqcn does not exist; expected one of: hpcc, paper, simai, nic"):
+    with pytest.raises(BackendError, match="'fast' of dcqcn does not exist; expected one of: paper_vwin, paper, "):
         congestion_preset("dcqcn", "fast")
 
 

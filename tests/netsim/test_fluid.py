@@ -227,3 +227,44 @@ def test_wrong_background_is_refused_and_changes_nothing(link: int, rate: float)
         backend.set_background_bps(np.array([2, link]), np.array([400e9, rate]))
     backend.submit(FlowGraph.from_lists([1], [0], [400_000]), 0)
     assert backend.advance(10**9)[0].at_ps == 8_000_000 + 2 * LATENCY_PS
+
+
+@given(networks_with_flows(with_deps=False), st.sampled_from([0.001, 0.05, 0.5]))
+@settings(max_examples=60, deadline=None)
+def test_a_rate_tolerance_bounds_loads_and_leaves_no_flow_behind(
+    case: tuple[Topology, FlowGraph], tolerance: float
+) -> None:
+    """At every instant no link carries more than 1 + tolerance of its capacity, and on the way of every flow without a
+    cap there is a link that carries at least 1 − tolerance (floor effects are below one bit/s here)."""
+    topology, graph = case
+    backend = FluidBackend(topology, rate_tolerance=tolerance)
+    handle = backend.submit(graph, 0)
+    router = Router(topology)
+    while (instant := backend.next_event_ps()) is not None:
+        backend.advance(instant)
+        loads = backend.link_rates_bps() / topology.capacity_bps
+        assert (loads <= 1 + tolerance + 1e-9).all()
+        times = backend.flow_times(handle)
+        for i in np.flatnonzero((times.start_ps == instant) & (times.end_ps < 0) & (graph.max_rate_bps == 0)):
+            route = router.route(graph.src[i], graph.dst[i], graph.flow_label[i])
+            assert loads[route].max() >= 1 - tolerance - 1e-9
+    assert (backend.flow_times(handle).end_ps >= 0).all()
+
+
+def test_without_a_rate_tolerance_a_small_change_of_share_counts_and_within_it_not() -> None:
+    """Ten flows into one host at 400 Gbit/s get 40 each. When one of them ends, 44.4 are right for the others: within
+    a tolerance of 20 % they keep their 40."""
+    topology = star(11)
+    sizes = [100_000] + [400_000] * 9
+    graph = FlowGraph.from_lists(list(range(10)), [10] * 10, sizes)
+    for tolerance, rate_bps in ((0, 400e9 / 9), (0.09, 400e9 / 9), (0.2, 40e9)):
+        backend = FluidBackend(topology, rate_tolerance=tolerance)
+        backend.submit(graph, 0)
+        backend.advance(20_000_000 + 1)
+        assert backend.link_rates_bps()[2] == pytest.approx(rate_bps, rel=1e-12)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, float("nan")])
+def test_a_rate_tolerance_that_is_no_fraction_is_refused(tolerance: float) -> None:
+    with pytest.raises(BackendError, match="rate_tolerance: found"):
+        FluidBackend(star(2), rate_tolerance=tolerance)

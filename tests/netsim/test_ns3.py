@@ -11,16 +11,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsim import BackendError, BackendUnavailable, FlowGraph, Topology
+from netsim import BackendError, BackendUnavailable
 from netsim.ns3 import load_extension
-from netsim.ns3.backend import Ns3Backend
-from netsim.packet import PacketBackend
-from tests.netsim.strategies import networks_with_flows
 
 pytestmark = pytest.mark.ns3
 
@@ -357,18 +353,3 @@ def test_an_exception_of_an_event_reaches_python_and_the_next_network_works() ->
 def test_a_script_is_refused_while_a_network_is_open(network: ns3.PointToPointChain) -> None:
     with pytest.raises(BackendError, match="at most one"):
         ns3.run_script(ns3.Engine.STOCK, [(-1, ns3.How.NOW, 0, ns3.Act.NONE, 0)], 0)
-
-
-@given(case=networks_with_flows())
-@settings(max_examples=40, deadline=None)
-def test_completion_times_are_those_of_the_packet_engine_to_the_bit(case: tuple[Topology, FlowGraph]) -> None:
-    topology, graph = case
-    times = []
-    for start in (PacketBackend, Ns3Backend):
-        with contextlib.closing(start(topology)) as backend:
-            handle = backend.submit(graph, at_ps=0)
-            while backend.advance(FAR_PS):
-                pass
-            times.append(backend.flow_times(handle))
-    np.testing.assert_array_equal(times[0].start_ps, times[1].start_ps)
-    np.testing.assert_array_equal(times[0].end_ps, times[1].end_ps)

@@ -22,9 +22,9 @@ def spread(nodes: int, per_node: int, gpu: str = "h100", gpus_per_node: int = 8)
     return Communicator(gpus, topology, gpu)
 
 
-def run_on_idle_fluid(plan: Plan) -> int:
-    """Picoseconds that the plan's graph takes alone on the fluid backend."""
-    backend = create_backend("fluid", plan.communicator.topology)
+def run_on_idle(plan: Plan, backend_name: str = "fluid") -> int:
+    """Picoseconds that the plan's graph takes alone."""
+    backend = create_backend(backend_name, plan.communicator.topology)
     backend.submit(plan.graph(), 0)
     completions = backend.advance(A_WEEK_PS)
     backend.close()

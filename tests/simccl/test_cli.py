@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from netsim.__main__ import app as netsim_app
 from simccl import collective_time, plan_collective
 from simccl.__main__ import app, main
-from tests.simccl.communicators import run_on_idle_fluid, spread
+from tests.simccl.communicators import run_on_idle, spread
 
 TABLE = "op,bytes,ranks,nodes,gpu\nall_reduce,8192,8,1,h100\n\nall_gather,1048576,16,2,h100\n"
 
@@ -80,7 +80,7 @@ def test_a_written_plan_takes_its_own_time_in_netsim_run(
     files = ["--topology", str(topology), "--flows", str(plan_file), "-o", str(results)]
     ran = network.invoke(netsim_app, ["run", *files, "--json"])
     plan = plan_collective(op, 1_000_003, spread(nodes, ranks // nodes, gpu, ranks // nodes))
-    assert json.loads(ran.output)["makespan_ps"] == run_on_idle_fluid(plan)
+    assert json.loads(ran.output)["makespan_ps"] == run_on_idle(plan)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simccl import Algorithm, ExpertRouting, InputError, PlanError, expert_combine, expert_dispatch, verify_plan
 from simccl.deepep import Phase, dispatch_bytes, expert_times_us
 from simccl.point_to_point import message_port_rates
-from tests.simccl.communicators import run_on_idle_fluid, spread
+from tests.simccl.communicators import run_on_idle, spread
 
 NORMAL, LOW = Algorithm.HIERARCHICAL, Algorithm.LOW_LATENCY
 
@@ -105,7 +105,7 @@ def test_expert_plans_take_the_closed_form_and_what_chance_adds_to_the_busiest_p
         (expert_combine(routing, communicator, hidden=7168, mode=mode), Phase.COMBINE),
     ):
         expected = float(expert_times_us(mode, phase, np.array([tokens]), hidden=7168, top_k=8, at=at)[0])
-        assert 1 <= run_on_idle_fluid(plan) / 1e6 / expected < 1.05
+        assert 1 <= run_on_idle(plan) / 1e6 / expected < 1.05
 
 
 def test_dispatch_on_eight_h100_takes_about_what_was_measured() -> None:
@@ -118,8 +118,8 @@ def test_dispatch_on_eight_h100_takes_about_what_was_measured() -> None:
         routing = ExpertRouting.sampled(rng, ranks=8, tokens=tokens, experts=256, top_k=8)
         dispatch = expert_dispatch(routing, communicator, hidden=7168, mode=mode)
         combine = expert_combine(routing, communicator, hidden=7168, mode=mode)
-        assert run_on_idle_fluid(dispatch) / 1e6 == pytest.approx(measured[0], rel=within[0])
-        assert run_on_idle_fluid(combine) / 1e6 == pytest.approx(measured[1], rel=within[1])
+        assert run_on_idle(dispatch) / 1e6 == pytest.approx(measured[0], rel=within[0])
+        assert run_on_idle(combine) / 1e6 == pytest.approx(measured[1], rel=within[1])
 
 
 def test_experts_on_gpus_without_measured_kernels_use_the_bandwidth_of_large_all_to_alls() -> None:

@@ -23,7 +23,7 @@ from simccl import (
 )
 from simccl.algorithms.pairwise import rounds_of
 from simccl.point_to_point import message_channels
-from tests.simccl.communicators import run_on_idle_fluid, spread
+from tests.simccl.communicators import run_on_idle, spread
 
 UNCALIBRATED = "h20"
 """An H100's links and constants of NCCL, without corrections by measurements."""
@@ -32,7 +32,7 @@ UNCALIBRATED = "h20"
 def test_the_base_latency_is_not_charged_on_every_hop() -> None:
     """Fault: 14 hops of 7.2 µs, 100.8 µs, for a ring LL all_reduce of 8 GPUs, where NCCL's model has 15.0 µs."""
     plan = plan_collective("all_reduce", 8, spread(1, 8, UNCALIBRATED), algorithm="ring", protocol="ll")
-    assert run_on_idle_fluid(plan) / 1e6 == pytest.approx(15.0, rel=0.001)
+    assert run_on_idle(plan) / 1e6 == pytest.approx(15.0, rel=0.001)
 
 
 def test_ring_steps_have_loops_slices_and_credits() -> None:
@@ -45,7 +45,7 @@ def test_ring_steps_have_loops_slices_and_credits() -> None:
 
 def test_a_broadcast_is_pipelined() -> None:
     """Fault: n−1 transfers of the whole buffer one after the other. Here 1 GiB takes about S/bandwidth."""
-    eight, two = (run_on_idle_fluid(plan_collective("broadcast", 1 << 30, spread(1, n), root=0)) for n in (8, 2))
+    eight, two = (run_on_idle(plan_collective("broadcast", 1 << 30, spread(1, n), root=0)) for n in (8, 2))
     assert eight < 1.3 * two
 
 
@@ -57,7 +57,7 @@ def test_no_byte_is_lost_and_no_plan_is_empty_when_sizes_do_not_divide(op: Colle
     plan = plan_collective(op, size, spread(2, 8))
     assert len(plan) > 0
     verify_plan(plan)
-    assert run_on_idle_fluid(plan) > 0
+    assert run_on_idle(plan) > 0
 
 
 def test_trees_are_chosen_between_nodes() -> None:
@@ -71,7 +71,7 @@ def test_nvls_tree_has_flows_between_nodes() -> None:
     plan = plan_collective("all_reduce", 64 << 20, communicator)
     assert plan.algorithm is Algorithm.NVLS_TREE
     verify_plan(plan)
-    assert run_on_idle_fluid(plan) > 100e6
+    assert run_on_idle(plan) > 100e6
 
 
 def test_channels_are_nccls_and_not_the_local_ranks() -> None:
@@ -155,7 +155,7 @@ def test_plans_belong_to_their_group() -> None:
     topology = rail_optimized(2, 8)
     near = plan_collective("all_reduce", 1 << 20, Communicator((0, 1), topology, "h100"))
     far = plan_collective("all_reduce", 1 << 20, Communicator((0, 8), topology, "h100"))
-    assert run_on_idle_fluid(near) < run_on_idle_fluid(far)
+    assert run_on_idle(near) < run_on_idle(far)
 
 
 def test_pipeline_stages_can_send() -> None:
@@ -206,4 +206,4 @@ def test_one_bandwidth_per_dimension_is_not_enough() -> None:
     plans: list[Plan] = [plan_collective("all_reduce", 256 << 20, spread(1, 8), algorithm=a) for a in (None, "ring")]
     assert plans[0].algorithm is Algorithm.NVLS
     assert (plans[0].flows.operation == Operation.REDUCE).any()
-    assert run_on_idle_fluid(plans[0]) < run_on_idle_fluid(plans[1])
+    assert run_on_idle(plans[0]) < run_on_idle(plans[1])

@@ -8,7 +8,7 @@ from netsim.topologies.defaults import LinkRates
 from simccl import Algorithm, Collective, Communicator, Plan, all_to_all_v, collective_time, plan_collective
 from simccl.choice import choose
 from tests.simccl import plan_agreement
-from tests.simccl.communicators import A_WEEK_PS, run_on_idle_fluid, spread
+from tests.simccl.communicators import A_WEEK_PS, run_on_idle, spread
 
 NOT_CALIBRATED = "h20"
 """NVLinks and NCCL constants of an H100, but no shipped corrections: the constants themselves can be checked."""
@@ -38,7 +38,7 @@ def test_ring_plans_take_the_time_of_the_cost_model_on_an_idle_network(
     """Within 1 %: only LL's last lines, and one of 16 NICs where a small operation uses one channel, may differ."""
     communicator = spread(nodes, per_node, gpu)
     for size in SIZES:
-        executed = run_on_idle_fluid(plan_collective(op, size, communicator, algorithm="ring"))
+        executed = run_on_idle(plan_collective(op, size, communicator, algorithm="ring"))
         ring = choose(Collective(op), size, communicator, algorithm=Algorithm.RING)
         assert executed == pytest.approx(ring.time_us * 1e6, rel=0.01), size
 
@@ -64,7 +64,7 @@ def test_streaming_plans_of_one_node_take_the_time_of_the_cost_model(
     communicator = spread(1, 8, gpu)
     sizes = SIZES if coarsen is None else SIZES[: 3 if algorithm == "ring" else 4]
     for size in sizes:
-        executed = run_on_idle_fluid(plan_collective(op, size, communicator, algorithm=algorithm, coarsen=coarsen))
+        executed = run_on_idle(plan_collective(op, size, communicator, algorithm=algorithm, coarsen=coarsen))
         chosen = choose(Collective(op), size, communicator, algorithm=Algorithm(algorithm))
         assert executed == pytest.approx(chosen.time_us * 1e6, rel=0.02), size
 
@@ -75,7 +75,7 @@ def test_tree_plans_between_nodes_take_the_time_of_the_cost_model(algorithm: str
     """For powers of two, where NCCL's formula counts the levels that the trees have."""
     communicator = spread(nodes, 8)
     for size in SIZES:
-        executed = run_on_idle_fluid(plan_collective("all_reduce", size, communicator, algorithm=algorithm))
+        executed = run_on_idle(plan_collective("all_reduce", size, communicator, algorithm=algorithm))
         chosen = choose(Collective.ALL_REDUCE, size, communicator, algorithm=Algorithm(algorithm))
         assert executed == pytest.approx(chosen.time_us * 1e6, rel=0.01), size
 
@@ -85,7 +85,7 @@ def test_pat_plans_take_the_time_of_the_cost_model_within_ten_percent(op: str) -
     """16 ranks. Less than full aggregation sends more messages than the formula's levels."""
     communicator = spread(16, 1)
     for size in SIZES:
-        executed = run_on_idle_fluid(plan_collective(op, size, communicator, algorithm="pat"))
+        executed = run_on_idle(plan_collective(op, size, communicator, algorithm="pat"))
         chosen = choose(Collective(op), size, communicator, algorithm=Algorithm.PAT)
         assert executed == pytest.approx(chosen.time_us * 1e6, rel=0.1), size
 
@@ -122,7 +122,7 @@ def test_message_plans_take_the_closed_form_time_on_an_idle_network(op: str, nod
     """The closed form counts user bytes also where LL doubles them on the wire: at most 5 % at these sizes."""
     communicator = spread(nodes, per_node, NOT_CALIBRATED)
     for size in SIZES:
-        executed = run_on_idle_fluid(plan_collective(op, size, communicator))
+        executed = run_on_idle(plan_collective(op, size, communicator))
         assert executed == pytest.approx(collective_time(op, size, communicator).time_ps, rel=0.05), size
 
 
@@ -132,7 +132,7 @@ def test_the_base_latency_delays_the_start_and_hops_do_not_pay_it_again() -> Non
     assert set(graph.ready_ps.tolist()) == {6_600_000}
     assert set(graph.delay_ps.tolist()) == {550_000}
     plan = plan_collective("all_reduce", 8, spread(1, 8, NOT_CALIBRATED), algorithm="ring")
-    assert run_on_idle_fluid(plan) == pytest.approx(15.0e6, rel=0.001)
+    assert run_on_idle(plan) == pytest.approx(15.0e6, rel=0.001)
 
 
 def test_a_network_slower_than_the_model_decides_by_its_own_capacity() -> None:
@@ -140,7 +140,7 @@ def test_a_network_slower_than_the_model_decides_by_its_own_capacity() -> None:
     topology = rail_optimized(1, 8, rates=LinkRates(nvlink_bps=800_000_000_000))
     communicator = Communicator(tuple(range(8)), topology, NOT_CALIBRATED)
     plan = plan_collective("all_reduce", 64 << 20, communicator, algorithm="ring", protocol="simple")
-    assert run_on_idle_fluid(plan) == pytest.approx((1174.4 + 56.0) * 1e6, rel=0.001)
+    assert run_on_idle(plan) == pytest.approx((1174.4 + 56.0) * 1e6, rel=0.001)
 
 
 def test_hops_longer_than_the_hardware_latency_take_their_propagation() -> None:
@@ -148,7 +148,7 @@ def test_hops_longer_than_the_hardware_latency_take_their_propagation() -> None:
     topology = rail_optimized(1, 2, rates=LinkRates(nvlink_latency_ps=1_000_000))
     plan = plan_collective("all_reduce", 8, Communicator((0, 1), topology, NOT_CALIBRATED), algorithm="ring")
     assert plan.graph().delay_ps.tolist() == [0] * 4
-    assert run_on_idle_fluid(plan) == pytest.approx(6.6e6 + 2 * 2e6, rel=0.001)
+    assert run_on_idle(plan) == pytest.approx(6.6e6 + 2 * 2e6, rel=0.001)
 
 
 def test_flow_labels_tell_channels_apart_and_gpus_are_those_of_the_communicator() -> None:
@@ -164,7 +164,7 @@ def test_flow_labels_tell_channels_apart_and_gpus_are_those_of_the_communicator(
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
 def test_more_bytes_never_take_less_time_within_a_protocol(op: str) -> None:
     communicator = spread(2, 4)
-    times = [run_on_idle_fluid(plan_collective(op, 1 << k, communicator, protocol="simple")) for k in range(8, 28, 2)]
+    times = [run_on_idle(plan_collective(op, 1 << k, communicator, protocol="simple")) for k in range(8, 28, 2)]
     assert times == sorted(times)
 
 
@@ -174,7 +174,7 @@ def test_plans_take_the_times_that_measurements_say(gpu: str, op: str) -> None:
     """One node of eight: within 3 %, as far as few channels of a small operation and its last lines allow."""
     communicator = spread(1, 8, gpu)
     for size in SIZES:
-        executed = run_on_idle_fluid(plan_collective(op, size, communicator))
+        executed = run_on_idle(plan_collective(op, size, communicator))
         assert executed == pytest.approx(collective_time(op, size, communicator).time_ps, rel=0.03), size
 
 
@@ -182,7 +182,7 @@ def test_an_uneven_all_to_all_waits_for_its_busiest_port() -> None:
     """Seven ranks send 10 MB each to rank 0: 70 MB into one NVLink port at 315 GB/s, after 8.4 + 3.4 µs."""
     matrix = np.zeros((8, 8), dtype=np.int64)
     matrix[1:, 0] = 10_000_000
-    executed = run_on_idle_fluid(all_to_all_v(matrix, spread(1, 8, NOT_CALIBRATED)))
+    executed = run_on_idle(all_to_all_v(matrix, spread(1, 8, NOT_CALIBRATED)))
     assert executed == pytest.approx((11.8 + 70e6 / 315e3) * 1e6, rel=0.001)
 
 

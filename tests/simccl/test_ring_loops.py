@@ -11,7 +11,7 @@ from netsim.flow import NO_FLOW
 from simccl import Algorithm, Collective, Plan, Protocol, plan_collective, verify_plan
 from simccl.choice import choose
 from simccl.work_split import channel_offsets
-from tests.simccl.communicators import run_on_idle_fluid, spread
+from tests.simccl.communicators import run_on_idle, spread
 
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
 
@@ -78,7 +78,7 @@ def test_a_small_operation_is_cut_into_cells_of_nccls_work_split() -> None:
     fine = plan_collective("all_reduce", 512 << 10, spread(1, 8), coarsen=1, **options)
     merged = plan_collective("all_reduce", 512 << 10, spread(1, 8), **options)
     assert sorted(set(fine.flows.channel.tolist())) == list(range(16))
-    assert run_on_idle_fluid(fine) == pytest.approx(run_on_idle_fluid(merged), rel=0.002)
+    assert run_on_idle(fine) == pytest.approx(run_on_idle(merged), rel=0.002)
 
 
 def test_credits_are_returned_by_whoever_passes_the_data_on() -> None:
@@ -105,7 +105,7 @@ def test_slices_hide_at_most_the_latency_of_hops(op: str, coarsen: int) -> None:
     cells leave the last channel less than the others, which take as much longer."""
     communicator = spread(1, 8)
     for size in (1 << 16, 1 << 22, 1 << 26):
-        fine = run_on_idle_fluid(plan_collective(op, size, communicator, algorithm="ring", coarsen=coarsen))
+        fine = run_on_idle(plan_collective(op, size, communicator, algorithm="ring", coarsen=coarsen))
         chosen = choose(Collective(op), size, communicator, algorithm=Algorithm.RING)
         hidden_us = chosen.latency_us if chosen.protocol is Protocol.SIMPLE else 0.0
         parts = np.diff(channel_offsets(Collective(op), size, 8, chosen.protocol, chosen.channels))

@@ -20,7 +20,7 @@ from simccl import (
     verify_plan,
 )
 from simccl.custom_allreduce import engine_all_reduce
-from tests.simccl.communicators import run_on_idle_fluid, spread
+from tests.simccl.communicators import run_on_idle, spread
 
 
 def test_nvls_of_two_ranks_by_hand() -> None:
@@ -101,7 +101,7 @@ def test_direct_plans_take_the_time_of_the_engines_kernels(algorithm: str, size:
     arrangement = plan.communicator.arrangement()
     kernel = engine_all_reduce(Stack.VLLM, np.array([size]), arrangement, has_symmetric_memory=False)
     assert kernel.algorithm[0] == algorithm
-    assert run_on_idle_fluid(plan) / 1e6 == pytest.approx(float(kernel.time_us[0]), rel=0.01)
+    assert run_on_idle(plan) / 1e6 == pytest.approx(float(kernel.time_us[0]), rel=0.01)
 
 
 @pytest.mark.parametrize("stack", [Stack.VLLM, Stack.SGLANG, Stack.TRTLLM])
@@ -113,7 +113,7 @@ def test_plans_of_a_stack_run_the_kernel_and_take_the_time_of_its_closed_form(st
         plan = plan_collective("all_reduce", size, communicator, stack=stack)
         expected = collective_time("all_reduce", size, communicator, stack=stack)
         assert plan.algorithm is expected.algorithm
-        assert run_on_idle_fluid(plan) == pytest.approx(expected.time_ps, rel=0.02, abs=150_000)
+        assert run_on_idle(plan) == pytest.approx(expected.time_ps, rel=0.02, abs=150_000)
         verify_plan(plan)
 
 
@@ -139,7 +139,7 @@ def test_kernels_are_refused_on_gpus_where_they_were_not_measured() -> None:
 
 def test_one_shot_wins_for_small_buffers_and_two_shot_for_large_ones() -> None:
     times = {
-        (algorithm, size): run_on_idle_fluid(plan_collective("all_reduce", size, spread(1, 8), algorithm=algorithm))
+        (algorithm, size): run_on_idle(plan_collective("all_reduce", size, spread(1, 8), algorithm=algorithm))
         for algorithm in ("one_shot", "two_shot")
         for size in (1 << 10, 1 << 23)
     }

@@ -152,6 +152,10 @@ void bind_scheduler(py::module_& module) {
         .def("release", &Scheduler::release, py::arg("request"))
         .def("schedule", &Scheduler::schedule)
         .def("credit", &Scheduler::finish, py::arg("batch"), py::arg("accepted"))
+        .def(
+            "abandon", [](Scheduler& scheduler, ScheduledBatch& batch) { return scheduler.abandon(batch); },
+            py::arg("batch"))
+        .def("abandon_remote", &Scheduler::abandon_remote, py::arg("request"))
         .def("steady_decode_steps", &Scheduler::steady_decode_steps)
         .def("decode_kv_tokens",
              [](const Scheduler& scheduler) {

@@ -43,6 +43,13 @@ void RemoteQueue::retract(const RequestPtr& request) {
     add(request);
 }
 
+void RemoteQueue::abandon(const RequestPtr& request) {
+    if (transferring_.erase(request->index) == 1) return pool_.release(*request);
+    const auto found = std::find(pending_.begin(), pending_.end(), request);
+    ensure(found != pending_.end(), "request " + request->request_id + " waits for no KV");
+    pending_.erase(found);
+}
+
 void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
     const Tokens prompt = request->prompt_tokens;
     ensure(prompt - 1 <= computed_tokens && computed_tokens <= prompt, "neither P nor P − 1");

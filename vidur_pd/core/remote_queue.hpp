@@ -36,6 +36,8 @@ class RemoteQueue {
     void prefer(const RequestPtr& request);
     // Takes reserved blocks back while no KV is on its way to them; the request queues again, behind the others.
     void retract(const RequestPtr& request);
+    // Forgets a request that will not run.
+    void abandon(const RequestPtr& request);
     // The transfer has ended; `computed_tokens` is P (first token from prefill) or P − 1 (first token here).
     void complete(const RequestPtr& request, Tokens computed_tokens);
     // Releases the KV of the request that arrived last.

@@ -110,6 +110,19 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     return outcome;
 }
 
+std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
+    ensure(!batch.is_finished, "a batch ends once");
+    batch.is_finished = true;
+    --in_flight_;
+    for (const RequestPtr& request : batch.requests) {
+        pool_->release(*request);
+        request->is_in_flight = false;
+        request->is_running = false;
+    }
+    std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
+    return batch.requests;
+}
+
 void Scheduler::retire(const std::vector<RequestPtr>& finished) {
     for (const RequestPtr& request : finished) {
         pool_->register_blocks(*request, request->computed_tokens);

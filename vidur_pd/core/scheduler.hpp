@@ -131,6 +131,12 @@ class Scheduler {
     // drafts kept by each request that samples; empty without drafts.
     Outcome finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted);
 
+    // The batch has come to nothing: its requests leave without their tokens, and their blocks return. What a prefix
+    // cache holds of them is taken as valid all the same.
+    std::vector<RequestPtr> abandon(ScheduledBatch& batch);
+    // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
+    void abandon_remote(const RequestPtr& request) { remote_.abandon(request); }
+
     // Runs of decode iterations.
 
     // Iterations in a row that only decode all running requests: none ends, is preempted or is admitted.

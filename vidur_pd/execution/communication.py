@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 import simccl
 from aicb import Communication
-from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
+from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
+from netsim.backend import PACKET_BACKENDS
+from netsim.roce import RoceConfig
 from netsim.routing import Router as PathFinder
 
 Gpus = tuple[int, ...]
 
 FAR_PS = 2**62
 """Later than any simulated instant; fits a signed 64-bit integer."""
+
+
+class CollectiveFailed(RuntimeError):
+    """A collective does not come to an end although nothing else is on the network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,20 +45,34 @@ NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0
 class CommunicationPricer:
     """Runs each distinct collective once on an idle copy of the fabric and remembers its cost.
 
+    Packet-level backends get a new copy for every collective, as they remember what was there: random draws of ECN
+    marks go on, and last acknowledgements are still under way.
+
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
     the time of a collective is affine in its size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
     are on a link at a time is taken from the first size that is run.
     """
 
-    def __init__(self, topology: Topology, backend: str, gpu: str, stack: simccl.Stack = simccl.Stack.NCCL) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        backend: str,
+        gpu: str,
+        stack: simccl.Stack = simccl.Stack.NCCL,
+        *,
+        roce: RoceConfig | None = None,
+    ) -> None:
+        """``roce``: settings of a packet-level backend."""
         simccl.check_measured(stack, gpu)
         self._stack = stack
         self._topology = topology
         self._paths = PathFinder(topology)
         self._gpu = gpu
+        self._is_packet_level = backend in PACKET_BACKENDS
         self._closed_form = backend == "analytical"
-        self._idle: NetworkBackend = create_backend(backend, topology)
+        self._new_idle: Callable[[], NetworkBackend] = partial(create_backend, backend, topology, roce)
+        self._idle = self._new_idle()
         self._communicators: dict[Gpus, simccl.Communicator] = {}
         self._link_flows: dict[tuple[str, Gpus], NDArray[np.float64]] = {}
         self._exact: dict[tuple[str, int, Gpus], CollectiveCost] = {}
@@ -93,28 +115,35 @@ class CommunicationPricer:
 
     def _measure(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         communicator = self.communicator(gpus)
+        if self._is_packet_level:
+            self._idle = self._new_idle()
         before, start_ps = self._idle.link_stats(), self._idle.now_ps
         graph = self.flows(op, size_bytes, communicator)
         handle = self._idle.submit(graph, start_ps)
-        end_ps = self._run_to_the_end(handle)
+        completion = self._run_to_the_end(handle)
+        if completion.is_failed:
+            raise CollectiveFailed(
+                f"network.roce: found that {op} of {size_bytes} bytes among GPUs {gpus[0]} to {gpus[-1]} does not "
+                "end on the idle fabric, expected settings with which it does (retransmission_timeout, max_retries)"
+            )
         after = self._idle.link_stats()
         carried, busy_ps = after.carried_bytes - before.carried_bytes, after.busy_ps - before.busy_ps
         links = np.flatnonzero(carried > 0)
         if (op, gpus) not in self._link_flows:
             self._link_flows[op, gpus] = self._flow_time_ps(graph, handle) / np.maximum(busy_ps, 1)
         self._idle.forget(handle)
-        duration_ps = end_ps - start_ps
+        duration_ps = completion.at_ps - start_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
         return CollectiveCost(duration_ps, links, carried[links], np.maximum(self._link_flows[op, gpus][links], 1.0))
 
-    def _run_to_the_end(self, handle: GraphHandle) -> int:
-        """Runs the idle copy until the graph has completed; returns that instant."""
+    def _run_to_the_end(self, handle: GraphHandle) -> Completion:
+        """Runs the idle copy until the graph has completed."""
         while True:
             assert self._idle.next_event_ps() is not None, f"graph {handle} never completes"
             for completion in self._idle.advance(FAR_PS):
                 if completion.handle == handle and completion.flow is None:
-                    return completion.at_ps
+                    return completion
 
     def _flow_time_ps(self, graph: FlowGraph, handle: GraphHandle) -> NDArray[np.float64]:
         """[links] time that flows have spent on each, summed over flows."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import NO_FLOW, FlowGraph, GraphHandle, NetworkBackend
+from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, StagePrice
@@ -68,12 +68,15 @@ class ExactLauncher:
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: flows meet on the network itself."""
 
-    def completed(self, handle: GraphHandle, at_ps: int) -> None:
-        """Lands the flight whose graph has completed."""
-        flight = self._flying.pop(handle)
-        self._network.forget(handle)
-        flight.ends_ps = np.array([at_ps], dtype=np.int64)
-        flight.instance.land(flight)
+    def completed(self, completion: Completion) -> None:
+        """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""
+        flight = self._flying.pop(completion.handle)
+        self._network.forget(completion.handle)
+        flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
+        if completion.is_failed:
+            flight.instance.break_off(flight, "the network gave up a collective of its iteration")
+        else:
+            flight.instance.land(flight)
 
     def _template(self, price: StagePrice, pricer: CommunicationPricer) -> IterationGraph:
         key = price.collectives
@@ -123,6 +126,8 @@ class _Assembly:
         self._dep_counts: list[NDArray[np.int64]] = []
         self._deps: list[NDArray[np.int64]] = []
         self._after: list[NDArray[np.int64]] = []
+        self._credit_counts: list[NDArray[np.int64]] = []
+        self._credits: list[NDArray[np.int64]] = []
         self._flows = 0
 
     def pause(self, after: list[int]) -> int:
@@ -143,7 +148,7 @@ class _Assembly:
         first_dep = graph.dep_offsets[:-1][needs_timer]
         deps = np.insert(graph.deps + self._flows, first_dep, timers[timer_of_flow[needs_timer]])
         is_last = np.ones(len(graph), dtype=np.bool_)
-        is_last[graph.deps] = False
+        is_last[graph.deps] = is_last[graph.credits] = False
         last = np.flatnonzero(is_last) + self._flows
         self._add(graph, graph.delay_ps, counts + needs_timer, deps)
         return last.tolist()
@@ -167,6 +172,9 @@ class _Assembly:
             notify=np.concatenate([part.notify for part in parts]),
             max_rate_bps=np.concatenate([part.max_rate_bps for part in parts]),
             after=np.concatenate(self._after),
+            credit_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._credit_counts)))),
+            credits=np.concatenate(self._credits),
+            priority=np.concatenate([part.priority for part in parts]),
         )
 
     def _add(
@@ -177,4 +185,6 @@ class _Assembly:
         self._dep_counts.append(dep_counts)
         self._deps.append(deps)
         self._after.append(np.where(part.after == NO_FLOW, NO_FLOW, part.after + self._flows))
+        self._credit_counts.append(np.diff(part.credit_offsets))
+        self._credits.append(part.credits + self._flows)
         self._flows += len(part)

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import GraphHandle, SharesCapacity
+from netsim import Completion, SharesCapacity
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.executor import LinkLoad, StagePrice
 from vidur_pd.execution.flight import Flight
@@ -91,8 +91,8 @@ class FluidLauncher:
         if truncate(flight, self._queue.now_ps):
             self._schedule_landing(flight)
 
-    def completed(self, handle: GraphHandle, at_ps: int) -> None:
-        raise AssertionError(f"graph {handle} completed at {at_ps} ps, but iterations submit none")
+    def completed(self, completion: Completion) -> None:
+        raise AssertionError(f"{completion}, but iterations submit no graphs")
 
     def traffic_changes(self, at_ps: int) -> None:
         """A transfer starts, sends its first byte or ends: both sides are updated at the end of that instant."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netsim import GraphHandle
+from netsim import Completion
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.flight import Flight
 from vidur_pd.execution.timing import schedule_landing, set_out, truncate
@@ -27,8 +27,8 @@ class IsolatedLauncher:
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: iterations do not see other traffic."""
 
-    def completed(self, handle: GraphHandle, at_ps: int) -> None:
-        raise AssertionError(f"graph {handle} completed at {at_ps} ps, but iterations submit none")
+    def completed(self, completion: Completion) -> None:
+        raise AssertionError(f"{completion}, but iterations submit no graphs")
 
     def _schedule_landing(self, flight: Flight) -> None:
         schedule_landing(self._queue, flight, flight.instance.land)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from netsim import GraphHandle
+from netsim import Completion, GraphHandle
 from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.flight import Flight
 from vidur_pd.handoff.wire import Computation, KvWire
@@ -34,8 +35,18 @@ class _Passage:
     is_state_sent: bool = False
     """The recurrent state of a hybrid model has been put on the network."""
     outstanding: set[GraphHandle] = field(default_factory=set)
+    failure: str | None = None
+    """Why the request will not run on the decode side."""
     chunk: tuple[int, Computation] | None = None
     """In layer-wise mode the prompt tokens that the last chunk reaches, and when it is computed."""
+
+
+class Outcomes(Protocol):
+    """Is told how requests end here."""
+
+    def completed(self, request: Request) -> None: ...
+
+    def failed(self, request: Request, reason: str) -> None: ...
 
 
 class Handoff:
@@ -46,19 +57,21 @@ class Handoff:
         config: KvTransferConfig,
         wire: KvWire,
         choose_destination: Callable[[Request], Rank],
-        completed: Callable[[Request], None],
+        listener: Outcomes,
         traffic_changes: Callable[[int], None],
     ) -> None:
         """``traffic_changes`` is told of every instant at which transfers begin or cease to load the network."""
         self._config = config
         self._wire = wire
         self._choose_destination = choose_destination
-        self._completed = completed
+        self._listener = listener
         self._traffic_changes = traffic_changes
         self._unreserved: Counter[int] = Counter()
         """Requests that wait for blocks, by index of the decode instance."""
         self._passages: dict[int, _Passage] = {}
         self._by_handle: dict[GraphHandle, _Passage] = {}
+        self._withdrawn: set[GraphHandle] = set()
+        """Transfers that ended because another one of the same request failed."""
         self._stuck: dict[int, _Passage] = {}
         """Prefilled requests whose decode instance has no blocks for them yet, though they were routed to it before."""
 
@@ -78,13 +91,17 @@ class Handoff:
         """The prompt has been computed and one token sampled on the prefill side."""
         passage = self._passages[request.index]
         passage.is_prefilled = True
+        if passage.failure is not None:
+            passage.source.release(request)
+            self._end(passage)
+            return
         if self._config.first_token == "prefill":
             request.first_token_ps = request.last_token_ps = now_ps
         if not self.must_travel(request):
             request.first_token_ps = request.last_token_ps = now_ps
             del self._passages[request.index]
             passage.source.release(request)
-            self._completed(request)
+            self._listener.completed(request)
         elif passage.destination is None:
             self._assign(passage)
         elif passage.is_reserved:
@@ -123,11 +140,29 @@ class Handoff:
                 if passage.is_reserved:
                     self._send_chunk(passage, now_ps)
 
-    def arrived(self, handle: GraphHandle, now_ps: int) -> bool:
-        """A graph of a transfer has arrived; False where the graph belongs to something else."""
-        passage = self._by_handle.pop(handle, None)
+    def broken_off(self, request: Request, reason: str, now_ps: int) -> bool:
+        """A prefill instance has lost the request; False where the request is not between two instances."""
+        passage = self._passages.get(request.index)
         if passage is None:
             return False
+        passage.failure = reason
+        self._withdraw(passage, now_ps)
+        self._end(passage)
+        return True
+
+    def arrived(self, completion: Completion) -> bool:
+        """A graph of a transfer has arrived or failed; False where the graph belongs to something else."""
+        handle, now_ps = completion.handle, completion.at_ps
+        passage = self._by_handle.pop(handle, None)
+        if passage is None:
+            return handle in self._withdrawn
+        if completion.is_failed:
+            passage.failure = "the network gave up its KV transfer"
+            self._withdraw(passage, now_ps)
+            if passage.is_prefilled:
+                passage.source.release(passage.journey.request)
+                self._end(passage)
+            return True
         self._wire.arrived(handle, now_ps)
         passage.outstanding.remove(handle)
         self._traffic_changes(now_ps)
@@ -136,6 +171,28 @@ class Handoff:
             for stuck in [other for other in self._stuck.values() if other.destination is passage.destination]:
                 self._make_room(stuck)
         return True
+
+    def _withdraw(self, passage: _Passage, now_ps: int) -> None:
+        """Some of the KV is lost, so the rest need not travel."""
+        for handle in sorted(passage.outstanding):
+            self._by_handle.pop(handle, None)
+            self._withdrawn.add(handle)
+            self._wire.abandon(handle)
+        passage.outstanding.clear()
+        self._traffic_changes(now_ps)
+
+    def _end(self, passage: _Passage) -> None:
+        """The request fails; its prefill instance has let it go."""
+        request, destination = passage.journey.request, passage.destination
+        assert passage.failure is not None
+        del self._passages[request.index]
+        self._stuck.pop(request.index, None)
+        if destination is not None:
+            self._unreserved[destination.instance.index] -= not passage.is_reserved
+            destination.scheduler.abandon_remote(request)
+            destination.instance.note_kv_use()
+            destination.instance.wake()
+        self._listener.failed(request, passage.failure)
 
     def must_travel(self, request: Request) -> bool:
         """A single output token is sampled by the prefill instance, unless the decode side recomputes it."""
@@ -181,6 +238,8 @@ class Handoff:
 
     def _send(self, passage: _Passage, until_tokens: int, now_ps: int, computed: Computation | None) -> None:
         """Puts the KV of the tokens up to ``until_tokens`` on the network, each layer once it is computed."""
+        if passage.failure is not None:
+            return
         request, destination = passage.journey.request, passage.destination
         assert destination is not None
         tokens = until_tokens - passage.sent_tokens

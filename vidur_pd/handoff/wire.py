@@ -162,6 +162,12 @@ class KvWire:
         self._network.forget(handle)
         self._link_log.add("kv", *self._carried(graph), (sent.start_ps, now_ps))
 
+    def abandon(self, handle: GraphHandle) -> None:
+        """Takes a transfer off the network, or forgets one that failed; what it has carried is not booked."""
+        np.add.at(self._flows_on_links, self._on_the_way.pop(handle).pair_links, -1)
+        self._network.cancel(handle)
+        self._network.forget(handle)
+
     def _carried(self, graph: FlowGraph) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Links of a graph's flows, and the bytes on each."""
         carried: dict[int, float] = defaultdict(float)

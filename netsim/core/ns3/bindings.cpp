@@ -96,6 +96,35 @@ void bind_chain(py::module_& module) {
         .def("close", &PointToPointChain::close, Unlocked());
 }
 
+Ns3Simulation* make_simulation(const Network& network, std::uint32_t ecmp_seed, const roce::Parameters& parameters,
+                               const std::vector<std::string>& node_names) {
+    return new Ns3Simulation(network, ecmp_seed, parameters, node_names);
+}
+
+// Derives from a class that the core's own module binds.
+void bind_simulation(py::module_& module) {
+    py::module_::import("netsim._core");
+    py::class_<Ns3Simulation, PacketSimulation>(module, "Ns3Simulation")
+        .def(py::init(&make_simulation), py::arg("network"), py::arg("ecmp_seed"), py::arg("parameters"),
+             py::arg("node_names"))
+        .def(
+            "capture",
+            [](Ns3Simulation& self, const std::string& folder, const std::optional<std::vector<std::int64_t>>& links,
+               std::int64_t most_bytes) { self.capture(folder, links ? &*links : nullptr, most_bytes); },
+            py::arg("folder"), py::arg("links"), py::arg("most_bytes"))
+        .def("attributes", &Ns3Simulation::attributes, py::arg("path"))
+        .def("trace", &Ns3Simulation::trace, py::arg("path"))
+        .def("traced",
+             [](Ns3Simulation& self) {
+                 py::list rows;
+                 for (const TraceRow& row : self.traced()) {
+                     rows.append(py::make_tuple(row.at_ps, *row.path, py::tuple(py::cast(row.values))));
+                 }
+                 return rows;
+             })
+        .def_property_readonly("simulator_now_ps", &Ns3Simulation::simulator_now_ps);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_ns3, module) {
@@ -104,8 +133,7 @@ PYBIND11_MODULE(_ns3, module) {
     prepare_process();
     bind_chain(module);
     bind_script(module);
-    module.def("make_ns3_simulation", &make_ns3_simulation, py::arg("network"), py::arg("ecmp_seed"),
-               py::arg("parameters"));
+    bind_simulation(module);
 }
 
 }  // namespace netsim

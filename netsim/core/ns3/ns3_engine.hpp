@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "../roce/fabric.hpp"
-#include "session.hpp"
+#include "stepped_simulator.hpp"
 
 namespace netsim {
 
 // Has the same semantics as the engine of backend `packet`. Event objects are reused: as many exist as were ever
-// pending at once. Owns the simulator of the process while it lives.
+// pending at once. The simulator outlives it.
 class Ns3Engine {
   public:
-    Ns3Engine() : simulator_(session_.simulator()) {}
+    explicit Ns3Engine(SteppedSimulator& simulator) : simulator_(simulator) {}
     Ns3Engine(const Ns3Engine&) = delete;
     Ns3Engine& operator=(const Ns3Engine&) = delete;
 
@@ -65,7 +65,6 @@ class Ns3Engine {
         free_.push_back(ns3::PeekPointer(events_.back()));
     }
 
-    Session session_;
     SteppedSimulator& simulator_;
     void* fabric_ = nullptr;
     void (*handle_)(Ns3Engine&, roce::EventCode) = nullptr;

@@ -4,62 +4,52 @@
 #include <ns3/channel.h>
 #include <ns3/data-rate.h>
 #include <ns3/net-device.h>
+#include <ns3/nstime.h>
 #include <ns3/packet.h>
-#include <ns3/traced-callback.h>
 
 #include <cstdint>
 #include <utility>
 
-#include "../types.hpp"
+#include "fabric_view.hpp"
+#include "noted_trace.hpp"
 
 namespace netsim {
-
-// What the objects of ns-3 show of a model that keeps all state itself. Links are directed, as in the model.
-class LinkView {
-  public:
-    virtual ~LinkView() = default;
-    virtual std::int64_t rate_bps(LinkId link) const = 0;
-    virtual TimePs latency_ps(LinkId link) const = 0;
-    virtual bool is_up(LinkId link) const = 0;
-    virtual std::int64_t queued_bytes(LinkId link) const = 0;
-    virtual std::int64_t sent_bytes(LinkId link) const = 0;
-    virtual std::int64_t marks(LinkId link) const = 0;
-    virtual std::int64_t drops(LinkId link) const = 0;
-    virtual std::int64_t pauses(LinkId link) const = 0;
-};
 
 class RoceChannel;
 
 // A port: sends by one directed link and receives by the other. Holds no state of the model; attributes are read from
-// it. It carries no packets of other ns-3 models: `Send` refuses. Trace sources with packets get a RoCEv2 or
-// PFC frame that is only made where something is connected.
+// it. It carries no packets of other ns-3 models: `Send` refuses. Trace sources give the frame that a capture would
+// show (frame_of), which is only made where something is connected.
 class RoceNetDevice : public ns3::NetDevice {
   public:
-    using FrameTrace = ns3::TracedCallback<ns3::Ptr<const ns3::Packet>>;
-    using PriorityTrace = ns3::TracedCallback<std::uint8_t>;
+    using FrameTrace = NotedTrace<ns3::Ptr<const ns3::Packet>>;
+    using PriorityTrace = NotedTrace<std::uint8_t>;
 
     static ns3::TypeId GetTypeId();
 
-    // The view outlives the device.
-    void Bind(const LinkView& view, LinkId out, std::uint16_t mtu_bytes);
+    // View and flag outlive the device, or are no more used once it is disposed of.
+    void Bind(const FabricView& view, LinkId out, bool& is_watched);
     void SetChannel(ns3::Ptr<RoceChannel> channel);
 
     FrameTrace& enqueued() { return enqueued_; }
-    FrameTrace& dequeued() { return dequeued_; }  // its serialisation begins
-    FrameTrace& received() { return received_; }  // its last bit is here
+    FrameTrace& dequeued() { return dequeued_; }
+    FrameTrace& sending() { return sending_; }
+    FrameTrace& received() { return received_; }
     FrameTrace& dropped() { return dropped_; }
     FrameTrace& marked() { return marked_; }
-    PriorityTrace& paused() { return paused_; }  // a pause frame takes effect on what this port sends
+    PriorityTrace& paused() { return paused_; }
     PriorityTrace& resumed() { return resumed_; }
+    void NotifyLinkChange() const { link_change_(); }
+    LinkId out_link() const { return out_; }
 
     void SetIfIndex(std::uint32_t index) override { if_index_ = index; }
     std::uint32_t GetIfIndex() const override { return if_index_; }
     ns3::Ptr<ns3::Channel> GetChannel() const override;
-    void SetAddress(ns3::Address address) override { address_ = address; }
-    ns3::Address GetAddress() const override { return address_; }
+    void SetAddress(ns3::Address) override {}  // follows from the node
+    ns3::Address GetAddress() const override;
     bool SetMtu(std::uint16_t) override { return false; }  // a parameter of the model
-    std::uint16_t GetMtu() const override { return mtu_bytes_; }
-    bool IsLinkUp() const override { return view_ != nullptr && view_->is_up(out_); }
+    std::uint16_t GetMtu() const override;
+    bool IsLinkUp() const override { return view_ != nullptr && view_->port(out_).is_up; }
     void AddLinkChangeCallback(ns3::Callback<void> callback) override { link_change_.ConnectWithoutContext(callback); }
     bool IsBroadcast() const override { return false; }
     ns3::Address GetBroadcast() const override;
@@ -79,26 +69,37 @@ class RoceNetDevice : public ns3::NetDevice {
     void SetPromiscReceiveCallback(PromiscReceiveCallback) override {}
     bool SupportsSendFrom() const override { return false; }
 
-    ns3::TracedCallback<>& link_changed() { return link_change_; }
-
   protected:
     void DoDispose() override;
 
   private:
-    ns3::DataRate GetDataRate() const;
-    template <std::int64_t (LinkView::*Property)(LinkId) const>
-    std::uint64_t Get() const {
-        return view_ == nullptr ? 0 : static_cast<std::uint64_t>((view_->*Property)(out_));
+    template <typename Call>
+    void ForAllTraces(Call&& call) {
+        for (FrameTrace* trace : {&enqueued_, &dequeued_, &sending_, &received_, &dropped_, &marked_}) call(*trace);
+        for (PriorityTrace* trace : {&paused_, &resumed_}) call(*trace);
     }
+    template <std::int64_t roce::LinkCounters::* Field>
+    std::uint64_t Count() const {
+        return view_ == nullptr ? 0 : static_cast<std::uint64_t>(view_->counters(out_).*Field);
+    }
+    template <std::int64_t roce::RedThresholds::* Field>
+    std::uint64_t Threshold() const {
+        return HasEcn() ? static_cast<std::uint64_t>(view_->parameters().red[out_].*Field) : 0;
+    }
+    bool HasEcn() const { return view_ != nullptr && !view_->parameters().red.empty(); }
+    double GetMarkingProbability() const { return HasEcn() ? view_->parameters().red[out_].pmax : 0; }
+    ns3::DataRate GetDataRate() const;
+    std::uint64_t GetQueuedBytes() const;
+    std::uint64_t GetPausedPriorities() const;
+    std::uint64_t GetHeadroom() const;
+    std::uint64_t GetLink() const { return out_; }
 
-    const LinkView* view_ = nullptr;
+    const FabricView* view_ = nullptr;
     LinkId out_ = 0;
-    std::uint16_t mtu_bytes_ = 0;
     std::uint32_t if_index_ = 0;
-    ns3::Address address_;
     ns3::Ptr<ns3::Node> node_;
     ns3::Ptr<RoceChannel> channel_;
-    FrameTrace enqueued_, dequeued_, received_, dropped_, marked_;
+    FrameTrace enqueued_, dequeued_, sending_, received_, dropped_, marked_;
     PriorityTrace paused_, resumed_;
     ns3::TracedCallback<> link_change_;
 };
@@ -108,8 +109,8 @@ class RoceChannel : public ns3::Channel {
   public:
     static ns3::TypeId GetTypeId();
 
-    // The view outlives the channel.
-    void Bind(const LinkView& view, LinkId link, ns3::Ptr<RoceNetDevice> first, ns3::Ptr<RoceNetDevice> second);
+    // As for devices. Called once; `first` sends by the link.
+    void Bind(const FabricView& view, ns3::Ptr<RoceNetDevice> first, ns3::Ptr<RoceNetDevice> second);
 
     std::size_t GetNDevices() const override { return ends_.first == nullptr ? 0 : 2; }
     ns3::Ptr<ns3::NetDevice> GetDevice(std::size_t i) const override { return i == 0 ? ends_.first : ends_.second; }
@@ -120,8 +121,7 @@ class RoceChannel : public ns3::Channel {
   private:
     ns3::Time GetDelay() const;
 
-    const LinkView* view_ = nullptr;
-    LinkId link_ = 0;
+    const FabricView* view_ = nullptr;
     std::pair<ns3::Ptr<RoceNetDevice>, ns3::Ptr<RoceNetDevice>> ends_;
 };
 

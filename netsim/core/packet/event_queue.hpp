@@ -62,8 +62,9 @@ class EventQueue {
         }
         Bucket& from = buckets_[bucket];
         const std::uint32_t index = from.head;
+        if (nodes_[index].at_ps > until_ps) return false;
+        turn_to(base_ + ((bucket - base_) & mask_));  // may move the nodes
         Node& node = nodes_[index];
-        if (node.at_ps > until_ps) return false;
         event = {node.at_ps, node.payload};
         from.head = node.next;
         if (from.head == kNoNode) clear_filled(bucket);

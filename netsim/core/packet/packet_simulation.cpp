@@ -9,7 +9,8 @@ std::unique_ptr<PacketSimulation> make_packet_simulation(Network network, std::u
     return std::make_unique<PacketSimulation>(
         std::move(network), ecmp_seed, parameters,
         [](const Network& links, Routing& routing, const roce::Parameters& model) {
-            return std::make_unique<roce::FabricCarrier<WheelEngine>>(links, routing, model, links.link_count());
+            return std::make_unique<roce::FabricCarrier<WheelEngine>>(links, routing, model, roce::SilentObserver{},
+                                                                      links.link_count());
         });
 }
 

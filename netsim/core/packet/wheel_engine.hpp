@@ -39,7 +39,8 @@ class WheelEngine {
 
     // Buckets as wide as the mean distance of pending events when every link has two within the reach.
     static int bucket_shift(std::size_t links) {
-        return std::clamp(kReachBits - static_cast<int>(std::bit_width(2 * links)), kReachBits - kMostBucketBits, kReachBits - 6);
+        return std::clamp(kReachBits - static_cast<int>(std::bit_width(2 * links)), kReachBits - kMostBucketBits,
+                          kReachBits - 6);
     }
 
     TimePs now_ps_ = 0;

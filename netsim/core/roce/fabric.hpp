@@ -1,8 +1,10 @@
 // The RoCE model: hosts, switches and links, driven by an event engine that it does not know.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "queue_pair.hpp"
 #include "routing.hpp"
 #include "shared_buffer.hpp"
+#include "splitmix.hpp"
 
 namespace netsim::roce {
 
@@ -61,6 +64,8 @@ class Fabric {
     Fabric(const Fabric&) = delete;
     Fabric& operator=(const Fabric&) = delete;
 
+    // Throws MisuseError for a path on which the congestion control cannot work.
+    void check(const Path& path) const;
     // Opens a queue pair that sends one message now.
     QueuePairIndex open(FlowRef flow, const Path& path, const Demand& demand);
     // Takes the message off; what is under way is thrown away where it arrives.
@@ -77,10 +82,12 @@ class Fabric {
     bool is_busy() const { return open_count_ > 0 || pool_.in_use() > 0 || !pending_reroutes_.empty(); }
     std::uint64_t packet_hops() const { return packet_hops_; }
     const LinkCounters& counters(LinkId link) const { return counters_[link]; }
+    // Up to now; counters() counts a packet's time when it begins to be sent.
+    TimePs busy_ps(LinkId link) const;
     TimePs paused_ps(LinkId link) const;
     std::int64_t queued_bytes(LinkId link) const;
     const Port& port(LinkId link) const { return ports_[link]; }
-    Observer& observer() { return observer_; }
+    const Parameters& parameters() const { return parameters_; }
 
     // For what looks at the whole state, or moves it, at once.
     const std::vector<QueuePair>& queue_pairs() const { return queue_pairs_; }
@@ -101,6 +108,7 @@ class Fabric {
     }
     static constexpr std::uint32_t kGenerationMask = (1U << 28) - 1;
     void schedule(TimePs at_ps, Kind kind, std::uint32_t index, std::uint32_t generation) {
+        if (at_ps == kNever) return;
         engine_.schedule(at_ps, encode(kind, generation, index));
     }
     TimePs now_ps() { return engine_.now_ps(); }
@@ -115,6 +123,7 @@ class Fabric {
     TimePs end_of_transmission(LinkId link, Packet& packet);
     void arrive(LinkId link);
     void enqueue(LinkId link, PacketIndex index);
+    bool ends_at(LinkId link, const Packet& packet) const;
     void forward(LinkId input, PacketIndex index);
     LinkId choose_link(NodeId node, Packet& packet);
     const std::vector<LinkId>& candidates(NodeId node, NodeId dst);
@@ -129,7 +138,7 @@ class Fabric {
     void offer(QueuePairIndex index);
     PacketIndex build_packet(QueuePairIndex index);
     void pace(QueuePairIndex index);
-    void receive(LinkId input, PacketIndex index);
+    void receive(PacketIndex index);
     void receive_data(PacketIndex index);
     void receive_selectively(PacketIndex index);
     void answer(PacketIndex index, PacketKind kind);
@@ -148,13 +157,19 @@ class Fabric {
     // Flows and failures (fabric_flows.hpp)
     FlowLimits limits_of(const QueuePair& qp) const;
     void set_up_ports();
-    void set_routes(QueuePair& qp, const Path& forward);
-    static TimePs send_gap_ps(std::int64_t bytes, std::int64_t rate_bps);
+    struct Routes {
+        const Path* forward;
+        const Path* back;
+    };
+    std::optional<Routes> find_routes(const QueuePair& qp);
+    static void set_routes(QueuePair& qp, const std::optional<Routes>& routes);
+    bool is_intact(const Path& path) const;
     void free_if_unused(QueuePairIndex index);
     void give_up(QueuePairIndex index);
     template <typename Call>
     void for_packets_under_way(Call&& call);
     void flush(LinkId link);
+    void fail_nvlink_flows(LinkId link);
     void reroute();
     void leave_ring(QueuePairIndex index);
 
@@ -165,22 +180,23 @@ class Fabric {
     Observer observer_;
     std::int64_t unit_bytes_;  // payload of a packet or cell
     std::int64_t unit_wire_bytes_;
+    std::int64_t held_back_bytes_;  // may have arrived and not be acknowledged
 
     PacketPool pool_;
-    std::vector<Port> ports_;               // [link]
-    std::vector<Queue> queues_;             // [link * kPriorities + priority]
-    std::vector<LinkCounters> counters_;    // [link]
-    std::vector<std::uint32_t> epochs_;     // [link] raised when it fails, so that its events are recognised as old
-    std::vector<TimePs> paused_since_ps_;   // [link]
-    std::vector<std::uint8_t> storms_;      // [link] bit per priority
-    std::vector<std::uint64_t> red_draws_;  // [link]
+    std::vector<Port> ports_;              // [link]
+    std::vector<Queue> queues_;            // [link * kPriorities + priority]
+    std::vector<LinkCounters> counters_;   // [link]
+    std::vector<std::uint32_t> epochs_;    // [link] raised when it fails, so that its events are recognised as old
+    std::vector<TimePs> paused_since_ps_;  // [link]
+    std::vector<std::uint8_t> storms_;     // [link] bit per priority
+    std::vector<SplitMix> red_draws_;      // [link]
     SharedBuffers buffers_;
 
     struct Ring {
         QueuePairIndex head = kNoQueuePair, tail = kNoQueuePair;
     };
-    std::vector<Ring> rings_;                // [host port * kPriorities + priority] queue pairs that may send
-    std::vector<std::uint32_t> host_ports_;  // [link] index of its rings
+    std::vector<Ring> rings_;                // [ring index * kPriorities + priority] queue pairs that may send
+    std::vector<std::uint32_t> ring_index_;  // [link] where it has queue pairs
 
     struct CreditReturn {
         TimePs at_ps;
@@ -201,6 +217,7 @@ class Fabric {
     struct Flowlet {
         LinkId link;
         TimePs last_ps;
+        std::uint32_t generation;  // of the queue pair
     };
     std::unordered_map<std::uint64_t, std::vector<LinkId>> candidates_;  // [node, destination]
     std::unordered_map<std::uint64_t, Flowlet> flowlets_;                // [node, queue pair]

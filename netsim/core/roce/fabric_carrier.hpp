@@ -14,8 +14,6 @@ namespace netsim::roce {
 template <typename Inner>
 class LoggingObserver : public Inner {
   public:
-    using Inner::Inner;
-
     struct Log {
         bool is_kept = false;
         TimePs (*now_ps)(const void* engine) = nullptr;
@@ -25,16 +23,21 @@ class LoggingObserver : public Inner {
         std::vector<PauseEvent> pauses;
         std::vector<Acknowledgement> acknowledgements;
     };
-    Log* log = nullptr;
+
+    // The log outlives the observer.
+    LoggingObserver(Inner inner, Log& log) : Inner(std::move(inner)), log_(&log) {}
 
     void on_pause(LinkId link, std::uint8_t priority, bool is_pause) {
-        if (log->is_kept) log->pauses.push_back({log->time_ps(), link, priority, is_pause});
+        if (log_->is_kept) log_->pauses.push_back({log_->time_ps(), link, priority, is_pause});
         Inner::on_pause(link, priority, is_pause);
     }
     void on_acknowledged(const QueuePair& qp) {
-        if (log->is_kept) log->acknowledgements.push_back({qp.flow, log->time_ps()});
+        if (log_->is_kept) log_->acknowledgements.push_back({qp.flow, log_->time_ps()});
         Inner::on_acknowledged(qp);
     }
+
+  private:
+    Log* log_;
 };
 
 // An engine for carriers also runs events: `run(until_ps, fabric)` up to the first instant with news, and tells the
@@ -44,18 +47,20 @@ class LoggingObserver : public Inner {
 // that clock stands still while the executor's runs on, and the flows are moved on by what they would have received.
 // A skip is decided on by the state of the fabric alone and is broken off when something comes from outside.
 template <EventEngine Engine, typename Observer = SilentObserver>
-class FabricCarrier final : public PacketCarrier {
+class FabricCarrier : public PacketCarrier {
   public:
     template <typename... EngineArguments>
-    FabricCarrier(const Network& network, Routing& routing, const Parameters& parameters, EngineArguments&&... engine)
-        : engine_(std::forward<EngineArguments>(engine)...), fabric_(network, routing, parameters, engine_) {
+    FabricCarrier(const Network& network, Routing& routing, const Parameters& parameters, Observer observer,
+                  EngineArguments&&... engine)
+        : engine_(std::forward<EngineArguments>(engine)...),
+          fabric_(network, routing, parameters, engine_, {std::move(observer), log_}) {
         log_.engine = &engine_;
         log_.now_ps = [](const void* of) { return static_cast<const Engine*>(of)->now_ps(); };
-        fabric_.observer().log = &log_;
         skipped_.resize(fabric_.link_count());
         if (parameters.skip_tolerance > 0) steady_.emplace(fabric_, parameters.skip_tolerance);
     }
 
+    void check(const Path& path) const override { fabric_.check(path); }
     Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) override {
         catch_up(now_ps);
         return fabric_.open(flow, path, demand);
@@ -67,11 +72,17 @@ class FabricCarrier final : public PacketCarrier {
 
     TimePs run(TimePs until_ps, Progress& progress) override {
         if (!fabric_.is_busy() && !fabric_.has_news()) {
+            if (next_sample_ps_ <= until_ps) {
+                catch_up(next_sample_ps_);
+                take_sample();
+            }
             catch_up(until_ps);
-            next_sample_ps_ = kNever;
             return until_ps;
         }
-        if (interval_ps_ > 0 && next_sample_ps_ == kNever) next_sample_ps_ = now_ps_;
+        if (interval_ps_ > 0 && next_sample_ps_ == kNever) {
+            const bool has_one = !series_.at_ps.empty() && series_.at_ps.back() == now_ps_;
+            next_sample_ps_ = has_one ? now_ps_ + interval_ps_ : now_ps_;
+        }
         while (!fabric_.has_news()) {
             if (skipping_) {
                 now_ps_ = std::min({until_ps, skipping_->end_ps, next_sample_ps_});
@@ -122,10 +133,18 @@ class FabricCarrier final : public PacketCarrier {
         }
         return figures;
     }
+    std::vector<std::int64_t> largest_queues_bytes() const override {
+        std::vector<std::int64_t> bytes;
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            bytes.push_back(fabric_.counters(link).largest_queue_bytes);
+        }
+        return bytes;
+    }
     std::uint64_t packet_hops() const override { return fabric_.packet_hops(); }
     TimePs skipped_ps() const override { return offset_ps() + (skipping_ ? now_ps_ - skipping_->begin_ps : 0); }
     void sample_every(TimePs interval_ps) override {
         interval_ps_ = interval_ps;
+        if (interval_ps > 0) take_sample();
         next_sample_ps_ = kNever;
     }
     const TimeSeries& time_series() const override { return series_; }
@@ -140,6 +159,9 @@ class FabricCarrier final : public PacketCarrier {
         catch_up(now_ps);
         fabric_.set_storm(link, priority, is_storming);
     }
+
+  protected:
+    const Fabric<Engine, LoggingObserver<Observer>>& fabric() const { return fabric_; }
 
   private:
     struct Skipping {
@@ -165,7 +187,7 @@ class FabricCarrier final : public PacketCarrier {
 
     // The next instant at which this carrier wants to act; never where it does not skip.
     TimePs next_own_ps() {
-        if (!steady_) return kNever;
+        if (!steady_ || !fabric_.is_busy()) return kNever;
         next_look_ps_ = steady_->next_look_ps(engine_.now_ps()) + offset_ps();
         return next_look_ps_;
     }
@@ -205,6 +227,7 @@ class FabricCarrier final : public PacketCarrier {
 
     LinkCounters counters_of(LinkId link) const {
         LinkCounters counters = fabric_.counters(link);
+        counters.busy_ps = fabric_.busy_ps(link);
         counters.paused_ps = fabric_.paused_ps(link);
         counters.add(skipped_[link], 1);
         if (skipping_) {
@@ -222,7 +245,7 @@ class FabricCarrier final : public PacketCarrier {
             series_.pauses.push_back(counters.pauses);
             series_.marks.push_back(counters.marks);
         }
-        next_sample_ps_ += interval_ps_;
+        next_sample_ps_ = fabric_.is_busy() ? later(now_ps_, interval_ps_) : kNever;
     }
 
     Engine engine_;

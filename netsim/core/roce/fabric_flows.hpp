@@ -15,6 +15,8 @@ Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Param
       observer_(std::move(observer)),
       unit_bytes_(parameters_.wire.mtu_bytes * parameters_.cell_packets),
       unit_wire_bytes_(wire_bytes(unit_bytes_, true)),
+      held_back_bytes_(std::max(parameters_.wire.packets_per_ack, parameters_.cell_packets) *
+                       parameters_.wire.mtu_bytes),
       pool_(std::holds_alternative<HpccParameters>(parameters_.congestion)),
       ports_(network.link_count()),
       queues_(network.link_count() * kPriorities),
@@ -22,11 +24,32 @@ Fabric<Engine, Observer>::Fabric(const Network& network, Routing& routing, Param
       epochs_(network.link_count()),
       paused_since_ps_(network.link_count()),
       storms_(network.link_count()),
-      red_draws_(network.link_count()),
       buffers_(network, parameters_),
-      host_ports_(network.link_count()),
+      ring_index_(network.link_count()),
       credit_index_(network.link_count()) {
+    netsim::check(parameters_.congestion);
     set_up_ports();
+    for (LinkId link = 0; link < network.link_count(); ++link) red_draws_.emplace_back(parameters_.seed, link);
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::check(const Path& path) const {
+    if (path.links.empty()) return;
+    const Port& first = ports_[path.links.front()];
+    const Port& last = ports_[path.links.back()];
+    if (first.from == NodeRole::packet_switch || last.to == NodeRole::packet_switch) {
+        const NodeId found =
+            first.from == NodeRole::packet_switch ? network_.link(path.links.front()).src : last.to_node;
+        throw MisuseError("flow: found an end at node " + std::to_string(found) +
+                          ", a switch; expected GPUs, or NVSwitches");
+    }
+    if (!pool_.collects_telemetry()) return;
+    const auto measures = [&](LinkId link) { return ports_[link].from == NodeRole::packet_switch; };
+    const auto hops = static_cast<std::size_t>(std::ranges::count_if(path.links, measures));
+    if (hops > kMaxIntHops) {
+        throw MisuseError("congestion control hpcc: found a path through " + std::to_string(hops) +
+                          " switches, expected at most " + std::to_string(kMaxIntHops) + ", as packets have room for");
+    }
 }
 
 template <EventEngine Engine, typename Observer>
@@ -45,8 +68,8 @@ void Fabric<Engine, Observer>::set_up_ports() {
         port.from = role(link.src);
         port.to = role(link.dst);
         port.reverse = reverse[id];
-        if (port.from == NodeRole::host) {
-            host_ports_[id] = static_cast<std::uint32_t>(rings_.size() / kPriorities);
+        if (port.has_queue_pairs()) {
+            ring_index_[id] = static_cast<std::uint32_t>(rings_.size() / kPriorities);
             rings_.resize(rings_.size() + kPriorities);
         }
         if (port.to == NodeRole::nvswitch) {
@@ -77,7 +100,7 @@ void Fabric<Engine, Observer>::handle(EventCode code) {
         case Kind::control:
             return run_control_timer(index);
         default:
-            news_.left.push_back(queue_pairs_[index].flow);
+            if (!queue_pairs_[index].is_closed) news_.left.push_back(queue_pairs_[index].flow);
     }
 }
 
@@ -103,34 +126,59 @@ QueuePairIndex Fabric<Engine, Observer>::open(FlowRef flow, const Path& path, co
     qp.wants_departure = demand.wants_departure;
     qp.last_nack_seq = -1;
     qp.control_timer_ps = kNever;
-    set_routes(qp, has_rerouted_ ? routing_.path(qp.src, qp.dst, qp.flow_label) : path);
+    qp.forward = &path;
+    qp.port = path.links.front();
+    set_routes(qp, find_routes(qp));
+    qp.has_transport = !std::ranges::all_of(qp.forward->links, [&](LinkId link) {
+        return ports_[link].from == NodeRole::nvswitch || ports_[link].to == NodeRole::nvswitch;
+    });
     const std::int64_t line_bps = ports_[qp.port].capacity_bps;
     qp.rate_cap_bps = demand.max_rate_bps > 0 ? std::min(demand.max_rate_bps, line_bps) : line_bps;
     const FlowLimits limits = limits_of(qp);
     const bool is_bounded = qp.has_transport && parameters_.transport.window != SendWindow::unbounded;
     qp.base_window_bytes = is_bounded ? limits.window_bytes : kNoWindow;
     qp.window_bytes = qp.base_window_bytes;
+    // Slow links and long cables would time out by themselves.
+    qp.timeout_ps = std::max(parameters_.retransmission_timeout_ps, later(limits.base_rtt_ps, limits.base_rtt_ps));
     qp.control = CongestionControl(qp.has_transport ? parameters_.congestion : kNoCongestionControl, limits, now_ps());
     if (qp.has_transport && parameters_.recovery == Recovery::selective_repeat) {
         qp.selective = std::make_unique<SelectiveRepeat>(qp.size_bytes, unit_bytes_);
     }
     ++open_count_;
     ++changes_;
+    if (!qp.has_transport && !is_intact(*qp.forward)) {
+        give_up(index);
+        return index;
+    }
     offer(index);
     kick(qp.port);
     return index;
 }
 
-// Paths that only lead through NVSwitches are NVLink: reliable links, credits, no acknowledgements.
+// What holds now; none where failures have left no way there or back.
 template <EventEngine Engine, typename Observer>
-void Fabric<Engine, Observer>::set_routes(QueuePair& qp, const Path& forward) {
-    const auto is_nvlink = [&](LinkId link) {
-        return ports_[link].from == NodeRole::nvswitch || ports_[link].to == NodeRole::nvswitch;
-    };
-    qp.forward = &forward;
-    qp.back = &routing_.reverse_path(qp.src, qp.dst, qp.flow_label);
-    qp.port = forward.links.front();
-    qp.has_transport = !std::ranges::all_of(forward.links, is_nvlink);
+std::optional<typename Fabric<Engine, Observer>::Routes> Fabric<Engine, Observer>::find_routes(const QueuePair& qp) {
+    if (!has_rerouted_) return Routes{qp.forward, &routing_.reverse_path(qp.src, qp.dst, qp.flow_label)};
+    try {
+        return Routes{&routing_.path(qp.src, qp.dst, qp.flow_label),
+                      &routing_.reverse_path(qp.src, qp.dst, qp.flow_label)};
+    } catch (const MisuseError&) {
+        return std::nullopt;
+    }
+}
+
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::set_routes(QueuePair& qp, const std::optional<Routes>& routes) {
+    qp.is_stranded = !routes.has_value();
+    if (qp.is_stranded) return;
+    qp.forward = routes->forward;
+    qp.back = routes->back;
+    qp.port = qp.forward->links.front();
+}
+
+template <EventEngine Engine, typename Observer>
+bool Fabric<Engine, Observer>::is_intact(const Path& path) const {
+    return std::ranges::all_of(path.links, [&](LinkId link) { return ports_[link].is_up; });
 }
 
 // The round trip of a full packet and its acknowledgement through idle queues, and what it takes to fill it. What
@@ -138,20 +186,21 @@ void Fabric<Engine, Observer>::set_routes(QueuePair& qp, const Path& forward) {
 template <EventEngine Engine, typename Observer>
 FlowLimits Fabric<Engine, Observer>::limits_of(const QueuePair& qp) const {
     const std::int64_t full = wire_bytes(parameters_.wire.mtu_bytes, true);
-    TimePs rtt = qp.forward->latency_ps + qp.back->latency_ps;
-    for (const LinkId link : qp.forward->links) rtt += ports_[link].exact_serialization_ps(full);
-    for (const LinkId link : qp.back->links) {
-        rtt += ports_[link].exact_serialization_ps(parameters_.wire.ack_bytes);
+    TimePs rtt = 0;
+    for (const LinkId link : qp.forward->links) {
+        rtt = later(rtt, later(ports_[link].latency_ps, ports_[link].exact_serialization_ps(full)));
     }
-    const auto product = static_cast<std::int64_t>(Work{rtt} * qp.forward->bottleneck_bps / (8 * kPsPerSecond));
-    const std::int64_t held_back = std::max(parameters_.wire.packets_per_ack, parameters_.cell_packets);
+    // A flow that finds no way as it starts is taken to return by the links it came by.
+    for (const LinkId link : qp.back != nullptr ? qp.back->links : qp.forward->links) {
+        const Port& port = ports_[qp.back != nullptr ? link : ports_[link].reverse];
+        rtt = later(rtt, later(port.latency_ps, port.exact_serialization_ps(parameters_.wire.ack_bytes)));
+    }
+    // Packets that take all ways together are only bound by the links at both ends.
+    const bool is_sprayed = parameters_.load_balancing == LoadBalancing::adaptive;
+    const std::int64_t ends_bps = std::min(ports_[qp.port].capacity_bps, ports_[qp.forward->links.back()].capacity_bps);
+    const Work product = Work{rtt} * (is_sprayed ? ends_bps : qp.forward->bottleneck_bps) / (8 * kPsPerSecond);
     return {ports_[qp.port].capacity_bps, rtt, parameters_.wire.mtu_bytes,
-            product + held_back * parameters_.wire.mtu_bytes};
-}
-
-template <EventEngine Engine, typename Observer>
-TimePs Fabric<Engine, Observer>::send_gap_ps(std::int64_t bytes, std::int64_t rate_bps) {
-    return static_cast<TimePs>((Work{bytes} * 8 * kPsPerSecond + rate_bps / 2) / rate_bps);
+            static_cast<std::int64_t>(std::min<Work>(product + held_back_bytes_, kNoWindow))};
 }
 
 template <EventEngine Engine, typename Observer>
@@ -187,33 +236,56 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::set_link_up(LinkId link, bool is_up) {
     if (ports_[link].is_up == is_up) return;
     ports_[link].is_up = is_up;
-    if (!is_up) flush(link);
+    if (is_up) {
+        buffers_.forget_pauses(ports_[link].reverse);  // nobody heard of them
+        kick(link);
+    } else {
+        flush(link);
+        fail_nvlink_flows(link);
+    }
     pending_reroutes_.push_back({link, is_up});
     schedule(now_ps() + parameters_.reroute_delay_ps, Kind::reroute, 0, 0);
 }
 
-// All that was on the failed wire or waited for it is lost; so are the pauses that its ends had agreed on.
+// NVLink has no transport that would try again.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::fail_nvlink_flows(LinkId link) {
+    for (QueuePairIndex index = 0; index < queue_pairs_.size(); ++index) {
+        const QueuePair& qp = queue_pairs_[index];
+        if (qp.is_closed || qp.has_transport || std::ranges::count(qp.forward->links, link) == 0) continue;
+        give_up(index);
+    }
+}
+
+// All that was on the failed wire or waited for it is lost; so are the pauses that the ends of the cable had agreed
+// on, which need both directions.
 template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::flush(LinkId link) {
     Port& port = ports_[link];
     ++epochs_[link];
     port.is_transmit_scheduled = false;
-    while (!port.wire.empty()) drop(link, port.wire.pop(pool_));
+    while (!port.wire.empty()) {
+        const PacketIndex index = port.wire.pop(pool_);
+        if (port.to == NodeRole::nvswitch) credits_[credit_index_[link]].available += pool_[index].wire_bytes;
+        drop(link, index);
+    }
     for (std::size_t priority = 0; priority < kPriorities; ++priority) {
         Queue& queue = queues_[link * kPriorities + priority];
         while (!queue.packets.empty()) {
             const PacketIndex index = queue.packets.pop(pool_);
             queue.bytes -= pool_[index].wire_bytes;
-            if (port.from != NodeRole::host && pool_[index].qp != kNoQueuePair) free_memory(link, pool_[index]);
+            if (pool_[index].ingress != kNoLink) free_memory(link, pool_[index]);
             drop(link, index);
         }
-        const bool has_ring = port.from == NodeRole::host;
-        if (!has_ring || rings_[host_ports_[link] * kPriorities + priority].head == kNoQueuePair) {
+        if (!port.has_queue_pairs() || rings_[ring_index_[link] * kPriorities + priority].head == kNoQueuePair) {
             port.filled &= static_cast<std::uint8_t>(~(1U << priority));
         }
     }
-    buffers_.forget_pauses(link);
-    set_paused(link, storms_[link]);
+    for (const LinkId direction : {link, port.reverse}) {
+        buffers_.forget_pauses(direction);
+        set_paused(direction, storms_[direction]);
+    }
+    counters_[link].busy_ps = busy_ps(link);
     port.busy_until_ps = std::min(port.busy_until_ps, now_ps());
 }
 
@@ -250,7 +322,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::leave_ring(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     if (!qp.is_in_ring) return;
-    Ring& ring = rings_[host_ports_[qp.port] * kPriorities + qp.priority];
+    Ring& ring = rings_[ring_index_[qp.port] * kPriorities + qp.priority];
     QueuePairIndex before = kNoQueuePair;
     for (QueuePairIndex at = ring.head; at != index; at = queue_pairs_[at].next_in_ring) before = at;
     (before == kNoQueuePair ? ring.head : queue_pairs_[before].next_in_ring) = qp.next_in_ring;
@@ -261,7 +333,7 @@ void Fabric<Engine, Observer>::leave_ring(QueuePairIndex index) {
 }
 
 // The routing has heard of the failure or repair: flows get the routes that hold now. Where there is none, a flow
-// goes on trying until its retries are used up.
+// waits for one until its retries are used up. A flow keeps its transport, also where it moves to NVLink.
 template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::reroute() {
     const PendingReroute change = pending_reroutes_.front();
@@ -273,13 +345,9 @@ void Fabric<Engine, Observer>::reroute() {
     for (QueuePairIndex index = 0; index < queue_pairs_.size(); ++index) {
         QueuePair& qp = queue_pairs_[index];
         if (qp.is_closed || !qp.has_transport) continue;
-        try {
-            const Path& path = routing_.path(qp.src, qp.dst, qp.flow_label);
-            if (path.links.front() != qp.port) leave_ring(index);
-            set_routes(qp, path);
-        } catch (const MisuseError&) {
-            continue;
-        }
+        const std::optional<Routes> routes = find_routes(qp);
+        if (!routes || routes->forward->links.front() != qp.port) leave_ring(index);
+        set_routes(qp, routes);
         offer(index);
         kick(qp.port);
     }

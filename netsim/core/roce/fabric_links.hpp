@@ -28,7 +28,7 @@ void Fabric<Engine, Observer>::transmit(LinkId link) {
     }
     Packet& packet = pool_[index];
     if (port.to == NodeRole::nvswitch) credits_[credit_index_[link]].available -= packet.wire_bytes;
-    if (port.from != NodeRole::host) {
+    if (packet.ingress != kNoLink) {
         free_memory(link, packet);
         if (packet.kind == PacketKind::data) mark_and_measure(link, index);
     }
@@ -58,7 +58,7 @@ template <EventEngine Engine, typename Observer>
 PacketIndex Fabric<Engine, Observer>::next_packet(LinkId link, std::uint8_t priority, QueuePairIndex& sender) {
     Port& port = ports_[link];
     Queue& queue = queues_[link * kPriorities + priority];
-    Ring* ring = port.from == NodeRole::host ? &rings_[host_ports_[link] * kPriorities + priority] : nullptr;
+    Ring* ring = port.has_queue_pairs() ? &rings_[ring_index_[link] * kPriorities + priority] : nullptr;
     PacketIndex index = kNoPacket;
     if (!queue.packets.empty()) {
         index = queue.packets.pop(pool_);
@@ -86,7 +86,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::free_memory(LinkId out, const Packet& packet) {
     Port& port = ports_[out];
     if (port.from == NodeRole::nvswitch) {
-        const TimePs left = now_ps() + port.serialization_ps(packet.wire_bytes);
+        const TimePs left = later(now_ps(), port.serialization_ps(packet.wire_bytes));
         return return_credit(packet.ingress, packet.wire_bytes, left);
     }
     if (packet.priority == kControlPriority) return;
@@ -113,19 +113,14 @@ void Fabric<Engine, Observer>::mark_and_measure(LinkId out, PacketIndex index) {
     }
 }
 
-// RED with draws from a counter of the link, so that marks depend on nothing but what passes the link.
+// RED with draws from a stream of the link, so that marks depend on nothing but what passes the link.
 template <EventEngine Engine, typename Observer>
 bool Fabric<Engine, Observer>::is_to_mark(LinkId link, std::int64_t queued_bytes) {
     const RedThresholds& red = parameters_.red[link];
     if (queued_bytes <= red.kmin_bytes) return false;
     if (queued_bytes > red.kmax_bytes) return true;
-    std::uint64_t mixed = parameters_.seed + (std::uint64_t{link} << 32) + ++red_draws_[link];  // SplitMix64
-    mixed *= 0x9e3779b97f4a7c15ULL;
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9ULL;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebULL;
-    const double draw = static_cast<double>((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
     const auto above = static_cast<double>(queued_bytes - red.kmin_bytes);
-    return draw * static_cast<double>(red.kmax_bytes - red.kmin_bytes) < red.pmax * above;
+    return red_draws_[link].draw() * static_cast<double>(red.kmax_bytes - red.kmin_bytes) < red.pmax * above;
 }
 
 // Serialises the packet from now on and notes when it can go on at the far end. A cell goes on when its first
@@ -134,16 +129,16 @@ template <EventEngine Engine, typename Observer>
 TimePs Fabric<Engine, Observer>::end_of_transmission(LinkId link, Packet& packet) {
     Port& port = ports_[link];
     const TimePs now = now_ps();
-    TimePs end = now + port.serialization_ps(packet.wire_bytes);
-    packet.arrives_ps = end + port.latency_ps;
+    TimePs end = later(now, port.serialization_ps(packet.wire_bytes));
+    packet.arrives_ps = later(end, port.latency_ps);
     const bool is_cell = packet.payload_bytes > parameters_.wire.mtu_bytes;
     if (is_cell) {
         const std::int64_t packets = packets_in(packet.payload_bytes);
         const auto one = static_cast<std::int32_t>((packet.wire_bytes + packets - 1) / packets);
         const TimePs one_ps = port.serialization_ps(one);
-        if (port.from != NodeRole::host) end = std::max(end, packet.tail_ps + one_ps);
-        packet.tail_ps = end + port.latency_ps;
-        packet.arrives_ps = port.to == NodeRole::host ? packet.tail_ps : now + one_ps + port.latency_ps;
+        if (packet.ingress != kNoLink) end = std::max(end, later(packet.tail_ps, one_ps));
+        packet.tail_ps = later(end, port.latency_ps);
+        packet.arrives_ps = ends_at(link, packet) ? packet.tail_ps : later(later(now, one_ps), port.latency_ps);
     }
     return end;
 }
@@ -159,11 +154,21 @@ void Fabric<Engine, Observer>::arrive(LinkId link) {
     if (packet.kind == PacketKind::pause || packet.kind == PacketKind::resume) {
         obey_pause(link, packet);
         pool_.give_back(index);
-    } else if (port.to == NodeRole::host) {
-        receive(link, index);
+    } else if (ends_at(link, packet)) {
+        if (port.to == NodeRole::nvswitch) return_credit(link, packet.wire_bytes, now_ps());
+        receive(index);
     } else {
         forward(link, index);
     }
+}
+
+// Whether the packet is for the node at the far end of the link: a host, or an NVSwitch that is the end of a flow
+// itself (it adds up or copies what GPUs send, as in NVLS).
+template <EventEngine Engine, typename Observer>
+bool Fabric<Engine, Observer>::ends_at(LinkId link, const Packet& packet) const {
+    const Port& port = ports_[link];
+    if (port.to != NodeRole::nvswitch) return port.to == NodeRole::host;
+    return queue_pairs_[packet.qp].dst == port.to_node;
 }
 
 template <EventEngine Engine, typename Observer>
@@ -185,12 +190,14 @@ void Fabric<Engine, Observer>::enqueue(LinkId link, PacketIndex index) {
     Port& port = ports_[link];
     Packet& packet = pool_[index];
     if (!port.is_up) {
-        if (port.from != NodeRole::host && packet.qp != kNoQueuePair) free_memory(link, packet);
+        if (packet.ingress != kNoLink) free_memory(link, packet);
         return drop(link, index);
     }
     observer_.on_enqueue(link, packet);
     Queue& queue = queues_[link * kPriorities + packet.priority];
     queue.bytes += packet.wire_bytes;
+    std::int64_t& largest = counters_[link].largest_queue_bytes;
+    largest = std::max(largest, queue.bytes);
     port.filled |= static_cast<std::uint8_t>(1U << packet.priority);
     queue.packets.push(pool_, index);
     kick(link);
@@ -205,10 +212,12 @@ LinkId Fabric<Engine, Observer>::choose_link(NodeId node, Packet& packet) {
     if (links.size() == 1) return links[0];
     Flowlet* flowlet = nullptr;
     if (parameters_.load_balancing == LoadBalancing::flowlet) {
-        const auto [entry, is_new] = flowlets_.try_emplace(std::uint64_t{node} << 32 | packet.qp, Flowlet{links[0], 0});
+        const auto [entry, is_new] = flowlets_.try_emplace(std::uint64_t{node} << 32 | packet.qp);
         flowlet = &entry->second;
-        const bool goes_on = !is_new && now_ps() - flowlet->last_ps < parameters_.flowlet_gap_ps;
+        const bool goes_on =
+            !is_new && flowlet->generation == qp.generation && now_ps() - flowlet->last_ps < parameters_.flowlet_gap_ps;
         flowlet->last_ps = now_ps();
+        flowlet->generation = qp.generation;
         if (goes_on && ports_[flowlet->link].is_up) return flowlet->link;
     }
     const std::size_t first = static_cast<std::size_t>(packet.seq / unit_bytes_ + packet.qp) % links.size();
@@ -251,6 +260,7 @@ void Fabric<Engine, Observer>::send_pause_frame(LinkId input, std::uint8_t prior
     Packet& frame = pool_[index];
     frame = {};
     frame.qp = kNoQueuePair;
+    frame.epoch = epochs_[input];
     frame.seq = priority;
     frame.wire_bytes = static_cast<std::int32_t>(parameters_.pfc_frame_bytes);
     frame.ingress = kNoLink;
@@ -264,6 +274,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::obey_pause(LinkId input, const Packet& frame) {
     const LinkId link = ports_[input].reverse;
     Port& port = ports_[link];
+    if (frame.epoch != epochs_[link]) return;  // the link has failed since
     const auto bit = static_cast<std::uint8_t>(1U << frame.seq);
     const bool is_pause = frame.kind == PacketKind::pause;
     observer_.on_pause(link, static_cast<std::uint8_t>(frame.seq), is_pause);
@@ -318,11 +329,16 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::return_credit(LinkId input, std::int64_t bytes, TimePs left_ps) {
     CreditAccount& account = credits_[credit_index_[input]];
     Port& port = ports_[input];
-    account.returning.push_back({left_ps + ports_[port.reverse].latency_ps, bytes});
+    account.returning.push_back({later(left_ps, ports_[port.reverse].latency_ps), bytes});
     if (!account.is_blocked) return;
     account.is_blocked = false;
     port.is_transmit_scheduled = true;
     schedule(account.returning.back().at_ps, Kind::transmit, input, epochs_[input]);
+}
+
+template <EventEngine Engine, typename Observer>
+TimePs Fabric<Engine, Observer>::busy_ps(LinkId link) const {
+    return counters_[link].busy_ps - std::max<TimePs>(0, ports_[link].busy_until_ps - engine_.now_ps());
 }
 
 template <EventEngine Engine, typename Observer>

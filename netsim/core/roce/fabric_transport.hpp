@@ -21,13 +21,14 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::offer(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     if (qp.is_in_ring || qp.is_waiting_for_pace || !qp.can_send()) return;
+    if (qp.is_stranded) return qp.is_timer_armed ? void() : watch_for_timeout(index);
     Port& port = ports_[qp.port];
     if (qp.next_send_ps > std::max(now_ps(), port.busy_until_ps)) {
         qp.is_waiting_for_pace = true;
         qp.pace_at_ps = qp.next_send_ps;
         return schedule(qp.next_send_ps, Kind::pace, index, qp.generation);
     }
-    Ring& ring = rings_[host_ports_[qp.port] * kPriorities + qp.priority];
+    Ring& ring = rings_[ring_index_[qp.port] * kPriorities + qp.priority];
     qp.next_in_ring = kNoQueuePair;
     qp.is_in_ring = true;
     if (ring.head == kNoQueuePair) {
@@ -81,17 +82,17 @@ PacketIndex Fabric<Engine, Observer>::build_packet(QueuePairIndex index) {
     const Port& port = ports_[qp.port];
     qp.last_send_ps = now;
     qp.last_wire_bytes = bytes;
-    qp.next_send_ps = rate < port.capacity_bps ? now + send_gap_ps(bytes, rate) : now;
+    qp.next_send_ps = rate < port.capacity_bps ? later(now, serialization_ps(bytes, rate)) : now;
     if (qp.wants_departure && qp.next_seq == qp.size_bytes) {
         qp.wants_departure = false;
-        schedule(now + port.exact_serialization_ps(bytes), Kind::depart, index, qp.generation);
+        schedule(later(now, port.exact_serialization_ps(bytes)), Kind::depart, index, qp.generation);
     }
     if (!qp.is_timer_armed && qp.has_transport) watch_for_timeout(index);
     return packet_index;
 }
 
 template <EventEngine Engine, typename Observer>
-void Fabric<Engine, Observer>::receive(LinkId, PacketIndex index) {
+void Fabric<Engine, Observer>::receive(PacketIndex index) {
     const QueuePairIndex qp = pool_[index].qp;
     if (pool_[index].kind != PacketKind::data) return receive_ack(index);
     if (queue_pairs_[qp].is_closed) {
@@ -250,10 +251,11 @@ void Fabric<Engine, Observer>::apply_rate(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     const std::int64_t rate = std::min(qp.rate_cap_bps, qp.control.rate_bps());
     const std::int64_t line = ports_[qp.port].capacity_bps;
-    qp.next_send_ps = rate < line ? qp.last_send_ps + send_gap_ps(qp.last_wire_bytes, rate) : qp.last_send_ps;
+    qp.next_send_ps =
+        rate < line ? later(qp.last_send_ps, serialization_ps(qp.last_wire_bytes, rate)) : qp.last_send_ps;
     if (parameters_.transport.window == SendWindow::variable) {
         const Work scaled = Work{qp.base_window_bytes} * qp.control.rate_bps() / line;
-        qp.window_bytes = std::max<std::int64_t>(unit_bytes_, static_cast<std::int64_t>(scaled));
+        qp.window_bytes = std::max(held_back_bytes_, static_cast<std::int64_t>(scaled));
     }
     qp.is_waiting_for_pace = false;  // the caller offers it again
 }
@@ -263,7 +265,7 @@ void Fabric<Engine, Observer>::watch_for_timeout(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     qp.is_timer_armed = true;
     qp.progress_ps = now_ps();
-    schedule(now_ps() + parameters_.retransmission_timeout_ps, Kind::timeout, index, qp.generation);
+    schedule(later(now_ps(), qp.timeout_ps), Kind::timeout, index, qp.generation);
 }
 
 // The timer is looked at when it could have run out, not moved with every acknowledgement.
@@ -271,13 +273,13 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::time_out(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     qp.is_timer_armed = false;
-    if (qp.is_closed || qp.in_flight_bytes() == 0) return;
-    const TimePs due = qp.progress_ps + parameters_.retransmission_timeout_ps;
+    if (qp.is_closed || (qp.in_flight_bytes() == 0 && !qp.is_stranded)) return;
+    const TimePs due = later(qp.progress_ps, qp.timeout_ps);
     qp.is_timer_armed = true;
     if (now_ps() < due) return schedule(due, Kind::timeout, index, qp.generation);
     if (++qp.retries > parameters_.max_retries) return give_up(index);
     qp.progress_ps = now_ps();
-    schedule(now_ps() + parameters_.retransmission_timeout_ps, Kind::timeout, index, qp.generation);
+    schedule(later(now_ps(), qp.timeout_ps), Kind::timeout, index, qp.generation);
     if (qp.selective) {
         qp.selective->resend_from = qp.selective->acknowledged.first_missing(qp.acked_seq);
         qp.selective->resend_until = qp.next_seq;

@@ -29,6 +29,7 @@ struct Packet {
     union {
         TimePs tail_ps;          // data: when its last byte reaches the node where it is
         std::int64_t selective;  // acknowledgement with selective repeat: first byte of the packet it answers
+        std::int64_t epoch;      // pause frame: of the link it is about
     };
     const LinkId* next_link;     // rest of its route; null: chosen at every node
     std::int32_t payload_bytes;  // 0 but for data

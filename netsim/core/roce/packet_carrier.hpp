@@ -40,10 +40,12 @@ struct Acknowledgement {
 class PacketCarrier : public Carrier {
   public:
     virtual LinkFigures figures() = 0;
+    // [links] most bytes that have waited in one queue.
+    virtual std::vector<std::int64_t> largest_queues_bytes() const = 0;
     virtual std::uint64_t packet_hops() const = 0;
     // Time that was skipped because nothing would have changed.
     virtual TimePs skipped_ps() const = 0;
-    // Samples all links every `interval_ps` from now on while anything is under way; 0 ends it.
+    // Samples all links now and every `interval_ps` while anything is under way; 0 ends it.
     virtual void sample_every(TimePs interval_ps) = 0;
     virtual const TimeSeries& time_series() const = 0;
     // Keeps pauses and acknowledgements from now on.

@@ -6,6 +6,7 @@
 
 #include "roce/congestion/parameters.hpp"
 #include "types.hpp"
+#include "wire_format.hpp"
 
 namespace netsim::roce {
 
@@ -14,13 +15,6 @@ inline constexpr std::uint8_t kControlPriority = 0;  // strictly first, never pa
 
 enum class LoadBalancing : std::uint8_t { ecmp, flowlet, adaptive };
 enum class Recovery : std::uint8_t { go_back_n, selective_repeat };
-
-struct WireFormat {
-    std::int64_t mtu_bytes = 0;  // payload of a full packet
-    std::int64_t header_bytes = 0;
-    std::int64_t ack_bytes = 0;
-    std::int64_t packets_per_ack = 1;
-};
 
 // RED marking of one link's output queues. A queue of more than kmax is marked always, of kmin or less never.
 struct RedThresholds {

@@ -23,6 +23,7 @@ struct LinkCounters {
     std::int64_t pauses = 0;
     std::int64_t marks = 0;
     std::int64_t drops = 0;
+    std::int64_t largest_queue_bytes = 0;  // of one class; not a sum, so left out below
 
     // Adds `part` of what `change` holds.
     void add(const LinkCounters& change, double part) {
@@ -78,10 +79,7 @@ struct Port {
         std::swap(known_ps[0], known_ps[1]);
         return known_ps[0];
     }
-    TimePs exact_serialization_ps(std::int64_t bytes) const {
-        const Work bits_ps = Work{bytes} * 8 * kPsPerSecond;
-        return static_cast<TimePs>((bits_ps + capacity_bps / 2) / capacity_bps);
-    }
+    TimePs exact_serialization_ps(std::int64_t bytes) const { return netsim::serialization_ps(bytes, capacity_bps); }
 
     // The priority that sends next: control first, then round robin; expects one to be ready.
     std::uint8_t next_priority() {
@@ -91,6 +89,8 @@ struct Port {
         last_served = static_cast<std::uint8_t>(std::countr_zero(after != 0 ? after : ready));
         return last_served;
     }
+    // Flows start at hosts, and at NVSwitches that take part in a collective.
+    bool has_queue_pairs() const { return from != NodeRole::packet_switch; }
     bool is_ready() const { return (filled & ~paused) != 0; }
 };
 

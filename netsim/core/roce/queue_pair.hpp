@@ -17,7 +17,8 @@ namespace netsim::roce {
 class ArrivalMap {
   public:
     ArrivalMap(std::int64_t size_bytes, std::int64_t unit_bytes)
-        : unit_bytes_(unit_bytes), words_(static_cast<std::size_t>((size_bytes / unit_bytes + 64) / 64)) {}
+        : unit_bytes_(unit_bytes),
+          words_(static_cast<std::size_t>((size_bytes + unit_bytes - 1) / unit_bytes / 64 + 1)) {}
 
     // True where the packet is new.
     bool add(std::int64_t seq) {
@@ -27,7 +28,7 @@ class ArrivalMap {
         words_[unit >> 6] |= bit;
         return is_new;
     }
-    // First byte at or after `seq` of a packet that is missing.
+    // First byte at or after `seq`, at most the end of the message, of a packet that is missing.
     std::int64_t first_missing(std::int64_t seq) const {
         auto unit = static_cast<std::size_t>(seq / unit_bytes_);
         std::uint64_t missing = ~words_[unit >> 6] & (~std::uint64_t{0} << (unit & 63));
@@ -70,12 +71,14 @@ struct QueuePair {
     TimePs last_send_ps;
     std::int64_t last_wire_bytes;
     std::int64_t rate_cap_bps;  // smallest of line rate and the flow's own cap
+    TimePs timeout_ps;          // without progress, until it sends again
     LinkId port;                // first link of its path
     QueuePairIndex next_in_ring;
     std::uint8_t priority;
     bool is_in_ring, is_waiting_for_pace, is_timer_armed;
     bool is_closed;  // delivered and acknowledged, cancelled or failed; kept while packets are under way
     bool is_delivered, is_free;
+    bool is_stranded;      // failures have left it no way; it goes on counting retries
     bool has_transport;    // false: NVLink, where links are reliable and nothing is acknowledged
     bool wants_departure;  // the executor waits for its last byte to leave
     int retries;

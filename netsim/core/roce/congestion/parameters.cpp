@@ -15,6 +15,7 @@ struct Preset {
 
 constexpr TransportSettings kNoWindow{SendWindow::unbounded, true};
 constexpr TransportSettings kVariableWindow{SendWindow::variable, false};
+constexpr TransportSettings kVariableWindowAcksFirst{SendWindow::variable, true};
 constexpr std::int64_t kHpccMinRateBps = 1000 * kBpsPerMbps;
 constexpr std::int64_t kSimaiMinRateBps = 100 * kBpsPerMbps;
 
@@ -22,14 +23,18 @@ constexpr RateStep per_25_gbps(std::int64_t mbps) { return {mbps * kBpsPerMbps, 
 constexpr RateStep per_10_gbps(std::int64_t mbps) { return {mbps * kBpsPerMbps, 10 * kBpsPerGbps}; }
 constexpr RateStep always(std::int64_t mbps) { return {mbps * kBpsPerMbps, std::nullopt}; }
 
-constexpr DcqcnParameters kDcqcnHpcc{
-    1 * kPsPerUs,   4 * kPsPerUs,    300 * kPsPerUs,  1.0 / 256, 1,
-    per_25_gbps(5), per_25_gbps(50), kHpccMinRateBps, false,     kNoWindow,
-};
-constexpr DcqcnParameters kDcqcnPaper{
-    50 * kPsPerUs,  50 * kPsPerUs,   55 * kPsPerUs,   1.0 / 256, 1,
-    per_25_gbps(5), per_25_gbps(50), kHpccMinRateBps, false,     kNoWindow,
-};
+constexpr DcqcnParameters dcqcn_of_hpcc(const TransportSettings& transport) {
+    return {
+        1 * kPsPerUs,   4 * kPsPerUs,    300 * kPsPerUs,  1.0 / 256, 1,
+        per_25_gbps(5), per_25_gbps(50), kHpccMinRateBps, false,     transport,
+    };
+}
+constexpr DcqcnParameters dcqcn_of_paper(const TransportSettings& transport) {
+    return {
+        50 * kPsPerUs,  50 * kPsPerUs,   55 * kPsPerUs,   1.0 / 256, 1,
+        per_25_gbps(5), per_25_gbps(50), kHpccMinRateBps, false,     transport,
+    };
+}
 constexpr DcqcnParameters kDcqcnSimai{
     1 * kPsPerUs, 4 * kPsPerUs, 900 * kPsPerUs,   1.0 / 256, 1,
     always(50),   always(100),  kSimaiMinRateBps, false,     kVariableWindow,
@@ -43,10 +48,12 @@ constexpr HpccParameters kHpccHpcc{0.95, 0, per_25_gbps(10), kHpccMinRateBps, tr
 constexpr HpccParameters kHpccSimai{0.95, 0, always(50), kSimaiMinRateBps, true, kVariableWindow};
 
 // Thresholds and gains are attribute defaults of the HPCC simulator, which no run changes.
-constexpr TimelyParameters kTimelyHpcc{
-    0.875,           0.8,       50 * kPsPerUs, 500 * kPsPerUs, 20 * kPsPerUs, 5, per_10_gbps(10), per_10_gbps(50),
-    kHpccMinRateBps, kNoWindow,
-};
+constexpr TimelyParameters timely_of_hpcc(const TransportSettings& transport) {
+    return {
+        0.875,           0.8,       50 * kPsPerUs, 500 * kPsPerUs, 20 * kPsPerUs, 5, per_10_gbps(10), per_10_gbps(50),
+        kHpccMinRateBps, transport,
+    };
+}
 constexpr TimelyParameters kTimelySimai{
     0.875, 0.8,        50 * kPsPerUs, 500 * kPsPerUs,   20 * kPsPerUs,
     5,     always(50), always(100),   kSimaiMinRateBps, kVariableWindow,
@@ -56,15 +63,18 @@ constexpr TimelyParameters kTimelySimai{
 constexpr DctcpParameters kDctcpHpcc{1.0 / 16, always(615), kHpccMinRateBps, kVariableWindow};
 constexpr DctcpParameters kDctcpSimai{1.0 / 256, always(1000), kSimaiMinRateBps, kVariableWindow};
 
-constexpr std::array<Preset, 11> kPresets{{
+constexpr std::array<Preset, 14> kPresets{{
     {"none", "none", NoControlParameters{}},
-    {"dcqcn", "hpcc", kDcqcnHpcc},
-    {"dcqcn", "paper", kDcqcnPaper},
+    {"dcqcn", "paper_vwin", dcqcn_of_paper(kVariableWindow)},
+    {"dcqcn", "paper", dcqcn_of_paper(kNoWindow)},
+    {"dcqcn", "hpcc", dcqcn_of_hpcc(kNoWindow)},
+    {"dcqcn", "hpcc_vwin", dcqcn_of_hpcc(kVariableWindow)},
     {"dcqcn", "simai", kDcqcnSimai},
     {"dcqcn", "nic", kDcqcnNic},
     {"hpcc", "hpcc", kHpccHpcc},
     {"hpcc", "simai", kHpccSimai},
-    {"timely", "hpcc", kTimelyHpcc},
+    {"timely", "hpcc_vwin", timely_of_hpcc(kVariableWindowAcksFirst)},
+    {"timely", "hpcc", timely_of_hpcc(kNoWindow)},
     {"timely", "simai", kTimelySimai},
     {"dctcp", "hpcc", kDctcpHpcc},
     {"dctcp", "simai", kDctcpSimai},

@@ -4,15 +4,22 @@
 //   hpcc   simulation/run.py of the HPCC simulator (github.com/alibaba-edu/High-Precision-Congestion-Control)
 //   paper  its `dcqcn_paper` run: the timers of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
 //          SIGCOMM 2015
+//   hpcc_vwin, paper_vwin  its `dcqcn_vwin`, `timely_vwin` and `dcqcn_paper_vwin` runs: the same with a send window
 //   simai  SimAI.conf of SimAI 1.7 (github.com/aliyun/SimAI), whose rate steps do not grow with the line
 //   nic    attribute defaults of the simulated NIC (RdmaHw) in the HPCC simulator
 //
-// The first set of a scheme is its default. For DCQCN that is `hpcc`: its intervals of 1, 4 and 300 us, one step of
-// fast recovery and steps of 5 and 50 Mbit/s are what NVIDIA documents for ConnectX NICs (DOCA, "DCQCN CC Parameters":
-// dce_tcp_rtt 1, rate_reduce_monitor_period 4, dce_tcp_g 1019/1024, so g = 1/205) and what mlxconfig reports there
-// (RPG_TIME_RESET 300, RPG_THRESHOLD 1, RPG_AI_RATE 5, RPG_HAI_RATE 50), and the steps scale with the line, so that one
-// set serves 25 Gbit/s to 1.6 Tbit/s. `simai` and `nic` step by at most 100 Mbit/s every 900 us and 50 Mbit/s every
-// 1.5 ms on any line: where the target is lost, 200 of 400 Gbit/s take them 1.8 and 6 s.
+// The first set of a scheme is its default. For DCQCN that is `paper_vwin`: the intervals of 50 and 55 us of the
+// algorithm's authors, steps that grow with the line, so that one set serves 25 Gbit/s to 1.6 Tbit/s, and the window of
+// the runs by which HPCC compares itself (DCQCN+win, TIMELY+win: Li et al., SIGCOMM 2019, section 5.1) and of
+// SimAI.conf, whose ECN thresholds are ours. Without it, flows that start together at line rate fill the switch before
+// the first mark counts. The intervals of `hpcc`, 1, 4 and 300 us, are what NVIDIA documents for ConnectX NICs (DOCA,
+// "DCQCN CC Parameters": dce_tcp_rtt 1, rate_reduce_monitor_period 4, dce_tcp_g 1019/1024, so g = 1/205) and what
+// mlxconfig reports there (RPG_TIME_RESET 300, RPG_THRESHOLD 1, RPG_AI_RATE 5, RPG_HAI_RATE 50). They cut ten times in
+// the time of one of the paper's cuts while alpha is still near 1, and come back six times as slowly: too slow for
+// bursts of AI training at 400 Gbit/s, where skewed all-to-alls of 0.4 ms took 39 to 66 % longer than their busiest
+// receiver, with `simai` 167 to 231 %, with `paper_vwin` 4 to 11 % (docs/accuracy.md). `simai` and `nic` step by at
+// most 100 Mbit/s every 900 us and 50 Mbit/s every 1.5 ms on any line: where the target is lost, 200 of 400 Gbit/s take
+// them 1.8 and 6 s.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,190 @@
+"""PD clusters whose KV transfers and collectives are packets."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from netsim.packet import PacketBackend
+from netsim.units import PS_PER_MS
+from tests.integration.small_runs import config, pool, requests, simulate
+from tests.integration.test_command_line import CONFIG, vidur_pd
+from vidur_pd.assembly import assemble
+from vidur_pd.errors import InputError
+from vidur_pd.events import Priority
+from vidur_pd.metrics.request_rows import requests_csv
+from vidur_pd.request import RequestStatus
+from vidur_pd.simulation import Result, Simulation
+
+HOSTS = {"kind": "rail_optimized", "gpus_per_node": 1}
+"""One GPU per server, so that everything crosses NICs."""
+SINGLE = [pool("p", "prefill"), pool("d", "decode")]
+TENSOR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
+ROWS = [(3_000 * index, 500, 8) for index in range(4)]
+FAST = {"estimator": "roofline"}
+"""Prices kernels without fitting models to measurements, which matter little here."""
+IMPATIENT = {"retransmission_timeout": "100us", "max_retries": 1, "reroute_delay": "10us"}
+SINGLE = [pool("p", "prefill"), pool("d", "decode")]
+TENSOR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
+ROWS = [(3_000 * index, 500, 8) for index in range(4)]
+FAST = {"estimator": "roofline"}
+"""Prices kernels without fitting models to measurements, which matter little here."""
+HASTY = {"retransmission_timeout": "1us", "max_retries": 0}
+"""Gives up before the first acknowledgement can be back."""
+
+
+def run(pools: list[dict[str, Any]], **network: Any) -> Result:
+    sections = {name: network.pop(name) for name in ("kv_transfer",) if name in network}
+    return simulate(config(pools, topology=HOSTS, engine=FAST, network=network, **sections), ROWS)
+
+
+def run_without(gpu: int, pools: list[dict[str, Any]], rows: int = len(ROWS), **sections: Any) -> Result:
+    """A run in which a GPU has had no cable from its beginning, which nobody knows."""
+    network = {"backend": "packet", "coupling": "exact", "roce": {**IMPATIENT, "reroute_delay": "100s"}}
+    tree = config(pools, topology=HOSTS, engine=FAST, network=network, **sections)
+    parts = assemble(tree)
+    assert isinstance(parts.network, PacketBackend)
+    for link in np.flatnonzero((parts.topology.link_src == gpu) | (parts.topology.link_dst == gpu)).tolist():
+        parts.network.set_link_up(link, False)
+    return Simulation(tree, requests(ROWS[:rows]), parts).run()
+
+
+def kv_ps(result: Result) -> list[int]:
+    done = [journey.request for journey in result.journeys]
+    return [(r.kv_arrived_ps or 0) - (r.kv_sent_ps or 0) for r in done]
+
+
+@pytest.mark.parametrize("coupling", ["isolated", "exact"])
+def test_kv_transfers_as_packets_take_as_long_as_as_fluids_and_their_headers(coupling: str) -> None:
+    """Without collectives both couplings are the transfers alone: 52 bytes more per 4096, and an acknowledgement of 60
+    bytes that nothing hinders. Start and end of a path add a few microseconds; transfers take milliseconds."""
+    packets, fluids = run(SINGLE, backend="packet", coupling=coupling), run(SINGLE, coupling=coupling)
+    assert packets.summary["completed"] == fluids.summary["completed"] == len(ROWS)
+    first = [kv_ps(result)[0] for result in (packets, fluids)]
+    assert first[0] / first[1] == pytest.approx(4148 / 4096, rel=2e-3)
+    assert packets.summary["network"]["backend"] == "packet"
+    assert packets.summary["network"]["coupling"] == coupling
+
+
+def test_collectives_as_packets_are_slower_than_as_fluids_by_little_and_both_couplings_agree() -> None:
+    """Two ranks on two servers: all-reduces of small batches are latency, which packets add their serialisation to."""
+    found = {
+        (backend, coupling): run(TENSOR, backend=backend, coupling=coupling).summary["tpot_s"]["mean"]
+        for backend in ("fluid", "packet")
+        for coupling in ("isolated", "exact")
+    }
+    assert found["packet", "exact"] == pytest.approx(found["packet", "isolated"], rel=0.02)
+    assert 1.0 < found["packet", "exact"] / found["fluid", "exact"] < 1.1
+
+
+def test_equal_runs_on_packets_give_equal_bytes() -> None:
+    first, second = (run(TENSOR, backend="packet", coupling="exact") for _ in range(2))
+    assert requests_csv(first.journeys) == requests_csv(second.journeys)
+
+
+def test_settings_of_the_roce_model_reach_the_network() -> None:
+    """Packets of 1024 bytes have four times the headers of 4096: 5 % instead of 1.3 %."""
+    small = run(SINGLE, backend="packet", coupling="exact", roce={"mtu_bytes": 1024})
+    large = run(SINGLE, backend="packet", coupling="exact")
+    assert kv_ps(small)[0] / kv_ps(large)[0] == pytest.approx((1076 / 1024) / (4148 / 4096), rel=2e-3)
+
+
+@pytest.mark.parametrize("mode", ["pull", "push", "layerwise"])
+def test_requests_whose_kv_the_network_gives_up_fail_and_leave_nothing_behind(mode: str) -> None:
+    """The run ends with its checks that no KV block is held and no hand-over is open."""
+    result = run_without(1, SINGLE, kv_transfer={"mode": mode})
+    ended = [journey.request for journey in result.journeys]
+    assert {request.status for request in ended} == {RequestStatus.FAILED}
+    assert result.summary["failed"] == len(ROWS)
+    rows = list(csv.DictReader(requests_csv(result.journeys).splitlines()))
+    assert {row["status"] for row in rows} == {"failed: the network gave up its KV transfer"}
+    assert all(row["prefill_completed_at_s"] and not row["kv_arrived_at_s"] for row in rows)
+
+
+def test_requests_of_an_iteration_whose_collective_is_given_up_fail() -> None:
+    result = run_without(1, TENSOR, rows=1)
+    ended = [journey.request for journey in result.journeys]
+    assert {request.status_reason for request in ended} == {"the network gave up a collective of its iteration"}
+    assert all(request.scheduled_ps is not None and request.completed_ps is None for request in ended)
+
+
+def test_when_a_cable_breaks_what_decodes_over_it_fails_and_its_blocks_return() -> None:
+    """GPU 0 prefills, GPUs 1 and 2 decode together. A millisecond after the KV has arrived, GPU 2 loses its cable."""
+    quick = {"retransmission_timeout": "100us", "max_retries": 1, "reroute_delay": "100s"}
+    pools = [pool("p", "prefill"), pool("d", "decode", tp=2)]
+    tree = config(pools, topology=HOSTS, engine=FAST, network={"backend": "packet", "coupling": "exact", "roce": quick})
+    arrived_ps = simulate(tree, ROWS[:1]).journeys[0].request.kv_arrived_ps
+    assert arrived_ps is not None
+    parts = assemble(tree)
+    network = parts.network
+    assert isinstance(network, PacketBackend)
+    cable = np.flatnonzero((parts.topology.link_src == 2) | (parts.topology.link_dst == 2)).tolist()
+    simulation = Simulation(tree, requests(ROWS[:1]), parts)
+    for link in cable:
+        simulation._queue.schedule(
+            arrived_ps + PS_PER_MS, Priority.ARRIVAL, lambda link=link: network.set_link_up(link, False)
+        )
+    ended = [journey.request for journey in simulation.run().journeys]
+    assert {request.status for request in ended} == {RequestStatus.FAILED}
+    assert ended[0].status_reason == "the network gave up a collective of its iteration"
+
+
+def test_the_coupling_by_link_loads_needs_a_backend_that_shares_capacity() -> None:
+    with pytest.raises(
+        InputError, match=r"network.coupling: found 'fluid' with backend 'packet'.*'isolated' or 'exact'"
+    ):
+        assemble(config(SINGLE, network={"backend": "packet", "coupling": "fluid"}))
+    assert config(SINGLE, network={"backend": "packet"}).network.coupling == "isolated"
+    assert config(SINGLE).network.coupling == "fluid"
+
+
+def test_congestion_control_stands_beside_the_backend_and_in_the_settings() -> None:
+    for network in ({"congestion_control": "hpcc"}, {"roce": {"congestion_control": "hpcc"}}):
+        found = config(SINGLE, network={"backend": "packet", **network}).network
+        assert found.congestion_control == found.roce.congestion_control == "hpcc"
+    with pytest.raises(ValueError, match=r"roce.congestion_control: found 'hpcc', expected 'none' as one level up"):
+        config(SINGLE, network={"congestion_control": "none", "roce": {"congestion_control": "hpcc"}})
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("network.roce.mtu_byte=9000", "network.roce.mtu_byte: unknown field; did you mean 'mtu_bytes'?"),
+        ("network.roce.mtu_bytes=1", "network.roce.mtu_bytes: found 1, expected at least 256"),
+        ("network.roce.nack_interval=5", "found 5, expected a time with a unit"),
+        ("network.roce.congestion.gian=5", "congestion.gian: unknown constant of dcqcn"),
+        ("network.roce.switch_buffer_bytes=1000", "switch_buffer_bytes: found 1000, expected at least"),
+    ],
+)
+def test_wrong_settings_are_one_line(tmp_path: Path, setting: str, expected: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**CONFIG, "engine": FAST, "network": {"backend": "packet"}}))
+    finished = vidur_pd("run", path, "-o", tmp_path / "out", "--set", setting)
+    assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
+    assert expected in finished.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_configuration_coupled_by_loads_is_compared_on_packets_with_isolated_collectives(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    small = {**CONFIG["workload"], "requests": 8}
+    path.write_text(yaml.safe_dump({**CONFIG, "workload": small, "engine": FAST, "network": {"coupling": "fluid"}}))
+    finished = vidur_pd("compare", path, "--backends", "fluid,packet", "-o", tmp_path / "out", "--json")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr == "vidur-pd: packet: coupling 'isolated' instead of 'fluid', which needs link loads\n"
+    summaries = json.loads(finished.stdout)
+    assert {name: summary["network"]["coupling"] for name, summary in summaries.items()} == {
+        "fluid": "fluid",
+        "packet": "isolated",
+    }
+    assert [summary["completed"] for summary in summaries.values()] == [8, 8]
+    repeated = vidur_pd("run", tmp_path / "out" / "packet" / "config.yaml", "-o", tmp_path / "again", "--quiet")
+    assert repeated.returncode == 0, repeated.stderr
+    again = (tmp_path / "again" / "requests.csv").read_bytes()
+    assert again == (tmp_path / "out" / "packet" / "requests.csv").read_bytes()
