@@ -37,9 +37,11 @@ class CollectiveCost:
     """[touched links] bytes carried by each."""
     link_flows: NDArray[np.float64]
     """[touched links] mean number of its flows on each while there is one."""
+    link_busy_ps: NDArray[np.float64]
+    """[touched links] time for which there is one."""
 
 
-NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
 class CommunicationPricer:
@@ -105,7 +107,9 @@ class CommunicationPricer:
         high = self._run(op, below + step, gpus)
         share = (size_bytes - below) / step
         duration = round(low.duration_ps + share * (high.duration_ps - low.duration_ps))
-        return CollectiveCost(duration, high.links, high.link_bytes * (size_bytes / (below + step)), high.link_flows)
+        ratio = size_bytes / (below + step)
+        link_bytes, link_busy_ps = high.link_bytes * ratio, high.link_busy_ps * ratio
+        return CollectiveCost(duration, high.links, link_bytes, high.link_flows, link_busy_ps)
 
     def _run(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         key = (op, size_bytes, gpus)
@@ -135,7 +139,8 @@ class CommunicationPricer:
         duration_ps = completion.at_ps - start_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
-        return CollectiveCost(duration_ps, links, carried[links], np.maximum(self._link_flows[op, gpus][links], 1.0))
+        link_flows = np.maximum(self._link_flows[op, gpus][links], 1.0)
+        return CollectiveCost(duration_ps, links, carried[links], link_flows, busy_ps[links].astype(np.float64))
 
     def _run_to_the_end(self, handle: GraphHandle) -> Completion:
         """Runs the idle copy until the graph has completed."""
