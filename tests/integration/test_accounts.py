@@ -20,8 +20,9 @@ from vidur_pd.simulation import Result, Simulation
 NODES = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}
 TENSOR = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]
 """Both instances span two nodes, so that collectives and KV transfers meet on NICs."""
-ROWS = [(5_000 * index, 900 + 150 * index, 6 + index % 3) for index in range(6)]
-FAST = {"estimator": "roofline"}
+ROWS = [(5_000 * index, tokens, 6 + index % 3) for index, tokens in enumerate((1024, 1280, 1152, 1536, 1792, 1024))]
+"""Prompts whose all-reduces have sizes that are priced as they are, if every prompt is an iteration of its own."""
+FAST = {"estimator": "roofline", "max_batched_tokens": 2048, "max_seqs": 1}
 NETWORKS: list[dict[str, Any]] = [
     {"coupling": "isolated"},
     {"coupling": "fluid"},
@@ -110,9 +111,19 @@ def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) 
     assert collective[into_gpus].sum() > 0
     simulated = kv + collective if network["coupling"] == "exact" else kv
     carried = parts.network.link_stats().carried_bytes
-    assert carried == pytest.approx(simulated, rel=2e-3), "sizes of collectives are interpolated"
+    assert carried == pytest.approx(simulated, rel=1e-4), "logits of any batch size are interpolated"
     table = result.link_columns()
     assert table["carried_bytes"].sum() == pytest.approx((kv + collective).sum(), rel=1e-9)
+
+
+def test_bytes_of_collectives_between_priced_sizes_are_near_those_of_their_plans() -> None:
+    """Prompts of 1,100 to 1,900 tokens: where NCCL's plan changes between two sizes, so do the links that it loads."""
+    tree = config(TENSOR, topology=NODES, engine=FAST, network={"coupling": "exact"})
+    rows = [(5_000 * index, 1_100 + 160 * index, 2) for index in range(6)]
+    parts = assemble(tree)
+    result = Simulation(tree, requests(rows), parts).run()
+    logged = result.links.total_bytes("kv") + result.links.total_bytes("collective")
+    assert logged.sum() == pytest.approx(parts.network.link_stats().carried_bytes.sum(), rel=0.01)
 
 
 def test_energy_lies_between_idle_and_limit_and_grows_with_compute(finished: Finished) -> None:
