@@ -315,7 +315,9 @@ class Simulation:
         return {
             "communication": communication_sources(self._parts.coupling, self._log, requests),
             "attribution_s": mean_parts(attribute(self._journeys, self._log)),
-            "energy": energy_estimate([self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens),
+            "energy": energy_estimate(
+                [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
+            ),
         }
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:

@@ -4,8 +4,8 @@ Claims, from the strongest to the weakest:
 
 - Flows that start together, or that share one destination, end later or at the same time at half the rate.
 - Where prefill does not feel the network (collectives inside nodes or none, enough KV blocks) and every decode
-  instance hangs on links of its own, no request's KV arrives earlier, if transfers start by what prefill does (``push``,
-  ``layerwise``).
+  instance hangs on links of its own, no request's KV arrives earlier, if transfers start by what prefill does
+  (``push``, ``layerwise``).
 - In ``pull`` mode a transfer starts when the decode instance next schedules. A slower network shifts its steps, and a
   request may happen to wait for less of a step: its KV arrives earlier by less than a step, if at all.
 - Where collectives and transfers meet, the mean and the last arrival are later. A single request may be served earlier:

@@ -57,7 +57,9 @@ def test_the_links_log_shows_the_uplinks_as_the_full_ones(oversubscribed: Result
     assert peaks["fabric"] > 0.8
     assert peaks["fabric"] > 1.5 * peaks["nvlink"]
     assert peaks["fabric"] > peaks["nic"]
-    means = table.groupby(["kind", "link"])["carried_bytes"].sum() / table.groupby(["kind", "link"])["capacity_bps"].max()
+    means = (
+        table.groupby(["kind", "link"])["carried_bytes"].sum() / table.groupby(["kind", "link"])["capacity_bps"].max()
+    )
     assert str(means.idxmax()[0]) == "fabric"
     chart = link_heat_map(table.astype({"link": "category", "kind": "category"}))
     assert chart is not None

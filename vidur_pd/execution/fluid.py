@@ -1,8 +1,8 @@
 """Coupling ``fluid``: running iterations load the links they use, and slow down with what else is there.
 
 Model. An iteration of period *P* (compute, and communication *T* on an idle fabric) puts *B_l* bytes on link *l*, by
-*n_l* flows at a time, which takes *τ_l* on an idle fabric: *B_l / cap_l*, or longer where its flows have a lower rate of
-their own (protocol, GPU, another link of their path). Meanwhile it shares the link with the *m_l* flows of KV
+*n_l* flows at a time, which takes *τ_l* on an idle fabric: *B_l / cap_l*, or longer where its flows have a lower rate
+of their own (protocol, GPU, another link of their path). Meanwhile it shares the link with the *m_l* flows of KV
 transfers, if they could use what it gets, and with those of other instances *j*, which are there a share
 *B_jl / (cap_l · P_j)* of the time. It gets the larger of
 

@@ -10,7 +10,7 @@ import pandas as pd
 from vidur_pd.report.charts import FAINT, INK, Chart, Frame, compact, finish, label, series_colour
 from vidur_pd.report.figures_instances import HEAT_SCALE
 from vidur_pd.report.figures_network import BITS_PER_BYTE, window_edges
-from vidur_pd.report.series import Intervals, middles, spread
+from vidur_pd.report.series import Intervals, spread
 from vidur_pd.report.summary import Summary
 from vidur_pd.report.text import digits, duration, percent, table_html
 

@@ -2,7 +2,8 @@
 
 `exact` puts every collective of every iteration on the network and is the reference; `fluid` and `isolated` are judged
 by mean and 99th percentile of TTFT, TPOT and KV transfer time. Loads come in bursts, so that transfers overlap each
-other and the iterations of both sides. `exact` on packets shows what all three leave out: queues and congestion control.
+other and the iterations of both sides. `exact` on packets shows what all three leave out: queues and congestion
+control.
 """
 
 from __future__ import annotations
