@@ -5,8 +5,8 @@
 
 Qwen3-30B-A3B on nodes of four H200s with 400 Gbit/s NICs: a prefill instance of tensor-parallel 8 and a decode instance
 of data-parallel 8 with experts over all of them, each on two nodes, so that rings, expert all-to-all and KV caches
-share NICs. ``--variants`` also runs cells of four packets and skipping of steady states at 1 %. The reference is 10 minutes
-for 200 requests. Prints; does not gate.
+share NICs. ``--variants`` also runs cells of four packets and skipping of steady states at 1 %. The reference is
+10 minutes for 200 requests. Prints; does not gate.
 """
 
 from __future__ import annotations

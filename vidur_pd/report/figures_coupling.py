@@ -86,20 +86,20 @@ def attribution_chart(summary: Summary) -> Chart | None:
     figure = go.Figure()
     for place, (name, seconds) in enumerate(parts.items()):
         figure.add_bar(
-            x=[seconds],
+            x=compact(np.array([seconds])),
             y=["mean request"],
-            name=label(name.replace("_", " ")),
+            name=label(_words(name)),
             orientation="h",
             marker={"color": PART_COLOURS.get(name, series_colour(place)), "line": {"color": FAINT, "width": 0.4}},
-            hovertemplate=f"{label(name.replace('_', ' '))}: %{{x:.4g}} s<extra></extra>",
+            hovertemplate=f"{label(_words(name))}: %{{x:.4g}} s<extra></extra>",
         )
     figure.update_layout(barmode="stack", showlegend=True, legend={"traceorder": "normal"})
-    figure.update_yaxes(showticklabels=False)
+    figure.update_yaxes(showticklabels=False, type="category")
     reading = (
         "Parts add up to the mean end-to-end latency. KV and communication count where compute does not hide them; "
         "a stall is a wait for the step in progress or for a place in the batch."
     )
-    return finish(figure, Frame("attribution", "Where latency goes", reading, 230, True), "Seconds", "")
+    return finish(figure, Frame("attribution", "Where latency goes", reading, 230, True), "Mean time (s)", "")
 
 
 def sources_table(summary: Summary) -> str:
@@ -121,3 +121,7 @@ def energy_text(summary: Summary) -> str | None:
     mean_w = summary.gpu_j / summary.makespan_s / summary.gpus if summary.makespan_s and summary.gpus else None
     per_gpu = f", {digits(mean_w)} W per GPU over {duration(summary.makespan_s)}" if mean_w is not None else ""
     return f"{digits(summary.gpu_j / 1e3)} kJ in GPUs{per_gpu}: board limit while computing, idle power otherwise"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("kv", "KV")
