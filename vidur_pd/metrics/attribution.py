@@ -11,117 +11,108 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.quantities import to_seconds
+from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.request_rows import Journey
-from vidur_pd.request import RequestStatus
+from vidur_pd.request import Request, RequestStatus
 
+PARTS: Final = (
+    "queue",  # arrival to the start of the first iteration
+    "prefill_compute",
+    "prefill_communication",  # collectives that compute does not hide
+    "kv_wait",  # end of prefill to the first KV byte: room on the decode side, set-up
+    "kv_transfer",  # KV on its way after the end of prefill: what prefill did not hide
+    "decode_compute",
+    "decode_communication",
+    "stall",  # the rest: the step in progress, a place in the batch, pipeline bubbles, preemption
+)
+"""Parts of the end-to-end latency of a request, in their order."""
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """Parts of the end-to-end latency of one completed request, in their order."""
-
-    queue_ps: int
-    """Arrival to the start of the first iteration."""
-    prefill_compute_ps: int
-    prefill_communication_ps: int
-    """Collectives that compute does not hide."""
-    kv_wait_ps: int
-    """End of prefill to the first KV byte: room on the decode side, set-up."""
-    kv_transfer_ps: int
-    """KV on its way after the end of prefill: what prefill did not hide."""
-    decode_compute_ps: int
-    decode_communication_ps: int
-    stall_ps: int
-    """The rest: waiting for the step in progress or a place in the batch, pipeline bubbles, preemption."""
-
-    @property
-    def total_ps(self) -> int:
-        return sum(getattr(self, part.name) for part in fields(self))
+Times = NDArray[np.int64]
 
 
 class _Timeline:
     """Iterations of one instance in the order of their ends, with running sums."""
 
-    def __init__(self, starts: list[NDArray[np.int64]], columns: list[tuple[NDArray[np.int64], ...]]) -> None:
-        ends, compute, communication = (np.concatenate(column) for column in zip(*columns, strict=True))
+    def __init__(self, columns: list[tuple[Times, Times, Times, Times]]) -> None:
+        starts, ends, compute, communication = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(ends, kind="stable")
-        self.starts_ps = np.concatenate(starts)[order]
-        self.ends_ps = ends[order]
-        self._compute_ps = np.concatenate(([0], np.cumsum(compute[order])))
-        self._communication_ps = np.concatenate(([0], np.cumsum(communication[order])))
-        self._overlap = bool((self.starts_ps[1:] < self.ends_ps[:-1]).any())
+        self._starts_ps, self._ends_ps = starts[order], ends[order]
+        self._sums_ps = np.zeros((2, len(order) + 1), dtype=np.int64)
+        np.cumsum(compute[order], out=self._sums_ps[0, 1:])
+        np.cumsum(communication[order], out=self._sums_ps[1, 1:])
+        self._overlap = bool((self._starts_ps[1:] < self._ends_ps[:-1]).any())
 
-    def between(self, start_ps: int, end_ps: int) -> tuple[int, int]:
-        """(compute, communication) of iterations that lie in a span; at most its length."""
-        first = int(np.searchsorted(self.ends_ps, start_ps, side="right"))
-        while first < len(self.ends_ps) and self.starts_ps[first] < start_ps:
-            first += 1
-        last = max(first, int(np.searchsorted(self.ends_ps, end_ps, side="right")))
-        length_ps = end_ps - start_ps
-        compute_ps = min(int(self._compute_ps[last] - self._compute_ps[first]), length_ps)
-        communication_ps = int(self._communication_ps[last] - self._communication_ps[first])
-        return compute_ps, min(communication_ps, length_ps - compute_ps)
+    def between(self, start_ps: Times, end_ps: Times) -> Times:
+        """[spans, (compute, communication)] of the iterations that lie in each span; together at most its length."""
+        first = np.searchsorted(self._starts_ps, start_ps, side="left")
+        last = np.maximum(first, np.searchsorted(self._ends_ps, end_ps, side="right"))
+        compute, communication = self._sums_ps[:, last] - self._sums_ps[:, first]
+        compute = np.minimum(compute, end_ps - start_ps)
+        return np.stack((compute, np.minimum(communication, end_ps - start_ps - compute)), axis=1)
 
-    def start_of_last(self, iterations: int, end_ps: int) -> int:
-        """Start of the first of so many iterations up to the one that ends at ``end_ps``; 0 where they overlap."""
-        last = int(np.searchsorted(self.ends_ps, end_ps, side="right"))
-        return 0 if self._overlap else int(self.starts_ps[max(0, last - iterations)])
+    def start_of_last(self, iterations: Times, end_ps: Times) -> Times:
+        """[spans] start of the first of so many iterations up to the one that ends then; 0 where iterations overlap."""
+        if self._overlap:
+            return np.zeros_like(end_ps)
+        last = np.searchsorted(self._ends_ps, end_ps, side="right")
+        starts_ps: Times = self._starts_ps[np.clip(last - iterations, 0, len(self._starts_ps) - 1)]
+        return starts_ps
 
 
-def attribute(journeys: Sequence[Journey], log: IterationLog) -> list[Attribution | None]:
-    """[requests] the parts of each completed request; ``None`` for others."""
+def attribute(journeys: Sequence[Journey], log: IterationLog) -> Times:
+    """[completed requests, ``PARTS``] picoseconds; each row adds up to the end-to-end latency of its request."""
+    done = [journey for journey in journeys if journey.request.status is RequestStatus.COMPLETED]
+    parts = np.zeros((len(done), len(PARTS)), dtype=np.int64)
+    if not done:
+        return parts
+    stamps = np.array([_stamps(journey.request) for journey in done], dtype=np.int64)
+    arrived, scheduled, prefilled, sent, received, completed, decode_steps = stamps.T
+    parts[:, 0] = scheduled - arrived
+    parts[:, 3] = sent - prefilled
+    parts[:, 4] = received - sent
     timelines = _timelines(log)
-    return [
-        _attribute(journey, timelines) if journey.request.status is RequestStatus.COMPLETED else None
-        for journey in journeys
-    ]
+    entry = np.array([journey.prefill_instance or journey.decode_instance for journey in done])
+    decode = np.array([journey.decode_instance or journey.prefill_instance for journey in done])
+    for name, timeline in timelines.items():
+        rows = np.flatnonzero(entry == name)
+        parts[rows, 1:3] = timeline.between(scheduled[rows], prefilled[rows])
+        rows = np.flatnonzero((decode == name) & (decode_steps > 0))
+        begin = np.maximum(timeline.start_of_last(decode_steps[rows], completed[rows]), received[rows])
+        parts[rows, 5:7] = timeline.between(begin, completed[rows])
+    parts[:, 7] = completed - arrived - parts.sum(axis=1)
+    return parts
 
 
-def mean_parts(attributions: Sequence[Attribution | None]) -> dict[str, float]:
+def mean_parts(parts: Times) -> dict[str, float]:
     """Mean seconds of every part over completed requests; empty where there are none."""
-    found = [attribution for attribution in attributions if attribution is not None]
-    names = [part.name for part in fields(Attribution)]
-    sums = {name: sum(getattr(attribution, name) for attribution in found) for name in names}
-    return {name.removesuffix("_ps"): to_seconds(total) / len(found) for name, total in sums.items()} if found else {}
+    return dict(zip(PARTS, (parts.mean(axis=0) / PS_PER_S).tolist(), strict=True)) if len(parts) else {}
 
 
 def _timelines(log: IterationLog) -> dict[str, _Timeline]:
-    starts: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
-    columns: dict[str, list[tuple[NDArray[np.int64], ...]]] = defaultdict(list)
+    columns: dict[str, list[tuple[Times, Times, Times, Times]]] = defaultdict(list)
     for run in log.runs:
-        name = log.instances[run.instance][0]
-        starts[name].append(np.concatenate(([run.start_ps], run.ends_ps[:-1])).astype(np.int64))
-        columns[name].append((run.ends_ps, run.compute_ps, run.communication_ps))
-    return {name: _Timeline(starts[name], columns[name]) for name in columns}
+        starts = np.concatenate(([run.start_ps], run.ends_ps[:-1])).astype(np.int64)
+        columns[log.instances[run.instance][0]].append((starts, run.ends_ps, run.compute_ps, run.communication_ps))
+    return {name: _Timeline(of_instance) for name, of_instance in columns.items()}
 
 
-def _attribute(journey: Journey, timelines: dict[str, _Timeline]) -> Attribution:
-    request: Any = journey.request
-    arrived_ps, prefilled_ps, completed_ps = request.arrived_ps, request.prefill_completed_ps, request.completed_ps
-    entry = journey.prefill_instance or journey.decode_instance
-    prefill_ps = timelines[entry].between(request.scheduled_ps, prefilled_ps)
-    kv_wait_ps = kv_transfer_ps = 0
-    if request.kv_arrived_ps is not None:
-        kv_wait_ps = max(0, min(request.kv_sent_ps, request.kv_arrived_ps) - prefilled_ps)
-        kv_transfer_ps = max(0, request.kv_arrived_ps - prefilled_ps) - kv_wait_ps
-    decode_ps = (0, 0)
-    decode_tokens = request.output_tokens - int(request.first_token_ps <= prefilled_ps or _was_sent(request))
-    if decode_tokens and completed_ps > prefilled_ps:
-        timeline = timelines[journey.decode_instance or entry]
-        ready_ps = max(prefilled_ps, request.kv_arrived_ps or 0)
-        begin_ps = max(timeline.start_of_last(decode_tokens, completed_ps), ready_ps)
-        decode_ps = timeline.between(begin_ps, completed_ps)
-    known = (request.scheduled_ps - arrived_ps, *prefill_ps, kv_wait_ps, kv_transfer_ps, *decode_ps)
-    return Attribution(*known, completed_ps - arrived_ps - sum(known))
+def _stamps(request: Request) -> tuple[int, ...]:
+    """(arrived, scheduled, prefilled, KV sent, KV received, completed, decode steps); stamps are in this order.
 
-
-def _was_sent(request: Any) -> bool:
-    """Whether the first token came with the KV, so that no iteration of the decode instance sampled it."""
-    return bool(request.kv_arrived_ps is not None and request.first_token_ps == request.kv_arrived_ps)
+    Without a transfer KV is sent and received when it is prefilled; what was sent earlier counts from there on.
+    """
+    assert request.scheduled_ps is not None
+    assert request.prefill_completed_ps is not None
+    assert request.completed_ps is not None
+    prefilled_ps, received_ps = request.prefill_completed_ps, request.kv_arrived_ps
+    came_with_kv = received_ps is not None and request.first_token_ps == received_ps
+    steps = request.output_tokens - int(came_with_kv or (request.first_token_ps or 0) <= prefilled_ps)
+    received_ps = max(received_ps or 0, prefilled_ps)
+    sent_ps = min(max(request.kv_sent_ps or 0, prefilled_ps), received_ps)
+    return request.arrived_ps, request.scheduled_ps, prefilled_ps, sent_ps, received_ps, request.completed_ps, steps
