@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 import simccl
 from aicb import Model, Precision, load_model
 from netsim import Completion, NetworkBackend, SharesCapacity, Topology, create_backend
-from netsim.backend import PACKET_BACKENDS
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
 from vidur_pd.errors import InputError
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
+from vidur_pd.execution.coupling import CouplingPlan, plan_coupling
 from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import InstanceExecutor
 from vidur_pd.execution.fluid import FluidLauncher, Transfers
@@ -55,16 +55,11 @@ class Parts:
     network: NetworkBackend
     pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
-
-    @property
-    def coupling(self) -> Literal["isolated", "fluid", "exact"]:
-        """The coupling in force: without shared capacity there is nothing for ``fluid`` to couple."""
-        wanted = self.config.network.coupling
-        return "isolated" if wanted == "fluid" and not isinstance(self.network, SharesCapacity) else wanted
+    coupling: CouplingPlan
 
     def launcher(self, queue: EventQueue, transfers: Transfers) -> Coupling:
         """The coupling of iterations with the network that the configuration names."""
-        match self.coupling:
+        match self.coupling.in_force:
             case "isolated":
                 return IsolatedLauncher(queue)
             case "fluid":
@@ -96,7 +91,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
 
     Raises: InputError of any package, for everything that can be wrong before simulated time starts.
     """
-    _check_coupling(config)
+    plan = plan_coupling(config)
     model = load_model(config.model)
     first = gpu_of(config, config.cluster.pools[0])
     nvlink_bps = round(simccl.gpu_named(first.interconnect).nvlink_gbytes_per_s * 8e9)
@@ -107,9 +102,9 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     _check_wire(config, pools)
     network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
-    pricing, roce = _pricing_backend(config), config.network.roce
+    roce = config.network.roce
     pricers = {
-        gpu: CommunicationPricer(cluster.topology, pricing, gpu, stack, roce=roce)
+        gpu: CommunicationPricer(cluster.topology, plan.pricing_backend, gpu, stack, roce=roce)
         for gpu in sorted({parts.gpu.interconnect for parts in pools.values()})
     }
     hash_block_tokens = hash_block_tokens or HASH_BLOCK_TOKENS
@@ -118,34 +113,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
         parts = pools[placement.pool]
         pricer = pricers[parts.gpu.interconnect]
         instances.append(_instance(index, placement, parts, pricer, config.seed, hash_block_tokens))
-    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers)
-
-
-def _pricing_backend(config: SimulationConfig) -> str:
-    """What prices collectives on an idle fabric.
-
-    With ``exact`` coupling that only forecasts when an iteration ends, for which ``fluid`` will do. ns-3 can live but
-    once in a process; ``packet`` gives the same times.
-    """
-    network = config.network
-    if network.backend not in PACKET_BACKENDS:
-        return network.backend
-    return "fluid" if network.coupling == "exact" else "packet"
-
-
-def _check_coupling(config: SimulationConfig) -> None:
-    network = config.network
-    if network.coupling == "fluid" and network.backend in PACKET_BACKENDS:
-        raise InputError(
-            f"network.coupling: found 'fluid' with backend {network.backend!r}, on which load cannot stand for flows, "
-            "expected 'isolated' or 'exact' (or backend 'fluid')"
-        )
-    if network.coupling == "exact" and any(pool.pp > 1 for pool in config.cluster.pools):
-        raise InputError("network.coupling: found 'exact' with a pool of pp > 1, expected 'isolated' or 'fluid'")
-    if network.coupling == "exact" and any(config.engine_of(pool).overlap.two_batch for pool in config.cluster.pools):
-        raise InputError("network.coupling: found 'exact' with two-batch overlap, expected 'isolated' or 'fluid'")
-    if network.coupling == "exact" and network.backend == "analytical":
-        raise InputError("network.coupling: found 'exact' with backend 'analytical', which has no contention to couple")
+    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan)
 
 
 def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:

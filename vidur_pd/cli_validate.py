@@ -104,9 +104,7 @@ def _coupling(names: str) -> Iterator[Row]:
     for name in chosen:
         found = compare(CASES[name])
         for coupling in ("isolated", "fluid"):
-            errors = found[coupling].errors(found["exact"])
-            metrics = dict(zip(("ttft", "kv", "kv_p99", "tpot", "tpot_p99"), errors, strict=True))
-            yield {"case": name, "coupling": coupling, **metrics}
+            yield {"case": name, "coupling": coupling, **found[coupling].errors(found["exact"])}
 
 
 def _serving(folder: Path | None, skipped: dict[str, str]) -> dict[str, Iterable[Row]]:

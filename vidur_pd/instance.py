@@ -241,6 +241,7 @@ class Instance:
                 ends_ps=flight.ends_ps,
                 compute_ps=flight.compute_ps,
                 communication_ps=communication_ps,
+                idle_communication_ps=sum(price.exposed_ps(1.0) for price in prices),
                 host_ps=sum(price.cost.host_ps for price in prices),
                 phase_ps=tuple(
                     sum(price.cost.phase_ps[position] for price in prices) for position in range(len(COMPUTE_PHASES))

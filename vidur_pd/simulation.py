@@ -14,12 +14,15 @@ from netsim import Topology
 from netsim.topology import LinkKind
 from netsim.units import PS_PER_MS
 from vidur_pd.assembly import Parts, assemble
-from vidur_pd.config import SimulationConfig
+from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.flight import Flight
 from vidur_pd.handoff import FlowRow, Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
+from vidur_pd.metrics.attribution import attribute, mean_parts
+from vidur_pd.metrics.communication import communication_sources
+from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import LinkLog
 from vidur_pd.metrics.request_rows import Journey
@@ -279,6 +282,7 @@ class Simulation:
     def _result(self) -> Result:
         summary = summarise([journey.request for journey in self._journeys], self._log, self._config.slo)
         summary |= self._description(summary["makespan_s"])
+        summary |= self._accounts(summary["makespan_s"])
         return Result(
             config=self._config,
             workload=self._workload,
@@ -306,7 +310,7 @@ class Simulation:
             },
             "network": {
                 "backend": network.backend,
-                "coupling": self._parts.coupling,
+                "coupling": self._parts.coupling.in_force,
                 "topology": self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
                 "gpus": self._parts.topology.gpus,
             },
@@ -321,6 +325,25 @@ class Simulation:
                 "version": __version__,
             },
         }
+
+    def _accounts(self, makespan_s: float) -> dict[str, Any]:
+        """Where time and energy went."""
+        requests = [journey.request for journey in self._journeys]
+        tokens = sum(request.output_tokens for request in requests if request.status is RequestStatus.COMPLETED)
+        return {
+            "communication": communication_sources(self._parts.coupling, self._log, requests),
+            "attribution_s": mean_parts(attribute(self._journeys, self._log)),
+            "energy": energy_estimate(
+                [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
+            ),
+        }
+
+    def _activity(self, pool: PoolConfig) -> PoolActivity:
+        indices = [instance.index for instance in self._instances if instance.placement.pool == pool.name]
+        # A stage computes while its own flight is in it, so each GPU works a share 1 / pp of what is booked.
+        computing_s = float(self._log.computing_ps[indices].sum()) / 10**12 * pool.gpus_per_instance / pool.pp
+        gpus = pool.instances * pool.gpus_per_instance
+        return PoolActivity(pool.name, self._parts.pools[pool.name].gpu.name, gpus, computing_s)
 
     def _pool(self, name: str, makespan_s: float) -> dict[str, Any]:
         pool = next(pool for pool in self._config.cluster.pools if pool.name == name)

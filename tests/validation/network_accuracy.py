@@ -8,11 +8,9 @@ of the packets, and `cell`, the packet model with 2, 4 and 8 packets as one unit
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,10 +19,10 @@ from numpy.typing import NDArray
 from netsim import FlowGraph, NetworkBackend, Topology, WireFormat, create_backend
 from netsim.packet import PacketBackend
 from netsim.roce import RoceConfig
+from tests.validation.accuracy_document import ACCURACY, written
 from tests.validation.network_cases import Case, all_cases
 from tests.validation.network_references import reference_tables
 
-ACCURACY: Final = Path(__file__).parents[2] / "docs" / "accuracy.md"
 HORIZON_PS: Final = 10**14
 CELLS: Final = (2, 4, 8)
 
@@ -126,19 +124,6 @@ def model_table(cases: list[Case]) -> str:
     return "\n".join(lines)
 
 
-def written(document: str, section: str, table: str) -> str:
-    """The document with a table between the markers of a section.
-
-    Raises:
-        ValueError: the markers are not there once.
-    """
-    begin, end = f"<!-- network_accuracy: {section} -->", "<!-- end -->"
-    pattern = re.compile(re.escape(begin) + r"\n.*?" + re.escape(end), re.DOTALL)
-    if len(pattern.findall(document)) != 1:
-        raise ValueError(f"docs/accuracy.md: expected one '{begin}' before '{end}'")
-    return pattern.sub(lambda _: f"{begin}\n{table}\n{end}", document)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy.md")
@@ -148,7 +133,7 @@ def main() -> None:
         table = table_of()
         print(f"\n{section}\n{table}", flush=True)
         if is_to_write:
-            ACCURACY.write_text(written(ACCURACY.read_text(), section, table))
+            ACCURACY.write_text(written(ACCURACY.read_text(), f"network_accuracy: {section}", table))
 
 
 if __name__ == "__main__":

@@ -313,6 +313,15 @@ def _summary(shape: Shape, requests: pd.DataFrame, cluster: _Cluster) -> dict[st
         "goodput_share": met / len(requests) if len(requests) else None,
         "estimates": shape.estimates_share,
         "estimated_operators": [{"pool": "decode", "operator": "grouped_gemm"}],
+        "attribution_s": {
+            "queue": 0.1,
+            "prefill_compute": 0.3,
+            "kv_transfer": 0.2,
+            "decode_compute": 1.4,
+            "stall": 0.0,
+        },
+        "communication": {"shares": {"priced": 0.625, "stretched": 0.125, "simulated": 0.25}},
+        "energy": {"is_estimate": True, "gpu_j": 1.5e6},
         "itl_histogram": {"edges_s": edges.tolist(), "counts": counts.tolist()},
         "pools": [
             _pool("prefill", shape.prefill_instances, {"tp": 8, "ep": 8, "dp": 1}, cluster),

@@ -63,10 +63,21 @@ class Repeating:
             self.launch()
 
 
-def price(link: int, *, compute_us: int, communication_us: int, drain_us: float, flows: float = 1) -> StagePrice:
-    """An iteration that needs the whole of ``link`` for ``drain_us``."""
+def price(
+    link: int,
+    *,
+    compute_us: int,
+    communication_us: int,
+    drain_us: float,
+    flows: float = 1,
+    busy_us: float | None = None,
+) -> StagePrice:
+    """An iteration whose bytes need the whole of ``link`` for ``drain_us``; ``busy_us``: how long they are there."""
     load = LinkLoad(
-        np.array([link]), np.array([drain_us * US * CAPACITY_BPS / 8 / 10**12]), np.array([flows], dtype=np.float64)
+        np.array([link]),
+        np.array([drain_us * US * CAPACITY_BPS / 8 / 10**12]),
+        np.array([flows], dtype=np.float64),
+        np.array([drain_us if busy_us is None else busy_us]) * US,
     )
     return StagePrice(IterationCost(compute_us * US, 0, (), (), 0, ()), communication_us * US, load, ())
 
@@ -121,6 +132,29 @@ def test_a_transfer_that_is_slow_for_other_reasons_leaves_the_rest_of_the_link()
     instance.launch()
     advance(queue, 108 * US)
     assert instance.ends_ps == [107_500_000]
+
+
+def test_a_collective_that_cannot_fill_the_link_loses_nothing_to_a_transfer_that_fits_beside_it() -> None:
+    """Two flows at a third of the link each: 30 µs of bytes take 45 µs on an idle link as well. One other flow leaves
+    them the two thirds that they can use."""
+    queue, links, launcher = rig()
+    slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
+    instance = Repeating(0, launcher, queue, slow)
+    links.carry(0, CAPACITY_BPS, flows=1)
+    instance.launch()
+    advance(queue, 100 * US)
+    assert instance.ends_ps == [100 * US]
+
+
+def test_a_collective_that_cannot_fill_the_link_loses_what_it_could_use() -> None:
+    """The same beside two other flows: half of the link instead of two thirds, so that 45 µs become 60 µs."""
+    queue, links, launcher = rig()
+    slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
+    instance = Repeating(0, launcher, queue, slow)
+    links.carry(0, CAPACITY_BPS, flows=2)
+    instance.launch()
+    advance(queue, 115 * US)
+    assert instance.ends_ps == [115 * US]
 
 
 def test_a_transfer_on_another_link_costs_nothing() -> None:

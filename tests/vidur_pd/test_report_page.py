@@ -21,11 +21,20 @@ from vidur_pd.report import write_report
 MOST_BYTES = 8_000_000
 SECTIONS = ["headline", "latency", "load", "instances", "iterations", "network", "requests", "configuration"]
 CHARTS = {
-    "latency": ["cdf-ttft", "cdf-tpot", "cdf-itl", "cdf-e2e", "ttft-stages", "ttft-stage-shares", "ttft-time"],
+    "latency": [
+        "attribution",
+        "cdf-ttft",
+        "cdf-tpot",
+        "cdf-itl",
+        "cdf-e2e",
+        "ttft-stages",
+        "ttft-stage-shares",
+        "ttft-time",
+    ],
     "load": ["input-rate", "output-rate", "arrivals"],
     "instances": ["busy", "waiting", "running", "kv-use"],
     "iterations": ["phase-shares", "phase-ms", "batch"],
-    "network": ["links-mean", "links-peak", "kv-transfers", "kv-exposed"],
+    "network": ["links-heat", "links-mean", "links-peak", "kv-transfers", "kv-exposed"],
 }
 
 
@@ -194,7 +203,7 @@ def test_a_missing_series_leaves_its_charts_out_and_says_why(own_run: Path, miss
     assert any(f"the run wrote no {missing}" in text for text in page.left_out[section])
     lost = {
         "iterations.parquet": {*CHARTS["instances"], *CHARTS["iterations"]},
-        "links.parquet": {"links-mean", "links-peak"},
+        "links.parquet": {"links-heat", "links-mean", "links-peak"},
     }
     everything = {chart for charts in CHARTS.values() for chart in charts}
     assert set(page.charts) == everything - lost[missing]

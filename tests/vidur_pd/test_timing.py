@@ -14,7 +14,7 @@ from vidur_pd.execution.executor import LinkLoad, StagePrice
 from vidur_pd.execution.flight import Flight
 from vidur_pd.execution.timing import retime_stages, retime_steps, set_out, truncate
 
-NO_LOAD = LinkLoad(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+NO_LOAD = LinkLoad(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
 def price(compute_ps: int, communication_ps: int) -> StagePrice:

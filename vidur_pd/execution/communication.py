@@ -37,9 +37,11 @@ class CollectiveCost:
     """[touched links] bytes carried by each."""
     link_flows: NDArray[np.float64]
     """[touched links] mean number of its flows on each while there is one."""
+    link_busy_ps: NDArray[np.float64]
+    """[touched links] time for which there is one."""
 
 
-NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
 class CommunicationPricer:
@@ -49,7 +51,7 @@ class CommunicationPricer:
     marks go on, and last acknowledgements are still under way.
 
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
-    the time of a collective is affine in its size, and a change of protocol is blurred over at most an eighth of an
+    time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
     are on a link at a time is taken from the first size that is run.
     """
@@ -103,9 +105,7 @@ class CommunicationPricer:
         if below == size_bytes:
             return low
         high = self._run(op, below + step, gpus)
-        share = (size_bytes - below) / step
-        duration = round(low.duration_ps + share * (high.duration_ps - low.duration_ps))
-        return CollectiveCost(duration, high.links, high.link_bytes * (size_bytes / (below + step)), high.link_flows)
+        return _between(low, high, (size_bytes - below) / step)
 
     def _run(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         key = (op, size_bytes, gpus)
@@ -135,7 +135,8 @@ class CommunicationPricer:
         duration_ps = completion.at_ps - start_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
-        return CollectiveCost(duration_ps, links, carried[links], np.maximum(self._link_flows[op, gpus][links], 1.0))
+        link_flows = np.maximum(self._link_flows[op, gpus][links], 1.0)
+        return CollectiveCost(duration_ps, links, carried[links], link_flows, busy_ps[links].astype(np.float64))
 
     def _run_to_the_end(self, handle: GraphHandle) -> Completion:
         """Runs the idle copy until the graph has completed."""
@@ -153,3 +154,24 @@ class CommunicationPricer:
         for src, dst, label, duration_ps in zip(*(column.tolist() for column in columns), strict=True):
             spent_ps[self._paths.route(src, dst, label)] += duration_ps
         return spent_ps
+
+
+def _between(low: CollectiveCost, high: CollectiveCost, share: float) -> CollectiveCost:
+    """The cost ``share`` of the way from one to the other; flows are those of the larger one where it has some."""
+    links = np.union1d(low.links, high.links)
+    columns = np.zeros((6, len(links)))
+    for row, cost in enumerate((low, high)):
+        place = np.searchsorted(links, cost.links)
+        columns[row, place], columns[2 + row, place], columns[4 + row, place] = (
+            cost.link_bytes,
+            cost.link_busy_ps,
+            cost.link_flows,
+        )
+    low_bytes, high_bytes, low_busy_ps, high_busy_ps, low_flows, high_flows = columns
+    return CollectiveCost(
+        duration_ps=round(low.duration_ps + share * (high.duration_ps - low.duration_ps)),
+        links=links,
+        link_bytes=low_bytes + share * (high_bytes - low_bytes),
+        link_flows=np.where(high_flows > 0, high_flows, low_flows),
+        link_busy_ps=low_busy_ps + share * (high_busy_ps - low_busy_ps),
+    )

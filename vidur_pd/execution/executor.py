@@ -25,6 +25,8 @@ class LinkLoad:
     """[touched links]"""
     link_flows: NDArray[np.float64]
     """[touched links] mean number of flows on each while there is one."""
+    link_busy_ps: NDArray[np.float64]
+    """[touched links] time for which there is one, on an idle fabric."""
 
 
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
@@ -138,17 +140,20 @@ class InstanceExecutor:
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
         """Time of all collectives of a stage one after another, and the bytes they leave on links."""
         total_ps = 0
-        parts: list[tuple[int, CollectiveCost]] = [(0, NO_COST)]
-        for what, count in communications:
+        parts: list[tuple[int, int, CollectiveCost]] = [(0, 0, NO_COST)]
+        for turn, (what, count) in enumerate(communications):
             costs = [self._pricer.cost(what, gpus) for gpus in self._groups(what.group, stage)]
             total_ps += count * max(cost.duration_ps for cost in costs)
-            parts += [(count, cost) for cost in costs]
-        links, place = np.unique(np.concatenate([cost.links for _, cost in parts]), return_inverse=True)
-        part_bytes = np.concatenate([count * cost.link_bytes for count, cost in parts])
+            parts += [(turn, count, cost) for cost in costs]
+        links, place = np.unique(np.concatenate([cost.links for *_, cost in parts]), return_inverse=True)
+        part_bytes = np.concatenate([count * cost.link_bytes for _, count, cost in parts])
         link_bytes = np.bincount(place, weights=part_bytes, minlength=len(links)).astype(np.float64)
-        flow_bytes = part_bytes * np.concatenate([cost.link_flows for _, cost in parts])
+        flow_bytes = part_bytes * np.concatenate([cost.link_flows for *_, cost in parts])
         link_flows = np.bincount(place, weights=flow_bytes, minlength=len(links)).astype(np.float64) / link_bytes
-        return total_ps, LinkLoad(links, link_bytes, link_flows)
+        turns = np.concatenate([np.full(len(cost.links), turn) for turn, _, cost in parts])
+        busy_ps = np.zeros((len(communications) + 1, len(links)))  # groups of one turn are there at the same time
+        np.maximum.at(busy_ps, (turns, place), np.concatenate([count * cost.link_busy_ps for _, count, cost in parts]))
+        return total_ps, LinkLoad(links, link_bytes, link_flows, busy_ps.sum(axis=0))
 
     def _groups(self, group: str, stage: int) -> tuple[Gpus, ...]:
         """GPU groups that run a collective at the same time."""

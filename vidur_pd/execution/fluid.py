@@ -1,14 +1,16 @@
 """Coupling ``fluid``: running iterations load the links they use, and slow down with what else is there.
 
 Model. An iteration of period *P* (compute, and communication *T* on an idle fabric) puts *B_l* bytes on link *l*, by
-*n_l* flows at a time, and so needs the whole link for *δ_l = B_l / cap_l*. While it does, it shares the link with the
-*m_l* flows of KV transfers, if they could use what it gets, and with those of other instances *j*, which are there a
-share *δ_jl / P_j* of the time. It gets the larger of
+*n_l* flows at a time, which takes *τ_l* on an idle fabric: *B_l / cap_l*, or longer where its flows have a lower rate
+of their own (protocol, GPU, another link of their path). Meanwhile it shares the link with the *m_l* flows of KV
+transfers, if they could use what it gets, and with those of other instances *j*, which are there a share
+*B_jl / (cap_l · P_j)* of the time. It gets the larger of
 
-- its fair share of the capacity, *n_l / (n_l + m_l + Σ_j n_jl · δ_jl / P_j)*, and
+- its fair share of the capacity, *n_l / (n_l + m_l + Σ_j n_jl · B_jl / (cap_l · P_j))*, and
 - what is left over, unless the transfers take whatever they find: *cap_l* less their rate and *Σ_j B_jl / P_j*.
 
-Its communication grows by the largest *δ_l · (cap_l / what it gets − 1)* of its links. Transfers see instances as a
+Its communication grows by the largest *B_l / what it gets − τ_l* of its links, if that is positive: a collective that
+leaves a part of the link unused anyway loses nothing to a transfer that fits into it. Transfers see instances as a
 mean load *B_l / P*, in all at most ``MOST_BACKGROUND`` of the link. Both sides are updated at every start, first byte
 and end of a transfer and, while transfers are under way or instances share links, of an iteration; what is done of an
 iteration in progress is kept and the rest goes on at the new speed.
@@ -166,8 +168,8 @@ class FluidLauncher:
         fair_bps = capacity_bps * (load.link_flows / (load.link_flows + others))
         left_bps = np.where(is_greedy, 0.0, capacity_bps - kv_bps - mean_bps)
         given_bps = np.maximum(fair_bps, left_bps)
-        added_s = 8 * load.link_bytes * (1 / given_bps - 1 / capacity_bps)
-        return 1.0 + float(added_s.max()) * PS_PER_S / price.communication_ps
+        needed_ps = 8 * PS_PER_S * load.link_bytes / given_bps
+        return 1.0 + max(0.0, float((needed_ps - load.link_busy_ps).max())) / price.communication_ps
 
     def _kv_bps(self, links: NDArray[np.int64]) -> NDArray[np.float64]:
         """[links] rate of the transfers."""

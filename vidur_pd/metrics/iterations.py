@@ -24,6 +24,8 @@ class IterationRun:
     ends_ps: NDArray[np.int64]
     compute_ps: NDArray[np.int64]
     communication_ps: NDArray[np.int64]
+    idle_communication_ps: int
+    """What each of them would communicate on an idle fabric."""
     host_ps: int
     phase_ps: tuple[int, ...]
     """Parts of the first iteration's compute time, in the order of ``COMPUTE_PHASES``; later iterations of a run
@@ -56,7 +58,10 @@ class IterationLog:
         self._run_gap_count: list[int] = []
         self.iterations = 0
         self.busy_ps = np.zeros(len(instances), dtype=np.int64)
+        self.computing_ps = np.zeros(len(instances), dtype=np.int64)
         self.compute_ps = 0
+        self.communication_ps = 0
+        self.idle_communication_ps = 0
         self.estimated_ps = 0
         self._estimated: set[tuple[str, str]] = set()
 
@@ -65,7 +70,10 @@ class IterationLog:
             self.runs.append(run)
         self.iterations += len(run.ends_ps)
         self.busy_ps[run.instance] += int(run.compute_ps.sum() + run.communication_ps.sum())
+        self.computing_ps[run.instance] += int(run.compute_ps.sum())
         self.compute_ps += int(run.compute_ps.sum())
+        self.communication_ps += int(run.communication_ps.sum())
+        self.idle_communication_ps += run.idle_communication_ps * len(run.ends_ps)
         self.estimated_ps += run.estimated_ps * len(run.ends_ps)
         pool = self.instances[run.instance][1]
         self._estimated.update((pool, operator) for operator in run.estimated_operators)
@@ -108,6 +116,8 @@ class IterationLog:
         columns["kv_blocks_total"] = self._spread([run.kv_blocks_total for run in self.runs], lengths)
         columns["compute_s"] = compute / PS_PER_S
         columns["communication_s"] = self._joined([run.communication_ps for run in self.runs]) / PS_PER_S
+        idle = self._spread([run.idle_communication_ps for run in self.runs], lengths)
+        columns["idle_communication_s"] = idle / PS_PER_S
         columns["host_s"] = self._spread([run.host_ps for run in self.runs], lengths) / PS_PER_S
         for position, phase in enumerate(COMPUTE_PHASES):
             part = self._spread([run.phase_ps[position] for run in self.runs], lengths)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
 from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
 from vidur_pd.report.figures_latency import (
     distribution_chart,
@@ -56,6 +57,7 @@ def run_title(run: RunOutput) -> str:
 def run_facts(run: RunOutput) -> list[tuple[str, str]]:
     """Model, hardware, cluster, network and workload in one line each."""
     summary = run.summary
+    energy = energy_text(summary)
     pools = "; ".join(
         f"{pool.name}: {pool.instances} × {pool.partition} ({_gpus(pool.gpus)})" for pool in summary.pools
     )
@@ -65,6 +67,7 @@ def run_facts(run: RunOutput) -> list[tuple[str, str]]:
         ("Cluster", f"{pools}; {_gpus(summary.gpus)} in all" if pools else "not recorded"),
         ("Network", ", ".join(text for text in (summary.topology, summary.network) if text) or "not recorded"),
         ("Workload", workload_text(run)),
+        *([("Energy (estimate)", energy)] if energy is not None else []),
     ]
 
 
@@ -167,7 +170,7 @@ def _latency(run: RunOutput) -> str:
     curves = latency_curves(run, run.label)
     objectives = {"ttft": summary.slo_ttft_s, "tpot": summary.slo_tpot_s}
     charts = [distribution_chart(metric, [curve], objectives.get(metric)) for metric, curve in curves.items()]
-    return charts_html([*charts, *ttft_stage_charts(run), ttft_over_time(run)])
+    return charts_html([attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)])
 
 
 def _instances(run: RunOutput) -> str:
@@ -222,10 +225,11 @@ def _network(run: RunOutput) -> str:
     transfers = charts_html([transfer_chart(run), exposed_chart(run)])
     if not transfers:
         transfers = note_html("Left out: no request moved KV between instances, so there are no transfers to show.")
+    transfers += sources_table(run.summary)
     if run.links is None or run.links.empty:
         return transfers + _no_rows("links.parquet", run.links, "Link use")
     return (
-        charts_html([mean_use_chart(run.links), peak_use_chart(run.links)])
+        charts_html([link_heat_map(run.links), mean_use_chart(run.links), peak_use_chart(run.links)])
         + transfers
         + _link_table(run.links, run.span_s[1] - run.span_s[0])
     )

@@ -88,6 +88,12 @@ class Summary:
     estimates_share: float | None
     estimated_operators: tuple[EstimatedOperator, ...]
     itl_histogram: ItlHistogram | None
+    attribution_s: Mapping[str, float]
+    """Mean seconds of each part of the end-to-end latency; empty where the run has not recorded them."""
+    communication_shares: Mapping[str, float]
+    """Share of communication time by what it rests on; empty where the run has not recorded them."""
+    gpu_j: float | None
+    """Estimated energy of all GPUs."""
     simulator_wall_s: float | None
     simulator_version: str
 
@@ -146,6 +152,9 @@ class _Reader:
             estimates_share=self.number(tree, "estimates"),
             estimated_operators=self.estimated_operators(tree),
             itl_histogram=self.histogram(self.section(tree, "itl_histogram")),
+            attribution_s=self.numbers(self.section(tree, "attribution_s")),
+            communication_shares=self.numbers(self.section(self.section(tree, "communication"), "shares")),
+            gpu_j=self.number(self.section(tree, "energy"), "gpu_j"),
             simulator_wall_s=self.number(simulator, "wall_s"),
             simulator_version=_text(simulator.get("version")),
         )
@@ -174,6 +183,11 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a number")
         return float(value) if math.isfinite(value) else None
+
+    def numbers(self, tree: Json) -> Mapping[str, float]:
+        """Every finite number of an object, by name."""
+        found = {key: self.number(tree, key) for key in tree}
+        return {key: value for key, value in found.items() if value is not None}
 
     def estimated_operators(self, tree: Json) -> tuple[EstimatedOperator, ...]:
         items = self.items(tree, "estimated_operators")

@@ -1,0 +1,203 @@
+"""Time, bytes and energy of whole runs add up, in every coupling and on every backend."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.integration.small_runs import config, pool, requests, simulate
+from vidur_pd.assembly import Parts, assemble
+from vidur_pd.errors import InputError
+from vidur_pd.execution.coupling import plan_coupling
+from vidur_pd.metrics.attribution import PARTS, attribute
+from vidur_pd.metrics.energy import GPU_POWER
+from vidur_pd.simulation import Result, Simulation
+
+NODES = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}
+TENSOR = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]
+"""Both instances span two nodes, so that collectives and KV transfers meet on NICs."""
+ROWS = [(5_000 * index, tokens, 6 + index % 3) for index, tokens in enumerate((1024, 1280, 1152, 1536, 1792, 1024))]
+"""Prompts whose all-reduces have sizes that are priced as they are, if every prompt is an iteration of its own."""
+FAST = {"estimator": "roofline", "max_batched_tokens": 2048, "max_seqs": 1}
+NETWORKS: list[dict[str, Any]] = [
+    {"coupling": "isolated"},
+    {"coupling": "fluid"},
+    {"coupling": "exact"},
+    {"backend": "packet", "coupling": "isolated"},
+    {"backend": "packet", "coupling": "exact"},
+    {"backend": "analytical", "coupling": "isolated"},
+]
+HAS_NS3 = importlib.util.find_spec("netsim._ns3") is not None
+
+
+def run(network: dict[str, Any], **sections: Any) -> tuple[Result, Parts]:
+    tree = config(sections.pop("pools", TENSOR), topology=NODES, engine=FAST, network=network, **sections)
+    parts = assemble(tree)
+    return Simulation(tree, requests(ROWS), parts).run(), parts
+
+
+def name_of(network: dict[str, Any]) -> str:
+    return f"{network.get('backend', 'fluid')}-{network['coupling']}"
+
+
+@pytest.fixture(scope="module", params=NETWORKS, ids=name_of)
+def finished(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Result, Parts]:
+    return request.param, *run(request.param)
+
+
+Finished = tuple[dict[str, Any], Result, Parts]
+
+
+def test_parts_of_every_request_add_up_to_its_latency(finished: Finished) -> None:
+    """To the picosecond, and none is negative. Prefill and decode are all there: nothing is left for stalls but the
+    wait for a step in progress, which lasts no longer than a decode step."""
+    _, result, _ = finished
+    longest_step_ps = max(int(np.diff(run.ends_ps, prepend=run.start_ps).max()) for run in decodes(result))
+    parts = check_parts(result)
+    tokens = np.array([journey.request.output_tokens for journey in result.journeys])
+    assert (parts[:, PARTS.index("stall")] <= longest_step_ps).all()
+    assert (parts[:, PARTS.index("decode_compute")] >= (tokens - 1) * shortest_compute_ps(result)).all()
+    assert sum(result.summary["attribution_s"].values()) == pytest.approx(result.summary["e2e_s"]["mean"], rel=1e-12)
+
+
+def check_parts(result: Result) -> NDArray[np.int64]:
+    """[requests, parts], which add up and of which none is negative."""
+    parts = attribute(result.journeys, result.iterations)
+    latencies = [journey.request.completed_ps - journey.request.arrived_ps for journey in result.journeys]
+    assert parts.sum(axis=1).tolist() == latencies
+    assert (parts >= 0).all()
+    return parts
+
+
+def decodes(result: Result) -> list[Any]:
+    return [run for run in result.iterations.runs if result.iterations.instances[run.instance][1] == "d"]
+
+
+def shortest_compute_ps(result: Result) -> int:
+    return min(int(run.compute_ps.min()) for run in decodes(result))
+
+
+def test_sources_of_communication_time_are_those_of_the_coupling(finished: Finished) -> None:
+    network, result, _ = finished
+    found = result.summary["communication"]
+    shares = found["shares"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+    expected = {"isolated": "priced", "fluid": "stretched", "exact": "simulated"}[network["coupling"]]
+    assert found["collectives"] == expected
+    iterations_s = sum(int(run.communication_ps.sum()) for run in result.iterations.runs) / 1e12
+    assert found["collectives_s"] == pytest.approx(iterations_s)
+    on_the_way_s = sum(j.request.kv_arrived_ps - j.request.kv_sent_ps for j in result.journeys) / 1e12
+    assert found["kv_transfers_s"] == pytest.approx(on_the_way_s)
+    kv_share = found["kv_transfers_s"] / (found["kv_transfers_s"] + found["collectives_s"])
+    match name_of(network):
+        case "analytical-isolated":
+            assert shares["priced"] == 1.0
+        case "fluid-exact" | "packet-exact":
+            assert shares["simulated"] == 1.0
+            assert found["contention_s"] > 0
+        case "fluid-fluid":
+            assert shares["simulated"] == pytest.approx(kv_share)
+            assert shares["stretched"] > 0
+        case _:
+            assert shares["simulated"] == pytest.approx(kv_share)
+            assert shares["stretched"] == 0.0 == found["contention_s"]
+
+
+def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) -> None:
+    """The log's bytes of a class are those of its members over their paths, and the network's own counters saw what was
+    simulated on it: everything in `exact`, transfers otherwise."""
+    network, result, parts = finished
+    kv, collective = (result.links.total_bytes(traffic) for traffic in ("kv", "collective"))
+    into_gpus = parts.topology.link_dst < parts.topology.gpus
+    sent = sum(journey.kv_bytes or 0 for journey in result.journeys)
+    assert kv[into_gpus].sum() == pytest.approx(sent, rel=1e-9)
+    assert collective[into_gpus].sum() > 0
+    simulated = kv + collective if network["coupling"] == "exact" else kv
+    carried = parts.network.link_stats().carried_bytes
+    assert carried == pytest.approx(simulated, rel=1e-4), "logits of any batch size are interpolated"
+    table = result.link_columns()
+    assert table["carried_bytes"].sum() == pytest.approx((kv + collective).sum(), rel=1e-9)
+
+
+def test_bytes_of_collectives_between_priced_sizes_are_near_those_of_their_plans() -> None:
+    """Prompts of 1,100 to 1,900 tokens: where NCCL's plan changes between two sizes, so do the links that it loads."""
+    tree = config(TENSOR, topology=NODES, engine=FAST, network={"coupling": "exact"})
+    rows = [(5_000 * index, 1_100 + 160 * index, 2) for index in range(6)]
+    parts = assemble(tree)
+    result = Simulation(tree, requests(rows), parts).run()
+    logged = result.links.total_bytes("kv") + result.links.total_bytes("collective")
+    assert logged.sum() == pytest.approx(parts.network.link_stats().carried_bytes.sum(), rel=0.01)
+
+
+def test_energy_lies_between_idle_and_limit_and_grows_with_compute(finished: Finished) -> None:
+    _, result, _ = finished
+    power, energy, makespan_s = GPU_POWER["h200"], result.summary["energy"], result.summary["makespan_s"]
+    assert energy["is_estimate"]
+    assert 8 * power.idle_w * makespan_s < energy["gpu_j"] < 8 * power.limit_w * makespan_s
+    computing_s = 4 * sum(int(run.compute_ps.sum()) for run in result.iterations.runs) / 1e12
+    expected_j = 8 * power.idle_w * makespan_s + (power.limit_w - power.idle_w) * computing_s
+    assert energy["gpu_j"] == pytest.approx(expected_j) == pytest.approx(sum(energy["pools_j"].values()))
+
+
+def test_parts_add_up_with_chunks_pipelines_drafts_and_preemption() -> None:
+    """The same where requests are in fewer or more iterations than they have tokens."""
+    rows = [(2_000 * index, 700 + 90 * index, 12) for index in range(8)]
+    cases: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
+        ([pool("m", "mixed")], {"max_batched_tokens": 256}),
+        ([pool("m", "mixed", pp=2)], {"max_batched_tokens": 256}),
+        ([pool("m", "mixed")], {"num_kv_blocks": 110, "max_batched_tokens": 512}),
+        ([pool("p", "prefill", pp=2), pool("d", "decode", dp=2)], {}),
+    ]
+    for pools, engine in cases:
+        result = simulate(config(pools, engine={**FAST, **engine}), rows)
+        check_parts(result)
+
+
+def test_a_cluster_of_unknown_power_has_no_energy() -> None:
+    from vidur_pd.metrics.energy import PoolActivity, energy_estimate
+
+    assert energy_estimate([PoolActivity("p", "some-gpu", 8, 1.0)], 2.0, 10) is None
+    one_j = energy_estimate([PoolActivity("p", "h200", 1, 1.0)], 2.0, 10)
+    assert one_j is not None
+    assert one_j["gpu_j"] == pytest.approx(79.7 * 2 + (700 - 79.7))
+    assert one_j["gpu_j_per_output_token"] == pytest.approx(one_j["gpu_j"] / 10)
+
+
+@pytest.mark.parametrize(
+    ("backend", "coupling", "in_force", "pricing"),
+    [
+        ("fluid", "isolated", "isolated", "fluid"),
+        ("fluid", "fluid", "fluid", "fluid"),
+        ("fluid", "exact", "exact", "fluid"),
+        ("packet", "isolated", "isolated", "packet"),
+        ("packet", "exact", "exact", "fluid"),
+        ("ns3", "isolated", "isolated", "packet"),
+        ("ns3", "exact", "exact", "fluid"),
+        ("analytical", "fluid", "isolated", "analytical"),
+    ],
+)
+def test_each_backend_carries_its_couplings(backend: str, coupling: str, in_force: str, pricing: str) -> None:
+    plan = plan_coupling(config(TENSOR, network={"backend": backend, "coupling": coupling}))
+    assert (plan.in_force, plan.pricing_backend) == (in_force, pricing)
+
+
+@pytest.mark.parametrize(("backend", "coupling"), [("packet", "fluid"), ("ns3", "fluid"), ("analytical", "exact")])
+def test_other_couplings_are_refused(backend: str, coupling: str) -> None:
+    with pytest.raises(InputError, match=rf"network\.coupling: found '{coupling}' with backend '{backend}'"):
+        plan_coupling(config(TENSOR, network={"backend": backend, "coupling": coupling}))
+
+
+@pytest.mark.ns3
+@pytest.mark.skipif(not HAS_NS3, reason="this build has no ns-3")
+@pytest.mark.parametrize("coupling", ["isolated", "exact"])
+def test_ns3_gives_the_times_of_packet(coupling: str) -> None:
+    stamps = []
+    for backend in ("packet", "ns3"):
+        result, parts = run({"backend": backend, "coupling": coupling})
+        parts.network.close()
+        stamps.append([(j.request.kv_arrived_ps, j.request.completed_ps) for j in result.journeys])
+    assert stamps[0] == stamps[1]

@@ -1,0 +1,77 @@
+"""Charts and tables of what shared links cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.vidur_pd.report_page import unpack
+from tests.vidur_pd.report_run import write_run
+from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
+from vidur_pd.report.load import read_run
+
+
+def links_of(rows: list[tuple[str, str, str, float, float, float]]) -> pd.DataFrame:
+    """Rows of (link, kind, traffic, window start, window end, bytes) on links of 8 Gbit/s: 10⁹ bytes fill a second."""
+    names = ["link", "kind", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
+    table = pd.DataFrame(rows, columns=names).assign(capacity_bps=8e9)
+    table = table.assign(src=table["link"], dst="b")
+    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic"), "category"))
+
+
+def test_the_heat_map_shows_which_link_is_full_in_which_window() -> None:
+    """Link x: 30 + 40 % of the first second. Link y: 50 % of the first, 90 % of the second, so it comes first. NVLink,
+    though full, is not between nodes."""
+    chart = link_heat_map(
+        links_of(
+            [
+                ("x", "nic", "kv", 0.0, 1.0, 0.3e9),
+                ("x", "nic", "collective", 0.0, 1.0, 0.4e9),
+                ("y", "fabric", "kv", 0.0, 1.0, 0.5e9),
+                ("y", "fabric", "kv", 1.0, 2.0, 0.9e9),
+                ("z", "nvlink", "collective", 0.0, 1.0, 1e9),
+            ]
+        )
+    )
+    assert chart is not None
+    (trace,) = json.loads(chart.figure_json)["data"]
+    assert trace["y"] == ["y → b", "x → b"]
+    assert np.array(unpack(trace["z"])).reshape(2, 2) == pytest.approx(np.array([[50.0, 90.0], [70.0, 0.0]]))
+
+
+def test_without_links_between_nodes_there_is_no_heat_map() -> None:
+    assert link_heat_map(links_of([("z", "nvlink", "collective", 0.0, 1.0, 1e9)])) is None
+
+
+def test_parts_of_the_latency_are_stacked_and_empty_ones_left_out(tmp_path: Path) -> None:
+    chart = attribution_chart(read_run(write_run(tmp_path / "run")).summary)
+    assert chart is not None
+    drawn = {trace["name"]: float(unpack(trace["x"])[0]) for trace in json.loads(chart.figure_json)["data"]}
+    expected = {"queue": 0.1, "prefill compute": 0.3, "KV transfer": 0.2, "decode compute": 1.4}
+    assert drawn == pytest.approx(expected, rel=1e-6)
+
+
+def test_sources_of_communication_time_and_energy_are_told(tmp_path: Path) -> None:
+    """1.5 MJ over the GPUs of the run."""
+    summary = read_run(write_run(tmp_path / "run")).summary
+    table = sources_table(summary)
+    assert all(text in table for text in ("priced on an idle fabric", "62.5", "shared links", "simulated as flows"))
+    told = energy_text(summary)
+    assert told is not None
+    assert told.startswith("1,500 kJ in GPUs")
+
+
+def test_results_that_record_neither_show_neither(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    tree = json.loads((folder / "summary.json").read_text())
+    for name in ("attribution_s", "communication", "energy"):
+        del tree[name]
+    (folder / "summary.json").write_text(json.dumps(tree))
+    summary = read_run(folder).summary
+    assert attribution_chart(summary) is None
+    assert sources_table(summary) == ""
+    assert energy_text(summary) is None

@@ -1,0 +1,127 @@
+"""What shared links cost: which are full when, where communication time comes from, and where latency goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from vidur_pd.report.charts import FAINT, INK, Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.figures_instances import HEAT_SCALE
+from vidur_pd.report.figures_network import BITS_PER_BYTE, window_edges
+from vidur_pd.report.series import Intervals, spread
+from vidur_pd.report.summary import Summary
+from vidur_pd.report.text import digits, duration, percent, table_html
+
+MOST_LINKS = 24
+"""Rows of the heat map, the links with the fullest windows."""
+INSIDE_NODES = ("nvlink",)
+PART_COLOURS: Mapping[str, str] = {
+    "queue": "#a3abb8",
+    "prefill_compute": "#1f6fb4",
+    "prefill_communication": "#8e4ec6",
+    "kv_wait": "#e3b341",
+    "kv_transfer": "#c2407a",
+    "decode_compute": "#16825d",
+    "decode_communication": "#d9730d",
+    "stall": "#d8dce2",
+}
+SOURCES = {
+    "priced": "priced on an idle fabric",
+    "stretched": "added by the fluid rule for shared links",
+    "simulated": "simulated as flows",
+}
+
+
+def link_heat_map(links: pd.DataFrame) -> Chart | None:
+    """Utilisation over time of the fullest links between nodes, all traffic together."""
+    import plotly.graph_objects as go
+
+    outside = links[~links["kind"].astype(str).isin(INSIDE_NODES)]
+    if outside.empty:
+        return None
+    edges = window_edges(outside)
+    codes, names = pd.factorize(outside["link"].astype(str))
+    known = outside.drop_duplicates("link")
+    starts, ends = outside["window_start_s"].to_numpy(), outside["window_end_s"].to_numpy()
+    bits = spread(
+        Intervals(starts, ends, codes, len(names)), outside["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges
+    )
+    use = bits / np.diff(edges) / known["capacity_bps"].to_numpy(dtype=float)[:, None]
+    rows = np.argsort(-use.max(axis=1), kind="stable")[:MOST_LINKS]
+    rows = rows[np.argsort(-use[rows].mean(axis=1), kind="stable")]
+    titles = [f"{src} → {dst}" for src, dst in known[["src", "dst"]].astype(str).to_numpy()]
+    figure = go.Figure()
+    figure.add_heatmap(
+        x=compact(edges),
+        y=[label(titles[row]) for row in rows],
+        z=compact(np.round(use[rows] * 100, 1)),
+        zmin=0,
+        zmax=100,
+        colorscale=[list(step) for step in HEAT_SCALE],
+        colorbar={"title": {"text": "use (%)", "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        ygap=1,
+        hovertemplate="%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
+    )
+    figure.update_yaxes(autorange="reversed", type="category", tickfont={"size": 11, "color": INK})
+    shown = "" if len(rows) == len(names) else f" The {len(rows)} with the fullest windows of {len(names)}."
+    frame = Frame(
+        "links-heat",
+        "Which links are full, and when",
+        f"NICs and links between switches: where a row is dark, what crosses it waits.{shown}",
+        height_px=110 + 22 * len(rows),
+        is_wide=True,
+    )
+    return finish(figure, frame, "Simulated time (s)", "")
+
+
+def attribution_chart(summary: Summary) -> Chart | None:
+    """Mean end-to-end latency cut into what it was spent on."""
+    import plotly.graph_objects as go
+
+    parts = {name: seconds for name, seconds in summary.attribution_s.items() if seconds > 0}
+    if not parts:
+        return None
+    figure = go.Figure()
+    for place, (name, seconds) in enumerate(parts.items()):
+        figure.add_bar(
+            x=compact(np.array([seconds])),
+            y=["mean request"],
+            name=label(_words(name)),
+            orientation="h",
+            marker={"color": PART_COLOURS.get(name, series_colour(place)), "line": {"color": FAINT, "width": 0.4}},
+            hovertemplate=f"{label(_words(name))}: %{{x:.4g}} s<extra></extra>",
+        )
+    figure.update_layout(barmode="stack", showlegend=True, legend={"traceorder": "normal"})
+    figure.update_yaxes(showticklabels=False, type="category")
+    reading = (
+        "Parts add up to the mean end-to-end latency. KV and communication count where compute does not hide them; "
+        "a stall is a wait for the step in progress or for a place in the batch."
+    )
+    return finish(figure, Frame("attribution", "Where latency goes", reading, 230, True), "Mean time (s)", "")
+
+
+def sources_table(summary: Summary) -> str:
+    """Shares of communication time by what they rest on; empty for results that do not record them."""
+    rows = [
+        [SOURCES.get(source, source), percent(share)]
+        for source, share in summary.communication_shares.items()
+        if share > 0
+    ]
+    if not rows:
+        return ""
+    return table_html(("Communication time", "Share"), rows, text_columns=1)
+
+
+def energy_text(summary: Summary) -> str | None:
+    """Energy in words, or ``None`` where it is not known."""
+    if summary.gpu_j is None:
+        return None
+    mean_w = summary.gpu_j / summary.makespan_s / summary.gpus if summary.makespan_s and summary.gpus else None
+    per_gpu = f", {digits(mean_w)} W per GPU over {duration(summary.makespan_s)}" if mean_w is not None else ""
+    return f"{digits(summary.gpu_j / 1e3)} kJ in GPUs{per_gpu}: board limit while computing, idle power otherwise"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("kv", "KV")
