@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 import simccl
 from aicb import Model, Precision, load_model
-from netsim import Completion, NetworkBackend, SharesCapacity, Topology, create_backend
+from netsim import NetworkBackend, SharesCapacity, Topology, create_backend
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
 from vidur_pd.errors import InputError
-from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.coupling import CouplingPlan, plan_coupling
 from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import InstanceExecutor
-from vidur_pd.execution.fluid import FluidLauncher, Transfers
+from vidur_pd.execution.fluid import Clockwork, FluidLauncher, Transfers
 from vidur_pd.execution.isolated import IsolatedLauncher
-from vidur_pd.instance import Instance, Launcher
+from vidur_pd.execution.launcher import Launcher
+from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
+from vidur_pd.request import Request
 from vidur_pd.scheduling import Drafts, VllmV1Scheduler
 from vidur_pd.workload import generator
 
+BrokenOff = Callable[[list[Request], str], None]
+"""Is told of requests whose iteration has come to nothing, and why."""
+
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
-
-
-class Coupling(Launcher, Protocol):
-    """A launcher that also hears of other traffic and of its own flow graphs."""
-
-    def traffic_changes(self, at_ps: int) -> None:
-        """Transfers load the network differently from ``at_ps`` on."""
-        ...
-
-    def completed(self, completion: Completion) -> None:
-        """A flow graph that is no transfer's has completed, or failed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,18 +49,18 @@ class Parts:
     """By GPU whose interconnect collectives use."""
     coupling: CouplingPlan
 
-    def launcher(self, queue: EventQueue, transfers: Transfers) -> Coupling:
+    def launcher(self, works: Clockwork, transfers: Transfers, broken_off: BrokenOff) -> Launcher:
         """The coupling of iterations with the network that the configuration names."""
         match self.coupling.in_force:
             case "isolated":
-                return IsolatedLauncher(queue)
+                return IsolatedLauncher()
             case "fluid":
                 assert isinstance(self.network, SharesCapacity)
-                capacity_bps = self.topology.capacity_bps.astype(np.float64)
-                return FluidLauncher(queue, self.network, capacity_bps, transfers)
+                return FluidLauncher(works, self.network, self.topology.capacity_bps.astype(np.float64), transfers)
             case "exact":
-                pricers = {name: self.pricers[parts.gpu.interconnect] for name, parts in self.pools.items()}
-                return ExactLauncher(queue, self.network, pricers)
+                parts = [self.pools[instance.placement.pool] for instance in self.instances]
+                pricers = [self.pricers[of_pool.gpu.interconnect] for of_pool in parts]
+                return ExactLauncher(works.loop, works.exchanges, self.network, pricers, broken_off)
 
     @property
     def request_latency_ps(self) -> int:

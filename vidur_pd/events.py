@@ -1,10 +1,11 @@
-"""The event queue of the simulation: ordered by time, then kind, then the order of scheduling."""
+"""Callbacks of Python on the clock of the core's loop (``core/loop.hpp``)."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from enum import IntEnum
+
+from vidur_pd._core import Loop
 
 
 class Priority(IntEnum):
@@ -18,52 +19,38 @@ class Priority(IntEnum):
 class Event:
     """A scheduled callback; ``cancel`` makes it do nothing when its time comes."""
 
-    __slots__ = ("action", "at_ps")
+    __slots__ = ("_calls", "_number", "at_ps")
 
-    def __init__(self, at_ps: int, action: Callable[[], None]) -> None:
+    def __init__(self, at_ps: int, calls: dict[int, Callable[[], None]], number: int) -> None:
         self.at_ps = at_ps
-        self.action: Callable[[], None] | None = action
+        self._calls = calls
+        self._number = number
 
     def cancel(self) -> None:
-        self.action = None
+        self._calls.pop(self._number, None)
 
 
 class EventQueue:
-    """Callbacks in the order (time, priority, serial). Zero delay is queued; the past is refused."""
+    """Callbacks in the order (time, priority, serial), among the loop's own events. The past is refused."""
 
-    __slots__ = ("_heap", "_serial", "executed", "now_ps")
+    __slots__ = ("_calls", "_loop")
 
-    def __init__(self) -> None:
-        self.now_ps = 0
-        self.executed = 0
-        self._heap: list[tuple[int, int, int, Event]] = []
-        self._serial = 0
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._calls: dict[int, Callable[[], None]] = {}
+
+    @property
+    def now_ps(self) -> int:
+        return self._loop.now_ps
 
     def schedule(self, at_ps: int, priority: Priority, action: Callable[[], None]) -> Event:
         """Queues ``action``; several actions of one instant and priority run in the order of their scheduling."""
-        assert at_ps >= self.now_ps, f"event at {at_ps} ps scheduled in the past of {self.now_ps} ps"
-        event = Event(at_ps, action)
-        self._serial += 1
-        heapq.heappush(self._heap, (at_ps, priority, self._serial, event))
-        return event
+        number = self._loop.schedule_call(at_ps, priority)
+        self._calls[number] = action
+        return Event(at_ps, self._calls, number)
 
-    def next_event_ps(self) -> int | None:
-        """Time of the next live event."""
-        while self._heap and self._heap[0][3].action is None:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def run_next(self) -> None:
-        """Runs the first live event; the clock moves to it."""
-        at_ps, _, _, event = heapq.heappop(self._heap)
-        action = event.action
-        assert action is not None, "call next_event_ps first: it drops cancelled events"
-        event.action = None
-        self.now_ps = at_ps
-        self.executed += 1
-        action()
-
-    def move_to(self, at_ps: int) -> None:
-        """Moves the clock to an instant that another clock (the network) has reached."""
-        assert at_ps >= self.now_ps, f"clock would go back from {self.now_ps} to {at_ps} ps"
-        self.now_ps = at_ps
+    def call(self, number: int) -> None:
+        """Runs the action that the loop has come to; nothing for a cancelled one."""
+        action = self._calls.pop(number, None)
+        if action is not None:
+            action()

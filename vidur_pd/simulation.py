@@ -6,26 +6,28 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from netsim import Topology
-from netsim.topology import LinkKind
 from netsim.units import PS_PER_MS
+from vidur_pd._core import LinkLog, Loop, Notice
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import FAR_PS
-from vidur_pd.execution.flight import Flight
+from vidur_pd.execution.executor import Exchanges
+from vidur_pd.execution.fluid import Clockwork
 from vidur_pd.handoff import FlowRow, Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.attribution import attribute, mean_parts
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.links import LinkLog
-from vidur_pd.metrics.request_rows import Journey
+from vidur_pd.metrics.links import link_columns
+from vidur_pd.metrics.requests import RequestRecord, RequestTable
 from vidur_pd.metrics.summary import summarise
 from vidur_pd.request import Request, RequestStatus
 from vidur_pd.routing import Router
@@ -40,32 +42,27 @@ Progress = Callable[[int, int, float], None]
 """Called with (requests done, requests in all, simulated seconds)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Result:
     """What a simulation leaves behind."""
 
     config: SimulationConfig
     workload: Workload
-    journeys: list[Journey]
+    table: RequestTable
     iterations: IterationLog
     links: LinkLog
     flows: list[FlowRow]
     topology: Topology
     summary: dict[str, Any]
 
+    @cached_property
+    def requests(self) -> list[RequestRecord]:
+        """In the order of the workload."""
+        return self.table.records()
+
     def link_columns(self) -> dict[str, Any]:
         """Columns of ``links.parquet``."""
-        columns: dict[str, Any] = self.links.columns()
-        link = np.asarray(columns["link"], dtype=np.int64)
-        names = np.array(self.topology.node_name, dtype=object)
-        described = {
-            "link": link,
-            "src": names[self.topology.link_src[link]],
-            "dst": names[self.topology.link_dst[link]],
-            "kind": np.array([kind.name.lower() for kind in LinkKind], dtype=object)[self.topology.link_kind[link]],
-            "capacity_bps": self.topology.capacity_bps[link],
-        }
-        return {**described, **{name: column for name, column in columns.items() if name != "link"}}
+        return link_columns(self.links, self.topology)
 
     def flow_columns(self) -> dict[str, Any]:
         """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""
@@ -81,34 +78,53 @@ class Simulation:
         self._parts = parts if parts is not None else assemble(config)
         self._config = config = self._parts.config
         self._workload = workload
-        self._queue = EventQueue()
         self._instances = self._parts.instances
-        self._log = IterationLog(
-            tuple((instance.name, instance.placement.pool) for instance in self._instances),
+        self._loop = Loop(
+            len(self._instances),
             keeps_runs=config.output.iterations or config.output.trace,
+            links=len(self._parts.topology.capacity_bps),
+            link_windows=config.output.link_windows,
         )
-        self._link_log = LinkLog(len(self._parts.topology.capacity_bps), config.output.link_windows)
+        self._queue = EventQueue(self._loop)
         self._network = self._parts.network
         self._wire = KvWire(
             self._parts.model,
             self._parts.wire_precision,
             self._network,
             self._parts.topology,
-            self._link_log,
+            self._loop.links,
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
         )
-        self._launcher = self._parts.launcher(self._queue, self._wire)
+        exchanges = Exchanges(self._loop.links)
+        executors = [instance.executor for instance in self._instances]
+        works = Clockwork(self._loop, self._queue, exchanges, executors)
+        self._launcher = self._parts.launcher(works, self._wire, self._broken_off)
         self._pools: dict[tuple[int, ...], list[tuple[str, int]]] = {}
         self._entries = self._routers(("prefill", "mixed"))
         self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
         self._handoff = Handoff(
             config.kv_transfer, self._wire, self._choose_destination, self, self._launcher.traffic_changes
         )
-        self._journeys = [Journey(request) for request in self._requests()]
-        self._done = 0
+        self._log = IterationLog(
+            self._loop.iterations,
+            tuple((instance.name, instance.placement.pool) for instance in self._instances),
+            tuple(instance.kv_blocks for instance in self._instances),
+        )
+        self._join(exchanges)
+        self._handlers = self._handlers_of_notices()
+
+    def _join(self, exchanges: Exchanges) -> None:
+        """Puts the instances into the loop."""
+        is_layerwise = self._config.kv_transfer.mode == "layerwise"
         for instance in self._instances:
-            instance.attach(self._queue, self._launcher, self, self._log)
+            instance.executor.join(self._loop, instance.index, exchanges, self._launcher.uses)
+            instance.join(
+                self._loop,
+                has_runs=self._launcher.has_runs,
+                launches_itself=self._launcher.launches_itself,
+                tells_launches=is_layerwise and instance.placement.role == "prefill",
+            )
 
     def run(self, progress: Progress | None = None) -> Result:
         """Runs until every request has completed, has failed or was refused.
@@ -116,78 +132,98 @@ class Simulation:
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
         self._schedule_arrival(0)
+        told_events = 0
         while True:
-            next_ps = self._queue.next_event_ps()
-            if self._network.next_event_ps() is not None and self._advance_network(next_ps):
+            network_ps = self._network.next_event_ps()
+            notice = self._loop.run(FAR_PS if network_ps is None else network_ps)
+            if notice is not None:
+                self._handlers[notice.what](notice)
+                if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
+                    told_events = self._loop.executed
+                    progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
                 continue
-            if next_ps is None:
+            next_ps = self._loop.next_event_ps()
+            if network_ps is not None:
+                self._advance_network(next_ps)
+            elif next_ps is None:
                 break
-            self._queue.run_next()
-            if progress is not None and self._queue.executed % PROGRESS_EVERY_EVENTS == 0:
-                progress(self._done, len(self._journeys), self._queue.now_ps / 10**12)
-        if self._done != len(self._journeys):
-            raise RuntimeError(
-                f"the simulation came to rest at {self._queue.now_ps} ps with {len(self._journeys) - self._done} "
-                f"unfinished requests ({self._handoff.open_passages} in hand-over)"
-            )
-        self._check_invariants()
+        self._check_end()
         if progress is not None:
-            progress(self._done, len(self._journeys), self._queue.now_ps / 10**12)
+            progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
         return self._result()
+
+    @property
+    def _done(self) -> int:
+        """Requests that have ended."""
+        return self._loop.requests.ended
+
+    # What the loop asks for.
+
+    def _handlers_of_notices(self) -> tuple[Callable[[Notice], None], ...]:
+        """By ``Notice.what``."""
+        instances = self._instances
+        return (
+            lambda notice: self._queue.call(notice.number),
+            lambda notice: self._handoff.before_step(instances[notice.instance], self._queue.now_ps),
+            lambda notice: instances[notice.instance].executor.price(notice.flight),
+            lambda notice: instances[notice.instance].executor.supply(),
+            lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
+            lambda notice: self._launcher.launch(notice.flight),
+            lambda notice: self._handoff.launched(notice.flight, self._queue.now_ps),
+            lambda notice: instances[notice.instance].accept(notice.flight),
+            lambda notice: self._handoff.prefilled(notice.request, self._queue.now_ps),
+            lambda notice: self._launcher.rests(notice.instance),
+        )
 
     # Requests in and out.
 
-    def _requests(self) -> list[Request]:
+    def _request(self, index: int) -> Request:
         workload = self._workload
         hashes = workload.block_hashes
-        return [
-            Request(
-                index=index,
-                request_id=workload.request_ids[index],
-                prompt_tokens=int(workload.prefill_tokens[index]),
-                output_tokens=int(workload.decode_tokens[index]),
-                arrived_ps=int(workload.arrived_ps[index]),
-                block_hashes=None if hashes is None else hashes.of(index).tolist(),
-            )
-            for index in range(len(workload))
-        ]
+        return Request(
+            index=index,
+            request_id=workload.request_ids[index],
+            prompt_tokens=int(workload.prefill_tokens[index]),
+            output_tokens=int(workload.decode_tokens[index]),
+            arrived_ps=int(workload.arrived_ps[index]),
+            block_hashes=None if hashes is None else hashes.of(index).tolist(),
+        )
 
     def _schedule_arrival(self, index: int) -> None:
-        if index < len(self._journeys):
-            at_ps = self._journeys[index].request.arrived_ps + self._parts.request_latency_ps
+        if index < len(self._workload):
+            at_ps = int(self._workload.arrived_ps[index]) + self._parts.request_latency_ps
             self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
 
     def _arrive(self, index: int) -> None:
         """A request has come through the front end and is routed."""
-        journey = self._journeys[index]
+        request = self._request(index)
         self._schedule_arrival(index + 1)
-        rank, reason = self._choose(self._entries, journey.request)
+        rank, reason = self._choose(self._entries, request)
         if rank is None:
-            journey.request.status = RequestStatus.REJECTED
-            journey.request.status_reason = reason
-            self._done += 1
+            assert reason is not None
+            self._loop.reject(request, reason)
             return
-        journey.prefill_instance = rank.instance.name
+        request.prefill_instance = rank.instance.index
         if rank.instance.placement.role == "prefill":
-            self._handoff.routed(journey, rank)
+            self._handoff.routed(request, rank)
         else:
-            journey.decode_instance = rank.instance.name
-        rank.scheduler.add(journey.request)
+            request.decode_instance = rank.instance.index
+        rank.scheduler.add(request)
         rank.instance.wake()
 
     def completed(self, request: Request) -> None:
         """The last token of a request has been delivered."""
-        request.status = RequestStatus.COMPLETED
-        request.completed_ps = self._queue.now_ps
-        self._done += 1
+        self._loop.complete(request)
 
     def failed(self, request: Request, reason: str) -> None:
-        """The request will get no more tokens. One between two instances is taken off both first, and comes back."""
-        if self._handoff.broken_off(request, reason, self._queue.now_ps):
-            return
-        request.status = RequestStatus.FAILED
-        request.status_reason = reason
-        self._done += 1
+        """The request will get no more tokens."""
+        self._loop.fail(request, reason)
+
+    def _broken_off(self, requests: list[Request], reason: str) -> None:
+        """An iteration has come to nothing. A request between two instances is taken off both first."""
+        for request in requests:
+            if not self._handoff.broken_off(request, reason, self._queue.now_ps):
+                self.failed(request, reason)
 
     # Routing.
 
@@ -238,41 +274,26 @@ class Simulation:
         assert rank is not None, f"request {request.request_id} was let in although {reason}"
         return rank
 
-    # Listener of the instances.
-
-    def before_step(self, instance: Instance) -> None:
-        if instance.placement.role == "decode":
-            self._handoff.before_step(instance, self._queue.now_ps)
-
-    def launched(self, instance: Instance, flight: Flight) -> None:
-        if instance.placement.role == "prefill":
-            self._handoff.launched(flight, self._queue.now_ps)
-
-    def landed(self, flight: Flight) -> None:
-        end_ps = int(flight.ends_ps[-1])
-        for price in flight.prices:
-            load = price.load
-            self._link_log.add("collective", load.links, load.link_bytes * flight.steps, (flight.start_ps, end_ps))
-
-    def prefilled(self, rank: Rank, request: Request) -> None:
-        del rank
-        self._handoff.prefilled(request, self._queue.now_ps)
-
     # The network.
 
-    def _advance_network(self, next_ps: int | None) -> bool:
-        """Runs the network to the next event; True if something completed on the way."""
+    def _advance_network(self, next_ps: int | None) -> None:
+        """Runs the network to the next event, or to the first instant at which something completes."""
         completions = self._network.advance(FAR_PS if next_ps is None else next_ps)
         if completions:
-            self._queue.move_to(completions[0].at_ps)
+            self._loop.move_to(completions[0].at_ps)
         for completion in completions:
             if completion.flow is None and not self._handoff.arrived(completion):
                 self._launcher.completed(completion)
-        return bool(completions)
 
     # The end.
 
-    def _check_invariants(self) -> None:
+    def _check_end(self) -> None:
+        """Every request has ended, and nothing of it is left."""
+        if self._done != len(self._workload):
+            raise RuntimeError(
+                f"the simulation came to rest at {self._queue.now_ps} ps with {len(self._workload) - self._done} "
+                f"unfinished requests ({self._handoff.open_passages} in hand-over)"
+            )
         for instance in self._instances:
             for rank in instance.ranks:
                 used = rank.scheduler.used_blocks
@@ -280,15 +301,17 @@ class Simulation:
         assert self._handoff.open_passages == 0, "a hand-over never ended"
 
     def _result(self) -> Result:
-        summary = summarise([journey.request for journey in self._journeys], self._log, self._config.slo)
+        names = tuple(instance.name for instance in self._instances)
+        table = RequestTable.of(self._workload, self._loop.requests.take(), names)
+        summary = summarise(table, self._log, self._config.slo)
         summary |= self._description(summary["makespan_s"])
-        summary |= self._accounts(summary["makespan_s"])
+        summary |= self._accounts(table, summary["makespan_s"])
         return Result(
             config=self._config,
             workload=self._workload,
-            journeys=self._journeys,
+            table=table,
             iterations=self._log,
-            links=self._link_log,
+            links=self._loop.links,
             flows=self._wire.flows or [],
             topology=self._parts.topology,
             summary=summary,
@@ -315,24 +338,32 @@ class Simulation:
                 "gpus": self._parts.topology.gpus,
             },
             "pools": [self._pool(pool.name, makespan_s) for pool in self._config.cluster.pools],
-            "estimated_operators": self._log.estimated_operators(),
+            "estimated_operators": self._estimated_operators(),
             "simulator": {
                 "wall_s": time.perf_counter() - self._started_wall_s,
                 "cpu_s": time.process_time() - self._started_cpu_s,
                 "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "iterations": self._log.iterations,
-                "events": self._queue.executed,
+                "events": self._loop.executed,
                 "version": __version__,
             },
         }
 
-    def _accounts(self, makespan_s: float) -> dict[str, Any]:
+    def _estimated_operators(self) -> list[dict[str, str]]:
+        """Operators priced by flagged estimates at least once, by pool."""
+        met = {
+            (instance.placement.pool, operator)
+            for instance in self._instances
+            for operator in instance.executor.estimated_operators()
+        }
+        return [{"pool": pool, "operator": operator} for pool, operator in sorted(met)]
+
+    def _accounts(self, table: RequestTable, makespan_s: float) -> dict[str, Any]:
         """Where time and energy went."""
-        requests = [journey.request for journey in self._journeys]
-        tokens = sum(request.output_tokens for request in requests if request.status is RequestStatus.COMPLETED)
+        tokens = int(table.output_tokens[table.has(RequestStatus.COMPLETED)].sum())
         return {
-            "communication": communication_sources(self._parts.coupling, self._log, requests),
-            "attribution_s": mean_parts(attribute(self._journeys, self._log)),
+            "communication": communication_sources(self._parts.coupling, self._log, table),
+            "attribution_s": mean_parts(attribute(table)),
             "energy": energy_estimate(
                 [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
             ),
@@ -349,8 +380,7 @@ class Simulation:
         pool = next(pool for pool in self._config.cluster.pools if pool.name == name)
         indices = [instance.index for instance in self._instances if instance.placement.pool == name]
         busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
-        blocks = self._instances[indices[0]].kv_blocks
-        mean, peak = self._log.kv_use.share(indices, blocks, makespan_s)
+        mean, peak = self._log.kv_share(indices, makespan_s)
         return {
             "name": name,
             "role": pool.role,

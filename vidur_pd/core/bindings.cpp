@@ -1,21 +1,9 @@
 // Python bindings of the core; vidur_pd/_core.pyi describes the module.
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
-#include "rank_group.hpp"
-
-namespace py = pybind11;
+#include "bindings.hpp"
 
 namespace serving {
 
 namespace {
-
-// A copy as a numpy array.
-template <typename T>
-py::array_t<T> array(const std::vector<T>& values) {
-    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
-}
 
 py::array_t<bool> flags(const std::vector<std::uint8_t>& values) {
     py::array_t<bool> made(static_cast<py::ssize_t>(values.size()));
@@ -57,7 +45,10 @@ void bind_request(py::module_& module) {
         .def_readonly("cached_tokens", &Request::cached_tokens)
         .def_readonly("resident_tokens", &Request::resident_tokens)
         .def_readonly("preemptions", &Request::preemptions)
-        .def_readwrite("status_reason", &Request::status_reason)
+        .def_readonly("status_reason", &Request::status_reason)
+        .def_readwrite("prefill_instance", &Request::prefill_instance)
+        .def_readwrite("decode_instance", &Request::decode_instance)
+        .def_readwrite("kv_bytes", &Request::kv_bytes)
         .def_readwrite("scheduled_ps", &Request::scheduled_ps)
         .def_readwrite("prefill_completed_ps", &Request::prefill_completed_ps)
         .def_readwrite("kv_sent_ps", &Request::kv_sent_ps)
@@ -68,11 +59,8 @@ void bind_request(py::module_& module) {
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("generated_tokens", &Request::generated_tokens)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
-        .def_property(
-            "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; },
-            [](Request& request, const py::object& status) {
-                request.status = static_cast<Status>(statuses().attr("index")(status).cast<int>());
-            })
+        .def_property_readonly(
+            "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
         .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"));
 }
 
@@ -186,8 +174,10 @@ void bind_group(py::module_& module) {
     py::class_<GapCounts, std::shared_ptr<GapCounts>>(module, "GapCounts")
         .def(py::init<>())
         .def("add", &GapCounts::add, py::arg("gap_ps"), py::arg("requests"))
-        .def("counts",
-             [](const GapCounts& gaps) { return py::make_tuple(array(gaps.gaps_ps()), array(gaps.requests())); });
+        .def("counts", [](const GapCounts& gaps) {
+            const auto [gaps_ps, requests] = gaps.counts();
+            return py::make_tuple(array(gaps_ps), array(requests));
+        });
     py::class_<GroupBatch, std::shared_ptr<GroupBatch>>(module, "GroupBatch")
         .def_readonly("batches", &GroupBatch::batches)
         .def_readonly("requests", &GroupBatch::requests)
@@ -245,13 +235,15 @@ void bind_group(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_core, module) {
-    module.doc() = "C++ core of vidur_pd: requests, KV blocks and schedulers.";
+    module.doc() = "C++ core of vidur_pd: requests, KV blocks, schedulers and the loop.";
     py::register_local_exception_translator(&translate);
     bind_request(module);
     bind_pools(module);
     bind_batches(module);
     bind_scheduler(module);
     bind_group(module);
+    bind_flight(module);
+    bind_loop(module);
 }
 
 }  // namespace serving

@@ -1,8 +1,34 @@
 #include "rank_group.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 namespace serving {
+
+std::pair<std::vector<TimePs>, std::vector<std::int64_t>> GapCounts::counts() const {
+    std::vector<std::pair<TimePs, std::int64_t>> sorted(requests_.begin(), requests_.end());
+    std::sort(sorted.begin(), sorted.end());
+    std::pair<std::vector<TimePs>, std::vector<std::int64_t>> columns;
+    for (const auto& [gap_ps, requests] : sorted) {
+        columns.first.push_back(gap_ps);
+        columns.second.push_back(requests);
+    }
+    return columns;
+}
+
+// To the nearest of 2^14 values per octave.
+TimePs GapCounts::rounded(TimePs gap_ps) {
+    const int digits = std::bit_width(static_cast<std::uint64_t>(gap_ps));
+    if (digits <= 15) return gap_ps;
+    const TimePs step = TimePs{1} << (digits - 15);
+    return (gap_ps + step / 2) / step * step;
+}
+
+void GapCounts::round_all() {
+    is_rounding_ = true;
+    for (const auto& [gap_ps, requests] : std::exchange(requests_, {})) requests_[rounded(gap_ps)] += requests;
+}
 
 RankGroup::RankGroup(std::vector<std::shared_ptr<Scheduler>> ranks, std::shared_ptr<GapCounts> gaps)
     : ranks_(std::move(ranks)), gaps_(std::move(gaps)) {}
@@ -55,8 +81,13 @@ std::shared_ptr<GroupBatch> RankGroup::schedule(TimePs now_ps) {
         group->decode_tokens += batch->decode_tokens;
         group->most_drafts =
             std::max(group->most_drafts, *std::max_element(batch->drafts.begin(), batch->drafts.end()));
+        for (const RequestPtr& request : batch->preempted) {
+            request->count(done);
+            request->is_counting = false;
+        }
         for (const RequestPtr& request : batch->admitted) {
             if (!request->scheduled_ps) request->scheduled_ps = now_ps;
+            request->begin(done);
         }
     }
     return group->requests ? group : nullptr;
@@ -73,13 +104,17 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const std::vector<std::v
         const bool is_prefill = ranks_[rank]->role() == Role::kPrefill;
         for (const RequestPtr& request : outcome.prefill_done) {
             if (request->prefill_completed_ps) continue;
+            request->count(done);
             request->prefill_completed_ps = times.last_end_ps;
-            if (is_prefill) group.prefilled.emplace_back(static_cast<std::int64_t>(rank), request);
+            if (!is_prefill) continue;
+            request->is_counting = false;
+            group.prefilled.emplace_back(static_cast<std::int64_t>(rank), request);
         }
         if (is_prefill) continue;
         group.produced += static_cast<std::int64_t>(outcome.produced.size());
         if (outcome.accepted_drafts) gaps_->add(0, outcome.accepted_drafts);
         deliver(outcome.produced, times);
+        for (const RequestPtr& request : outcome.finished) request->count(done);
         group.completed.insert(group.completed.end(), outcome.finished.begin(), outcome.finished.end());
     }
     return group;
@@ -93,6 +128,16 @@ GroupOutcome RankGroup::advance_decode(std::int64_t steps, StepTimes times) {
         deliver(rank->running(), times);
     }
     return group;
+}
+
+std::vector<RequestPtr> RankGroup::abandon(const GroupBatch& batch) {
+    std::vector<RequestPtr> lost;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        if (!batch.batches[rank]) continue;
+        const std::vector<RequestPtr> requests = ranks_[rank]->abandon(*batch.batches[rank]);
+        lost.insert(lost.end(), requests.begin(), requests.end());
+    }
+    return lost;
 }
 
 // Stamps the tokens that requests have got: one at the end of the first step, the last at the end of the last.

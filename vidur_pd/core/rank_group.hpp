@@ -11,24 +11,25 @@
 
 namespace serving {
 
-// How many requests saw each gap between two of their tokens, in the order in which the gaps first occurred.
+// How many requests saw each gap between two of their tokens. Exact as long as there are at most `kMostGaps` different
+// ones; beyond, gaps are rounded to one in 2^14 of their value, so that memory stays bounded.
 class GapCounts {
   public:
     void add(TimePs gap_ps, std::int64_t requests) {
-        const auto [place, is_new] = place_.try_emplace(gap_ps, gaps_ps_.size());
-        if (is_new) {
-            gaps_ps_.push_back(gap_ps);
-            requests_.push_back(0);
-        }
-        requests_[place->second] += requests;
+        requests_[is_rounding_ ? rounded(gap_ps) : gap_ps] += requests;
+        if (!is_rounding_ && requests_.size() > kMostGaps) round_all();
     }
-    const std::vector<TimePs>& gaps_ps() const { return gaps_ps_; }
-    const std::vector<std::int64_t>& requests() const { return requests_; }
+    // (gaps, requests), rising gaps.
+    std::pair<std::vector<TimePs>, std::vector<std::int64_t>> counts() const;
 
   private:
-    std::unordered_map<TimePs, std::size_t> place_;
-    std::vector<TimePs> gaps_ps_;
-    std::vector<std::int64_t> requests_;
+    static constexpr std::size_t kMostGaps = 4'000'000;  // our choice: 200 MB at most
+
+    static TimePs rounded(TimePs gap_ps);
+    void round_all();
+
+    std::unordered_map<TimePs, std::int64_t> requests_;
+    bool is_rounding_ = false;
 };
 
 // What the ranks compute in one iteration; `batches` is [ranks], empty where a rank idles.
@@ -71,6 +72,11 @@ class RankGroup {
     GroupOutcome finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted, StepTimes times);
     // The same for a run of steps that decode every running request.
     GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
+    // The iteration has come to nothing: returns its requests, see `Scheduler::abandon`.
+    std::vector<RequestPtr> abandon(const GroupBatch& batch);
+
+    // What the iterations of the group have taken so far; requests count it from when they join a batch on.
+    InstanceTime done;
 
   private:
     void deliver(const std::vector<RequestPtr>& produced, StepTimes times);

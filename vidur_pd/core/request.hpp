@@ -17,6 +17,12 @@ using TimePs = std::int64_t;
 
 enum class Status : std::uint8_t { kWaiting, kRunning, kPrefilled, kTransferring, kCompleted, kRejected, kFailed };
 
+// What an instance, or the iterations that a request was in, took.
+struct InstanceTime {
+    TimePs compute_ps = 0;
+    TimePs communication_ps = 0;  // as far as compute does not hide it
+};
+
 // Mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 struct Request {
     Request(std::int64_t index, std::string request_id, Tokens prompt_tokens, Tokens output_tokens, TimePs arrived_ps,
@@ -60,11 +66,34 @@ struct Request {
     Tokens computed_tokens = 0;
     Tokens generated_tokens = 0;
 
+    // Where it went, beside what its ranks know.
+    std::optional<std::int64_t> prefill_instance, decode_instance;
+    std::optional<std::int64_t> kv_bytes;  // that crossed between instances, if something was handed over
+
+    // Time of the iterations that it was in, before and after the end of its prompt.
+    InstanceTime prefill_time, decode_time;
+
+    // Begins to count what its instance does from now on; `done` is what it has done before.
+    void begin(const InstanceTime& done) {
+        counted_from = done;
+        is_counting = true;
+    }
+    // Counts what its instance has done since.
+    void count(const InstanceTime& done) {
+        if (!is_counting) return;
+        InstanceTime& time = prefill_completed_ps ? decode_time : prefill_time;
+        time.compute_ps += done.compute_ps - counted_from.compute_ps;
+        time.communication_ps += done.communication_ps - counted_from.communication_ps;
+        counted_from = done;
+    }
+
     // What the scheduler that runs it knows.
     bool is_running = false;
     bool is_in_flight = false;
     Tokens end_tokens = 0;       // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;  // tokens that fit into the KV blocks held
+    InstanceTime counted_from;   // of its instance when it began to take part
+    bool is_counting = false;
 };
 
 using RequestPtr = std::shared_ptr<Request>;

@@ -8,18 +8,17 @@ stage.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend
-from vidur_pd.events import EventQueue
+from vidur_pd._core import Flight, Loop
 from vidur_pd.execution.communication import CommunicationPricer
-from vidur_pd.execution.executor import Collectives, StagePrice
-from vidur_pd.execution.flight import Flight
-from vidur_pd.execution.timing import schedule_landing, set_out
+from vidur_pd.execution.executor import Collectives, Exchanges
+from vidur_pd.request import Request
 
 KEPT_TEMPLATES = 64
 """Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill
@@ -38,32 +37,46 @@ class IterationGraph:
 class ExactLauncher:
     """Submits each iteration as one flow graph; it ends when its last flow has arrived."""
 
-    carries_runs = False
+    has_runs = False
+    launches_itself = False
 
-    def __init__(self, queue: EventQueue, network: NetworkBackend, pricers: dict[str, CommunicationPricer]) -> None:
-        """``pricers`` by pool: they know the communicators of its instances."""
-        self._queue = queue
+    def __init__(
+        self,
+        loop: Loop,
+        exchanges: Exchanges,
+        network: NetworkBackend,
+        pricers: Sequence[CommunicationPricer],
+        broken_off: Callable[[list[Request], str], None],
+    ) -> None:
+        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of requests whose iteration
+        comes to nothing."""
+        self._loop = loop
+        self._exchanges = exchanges
         self._network = network
         self._pricers = pricers
+        self._broken_off = broken_off
         self._flying: dict[GraphHandle, Flight] = {}
         self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
 
     def launch(self, flight: Flight) -> None:
-        assert len(flight.prices) == 1, "exact coupling needs one pipeline stage"
-        price, compute_ps = flight.prices[0], int(flight.compute_ps[0])
-        set_out(flight, flight.instance.stage_free_ps)  # as on an idle fabric; the last flow says when it really ends
-        if not price.communication_ps:
-            schedule_landing(self._queue, flight, flight.instance.land)
+        assert not flight.is_pipelined, "exact coupling needs one pipeline stage"
+        stage, compute_ps = flight.stages[0], int(flight.compute_ps[0])
+        self._loop.set_out(flight)  # as on an idle fabric; the last flow says when it really ends
+        if not stage.communication_ps:
+            self._loop.schedule_landing(flight)
             return
-        template = self._template(price, self._pricers[flight.instance.placement.pool])
+        template = self._template(self._exchanges[stage.load].collectives, self._pricers[flight.instance])
         delay_ps = template.graph.delay_ps.copy()
         steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
         delay_ps[template.pauses] = np.diff(steps)
         handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
         self._flying[handle] = flight
 
-    def truncate(self, flight: Flight) -> None:
-        """Flights have one step here: nothing to cut."""
+    def uses(self, instance: int, links: NDArray[np.int64]) -> None:
+        """Nothing to do: no load is put on links."""
+
+    def rests(self, instance: int) -> None:
+        """Nothing to do: no load is left behind."""
 
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: flows meet on the network itself."""
@@ -74,26 +87,25 @@ class ExactLauncher:
         self._network.forget(completion.handle)
         flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
         if completion.is_failed:
-            flight.instance.break_off(flight, "the network gave up a collective of its iteration")
+            self._broken_off(self._loop.break_off(flight), "the network gave up a collective of its iteration")
         else:
-            flight.instance.land(flight)
+            self._loop.land(flight)
 
-    def _template(self, price: StagePrice, pricer: CommunicationPricer) -> IterationGraph:
-        key = price.collectives
-        if key in self._templates:
-            self._templates.move_to_end(key)
-            return self._templates[key]
-        first_gpu = price.collectives[0][1][0][0]
-        self._templates[key] = _iteration_graph(list(_rounds(price, pricer)), first_gpu)
+    def _template(self, collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> IterationGraph:
+        if collectives in self._templates:
+            self._templates.move_to_end(collectives)
+            return self._templates[collectives]
+        first_gpu = collectives[0][1][0][0]
+        self._templates[collectives] = _iteration_graph(list(_rounds(collectives, pricer)), first_gpu)
         if len(self._templates) > KEPT_TEMPLATES:
             self._templates.popitem(last=False)
-        return self._templates[key]
+        return self._templates[collectives]
 
 
-def _rounds(price: StagePrice, pricer: CommunicationPricer) -> Iterator[list[FlowGraph]]:
+def _rounds(collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> Iterator[list[FlowGraph]]:
     """Graphs that run at the same time, in turn."""
     kinds: list[tuple[int, list[FlowGraph]]] = []
-    for what, groups, count in price.collectives:
+    for what, groups, count in collectives:
         communicators = [pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
         if communicators:
             kinds.append((count, [pricer.flows(what.op, what.size_bytes, at) for at in communicators]))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches
+from vidur_pd._core import Flight, LinkLog, Loop, Stage
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
 from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts
+
+
+Collectives = tuple[Communication, tuple[Gpus, ...], int]
+"""What, among which groups of GPUs at the same time, how often."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,48 +33,39 @@ class LinkLoad:
     """[touched links] time for which there is one, on an idle fabric."""
 
 
-Collectives = tuple[Communication, tuple[Gpus, ...], int]
-"""What, among which groups of GPUs at the same time, how often."""
-
-
-Communicated = tuple[int, LinkLoad, tuple[Collectives, ...]]
-"""``StagePrice.communication_ps``, ``load`` and ``collectives``."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class StagePrice:
-    """One pipeline stage of one iteration on an idle fabric."""
+class Exchange:
+    """The communication of one pipeline stage of an iteration."""
 
-    cost: IterationCost
     communication_ps: int
-    """All collectives one after another."""
+    """All collectives one after another on an idle fabric."""
     load: LinkLoad
     collectives: tuple[Collectives, ...]
-    halves: TwoBatches | None = None
-    """Two half batches that hide communication behind each other's compute."""
-
-    def exposed_ps(self, stretch: float) -> int:
-        """Time beyond ``cost.compute_ps`` when communication takes ``stretch`` times as long as on an idle fabric."""
-        if self.halves is not None:
-            return self.halves.lasting_ps(stretch) - self.cost.compute_ps
-        return round(self.communication_ps * stretch)
 
 
-class Executor(Protocol):
-    """Prices the iterations of one instance."""
+class Exchanges:
+    """The exchanges of a simulation by number; the core books their bytes on links."""
 
-    @property
-    def prices_runs(self) -> bool:
-        """Whether ``price_run`` describes a run of decode iterations."""
-        ...
+    def __init__(self, link_log: LinkLog) -> None:
+        self._link_log = link_log
+        self._known: list[Exchange] = []
 
-    def price(self, batches: RankBatches, drafts: int = 0) -> tuple[StagePrice, ...]: ...
+    def remember(self, exchange: Exchange) -> int:
+        number = self._link_log.remember(exchange.load.links, exchange.load.link_bytes)
+        assert number == len(self._known), "loads are remembered here alone"
+        self._known.append(exchange)
+        return number
 
-    def price_run(self, batches: RankBatches, steps: int) -> tuple[StagePrice, NDArray[np.int64]]: ...
+    def __getitem__(self, number: int) -> Exchange:
+        return self._known[number]
 
 
 class InstanceExecutor:
-    """Prices the iterations of one instance: ``batches`` are those of its data-parallel ranks, in lockstep."""
+    """Prices the iterations of one instance: compute by ``aicb``, collectives by the fabric.
+
+    What ``aicb`` can compile is priced in the core, which asks for what it lacks; the rest (drafts, two-batch overlap,
+    kinds of attention that only Python knows) flight by flight here.
+    """
 
     def __init__(
         self,
@@ -91,51 +86,110 @@ class InstanceExecutor:
         self._drafting = drafting
         self._halves = halves
         self._fast_forward = fast_forward
-        self._communication: dict[tuple[int, tuple[tuple[Communication, int], ...]], Communicated] = {}
+        self._exchanged: dict[tuple[int, tuple[tuple[Communication, int], ...]], int] = {}
+        self._turns: dict[tuple[int, int], TwoBatches] = {}
+        self._estimated: set[str] = set()
+
+    def join(
+        self, loop: Loop, index: int, exchanges: Exchanges, uses: Callable[[int, NDArray[np.int64]], None]
+    ) -> None:
+        """Takes part in a simulation as the executor of instance ``index``; ``uses`` is told of links it will load."""
+        self._loop = loop
+        self._uses = uses
+        self._index = index
+        self._exchanges = exchanges
 
     @property
     def prices_runs(self) -> bool:
         """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
         return self._fast_forward and self._drafting is None and self._halves is None
 
-    def price(self, batches: RankBatches, drafts: int = 0) -> tuple[StagePrice, ...]:
-        """One price per pipeline stage; ``drafts`` is the most drafted tokens that a decode verifies."""
+    def pricing(self) -> list[object]:
+        """[stages] what the core prices iterations with; empty where it cannot."""
+        return []
+
+    def supply(self) -> None:
+        """Prices the parts that the core has asked for."""
+
+    def communicate(self, stage: int, number: int) -> None:
+        """Tells the core what the list ``number`` of collectives takes."""
+
+    def price(self, flight: Flight) -> None:
+        """Prices the flight that the loop has formed: a run of decodes, or one iteration."""
+        batches = self._batches(flight)
+        if flight.is_run:
+            cost, compute_ps = self._model.price_run(batches, flight.steps)
+            flight.set_stages([self._priced(cost, 0)], compute_ps)
+            return
+        drafts = 0 if flight.batch is None else flight.batch.most_drafts
         halved = halve_all(batches.split()) if self._halves is not None else None
-        stages = range(self._placement.partition.pp)
-        if halved is not None and not drafts:
-            return tuple(self._two_batches(halved, stage) for stage in stages)
-        return tuple(self._stage(batches, stage, drafts) for stage in stages)
+        costs = []
+        for stage in range(self._placement.partition.pp):
+            if halved is not None and not drafts:
+                costs.append(self._two_batches(flight, halved, stage))
+            elif drafts and self._drafting is not None:
+                costs.append(price_with_drafts(self._model, self._drafting, batches.split(), stage))
+            else:
+                costs.append(self._model.price(batches, stage=stage))
+        stages = [self._priced(cost, stage, self._turns.get((flight.number, stage))) for stage, cost in enumerate(costs)]
+        flight.set_stages(stages, np.array([sum(cost.compute_ps for cost in costs)], dtype=np.int64))
 
-    def price_run(self, batches: RankBatches, steps: int) -> tuple[StagePrice, NDArray[np.int64]]:
-        """The first of consecutive decode iterations, and [steps] compute time of each; without pipeline stages."""
-        cost, compute_ps = self._model.price_run(batches, steps)
-        return self._priced(cost, 0), compute_ps
+    def _batches(self, flight: Flight) -> RankBatches:
+        """Without their drafts."""
+        new_tokens, kv_tokens, requests, logit_rows = self._loop.batches()
+        if flight.batch is not None and flight.batch.most_drafts:
+            new_tokens = new_tokens - flight.batch.drafts()
+        return RankBatches(new_tokens, kv_tokens, requests, logit_rows)
 
-    def _stage(self, batches: RankBatches, stage: int, drafts: int) -> StagePrice:
-        if drafts and self._drafting is not None:
-            cost = price_with_drafts(self._model, self._drafting, batches.split(), stage)
-        else:
-            cost = self._model.price(batches, stage=stage)
-        return self._priced(cost, stage)
+    def exposed_ps(self, flight: Flight, stage: int, stretch: float) -> int:
+        """Time beyond the compute time of a stage when communication takes ``stretch`` times as long."""
+        turns = self._turns.get((flight.number, stage))
+        if turns is not None:
+            return turns.lasting_ps(stretch) - flight.stages[stage].compute_ps
+        return round(flight.stages[stage].communication_ps * stretch)
 
-    def _priced(self, cost: IterationCost, stage: int) -> StagePrice:
-        return StagePrice(cost, *self._communicated(stage, cost.communications))
+    def estimated_operators(self) -> set[str]:
+        """Operators priced by flagged estimates at least once."""
+        return self._estimated
 
-    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> StagePrice:
+    def _priced(self, cost: IterationCost, stage: int, turns: TwoBatches | None = None) -> Stage:
+        self._estimated.update(cost.estimated_operators)
+        number = self._exchange(stage, cost.communications)
+        communication_ps = self._exchanges[number].communication_ps
+        return Stage(
+            compute_ps=cost.compute_ps,
+            communication_ps=communication_ps,
+            exposed_ps=communication_ps if turns is None else turns.lasting_ps(1.0) - cost.compute_ps,
+            load=number,
+            host_ps=cost.host_ps,
+            phase_ps=cost.phase_ps,
+            estimated_ps=cost.estimated_ps,
+        )
+
+    def _two_batches(
+        self, flight: Flight, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int
+    ) -> IterationCost:
+        """Both halves one after another; how they hide each other's communication is remembered for the flight."""
         assert self._halves is not None
+        flying = {other.number for other in self._loop.flights(self._index)}
+        self._turns = {key: turns for key, turns in self._turns.items() if key[0] in flying | {flight.number}}
         costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
-        whole = in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
-        first_ps, second_ps = (self._communicated(stage, cost.communications)[0] for cost in costs)
-        turns = TwoBatches(costs, (first_ps, second_ps), self._halves.communication_sm_share)
-        return StagePrice(whole, *self._communicated(stage, whole.communications), turns)
+        first_ps, second_ps = (
+            self._exchanges[self._exchange(stage, cost.communications)].communication_ps for cost in costs
+        )
+        share = self._halves.communication_sm_share
+        self._turns[flight.number, stage] = TwoBatches(costs, (first_ps, second_ps), share)
+        return in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
 
-    def _communicated(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> Communicated:
-        """Time on an idle fabric, loads of links, and what runs among which GPUs."""
+    def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
+        """Number of an exchange."""
         key = (stage, communications)
-        if key not in self._communication:
+        if key not in self._exchanged:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
-            self._communication[key] = (*self._communicate(stage, communications), groups)
-        return self._communication[key]
+            exchange = Exchange(*self._communicate(stage, communications), groups)
+            self._exchanged[key] = self._exchanges.remember(exchange)
+            self._uses(self._index, exchange.load.links)
+        return self._exchanged[key]
 
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
         """Time of all collectives of a stage one after another, and the bytes they leave on links."""

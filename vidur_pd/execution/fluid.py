@@ -21,17 +21,17 @@ busy by turns), queues, and what congestion control loses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsim import Completion, SharesCapacity
+from vidur_pd._core import Flight, Loop, Stage
 from vidur_pd.events import EventQueue, Priority
-from vidur_pd.execution.executor import LinkLoad, StagePrice
-from vidur_pd.execution.flight import Flight
-from vidur_pd.execution.timing import retime_stages, retime_steps, schedule_landing, set_out, truncate
-from vidur_pd.instance import Instance
+from vidur_pd.execution.executor import Exchanges, LinkLoad
 from vidur_pd.metrics.quantities import PS_PER_S
 
 SMALLEST_CHANGE = 1e-3
@@ -55,19 +55,36 @@ class Transfers(Protocol):
         ...
 
 
+class PricesExposure(Protocol):
+    """The executor of an instance."""
+
+    def exposed_ps(self, flight: Flight, stage: int, stretch: float) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clockwork:
+    """The loop, its queue, the exchanges that its flights name, and the executors of its instances by number."""
+
+    loop: Loop
+    queue: EventQueue
+    exchanges: Exchanges
+    executors: Sequence[PricesExposure]
+
+
 class FluidLauncher:
     """Couples iterations and transfers through link rates."""
 
-    carries_runs = True
+    has_runs = True
+    launches_itself = True
 
     def __init__(
-        self, queue: EventQueue, network: SharesCapacity, capacity_bps: NDArray[np.float64], transfers: Transfers
+        self, works: Clockwork, network: SharesCapacity, capacity_bps: NDArray[np.float64], transfers: Transfers
     ) -> None:
-        self._queue = queue
+        self._works = works
+        self._loop = works.loop
         self._network = network
         self._capacity_bps = capacity_bps
         self._transfers = transfers
-        self._flying: dict[int, Instance] = {}
         self._loads: dict[int, list[_MeanLoad]] = {}
         self._mean_bps = np.zeros_like(capacity_bps)
         self._mean_flows = np.zeros_like(capacity_bps)
@@ -77,87 +94,73 @@ class FluidLauncher:
         self._update_at_ps: set[int] = set()
 
     def launch(self, flight: Flight) -> None:
-        instance = flight.instance
-        self._flying[instance.index] = instance
-        self._note_links(flight)
-        if self._is_coupled:
-            self._withdraw(instance)
-            flight.stretch = [self._stretch(price) for price in flight.prices]
-        set_out(flight, instance.stage_free_ps)
-        self._schedule_landing(flight)
-        if self._is_coupled:
-            self._enter(instance, flight)
-            self._tell_network()
-
-    def truncate(self, flight: Flight) -> None:
-        if truncate(flight, self._queue.now_ps):
-            self._schedule_landing(flight)
+        self._withdraw(flight.instance)
+        flight.stretch(self._stretched(flight))
+        self._loop.set_out(flight)
+        self._loop.schedule_landing(flight)
+        self._enter(flight.instance, flight)
+        self._tell_network()
 
     def completed(self, completion: Completion) -> None:
         raise AssertionError(f"{completion}, but iterations submit no graphs")
 
+    def uses(self, instance: int, links: NDArray[np.int64]) -> None:
+        """An instance will put bytes on these links; where two use the same one, they slow each other down."""
+        users = self._first_user[links]
+        self._instances_meet |= bool(((users >= 0) & (users != instance)).any())
+        self._first_user[links] = instance
+        self._loop.is_coupled = self._is_coupled
+
+    def rests(self, instance: int) -> None:
+        """The load of the instance is gone."""
+        self.traffic_changes(self._loop.now_ps)
+
     def traffic_changes(self, at_ps: int) -> None:
         """A transfer starts, sends its first byte or ends: both sides are updated at the end of that instant."""
+        self._loop.is_coupled = self._is_coupled
         if at_ps not in self._update_at_ps:
             self._update_at_ps.add(at_ps)
-            self._queue.schedule(at_ps, Priority.DISPATCH, self._update)
+            self._works.queue.schedule(at_ps, Priority.DISPATCH, self._update)
 
     @property
     def _is_coupled(self) -> bool:
         return self._instances_meet or self._transfers.active > 0
 
-    def _schedule_landing(self, flight: Flight) -> None:
-        schedule_landing(self._queue, flight, self._land)
-
-    def _land(self, flight: Flight) -> None:
-        """The instance may now rest: if it does not launch at this instant, its load is gone."""
-        flight.instance.land(flight)
-        if self._is_coupled and not flight.instance.flights:
-            self.traffic_changes(self._queue.now_ps)
-
-    def _note_links(self, flight: Flight) -> None:
-        """Finds out whether two instances use the same link: only then do they slow each other down."""
-        index = flight.instance.index
-        for price in flight.prices if not self._instances_meet else ():
-            users = self._first_user[price.load.links]
-            self._instances_meet = bool(((users >= 0) & (users != index)).any())
-            self._first_user[price.load.links] = index
-
     def _update(self) -> None:
         """New loads of all instances, and new stretches of what they have in flight."""
-        self._update_at_ps.remove(self._queue.now_ps)
-        for instance in list(self._flying.values()):
+        self._update_at_ps.remove(self._loop.now_ps)
+        flying = self._loop.flying()
+        for instance in sorted(self._loads.keys() - set(flying)):
             self._withdraw(instance)
-            if not instance.flights:
-                del self._flying[instance.index]
-                continue
-            self._retime(instance, [[self._stretch(price) for price in flight.prices] for flight in instance.flights])
-            self._enter(instance, *instance.flights)
-        if not self._flying:  # sums of differences: leave nothing behind
+        for instance in flying:
+            self._withdraw(instance)
+            flights = self._loop.flights(instance)
+            self._retime(instance, flights)
+            self._enter(instance, *flights)
+        if not flying:  # sums of differences: leave nothing behind
             self._mean_bps.fill(0.0)
             self._mean_flows.fill(0.0)
         self._tell_network()
 
-    def _retime(self, instance: Instance, stretches: list[list[float]]) -> None:
-        """Applies new stretches, one list per flight, where they differ from the present ones."""
-        flights, now_ps = instance.flights, self._queue.now_ps
-        if all(
-            abs(new - old) <= SMALLEST_CHANGE * old
-            for flight, stretch in zip(flights, stretches, strict=True)
-            for new, old in zip(stretch, flight.stretch, strict=True)
+    def _retime(self, instance: int, flights: list[Flight]) -> None:
+        """Applies new stretches where they differ from the present ones."""
+        stretched = [self._stretched(flight) for flight in flights]
+        if any(
+            abs(new - stage.stretch) > SMALLEST_CHANGE * stage.stretch
+            for flight, stretches in zip(flights, stretched, strict=True)
+            for (new, _), stage in zip(stretches, flight.stages, strict=True)
         ):
-            return
-        if flights[0].is_pipelined:
-            retime_stages(flights, stretches, instance.stage_free_ps, now_ps)
-            instance.wake()
-        else:
-            retime_steps(flights[0], stretches[0][0], now_ps)
-        for flight in flights:
-            self._schedule_landing(flight)
+            self._loop.retime(instance, stretched)
 
-    def _stretch(self, price: StagePrice) -> float:
+    def _stretched(self, flight: Flight) -> list[tuple[float, int]]:
+        """[stages] stretch of the communication, and what compute does not hide of it then."""
+        executor = self._works.executors[flight.instance]
+        stretches = [self._stretch(stage) for stage in flight.stages]
+        return [(stretch, executor.exposed_ps(flight, stage, stretch)) for stage, stretch in enumerate(stretches)]
+
+    def _stretch(self, stage: Stage) -> float:
         """Of a stage's communication, from what other instances and transfers have on its links."""
-        load = price.load
+        load = self._works.exchanges[stage.load].load
         if not len(load.links) or not self._is_coupled:
             return 1.0
         capacity_bps = self._capacity_bps[load.links]
@@ -169,25 +172,23 @@ class FluidLauncher:
         left_bps = np.where(is_greedy, 0.0, capacity_bps - kv_bps - mean_bps)
         given_bps = np.maximum(fair_bps, left_bps)
         needed_ps = 8 * PS_PER_S * load.link_bytes / given_bps
-        return 1.0 + max(0.0, float((needed_ps - load.link_busy_ps).max())) / price.communication_ps
+        return 1.0 + max(0.0, float((needed_ps - load.link_busy_ps).max())) / stage.communication_ps
 
     def _kv_bps(self, links: NDArray[np.int64]) -> NDArray[np.float64]:
         """[links] rate of the transfers."""
         return self._network.link_rates_bps()[links] if self._transfers.active else np.zeros(len(links))
 
-    def _withdraw(self, instance: Instance) -> None:
-        for mean in self._loads.pop(instance.index, ()):
+    def _withdraw(self, instance: int) -> None:
+        for mean in self._loads.pop(instance, ()):
             self._mean_bps[mean.links] -= mean.rate_bps
             self._mean_flows[mean.links] -= mean.flows
 
-    def _enter(self, instance: Instance, *flights: Flight) -> None:
-        loads = self._loads.setdefault(instance.index, [])
+    def _enter(self, instance: int, *flights: Flight) -> None:
+        loads = self._loads.setdefault(instance, [])
         for flight in flights:
-            period_ps = int(flight.compute_ps[0]) + flight.communication_ps
-            if flight.is_pipelined:
-                period_ps = int(flight.ends_ps[0]) - flight.start_ps
-            for price in flight.prices:
-                mean = _MeanLoad(price.load, self._capacity_bps, period_ps)
+            period_ps = flight.first_step_ps
+            for stage in flight.stages:
+                mean = _MeanLoad(self._works.exchanges[stage.load].load, self._capacity_bps, period_ps)
                 self._mean_bps[mean.links] += mean.rate_bps
                 self._mean_flows[mean.links] += mean.flows
                 loads.append(mean)

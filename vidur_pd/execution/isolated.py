@@ -1,34 +1,31 @@
-"""Coupling ``isolated``: an iteration takes what it takes on an idle fabric."""
+"""Coupling ``isolated``: an iteration takes what it takes on an idle fabric, which the core's loop knows."""
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsim import Completion
-from vidur_pd.events import EventQueue
-from vidur_pd.execution.flight import Flight
-from vidur_pd.execution.timing import schedule_landing, set_out, truncate
+from vidur_pd._core import Flight
 
 
 class IsolatedLauncher:
-    """Adds compute and idle-fabric communication; pipeline stages are passed first in, first out."""
+    """Has nothing to decide."""
 
-    carries_runs = True
-
-    def __init__(self, queue: EventQueue) -> None:
-        self._queue = queue
+    has_runs = True
+    launches_itself = True
 
     def launch(self, flight: Flight) -> None:
-        set_out(flight, flight.instance.stage_free_ps)
-        self._schedule_landing(flight)
+        raise AssertionError(f"flight {flight.number} is launched by the loop")
 
-    def truncate(self, flight: Flight) -> None:
-        if truncate(flight, self._queue.now_ps):
-            self._schedule_landing(flight)
+    def uses(self, instance: int, links: NDArray[np.int64]) -> None:
+        """Nothing to do: no load is put on links."""
+
+    def rests(self, instance: int) -> None:
+        """Nothing to do: no load is left behind."""
 
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: iterations do not see other traffic."""
 
     def completed(self, completion: Completion) -> None:
         raise AssertionError(f"{completion}, but iterations submit no graphs")
-
-    def _schedule_landing(self, flight: Flight) -> None:
-        schedule_landing(self._queue, flight, flight.instance.land)

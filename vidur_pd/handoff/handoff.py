@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from netsim import Completion, GraphHandle
+from vidur_pd._core import Flight
 from vidur_pd.config import KvTransferConfig
-from vidur_pd.execution.flight import Flight
 from vidur_pd.handoff.wire import Computation, KvWire
 from vidur_pd.instance import Instance, Rank
-from vidur_pd.metrics.request_rows import Journey
 from vidur_pd.request import Request
 
 
@@ -24,7 +23,7 @@ from vidur_pd.request import Request
 class _Passage:
     """Where a request's KV is between two instances."""
 
-    journey: Journey
+    request: Request
     source: Rank
     destination: Rank | None = None
     is_reserved: bool = False
@@ -80,11 +79,11 @@ class Handoff:
         """Requests between their routing and the arrival of their KV."""
         return len(self._passages)
 
-    def routed(self, journey: Journey, source: Rank) -> None:
+    def routed(self, request: Request, source: Rank) -> None:
         """A request goes to a prefill rank; unless the decode side pulls, it reserves blocks from now on."""
-        passage = _Passage(journey, source)
-        self._passages[journey.request.index] = passage
-        if self._config.mode != "pull" and self.must_travel(journey.request):
+        passage = _Passage(request, source)
+        self._passages[request.index] = passage
+        if self._config.mode != "pull" and self.must_travel(request):
             self._assign(passage)
 
     def prefilled(self, request: Request, now_ps: int) -> None:
@@ -112,11 +111,9 @@ class Handoff:
 
     def before_step(self, instance: Instance, now_ps: int) -> None:
         """A decode instance is about to schedule: it reserves blocks for requests that fit."""
-        if not self._unreserved[instance.index]:
-            return
         for rank in instance.ranks:
             for request in rank.scheduler.admit_remote():
-                self._unreserved[instance.index] -= 1
+                self._wait_for_room(instance, -1)
                 passage = self._passages[request.index]
                 passage.is_reserved = True
                 passage.sent_tokens = request.resident_tokens
@@ -136,7 +133,7 @@ class Handoff:
             for request, kv_tokens in zip(batch.requests, batch.kv_tokens.tolist(), strict=True):
                 passage = self._passages[request.index]
                 until_tokens = min(kv_tokens, request.prompt_tokens)
-                passage.chunk = until_tokens, Computation(now_ps, int(flight.ends_ps[-1]))
+                passage.chunk = until_tokens, Computation(now_ps, flight.end_ps)
                 if passage.is_reserved:
                     self._send_chunk(passage, now_ps)
 
@@ -160,7 +157,7 @@ class Handoff:
             passage.failure = "the network gave up its KV transfer"
             self._withdraw(passage, now_ps)
             if passage.is_prefilled:
-                passage.source.release(passage.journey.request)
+                passage.source.release(passage.request)
                 self._end(passage)
             return True
         self._wire.arrived(handle, now_ps)
@@ -183,12 +180,12 @@ class Handoff:
 
     def _end(self, passage: _Passage) -> None:
         """The request fails; its prefill instance has let it go."""
-        request, destination = passage.journey.request, passage.destination
+        request, destination = passage.request, passage.destination
         assert passage.failure is not None
         del self._passages[request.index]
         self._stuck.pop(request.index, None)
         if destination is not None:
-            self._unreserved[destination.instance.index] -= not passage.is_reserved
+            self._wait_for_room(destination.instance, -int(not passage.is_reserved))
             destination.scheduler.abandon_remote(request)
             destination.instance.note_kv_use()
             destination.instance.wake()
@@ -199,12 +196,17 @@ class Handoff:
         return request.output_tokens > 1 or self._config.first_token == "decode_recompute"
 
     def _assign(self, passage: _Passage) -> None:
-        rank = self._choose_destination(passage.journey.request)
+        rank = self._choose_destination(passage.request)
         passage.destination = rank
-        passage.journey.decode_instance = rank.instance.name
-        rank.scheduler.add_remote(passage.journey.request)
-        self._unreserved[rank.instance.index] += 1
+        passage.request.decode_instance = rank.instance.index
+        rank.scheduler.add_remote(passage.request)
+        self._wait_for_room(rank.instance, 1)
         rank.instance.wake()
+
+    def _wait_for_room(self, instance: Instance, more: int) -> None:
+        """So many more requests wait for blocks on a decode instance."""
+        self._unreserved[instance.index] += more
+        instance.set_waits_for_room(self._unreserved[instance.index] > 0)
 
     def _make_room(self, passage: _Passage) -> None:
         """A prefilled request goes before those that have reserved blocks but are not prefilled.
@@ -214,21 +216,21 @@ class Handoff:
         rank = passage.destination
         assert rank is not None
         reserved = {
-            other.journey.request.index: other
+            other.request.index: other
             for other in self._passages.values()
             if other.destination is rank and other.is_reserved and not other.is_prefilled and not other.outstanding
         }
-        candidates = [other.journey.request for other in reserved.values()]
-        for request in rank.scheduler.make_room_for_remote(passage.journey.request, candidates):
+        candidates = [other.request for other in reserved.values()]
+        for request in rank.scheduler.make_room_for_remote(passage.request, candidates):
             other = reserved[request.index]
             other.is_reserved = other.is_state_sent = False
             other.sent_tokens = 0
-            self._unreserved[rank.instance.index] += 1
+            self._wait_for_room(rank.instance, 1)
         rank.instance.note_kv_use()
         rank.instance.wake()
 
     def _send_rest(self, passage: _Passage, now_ps: int) -> None:
-        self._send(passage, passage.journey.request.prompt_tokens, now_ps, None)
+        self._send(passage, passage.request.prompt_tokens, now_ps, None)
         self._finish_if_complete(passage, now_ps)
 
     def _send_chunk(self, passage: _Passage, now_ps: int) -> None:
@@ -240,7 +242,7 @@ class Handoff:
         """Puts the KV of the tokens up to ``until_tokens`` on the network, each layer once it is computed."""
         if passage.failure is not None:
             return
-        request, destination = passage.journey.request, passage.destination
+        request, destination = passage.request, passage.destination
         assert destination is not None
         tokens = until_tokens - passage.sent_tokens
         sends_state = self._wire.has_state and until_tokens == request.prompt_tokens and not passage.is_state_sent
@@ -258,14 +260,14 @@ class Handoff:
         passage.is_state_sent |= sends_state
         passage.outstanding.add(sent.handle)
         self._by_handle[sent.handle] = passage
-        passage.journey.kv_bytes = (passage.journey.kv_bytes or 0) + sent.size_bytes
+        request.kv_bytes = (request.kv_bytes or 0) + sent.size_bytes
         if request.kv_sent_ps is None:
             request.kv_sent_ps = sent.first_byte_ps
         self._traffic_changes(now_ps)
         self._traffic_changes(sent.first_byte_ps)
 
     def _finish_if_complete(self, passage: _Passage, now_ps: int) -> None:
-        request, destination = passage.journey.request, passage.destination
+        request, destination = passage.request, passage.destination
         if passage.outstanding or not passage.is_prefilled or passage.sent_tokens < request.prompt_tokens:
             return
         assert destination is not None

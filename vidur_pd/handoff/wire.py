@@ -14,8 +14,8 @@ from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from aicb.precision import ELEMENT_BYTES
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
 from netsim.routing import Router as PathFinder
+from vidur_pd._core import LinkLog
 from vidur_pd.instance import Rank
-from vidur_pd.metrics.links import LinkLog
 
 NO_LINKS = np.zeros(0, dtype=np.int64)
 

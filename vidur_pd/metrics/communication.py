@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from vidur_pd.execution.coupling import CouplingPlan, Treatment
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import to_seconds
-from vidur_pd.request import Request
+from vidur_pd.metrics.requests import NEVER, RequestTable
 
 
-def communication_sources(plan: CouplingPlan, log: IterationLog, requests: Iterable[Request]) -> dict[str, Any]:
+def communication_sources(plan: CouplingPlan, log: IterationLog, table: RequestTable) -> dict[str, Any]:
     """Seconds of communication by source, and the share of each source in all of them.
 
     Collectives count what they add to the iterations of all instances; with two-batch overlap that is what compute does
@@ -19,11 +18,8 @@ def communication_sources(plan: CouplingPlan, log: IterationLog, requests: Itera
     take beyond their time on an idle fabric; in the couplings with a load on links it is what the rule has added, in
     `exact` it follows from the network (and includes the error of the idle price).
     """
-    transfers_ps = sum(
-        request.kv_arrived_ps - request.kv_sent_ps
-        for request in requests
-        if request.kv_arrived_ps is not None and request.kv_sent_ps is not None
-    )
+    has_arrived = table.kv_arrived_ps != NEVER
+    transfers_ps = int((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived].sum())
     contention_ps = log.communication_ps - log.idle_communication_ps
     if plan.collectives is Treatment.SIMULATED:
         sources = {Treatment.SIMULATED: log.communication_ps}

@@ -1,18 +1,23 @@
-"""Records of iterations and of the gaps between tokens, kept as arrays."""
+"""What iterations have done, from the core's log, as arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Phase
-from vidur_pd.metrics.kv_use import KvUse
+from vidur_pd import _core
 from vidur_pd.metrics.quantities import PS_PER_S
-from vidur_pd.scheduling import GapCounts
 
 COMPUTE_PHASES = tuple(phase for phase in Phase if phase is not Phase.COMMUNICATION)
+"""Order of the core's phases."""
+
+Column = NDArray[np.generic] | list[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,113 +29,137 @@ class IterationRun:
     ends_ps: NDArray[np.int64]
     compute_ps: NDArray[np.int64]
     communication_ps: NDArray[np.int64]
-    idle_communication_ps: int
-    """What each of them would communicate on an idle fabric."""
-    host_ps: int
-    phase_ps: tuple[int, ...]
-    """Parts of the first iteration's compute time, in the order of ``COMPUTE_PHASES``; later iterations of a run
-    differ from it in attention alone."""
-    estimated_ps: int
-    """Part of the first iteration's compute time that rests on flagged estimates."""
-    estimated_operators: tuple[str, ...]
     requests: int
     prefill_tokens: int
     decode_tokens: int
     waiting: int
     running: int
-    kv_blocks_used: tuple[int, int]
-    """Held during the first and during the last iteration, those held for transfers included; it grows evenly."""
-    kv_blocks_total: int
+    kv_blocks: int
+    """Held when it has ended."""
 
 
 class IterationLog:
     """All iterations of a simulation and every gap between consecutive tokens of a request."""
 
-    def __init__(self, instances: tuple[tuple[str, str], ...], *, keeps_runs: bool = True) -> None:
-        """``instances``: (name, pool) by index. Without ``keeps_runs`` only sums and gaps remain of iterations."""
+    def __init__(
+        self, core: _core.IterationLog, instances: tuple[tuple[str, str], ...], kv_blocks: tuple[int, ...]
+    ) -> None:
+        """``instances``: (name, pool) by index; ``kv_blocks`` of each."""
         self.instances = instances
-        self._keeps_runs = keeps_runs
-        self.runs: list[IterationRun] = []
-        self.kv_use = KvUse(len(instances))
-        self.gap_counts = GapCounts()
-        """Gaps between consecutive tokens of a request, but for those within runs."""
-        self._run_gap_ps: list[NDArray[np.int64]] = []
-        self._run_gap_count: list[int] = []
-        self.iterations = 0
-        self.busy_ps = np.zeros(len(instances), dtype=np.int64)
-        self.computing_ps = np.zeros(len(instances), dtype=np.int64)
-        self.compute_ps = 0
-        self.communication_ps = 0
-        self.idle_communication_ps = 0
-        self.estimated_ps = 0
-        self._estimated: set[tuple[str, str]] = set()
+        self._kv_blocks = kv_blocks
+        self._core = core
 
-    def add(self, run: IterationRun) -> None:
-        if self._keeps_runs:
-            self.runs.append(run)
-        self.iterations += len(run.ends_ps)
-        self.busy_ps[run.instance] += int(run.compute_ps.sum() + run.communication_ps.sum())
-        self.computing_ps[run.instance] += int(run.compute_ps.sum())
-        self.compute_ps += int(run.compute_ps.sum())
-        self.communication_ps += int(run.communication_ps.sum())
-        self.idle_communication_ps += run.idle_communication_ps * len(run.ends_ps)
-        self.estimated_ps += run.estimated_ps * len(run.ends_ps)
-        pool = self.instances[run.instance][1]
-        self._estimated.update((pool, operator) for operator in run.estimated_operators)
+    @property
+    def iterations(self) -> int:
+        return self._core.iterations
 
-    def add_equal_gaps(self, gaps_ps: NDArray[np.int64], requests: int) -> None:
-        """Gaps each of which was seen by so many requests."""
-        self._run_gap_ps.append(gaps_ps)
-        self._run_gap_count.append(requests)
+    @property
+    def compute_ps(self) -> int:
+        return self._core.compute_ps
+
+    @property
+    def communication_ps(self) -> int:
+        return self._core.communication_ps
+
+    @property
+    def idle_communication_ps(self) -> int:
+        """What the same iterations would communicate on an idle fabric."""
+        return self._core.idle_communication_ps
+
+    @property
+    def estimated_ps(self) -> int:
+        """Part of ``compute_ps`` that rests on flagged estimates."""
+        return self._core.estimated_ps
+
+    @property
+    def busy_ps(self) -> NDArray[np.int64]:
+        """[instances]"""
+        return self._core.busy_ps
+
+    @property
+    def computing_ps(self) -> NDArray[np.int64]:
+        """[instances]"""
+        return self._core.computing_ps
+
+    def kv_share(self, instances: list[int], makespan_s: float) -> tuple[float | None, float | None]:
+        """Mean over the makespan and peak of the used share of the KV blocks of alike instances; ``None`` for no
+        makespan."""
+        if not makespan_s:
+            return None, None
+        blocks = self._kv_blocks[instances[0]]
+        held_s = sum(self._core.kv_block_seconds(index) for index in instances)
+        peak = max(self._core.kv_peak(index) for index in instances)
+        return held_s / (makespan_s * blocks * len(instances)), peak / blocks
 
     def gaps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """(seconds, counts) of all gaps."""
-        lengths = np.array([len(gaps) for gaps in self._run_gap_ps], dtype=np.int64)
-        single_ps, single = self.gap_counts.counts()
-        gap_ps = self._joined([single_ps, *self._run_gap_ps])
-        return gap_ps / PS_PER_S, self._joined([single, self._spread(self._run_gap_count, lengths)])
+        """(seconds, counts) of all gaps, rising."""
+        gap_ps, counts = self._core.gap_counts.counts()
+        return gap_ps / PS_PER_S, counts
 
-    def estimated_operators(self) -> list[dict[str, str]]:
-        """Operators priced by flagged estimates at least once, by pool."""
-        return [{"pool": pool, "operator": operator} for pool, operator in sorted(self._estimated)]
+    @property
+    def runs(self) -> list[IterationRun]:
+        """Runs in the order of their ends; none where the simulation did not keep them."""
+        return list(self._each_run())
 
-    def columns(self) -> dict[str, NDArray[np.generic] | list[str]]:
+    def _each_run(self) -> Iterator[IterationRun]:
+        table = self._table
+        ends = np.cumsum(table["steps"])[:-1]
+        arrays = (np.split(table[name], ends) for name in ("ends_ps", "compute_ps", "communication_ps"))
+        names = ("requests", "prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_last")
+        numbers = (table[name].tolist() for name in ("instance", "start_ps"))
+        figures = (table[name].tolist() for name in names)
+        if len(table["steps"]):
+            for row in zip(*numbers, *arrays, *figures, strict=True):
+                yield IterationRun(*row)
+
+    @cached_property
+    def _table(self) -> dict[str, Any]:
+        return self._core.take_runs()
+
+    def columns(self) -> dict[str, Column]:
         """Columns of ``iterations.parquet``, one entry per iteration, ordered by end time within each instance."""
-        lengths = np.array([len(run.ends_ps) for run in self.runs], dtype=np.int64)
-        names, pools = zip(*self.instances, strict=True)
-        index = self._spread([run.instance for run in self.runs], lengths)
-        compute = self._joined([run.compute_ps for run in self.runs])
-        first_compute = self._spread([int(run.compute_ps[0]) for run in self.runs], lengths)
-        columns: dict[str, NDArray[np.generic] | list[str]] = {
-            "instance": np.array(names, dtype=object)[index],
-            "pool": np.array(pools, dtype=object)[index],
-            "start_s": self._joined([np.concatenate(([run.start_ps], run.ends_ps[:-1])) for run in self.runs])
-            / PS_PER_S,
-            "end_s": self._joined([run.ends_ps for run in self.runs]) / PS_PER_S,
-        }
-        for field in ("requests", "prefill_tokens", "decode_tokens", "waiting", "running"):
-            columns[field] = self._spread([getattr(run, field) for run in self.runs], lengths)
-        columns["kv_blocks_used"] = self._joined(
-            [np.linspace(*run.kv_blocks_used, len(run.ends_ps)).astype(np.int64) for run in self.runs]
-        )
-        columns["kv_blocks_total"] = self._spread([run.kv_blocks_total for run in self.runs], lengths)
-        columns["compute_s"] = compute / PS_PER_S
-        columns["communication_s"] = self._joined([run.communication_ps for run in self.runs]) / PS_PER_S
-        idle = self._spread([run.idle_communication_ps for run in self.runs], lengths)
-        columns["idle_communication_s"] = idle / PS_PER_S
-        columns["host_s"] = self._spread([run.host_ps for run in self.runs], lengths) / PS_PER_S
-        for position, phase in enumerate(COMPUTE_PHASES):
-            part = self._spread([run.phase_ps[position] for run in self.runs], lengths)
-            if phase is Phase.ATTENTION:
-                part = part + compute - first_compute
-            columns[f"{phase.value}_s"] = part / PS_PER_S
-        columns["estimated_s"] = self._spread([run.estimated_ps for run in self.runs], lengths) / PS_PER_S
-        return columns
+        return iteration_columns(self._table, self.instances, self._kv_blocks)
 
-    @staticmethod
-    def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
-    @staticmethod
-    def _spread(values: list[int], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.repeat(np.array(values, dtype=np.int64), lengths)
+def iteration_columns(
+    table: dict[str, Any], instances: tuple[tuple[str, str], ...], kv_blocks: tuple[int, ...]
+) -> dict[str, Column]:
+    """One entry per iteration, from the core's table of runs."""
+    steps, ends_ps, compute_ps = table["steps"], table["ends_ps"], table["compute_ps"]
+    names, pools = zip(*instances, strict=True)
+    first = np.cumsum(steps) - steps
+
+    def spread(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.repeat(values, steps)
+
+    index = spread(table["instance"])
+    start_ps = np.concatenate((np.zeros(min(len(ends_ps), 1), dtype=np.int64), ends_ps[:-1]))
+    start_ps[first] = table["start_ps"]
+    columns: dict[str, Column] = {
+        "instance": np.array(names, dtype=object)[index],
+        "pool": np.array(pools, dtype=object)[index],
+        "start_s": start_ps / PS_PER_S,
+        "end_s": ends_ps / PS_PER_S,
+    }
+    for field in ("requests", "prefill_tokens", "decode_tokens", "waiting", "running"):
+        columns[field] = spread(table[field])
+    columns["kv_blocks_used"] = _between(table["kv_blocks_first"], table["kv_blocks_last"], steps)
+    columns["kv_blocks_total"] = np.array(kv_blocks, dtype=np.int64)[index]
+    columns["compute_s"] = compute_ps / PS_PER_S
+    columns["communication_s"] = table["communication_ps"] / PS_PER_S
+    columns["idle_communication_s"] = spread(table["idle_communication_ps"]) / PS_PER_S
+    columns["host_s"] = spread(table["host_ps"]) / PS_PER_S
+    for phase, first_ps in zip(COMPUTE_PHASES, table["phase_ps"], strict=True):
+        part_ps = spread(first_ps)
+        if phase is Phase.ATTENTION:  # what later iterations of a run differ in
+            part_ps = part_ps + compute_ps - spread(compute_ps[first])
+        columns[f"{phase.value}_s"] = part_ps / PS_PER_S
+    columns["estimated_s"] = spread(table["estimated_ps"]) / PS_PER_S
+    return columns
+
+
+def _between(first: NDArray[np.int64], last: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[iterations] from the first value of each run to its last, in equal steps."""
+    step = np.arange(int(steps.sum())) - np.repeat(np.cumsum(steps) - steps, steps)
+    rise = (last - first) / np.maximum(steps - 1, 1)
+    return np.floor(np.repeat(first, steps) + step * np.repeat(rise, steps)).astype(np.int64)

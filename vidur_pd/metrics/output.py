@@ -58,7 +58,7 @@ def write_result(result: Result, out: Path) -> None:
     from vidur_pd.report import write_report
 
     with _replacing(out) as folder:
-        (folder / "requests.csv").write_text(requests_csv(result.journeys), encoding="utf-8")
+        (folder / "requests.csv").write_text(requests_csv(result.table), encoding="utf-8")
         (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
         (folder / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
         if result.config.output.iterations:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from vidur_pd.metrics.quantities import seconds_text
-from vidur_pd.metrics.summary import times_of
-from vidur_pd.request import Request, RequestStatus
+from vidur_pd.metrics.requests import NEVER, RequestRecord, RequestTable
+from vidur_pd.request import RequestStatus
 
 COLUMNS = (
     "request_id",
@@ -36,58 +35,51 @@ COLUMNS = (
 )
 
 
-@dataclass(slots=True)
-class Journey:
-    """Where a request went, beside what the request itself knows."""
-
-    request: Request
-    prefill_instance: str = ""
-    decode_instance: str = ""
-    kv_bytes: int | None = None
-    """Bytes that crossed between instances; ``None`` where nothing was handed over."""
-
-
-def requests_csv(journeys: Sequence[Journey]) -> str:
+def requests_csv(table: RequestTable) -> str:
     """The whole file as text. Times are exact decimal seconds; what does not apply is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_row(journey) for journey in journeys)
+    writer.writerows(_rows(table))
     return text.getvalue()
 
 
-def _row(journey: Journey) -> tuple[str | int, ...]:
-    request = journey.request
-    times = times_of(request) if request.status is RequestStatus.COMPLETED else None
+def _rows(table: RequestTable) -> Iterator[tuple[str | int, ...]]:
+    figures = zip(table.ttft_ps.tolist(), table.tpot_ps.tolist(), table.e2e_ps.tolist(), strict=True)
+    for record, times in zip(table.records(), figures, strict=True):
+        yield _row(record, times)
+
+
+def _row(record: RequestRecord, times: tuple[int, int, int]) -> tuple[str | int, ...]:
+    """``times``: TTFT, TPOT, E2E of a completed request."""
+    is_completed = record.status is RequestStatus.COMPLETED
     transfer_ps = exposed_ps = None
-    if request.kv_arrived_ps is not None:
-        assert request.kv_sent_ps is not None
-        assert request.prefill_completed_ps is not None
-        transfer_ps = request.kv_arrived_ps - request.kv_sent_ps
-        exposed_ps = max(0, request.kv_arrived_ps - request.prefill_completed_ps)
-    status = request.status.value
-    if request.status_reason is not None:
-        status = f"{status}: {request.status_reason}"
+    if record.kv_arrived_ps is not None:
+        assert record.kv_sent_ps is not None
+        assert record.prefill_completed_ps is not None
+        transfer_ps = record.kv_arrived_ps - record.kv_sent_ps
+        exposed_ps = max(0, record.kv_arrived_ps - record.prefill_completed_ps)
+    status = record.status.value
+    if record.status_reason is not None:
+        status = f"{status}: {record.status_reason}"
     return (
-        request.request_id,
-        seconds_text(request.arrived_ps),
-        request.prompt_tokens,
-        request.output_tokens,
-        request.cached_tokens,
-        journey.prefill_instance,
-        journey.decode_instance,
-        seconds_text(request.scheduled_ps),
-        seconds_text(request.prefill_completed_ps),
-        seconds_text(request.kv_sent_ps),
-        seconds_text(request.kv_arrived_ps),
-        seconds_text(request.first_token_ps),
-        seconds_text(request.completed_ps),
-        seconds_text(times.ttft_ps if times else None),
-        seconds_text(times.tpot_ps if times else None),
-        seconds_text(times.e2e_ps if times else None),
-        "" if journey.kv_bytes is None else journey.kv_bytes,
+        record.request_id,
+        seconds_text(record.arrived_ps),
+        record.prompt_tokens,
+        record.output_tokens,
+        record.cached_tokens,
+        record.prefill_instance,
+        record.decode_instance,
+        seconds_text(record.scheduled_ps),
+        seconds_text(record.prefill_completed_ps),
+        seconds_text(record.kv_sent_ps),
+        seconds_text(record.kv_arrived_ps),
+        seconds_text(record.first_token_ps),
+        seconds_text(record.completed_ps),
+        *(seconds_text(time if is_completed and time != NEVER else None) for time in times),
+        "" if record.kv_bytes is None else record.kv_bytes,
         seconds_text(transfer_ps),
         seconds_text(exposed_ps),
-        request.preemptions,
+        record.preemptions,
         status,
     )

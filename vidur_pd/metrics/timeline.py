@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vidur_pd.metrics.iterations import IterationLog, IterationRun
-    from vidur_pd.metrics.request_rows import Journey
+    from vidur_pd.metrics.requests import RequestRecord
     from vidur_pd.simulation import Result
 
 PS_PER_US = 1_000_000
@@ -20,7 +20,7 @@ REQUESTS_PID = 0
 
 def write_timeline(path: Path, result: Result) -> None:
     """Writes one slice per run of iterations, counters of queue and KV use, and the stages of every request."""
-    events = [*_names(result), *_iterations(result.iterations), *_requests(result.journeys)]
+    events = [*_names(result), *_iterations(result.iterations), *_requests(result.requests)]
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}).encode())
 
@@ -50,7 +50,7 @@ def _iterations(log: IterationLog) -> Iterator[dict[str, Any]]:
                 "communication_us": int(run.communication_ps.sum()) / PS_PER_US,
             },
         }
-        for name, value in (("waiting", run.waiting), ("running", run.running), ("kv_blocks", run.kv_blocks_used[1])):
+        for name, value in (("waiting", run.waiting), ("running", run.running), ("kv_blocks", run.kv_blocks)):
             counter = {"ph": "C", "name": name, "pid": run.instance + 1, "ts": end_ps / PS_PER_US}
             yield counter | {"args": {name: value}}
 
@@ -61,9 +61,8 @@ def _label(run: IterationRun) -> str:
     return "mixed" if run.decode_tokens else "prefill"
 
 
-def _requests(journeys: list[Journey]) -> Iterator[dict[str, Any]]:
-    for journey in journeys:
-        request = journey.request
+def _requests(records: list[RequestRecord]) -> Iterator[dict[str, Any]]:
+    for request in records:
         stages = (
             ("queue", request.arrived_ps, request.scheduled_ps),
             ("prefill", request.scheduled_ps, request.prefill_completed_ps),

@@ -1,0 +1,299 @@
+// Python bindings of flights, logs and the loop; vidur_pd/_core.pyi describes the module.
+#include "bindings.hpp"
+#include "loop.hpp"
+
+namespace serving {
+
+namespace {
+
+std::vector<Stretched> stretched_of(const std::vector<std::pair<double, TimePs>>& pairs) {
+    std::vector<Stretched> stretched;
+    for (const auto& [stretch, exposed_ps] : pairs) stretched.push_back({stretch, exposed_ps});
+    return stretched;
+}
+
+using StretchPairs = std::vector<std::vector<std::pair<double, TimePs>>>;
+
+std::vector<std::vector<Stretched>> all_stretched(const StretchPairs& pairs) {
+    std::vector<std::vector<Stretched>> all;
+    for (const auto& of_flight : pairs) all.push_back(stretched_of(of_flight));
+    return all;
+}
+
+Stage make_stage(TimePs compute_ps, TimePs communication_ps, TimePs exposed_ps, std::int32_t load, TimePs host_ps,
+                 const std::vector<TimePs>& phase_ps, TimePs estimated_ps) {
+    Stage stage;
+    stage.compute_ps = compute_ps;
+    stage.communication_ps = communication_ps;
+    stage.idle_exposed_ps = stage.exposed_ps = exposed_ps;
+    stage.load = load;
+    stage.host_ps = host_ps;
+    stage.estimated_ps = estimated_ps;
+    for (std::size_t phase = 0; phase < std::min(phase_ps.size(), kComputePhases); ++phase) {
+        stage.phase_ps[phase] = phase_ps[phase];
+    }
+    return stage;
+}
+
+py::dict columns_of(const Runs& runs) {
+    py::dict columns;
+    columns["instance"] = array(runs.instance);
+    columns["steps"] = array(runs.steps);
+    columns["start_ps"] = array(runs.start_ps);
+    columns["idle_communication_ps"] = array(runs.idle_communication_ps);
+    columns["host_ps"] = array(runs.host_ps);
+    columns["estimated_ps"] = array(runs.estimated_ps);
+    columns["requests"] = array(runs.requests);
+    columns["prefill_tokens"] = array(runs.prefill_tokens);
+    columns["decode_tokens"] = array(runs.decode_tokens);
+    columns["waiting"] = array(runs.waiting);
+    columns["running"] = array(runs.running);
+    columns["kv_blocks_first"] = array(runs.kv_blocks_first);
+    columns["kv_blocks_last"] = array(runs.kv_blocks_last);
+    py::list phases;
+    for (const auto& phase_ps : runs.phase_ps) phases.append(array(phase_ps));
+    columns["phase_ps"] = phases;
+    columns["ends_ps"] = array(runs.ends_ps);
+    columns["compute_ps"] = array(runs.compute_ps);
+    columns["communication_ps"] = array(runs.communication_ps);
+    return columns;
+}
+
+py::dict columns_of(const RequestColumns& rows) {
+    py::dict columns;
+    columns["index"] = array(rows.index);
+    columns["cached_tokens"] = array(rows.cached_tokens);
+    columns["preemptions"] = array(rows.preemptions);
+    columns["status"] = array(rows.status);
+    columns["prefill_instance"] = array(rows.prefill_instance);
+    columns["decode_instance"] = array(rows.decode_instance);
+    columns["kv_bytes"] = array(rows.kv_bytes);
+    columns["scheduled_ps"] = array(rows.scheduled_ps);
+    columns["prefill_completed_ps"] = array(rows.prefill_completed_ps);
+    columns["kv_sent_ps"] = array(rows.kv_sent_ps);
+    columns["kv_arrived_ps"] = array(rows.kv_arrived_ps);
+    columns["first_token_ps"] = array(rows.first_token_ps);
+    columns["last_token_ps"] = array(rows.last_token_ps);
+    columns["completed_ps"] = array(rows.completed_ps);
+    columns["prefill_compute_ps"] = array(rows.prefill_compute_ps);
+    columns["prefill_communication_ps"] = array(rows.prefill_communication_ps);
+    columns["decode_compute_ps"] = array(rows.decode_compute_ps);
+    columns["decode_communication_ps"] = array(rows.decode_communication_ps);
+    columns["reasons"] = rows.reasons;
+    return columns;
+}
+
+void bind_logs(py::module_& module) {
+    py::class_<LinkLog>(module, "LinkLog")
+        .def(py::init<std::int64_t, std::int64_t>(), py::arg("links"), py::arg("windows"))
+        .def_property_readonly("window_ps", &LinkLog::window_ps)
+        .def(
+            "add",
+            [](LinkLog& log, const std::string& traffic, const Numbers& links, const Reals& link_bytes,
+               std::pair<TimePs, TimePs> span_ps) {
+                log.add(traffic == "kv" ? Traffic::kKv : Traffic::kCollective, values_of(links), values_of(link_bytes),
+                        span_ps.first, span_ps.second);
+            },
+            py::arg("traffic"), py::arg("links"), py::arg("link_bytes"), py::arg("span_ps"))
+        .def(
+            "remember",
+            [](LinkLog& log, const Numbers& links, const Reals& link_bytes) {
+                return log.remember(values_of(links), values_of(link_bytes));
+            },
+            py::arg("links"), py::arg("link_bytes"))
+        .def(
+            "total_bytes",
+            [](const LinkLog& log, const std::string& traffic) {
+                return array(log.total_bytes(traffic == "kv" ? Traffic::kKv : Traffic::kCollective));
+            },
+            py::arg("traffic"))
+        .def("rows", [](const LinkLog& log) {
+            const CarriedRows rows = log.rows();
+            return py::make_tuple(array(rows.traffic), array(rows.window), array(rows.link),
+                                  array(rows.carried_bytes));
+        });
+    py::class_<IterationLog>(module, "IterationLog")
+        .def_readonly("iterations", &IterationLog::iterations)
+        .def_property_readonly("busy_ps", [](const IterationLog& log) { return array(log.busy_ps); })
+        .def_property_readonly("computing_ps", [](const IterationLog& log) { return array(log.computing_ps); })
+        .def_readonly("compute_ps", &IterationLog::compute_ps)
+        .def_readonly("communication_ps", &IterationLog::communication_ps)
+        .def_readonly("idle_communication_ps", &IterationLog::idle_communication_ps)
+        .def_readonly("estimated_ps", &IterationLog::estimated_ps)
+        .def_property_readonly("gap_counts", &IterationLog::gaps)
+        .def("kv_block_seconds",
+             [](IterationLog& log, std::int32_t instance) { return log.kv_use().block_seconds(instance); })
+        .def("kv_peak", [](IterationLog& log, std::int32_t instance) { return log.kv_use().peak(instance); })
+        .def("take_runs", [](IterationLog& log) { return columns_of(log.take_runs()); });
+    py::class_<RequestLog>(module, "RequestLog")
+        .def_property_readonly("ended", &RequestLog::ended)
+        .def("__len__", &RequestLog::size)
+        .def("take", [](RequestLog& log) { return columns_of(log.take()); });
+}
+
+void bind_notice(py::module_& module) {
+    py::class_<Notice>(module, "Notice")
+        .def_property_readonly("what", [](const Notice& notice) { return static_cast<int>(notice.what); })
+        .def_readonly("instance", &Notice::instance)
+        .def_readonly("rank", &Notice::rank)
+        .def_readonly("number", &Notice::number)
+        .def_readonly("flight", &Notice::flight)
+        .def_readonly("request", &Notice::request);
+}
+
+}  // namespace
+
+void bind_flight(py::module_& module) {
+    py::class_<Stage>(module, "Stage")
+        .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("exposed_ps"),
+             py::arg("load"), py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(),
+             py::arg("estimated_ps") = 0)
+        .def_readonly("compute_ps", &Stage::compute_ps)
+        .def_readonly("communication_ps", &Stage::communication_ps)
+        .def_readonly("exposed_ps", &Stage::exposed_ps)
+        .def_readonly("stretch", &Stage::stretch)
+        .def_readonly("load", &Stage::load);
+    py::class_<Flight, FlightPtr>(module, "Flight")
+        .def(py::init([](std::int32_t instance, std::vector<Stage> stages, const Numbers& compute_ps, TimePs start_ps) {
+                 Flight flight;
+                 flight.instance = instance;
+                 flight.stages = std::move(stages);
+                 flight.compute_ps = values_of(compute_ps);
+                 flight.start_ps = start_ps;
+                 return flight;
+             }),
+             py::arg("instance"), py::arg("stages"), py::arg("compute_ps"), py::arg("start_ps") = 0)
+        .def_readonly("number", &Flight::number)
+        .def_readonly("instance", &Flight::instance)
+        .def_readonly("batch", &Flight::batch)
+        .def_readonly("stages", &Flight::stages)
+        .def_readonly("start_ps", &Flight::start_ps)
+        .def_property_readonly("compute_ps", [](const Flight& flight) { return array(flight.compute_ps); })
+        .def_property(
+            "ends_ps", [](const Flight& flight) { return array(flight.ends_ps); },
+            [](Flight& flight, const Numbers& ends_ps) { flight.ends_ps = values_of(ends_ps); })
+        .def_property_readonly("first_step_ps", &Flight::first_step_ps)
+        .def_property_readonly("end_ps", [](const Flight& flight) { return flight.ends_ps.back(); })
+        .def_readonly("stage_begins_ps", &Flight::stage_begins_ps)
+        .def_readonly("stage_ends_ps", &Flight::stage_ends_ps)
+        .def_property_readonly("steps", &Flight::steps)
+        .def_property_readonly("is_run", &Flight::is_run)
+        .def_property_readonly("is_pipelined", &Flight::is_pipelined)
+        .def_property_readonly("communication_ps", &Flight::communication_ps)
+        .def(
+            "set_stages",
+            [](Flight& flight, std::vector<Stage> stages, const Numbers& compute_ps) {
+                flight.stages = std::move(stages);
+                flight.compute_ps = values_of(compute_ps);
+            },
+            py::arg("stages"), py::arg("compute_ps"))
+        .def(
+            "stretch",
+            [](Flight& flight, const std::vector<std::pair<double, TimePs>>& stretched) {
+                for (std::size_t stage = 0; stage < flight.stages.size(); ++stage) {
+                    flight.stages[stage].stretch = stretched.at(stage).first;
+                    flight.stages[stage].exposed_ps = stretched.at(stage).second;
+                }
+            },
+            py::arg("stretched"));
+    module.def(
+        "set_out",
+        [](Flight& flight, std::vector<TimePs> stage_free_ps) {
+            set_out(flight, stage_free_ps);
+            return stage_free_ps;
+        },
+        py::arg("flight"), py::arg("stage_free_ps"));
+    module.def(
+        "retime_steps",
+        [](Flight& flight, double stretch, TimePs exposed_ps, TimePs now_ps) {
+            retime_steps(flight, {stretch, exposed_ps}, now_ps);
+        },
+        py::arg("flight"), py::arg("stretch"), py::arg("exposed_ps"), py::arg("now_ps"));
+    module.def(
+        "retime_stages",
+        [](const std::vector<FlightPtr>& flights, const StretchPairs& stretched, std::vector<TimePs> stage_free_ps,
+           TimePs now_ps) {
+            retime_stages(flights, all_stretched(stretched), stage_free_ps, now_ps);
+            return stage_free_ps;
+        },
+        py::arg("flights"), py::arg("stretched"), py::arg("stage_free_ps"), py::arg("now_ps"));
+    module.def("truncate", &truncate, py::arg("flight"), py::arg("now_ps"));
+}
+
+void bind_loop(py::module_& module) {
+    bind_logs(module);
+    bind_notice(module);
+    py::class_<Loop>(module, "Loop")
+        .def(py::init<std::int64_t, bool, std::int64_t, std::int64_t>(), py::arg("instances"), py::arg("keeps_runs"),
+             py::arg("links"), py::arg("link_windows"))
+        .def(
+            "add_instance",
+            [](Loop& loop, std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, bool has_runs,
+               bool has_drafts, bool tells_launches, bool launches_itself, std::vector<Pricing> pricing) {
+                const Traits traits{has_runs, has_drafts, tells_launches, launches_itself};
+                return loop.add_instance(std::move(ranks), stages, traits, std::move(pricing));
+            },
+            py::arg("ranks"), py::arg("stages"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
+            py::arg("tells_launches"), py::arg("launches_itself"), py::arg("pricing"))
+        .def("run", &Loop::run, py::arg("before_ps"))
+        .def("batches",
+             [](const Loop& loop) {
+                 const PricedBatches& batches = loop.batches();
+                 return py::make_tuple(array(batches.new_tokens), array(batches.kv_tokens), batches.requests,
+                                       batches.logit_rows);
+             })
+        .def("next_event_ps", &Loop::next_event_ps)
+        .def_property_readonly("now_ps", &Loop::now_ps)
+        .def_property_readonly("executed", &Loop::executed)
+        .def("move_to", &Loop::move_to, py::arg("at_ps"))
+        .def(
+            "schedule_call",
+            [](Loop& loop, TimePs at_ps, int priority) {
+                return loop.schedule_call(at_ps, static_cast<Priority>(priority));
+            },
+            py::arg("at_ps"), py::arg("priority"))
+        .def("wake", &Loop::wake, py::arg("instance"))
+        .def("note_kv_use", &Loop::note_kv_use, py::arg("instance"))
+        .def("schedule_landing", &Loop::schedule_landing, py::arg("flight"))
+        .def(
+            "set_out",
+            [](Loop& loop, const FlightPtr& flight) { set_out(*flight, loop.stage_free_ps(flight->instance)); },
+            py::arg("flight"))
+        .def("land", &Loop::land, py::arg("flight"))
+        .def("break_off", &Loop::break_off, py::arg("flight"))
+        .def(
+            "set_communication",
+            [](Loop& loop, std::int32_t instance, std::int64_t stage, std::int64_t number, TimePs communication_ps,
+               std::int32_t load) { loop.set_communication(instance, stage, number, {communication_ps, load}); },
+            py::arg("instance"), py::arg("stage"), py::arg("number"), py::arg("communication_ps"), py::arg("load"))
+        .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
+        .def(
+            "retime",
+            [](Loop& loop, std::int32_t instance, const StretchPairs& stretched) {
+                loop.retime(instance, all_stretched(stretched));
+            },
+            py::arg("instance"), py::arg("stretched"))
+        .def("complete", &Loop::complete, py::arg("request"))
+        .def(
+            "reject",
+            [](Loop& loop, Request& request, const std::string& reason) {
+                loop.give_up(request, Status::kRejected, reason);
+            },
+            py::arg("request"), py::arg("reason"))
+        .def(
+            "fail",
+            [](Loop& loop, Request& request, const std::string& reason) {
+                loop.give_up(request, Status::kFailed, reason);
+            },
+            py::arg("request"), py::arg("reason"))
+        .def("flights", &Loop::flights, py::arg("instance"))
+        .def("flying", &Loop::flying)
+        .def("estimates_met", &Loop::estimates_met, py::arg("instance"))
+        .def("set_waits_for_room", &Loop::set_waits_for_room, py::arg("instance"), py::arg("waits"))
+        .def_readwrite("is_coupled", &Loop::is_coupled)
+        .def_readonly("iterations", &Loop::iterations)
+        .def_readonly("links", &Loop::links)
+        .def_readonly("requests", &Loop::requests);
+}
+
+}  // namespace serving

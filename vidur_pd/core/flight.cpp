@@ -1,0 +1,96 @@
+#include "flight.hpp"
+
+#include <algorithm>
+
+namespace serving {
+
+namespace {
+
+__extension__ using Wide = __int128;
+
+TimePs stage_ps(const Stage& stage) { return stage.compute_ps + stage.exposed_ps; }
+
+// What is left of something whose whole duration changes; never nothing. Products exceed 64 bits.
+TimePs rescaled(TimePs left_ps, TimePs old_duration_ps, TimePs duration_ps) {
+    const Wide product = static_cast<Wide>(left_ps) * duration_ps;
+    return static_cast<TimePs>((product + old_duration_ps - 1) / old_duration_ps);
+}
+
+void pass_stages(Flight& flight, std::vector<TimePs>& stage_free_ps) {
+    TimePs at_ps = flight.start_ps;
+    for (std::size_t stage = 0; stage < flight.stages.size(); ++stage) {
+        flight.stage_begins_ps.push_back(std::max(at_ps, stage_free_ps[stage]));
+        at_ps = flight.stage_begins_ps.back() + stage_ps(flight.stages[stage]);
+        flight.stage_ends_ps.push_back(at_ps);
+        stage_free_ps[stage] = at_ps;
+    }
+    flight.ends_ps.assign(1, at_ps);
+}
+
+void set_stretch(Stage& stage, Stretched stretched) {
+    stage.stretch = stretched.stretch;
+    stage.exposed_ps = stretched.exposed_ps;
+}
+
+}  // namespace
+
+void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps) {
+    if (flight.is_pipelined()) {
+        pass_stages(flight, stage_free_ps);
+        return;
+    }
+    TimePs at_ps = flight.start_ps;
+    flight.ends_ps.clear();
+    for (const TimePs compute_ps : flight.compute_ps) {
+        flight.ends_ps.push_back(at_ps += compute_ps + flight.stages[0].exposed_ps);
+    }
+}
+
+void retime_steps(Flight& flight, Stretched stretched, TimePs now_ps) {
+    const auto first_left = std::upper_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
+    const auto step = static_cast<std::size_t>(first_left - flight.ends_ps.begin());
+    const TimePs old_exposed_ps = flight.stages[0].exposed_ps;
+    set_stretch(flight.stages[0], stretched);
+    if (step == flight.ends_ps.size()) return;
+    const TimePs compute_ps = flight.compute_ps[step];
+    const TimePs left_ps = flight.ends_ps[step] - now_ps;
+    TimePs at_ps = now_ps + rescaled(left_ps, compute_ps + old_exposed_ps, compute_ps + stretched.exposed_ps);
+    flight.ends_ps[step] = at_ps;
+    for (std::size_t later = step + 1; later < flight.ends_ps.size(); ++later) {
+        flight.ends_ps[later] = at_ps += flight.compute_ps[later] + stretched.exposed_ps;
+    }
+}
+
+void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<Stretched>>& stretched,
+                   std::vector<TimePs>& stage_free_ps, TimePs now_ps) {
+    std::vector<TimePs> free_ps(stage_free_ps.size(), 0);
+    for (std::size_t place = 0; place < flights.size(); ++place) {
+        Flight& flight = *flights[place];
+        std::vector<TimePs>&begins_ps = flight.stage_begins_ps, &ends_ps = flight.stage_ends_ps;
+        for (std::size_t stage = 0; stage < free_ps.size(); ++stage) {
+            const TimePs old_ps = stage_ps(flight.stages[stage]);
+            set_stretch(flight.stages[stage], stretched[place][stage]);
+            const TimePs new_ps = stage_ps(flight.stages[stage]);
+            if (begins_ps[stage] >= now_ps) {
+                begins_ps[stage] = std::max(stage ? ends_ps[stage - 1] : flight.start_ps, free_ps[stage]);
+                ends_ps[stage] = begins_ps[stage] + new_ps;
+            } else if (ends_ps[stage] > now_ps) {
+                ends_ps[stage] = now_ps + rescaled(ends_ps[stage] - now_ps, old_ps, new_ps);
+            }
+            free_ps[stage] = ends_ps[stage];
+        }
+        flight.ends_ps.assign(1, ends_ps.back());
+    }
+    stage_free_ps = std::move(free_ps);
+}
+
+bool truncate(Flight& flight, TimePs now_ps) {
+    const auto in_progress = std::lower_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
+    const auto steps = static_cast<std::size_t>(in_progress - flight.ends_ps.begin()) + 1;
+    if (steps >= flight.ends_ps.size()) return false;
+    flight.compute_ps.resize(steps);
+    flight.ends_ps.resize(steps);
+    return true;
+}
+
+}  // namespace serving

@@ -1,0 +1,81 @@
+// An iteration, or a run of equal decode iterations, in progress on an instance, and when its steps end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rank_group.hpp"
+#include "request.hpp"
+
+namespace serving {
+
+// Phases that compute time is divided into, in the order of vidur_pd.metrics.iterations.COMPUTE_PHASES.
+constexpr std::size_t kComputePhases = 5;
+
+// One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now.
+struct Stage {
+    TimePs compute_ps = 0;  // of the first step
+    TimePs host_ps = 0;
+    TimePs estimated_ps = 0;  // part of `compute_ps` that rests on flagged estimates
+    std::array<TimePs, kComputePhases> phase_ps{};
+    TimePs communication_ps = 0;  // all collectives one after another on an idle fabric
+    TimePs idle_exposed_ps = 0;   // what compute does not hide of it: all, but for two-batch overlap
+    TimePs exposed_ps = 0;        // the same at the present stretch
+    double stretch = 1.0;         // how much longer communication takes than on an idle fabric
+    std::int32_t load = -1;       // what it leaves on links, by number (`LinkLog`)
+};
+
+// Work between a scheduling decision and its result; its owner is the instance that launched it. A run repeats the
+// running decodes of every rank; it has no batch because nothing is decided until it ends.
+struct Flight {
+    std::int64_t number = 0;  // unique
+    std::int32_t instance = 0;
+    std::shared_ptr<GroupBatch> batch;
+    std::vector<Stage> stages;
+    TimePs start_ps = 0;
+    std::vector<TimePs> compute_ps;  // [steps] summed over pipeline stages
+    std::vector<TimePs> ends_ps;     // [steps] as far as known; set when launched
+    std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
+    std::int64_t kv_blocks = 0;                          // held by the instance at the start
+    std::int64_t landing = 0;                            // number of the event that ends it
+
+    std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
+    bool is_run() const { return batch == nullptr; }
+    bool is_pipelined() const { return stages.size() > 1; }
+    // Of one step at the present stretch, over all stages, as far as compute does not hide it.
+    TimePs communication_ps() const {
+        TimePs total_ps = 0;
+        for (const Stage& stage : stages) total_ps += stage.exposed_ps;
+        return total_ps;
+    }
+    // From the start of the first step to its end; through all stages with pipeline parallelism.
+    TimePs first_step_ps() const {
+        return is_pipelined() ? ends_ps.front() - start_ps : compute_ps.front() + communication_ps();
+    }
+};
+
+using FlightPtr = std::shared_ptr<Flight>;
+
+// A new stretch of the communication of a stage, and what compute does not hide of it then.
+struct Stretched {
+    double stretch;
+    TimePs exposed_ps;
+};
+
+// Times of a flight that starts now: step after step, or through stages that take one flight at a time.
+void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps);
+
+// Gives communication a new stretch: what is done of the step in progress stays done, the rest follows suit.
+void retime_steps(Flight& flight, Stretched stretched, TimePs now_ps);
+
+// The same for all flights in a pipeline, first in, first out; `stretched` is [flights][stages], `stage_free_ps` is set
+// to what follows from it.
+void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<Stretched>>& stretched,
+                   std::vector<TimePs>& stage_free_ps, TimePs now_ps);
+
+// Ends a run with the step in progress, or with one that ends at this very instant; true if that cuts it short.
+bool truncate(Flight& flight, TimePs now_ps);
+
+}  // namespace serving

@@ -1,0 +1,91 @@
+// What iterations have done: sums, KV blocks in use, gaps between tokens, and every run of iterations where asked for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "flight.hpp"
+#include "rank_group.hpp"
+
+namespace serving {
+
+// KV blocks in use over time: their integral and peak on each instance, those held for a transfer included.
+class KvUse {
+  public:
+    explicit KvUse(std::size_t instances) : instances_(instances) {}
+
+    // From `at_ps` on so many blocks are held; until then what was held before.
+    void hold(std::int32_t instance, TimePs at_ps, std::int64_t used) {
+        move_to(instance, at_ps, 2 * at(instance).used, used);
+    }
+    // Up to `at_ps` the use has grown evenly to so many blocks: a run of decode iterations.
+    void ramp(std::int32_t instance, TimePs at_ps, std::int64_t used) {
+        move_to(instance, at_ps, at(instance).used + used, used);
+    }
+    // Block-seconds from time 0 to the last change.
+    double block_seconds(std::int32_t instance) const;
+    std::int64_t peak(std::int32_t instance) const { return instances_[static_cast<std::size_t>(instance)].peak; }
+
+  private:
+    __extension__ using Wide = __int128;  // blocks times picoseconds of a day exceed 64 bits
+    struct Use {
+        Wide twice_integral = 0;
+        TimePs since_ps = 0;
+        std::int64_t used = 0;
+        std::int64_t peak = 0;
+    };
+
+    Use& at(std::int32_t instance) { return instances_[static_cast<std::size_t>(instance)]; }
+    void move_to(std::int32_t instance, TimePs at_ps, std::int64_t twice_the_mean, std::int64_t used);
+
+    std::vector<Use> instances_;
+};
+
+// Runs of iterations, one after another: consecutive iterations of one instance with one composition.
+struct Runs {
+    // [runs]
+    std::vector<std::int64_t> instance, steps, start_ps, idle_communication_ps, host_ps, estimated_ps, requests;
+    std::vector<std::int64_t> prefill_tokens, decode_tokens, waiting, running, kv_blocks_first, kv_blocks_last;
+    // [phases][runs] parts of the first iteration's compute time; later ones differ from it in attention alone.
+    std::array<std::vector<std::int64_t>, kComputePhases> phase_ps;
+    // [iterations]
+    std::vector<std::int64_t> ends_ps, compute_ps, communication_ps;
+};
+
+// How many requests a flight served, and what was there when it had ended.
+struct Served {
+    std::int64_t requests, prefill_tokens, decode_tokens, waiting, running, kv_blocks;
+};
+
+class IterationLog {
+  public:
+    // Without `keeps_runs` only sums and gaps remain of iterations.
+    IterationLog(std::size_t instances, bool keeps_runs);
+
+    // A flight has ended; returns the compute and communication time of all its steps.
+    InstanceTime add(const Flight& flight);
+    // The same flight's place in the table of runs.
+    void keep(const Flight& flight, const Served& served);
+    // Gaps between the ends of the steps of a run, each seen by so many requests.
+    void add_gaps(const Flight& flight, std::int64_t requests);
+    // Takes the runs kept so far.
+    Runs take_runs() { return std::exchange(runs_, {}); }
+
+    const std::shared_ptr<GapCounts>& gaps() const { return gaps_; }
+    KvUse& kv_use() { return kv_use_; }
+
+    std::int64_t iterations = 0;
+    std::vector<TimePs> busy_ps, computing_ps;  // [instances]
+    TimePs compute_ps = 0, communication_ps = 0, idle_communication_ps = 0, estimated_ps = 0;
+
+  private:
+    std::shared_ptr<GapCounts> gaps_ = std::make_shared<GapCounts>();
+    KvUse kv_use_;
+    bool keeps_runs_;
+    Runs runs_;
+};
+
+}  // namespace serving

@@ -1,0 +1,368 @@
+#include "loop.hpp"
+
+#include <algorithm>
+
+namespace serving {
+
+namespace {
+
+constexpr std::int64_t kLongestRun = 4096;  // decode iterations in one flight; bounds the memory of a run
+
+}  // namespace
+
+Loop::Loop(std::int64_t instances, bool keeps_runs, std::int64_t links, std::int64_t link_windows)
+    : iterations(static_cast<std::size_t>(instances), keeps_runs), links(links, link_windows) {
+    instances_.reserve(static_cast<std::size_t>(instances));
+}
+
+std::int32_t Loop::add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
+                                std::vector<Pricing> pricing) {
+    ensure(instances_.size() < instances_.capacity(), "more instances than were announced");
+    instances_.push_back({RankGroup(std::move(ranks), iterations.gaps()), traits, std::move(pricing), {}, {}, {}, {},
+                          std::nullopt});
+    Instance& instance = instances_.back();
+    instance.communicated.resize(static_cast<std::size_t>(stages));
+    instance.stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
+    return static_cast<std::int32_t>(instances_.size()) - 1;
+}
+
+std::optional<Notice> Loop::run(TimePs before_ps) {
+    while (true) {
+        while (work_.step != Step::kNone) {
+            if (auto notice = proceed()) return notice;
+        }
+        if (!landing_.empty()) {
+            work_ = {Step::kLand, landing_.front()->instance, landing_.front()};
+            landing_.pop_front();
+            continue;
+        }
+        const auto next_ps = next_event_ps();
+        if (!next_ps || *next_ps >= before_ps) return std::nullopt;
+        const Event event = queue_.top();
+        queue_.pop();
+        queue_.move_to(event.at_ps);
+        ++executed_;
+        if (event.kind == Event::Kind::kCall) return Notice{Notice::What::kCall, 0, 0, event.number};
+        begin(event);
+    }
+}
+
+// The next event, those before it that no longer count dropped.
+std::optional<TimePs> Loop::next_event_ps() {
+    while (!queue_.is_empty() && !counts(queue_.top())) queue_.pop();
+    return queue_.is_empty() ? std::nullopt : std::optional(queue_.top().at_ps);
+}
+
+std::int64_t Loop::schedule_call(TimePs at_ps, Priority priority) {
+    queue_.schedule(at_ps, priority, Event::Kind::kCall, 0, ++calls_);
+    return calls_;
+}
+
+bool Loop::counts(const Event& event) const {
+    if (event.kind == Event::Kind::kCall) return true;
+    const Instance& instance = at(event.instance);
+    if (event.kind == Event::Kind::kDispatch) return instance.dispatch_at_ps == event.at_ps;
+    return std::any_of(instance.flights.begin(), instance.flights.end(),
+                       [&](const FlightPtr& flight) { return flight->landing == event.number; });
+}
+
+void Loop::begin(const Event& event) {
+    if (event.kind == Event::Kind::kDispatch) {
+        at(event.instance).dispatch_at_ps.reset();
+        work_ = {Step::kDispatch, event.instance};
+        return;
+    }
+    for (const FlightPtr& flight : at(event.instance).flights) {
+        if (flight->landing == event.number) work_ = {Step::kLand, event.instance, flight};
+    }
+}
+
+// One step of the work at hand; a notice where Python has to do its part before the next one.
+std::optional<Notice> Loop::proceed() {
+    Instance& instance = at(work_.instance);
+    switch (work_.step) {
+        case Step::kDispatch:
+            dispatch(instance);
+            if (work_.step == Step::kForm && instance.waits_for_room) return notice(Notice::What::kBeforeStep);
+            return std::nullopt;
+        case Step::kForm:
+            work_.flight = form(instance);
+            work_.step = work_.flight ? Step::kPrice : Step::kNone;
+            return std::nullopt;
+        case Step::kPrice:
+            return price(instance, *work_.flight);
+        case Step::kLaunch:
+            instance.flights.push_back(work_.flight);
+            work_.step = Step::kLaunched;
+            if (is_coupled || !instance.traits.launches_itself) return notice(Notice::What::kLaunch);
+            set_out(*work_.flight, instance.stage_free_ps);
+            schedule_landing(work_.flight);
+            return std::nullopt;
+        case Step::kLaunched:
+            work_.step = Step::kAfterLaunch;
+            if (instance.traits.tells_launches) return notice(Notice::What::kLaunched);
+            return std::nullopt;
+        case Step::kAfterLaunch:
+            if (!instance.is_full()) dispatch_later(work_.instance, instance.stage_free_ps[0]);
+            work_ = {};
+            return std::nullopt;
+        case Step::kLand:
+            remove(instance, work_.flight);
+            work_.step = Step::kCredit;
+            if (instance.traits.has_drafts) return notice(Notice::What::kAccept);
+            return std::nullopt;
+        case Step::kCredit:
+            credit(instance);
+            work_.step = Step::kTell;
+            return std::nullopt;
+        case Step::kTell:
+            return tell();
+        case Step::kAfterLanding: {
+            note_kv_use(work_.instance);
+            dispatch_later(work_.instance, now_ps());
+            const Notice rests = notice(Notice::What::kRests);
+            work_ = {};
+            if (is_coupled && instance.flights.empty()) return rests;
+            return std::nullopt;
+        }
+        case Step::kNone:
+            break;
+    }
+    return std::nullopt;
+}
+
+// Takes the next step if a flight may start now.
+void Loop::dispatch(Instance& instance) {
+    work_.step = Step::kNone;
+    if (instance.is_full()) return;
+    if (instance.stage_free_ps[0] > now_ps()) {
+        dispatch_later(work_.instance, instance.stage_free_ps[0]);
+    } else {
+        work_.step = Step::kForm;
+    }
+}
+
+void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
+    std::optional<TimePs>& dispatch_at_ps = at(instance).dispatch_at_ps;
+    if (dispatch_at_ps && *dispatch_at_ps <= at_ps) return;
+    dispatch_at_ps = at_ps;
+    queue_.schedule(at_ps, Priority::kDispatch, Event::Kind::kDispatch, instance, 0);
+}
+
+void Loop::wake(std::int32_t index) {
+    Instance& instance = at(index);
+    if (!instance.is_full()) {
+        dispatch_later(index, now_ps());
+    } else if (instance.flights[0]->is_run() && truncate(*instance.flights[0], now_ps())) {
+        schedule_landing(instance.flights[0]);
+    }
+}
+
+std::int64_t Loop::note_kv_use(std::int32_t instance) {
+    const std::int64_t used = at(instance).group.used_blocks();
+    iterations.kv_use().hold(instance, now_ps(), used);
+    return used;
+}
+
+// A run of at least two decode iterations in which no rank's batch changes, or the next micro-batch.
+FlightPtr Loop::form(Instance& instance) {
+    auto flight = std::make_shared<Flight>();
+    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1;
+    const std::int64_t steps = may_run ? instance.group.steady_decode_steps(kLongestRun) : 0;
+    if (steps) {
+        flight->compute_ps.resize(static_cast<std::size_t>(steps));
+    } else {
+        flight->batch = instance.group.schedule(now_ps());
+        flight->compute_ps.resize(1);
+    }
+    flight->kv_blocks = note_kv_use(work_.instance);
+    if (!steps && !flight->batch) return nullptr;
+    flight->number = ++flights_;
+    flight->instance = work_.instance;
+    flight->start_ps = now_ps();
+    collect(instance.group, flight->batch.get());
+    return flight;
+}
+
+// Notes what a flight computes; without a batch it decodes one token of every running request.
+void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
+    PricedBatches& found = batches_;
+    found.new_tokens.clear();
+    found.kv_tokens.clear();
+    if (!batch) {
+        found.requests = group.decode_kv_tokens(found.kv_tokens);
+        found.logit_rows = found.requests;
+        found.new_tokens.assign(found.kv_tokens.size(), 1);
+        return;
+    }
+    found.requests.clear();
+    found.logit_rows.clear();
+    for (const BatchPtr& of_rank : batch->batches) {
+        found.requests.push_back(of_rank ? static_cast<std::int64_t>(of_rank->requests.size()) : 0);
+        found.logit_rows.push_back(of_rank ? of_rank->logit_rows : 0);
+        if (!of_rank) continue;
+        found.new_tokens.insert(found.new_tokens.end(), of_rank->new_tokens.begin(), of_rank->new_tokens.end());
+        found.kv_tokens.insert(found.kv_tokens.end(), of_rank->kv_tokens.begin(), of_rank->kv_tokens.end());
+    }
+}
+
+// Prices a flight by the instance's own pricing as far as that knows it, or asks for what is missing.
+std::optional<Notice> Loop::price(Instance& instance, Flight& flight) {
+    if (!flight.stages.empty()) {
+        work_.step = Step::kLaunch;
+        return std::nullopt;
+    }
+    if (instance.pricing.empty()) return notice(Notice::What::kPrice);
+    std::vector<Stage> stages(instance.pricing.size());
+    std::fill(flight.compute_ps.begin(), flight.compute_ps.end(), 0);
+    for (std::size_t number = 0; number < stages.size(); ++number) {
+        aicb::IterationCost cost;
+        if (!price_stage(instance, flight, number, cost)) return notice(Notice::What::kParts);
+        auto& known = instance.communicated[number];
+        const auto list = static_cast<std::size_t>(cost.communications);
+        if (list >= known.size() || !known[list]) {
+            Notice lacks = notice(Notice::What::kCommunication);
+            lacks.rank = static_cast<std::int64_t>(number);
+            lacks.number = cost.communications;
+            return lacks;
+        }
+        Stage& stage = stages[number];
+        stage.compute_ps = cost.compute_ps;
+        stage.host_ps = cost.host_ps;
+        stage.estimated_ps = cost.estimated_ps;
+        std::copy_n(cost.phase_ps.begin(), kComputePhases, stage.phase_ps.begin());
+        stage.communication_ps = stage.idle_exposed_ps = stage.exposed_ps = known[list]->communication_ps;
+        stage.load = known[list]->load;
+        if (static_cast<std::size_t>(cost.estimated) >= instance.has_met.size()) {
+            instance.has_met.resize(static_cast<std::size_t>(cost.estimated) + 1, false);
+        }
+        instance.has_met[static_cast<std::size_t>(cost.estimated)] = true;
+    }
+    flight.stages = std::move(stages);
+    work_.step = Step::kLaunch;
+    return std::nullopt;
+}
+
+// Prices one stage and adds its compute time to that of each step.
+bool Loop::price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost) {
+    const aicb::RankBatches batches{flight.is_run() ? nullptr : batches_.new_tokens.data(), batches_.kv_tokens.data(),
+                                    batches_.requests.data(), batches_.logit_rows.data(), batches_.requests.size()};
+    if (!instance.pricing[stage]->price(batches, flight.steps(), cost, stage_compute_ps_)) return false;
+    for (std::size_t step = 0; step < flight.compute_ps.size(); ++step) {
+        flight.compute_ps[step] += stage_compute_ps_[step];
+    }
+    return true;
+}
+
+void Loop::schedule_landing(const FlightPtr& flight) {
+    flight->landing = ++landings_;
+    queue_.schedule(flight->ends_ps.back(), Priority::kCompletion, Event::Kind::kLanding, flight->instance,
+                    flight->landing);
+}
+
+void Loop::remove(Instance& instance, const FlightPtr& flight) {
+    const auto place = std::find(instance.flights.begin(), instance.flights.end(), flight);
+    ensure(place != instance.flights.end(), "a flight lands once");
+    instance.flights.erase(place);
+}
+
+// Gives requests their tokens and stamps, and writes down what the flight was.
+void Loop::credit(Instance& instance) {
+    const Flight& flight = *work_.flight;
+    const InstanceTime took = iterations.add(flight);
+    instance.group.done.compute_ps += took.compute_ps;
+    instance.group.done.communication_ps += took.communication_ps;
+    const StepTimes times{flight.ends_ps.front(), now_ps()};
+    if (flight.is_run()) {
+        work_.outcome = instance.group.advance_decode(flight.steps(), times);
+        iterations.kv_use().ramp(work_.instance, now_ps(), instance.group.used_blocks());
+        iterations.add_gaps(flight, work_.outcome.produced);
+    } else {
+        work_.outcome = instance.group.finish(*flight.batch, accepted_, times);
+        accepted_.clear();
+    }
+    const GroupBatch* batch = flight.batch.get();
+    const std::int64_t produced = work_.outcome.produced;
+    iterations.keep(flight, {batch ? batch->requests : produced, batch ? batch->prefill_tokens : 0,
+                             batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
+                             instance.group.running_requests(), instance.group.used_blocks()});
+    for (const Stage& stage : flight.stages) {
+        if (stage.load >= 0) links.add_load(stage.load, flight.steps(), flight.start_ps, flight.ends_ps.back());
+    }
+}
+
+// Tells of the prompts that are done, one after another; those that have got all their tokens end.
+std::optional<Notice> Loop::tell() {
+    if (work_.told < work_.outcome.prefilled.size()) {
+        const auto& [rank, request] = work_.outcome.prefilled[work_.told++];
+        return Notice{Notice::What::kPrefilled, work_.instance, rank, 0, nullptr, request};
+    }
+    for (const RequestPtr& request : work_.outcome.completed) complete(*request);
+    work_.step = Step::kAfterLanding;
+    return std::nullopt;
+}
+
+std::vector<RequestPtr> Loop::break_off(const FlightPtr& flight) {
+    Instance& instance = at(flight->instance);
+    remove(instance, flight);
+    ensure(flight->batch != nullptr, "what may fail has one step");
+    const InstanceTime took = iterations.add(*flight);
+    instance.group.done.compute_ps += took.compute_ps;
+    instance.group.done.communication_ps += took.communication_ps;
+    iterations.keep(*flight, {flight->batch->requests, flight->batch->prefill_tokens, flight->batch->decode_tokens,
+                              instance.group.waiting_requests(), instance.group.running_requests(),
+                              instance.group.used_blocks()});
+    std::vector<RequestPtr> lost = instance.group.abandon(*flight->batch);
+    note_kv_use(flight->instance);
+    dispatch_later(flight->instance, now_ps());
+    return lost;
+}
+
+void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number,
+                             Communicated communicated) {
+    auto& known = at(instance).communicated.at(static_cast<std::size_t>(stage));
+    if (static_cast<std::size_t>(number) >= known.size()) known.resize(static_cast<std::size_t>(number) + 1);
+    known[static_cast<std::size_t>(number)] = communicated;
+}
+
+void Loop::retime(std::int32_t index, const std::vector<std::vector<Stretched>>& stretched) {
+    Instance& instance = at(index);
+    if (instance.flights[0]->is_pipelined()) {
+        retime_stages(instance.flights, stretched, instance.stage_free_ps, now_ps());
+        wake(index);
+    } else {
+        retime_steps(*instance.flights[0], stretched[0][0], now_ps());
+    }
+    for (const FlightPtr& flight : instance.flights) schedule_landing(flight);
+}
+
+void Loop::complete(Request& request) {
+    request.status = Status::kCompleted;
+    request.completed_ps = now_ps();
+    requests.add(request);
+}
+
+void Loop::give_up(Request& request, Status status, const std::string& reason) {
+    request.status = status;
+    request.status_reason = reason;
+    requests.add(request);
+}
+
+std::vector<std::int32_t> Loop::flying() const {
+    std::vector<std::int32_t> flying;
+    for (std::size_t number = 0; number < instances_.size(); ++number) {
+        if (!instances_[number].flights.empty()) flying.push_back(static_cast<std::int32_t>(number));
+    }
+    return flying;
+}
+
+std::vector<std::int64_t> Loop::estimates_met(std::int32_t instance) const {
+    const std::vector<bool>& has_met = at(instance).has_met;
+    std::vector<std::int64_t> numbers;
+    for (std::size_t number = 0; number < has_met.size(); ++number) {
+        if (has_met[number]) numbers.push_back(static_cast<std::int64_t>(number));
+    }
+    return numbers;
+}
+
+}  // namespace serving

@@ -1,0 +1,187 @@
+// The simulation loop: iterations of instances on one clock.
+//
+// Runs events until Python has to decide something, which it says by a notice and goes on from there: requests that
+// arrive or leave a prefill instance, transfers, couplings that time iterations by other traffic, and prices that are
+// not known here. What concerns an instance alone (batching, pricing by `aicb::IterationPricing`, decode runs, their
+// results and records) happens here.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../../aicb/core/iteration_pricing.hpp"
+#include "event_queue.hpp"
+#include "flight.hpp"
+#include "iteration_log.hpp"
+#include "link_log.hpp"
+#include "request_log.hpp"
+
+namespace serving {
+
+// What Python has to do before the loop goes on.
+struct Notice {
+    enum class What : std::uint8_t {
+        kCall,           // an event of its own (`number`)
+        kBeforeStep,     // the instance is about to schedule: remote requests may be admitted
+        kPrice,          // `flight` needs stages and compute times
+        kParts,          // the pricing of the instance lacks parts
+        kCommunication,  // the instance lacks the price of a list of collectives: stage `rank`, `number`
+        kLaunch,         // `flight` needs times and the event that ends it
+        kLaunched,       // `flight` is under way
+        kAccept,         // `flight` needs the drafts that its decodes keep
+        kPrefilled,      // a prefill instance has computed the prompt of `request` on `rank`
+        kRests,          // the instance has landed its last flight
+    };
+
+    What what;
+    std::int32_t instance = 0;
+    std::int64_t rank = 0;
+    std::int64_t number = 0;
+    FlightPtr flight = nullptr;
+    RequestPtr request = nullptr;
+};
+
+// What an instance does by itself, and what it asks for.
+struct Traits {
+    bool has_runs;         // decode iterations between two changes of the batches are one flight
+    bool has_drafts;       // Python says how many drafts are kept
+    bool tells_launches;   // Python wants to know of each flight
+    bool launches_itself;  // flights take their time on an idle fabric, unless the loop is coupled
+};
+
+// What a list of collectives takes on an idle fabric, and the number of its load on links.
+struct Communicated {
+    TimePs communication_ps;
+    std::int32_t load;
+};
+
+// The batches of the flight that is being priced, one rank after another; of a run those of its first step.
+struct PricedBatches {
+    std::vector<Tokens> new_tokens, kv_tokens;       // [requests of all ranks]
+    std::vector<std::int64_t> requests, logit_rows;  // [ranks]
+};
+
+using Pricing = std::shared_ptr<aicb::IterationPricing>;
+
+class Loop {
+  public:
+    Loop(std::int64_t instances, bool keeps_runs, std::int64_t links, std::int64_t link_windows);
+
+    // Adds the next instance; `pricing` is [stages], empty where Python prices. Returns its number.
+    std::int32_t add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
+                              std::vector<Pricing> pricing);
+
+    // Runs the events before `before_ps`, up to the first one that Python has to deal with.
+    std::optional<Notice> run(TimePs before_ps);
+
+    // Time of the next event that still counts.
+    std::optional<TimePs> next_event_ps();
+    TimePs now_ps() const { return queue_.now_ps(); }
+    void move_to(TimePs at_ps) { queue_.move_to(at_ps); }
+    // Queues a notice `kCall`; returns its number.
+    std::int64_t schedule_call(TimePs at_ps, Priority priority);
+    std::int64_t executed() const { return executed_; }
+
+    // Something new may be scheduled: the instance acts at this instant, or as soon as the step in progress ends.
+    void wake(std::int32_t instance);
+    // Records the KV blocks held from now on, and returns them.
+    std::int64_t note_kv_use(std::int32_t instance);
+    // (Re-)schedules the end of a flight.
+    void schedule_landing(const FlightPtr& flight);
+    // Ends a flight at this instant, before the loop goes on.
+    void land(const FlightPtr& flight) { landing_.push_back(flight); }
+    // A flight of one step has come to nothing: returns its requests, which the instance has no more.
+    std::vector<RequestPtr> break_off(const FlightPtr& flight);
+    // Answers to `kCommunication` and `kAccept`.
+    void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
+    void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
+    // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
+    void retime(std::int32_t instance, const std::vector<std::vector<Stretched>>& stretched);
+
+    // A request ends with its last token, or without it; its row is written.
+    void complete(Request& request);
+    void give_up(Request& request, Status status, const std::string& reason);
+
+    const std::vector<FlightPtr>& flights(std::int32_t instance) const { return at(instance).flights; }
+    // Instances that have flights under way.
+    std::vector<std::int32_t> flying() const;
+    std::vector<TimePs>& stage_free_ps(std::int32_t instance) { return at(instance).stage_free_ps; }
+    const PricedBatches& batches() const { return batches_; }
+    const RankGroup& group(std::int32_t instance) const { return at(instance).group; }
+    // Numbers of sets of estimated operators that the instance's iterations have met.
+    std::vector<std::int64_t> estimates_met(std::int32_t instance) const;
+    // Requests wait for blocks on a decode instance: it asks before each step.
+    void set_waits_for_room(std::int32_t instance, bool waits) { at(instance).waits_for_room = waits; }
+
+    bool is_coupled = false;  // other traffic shares links with iterations: Python times each
+    IterationLog iterations;
+    LinkLog links;
+    RequestLog requests;
+
+  private:
+    enum class Step : std::uint8_t {
+        kNone,
+        kDispatch,
+        kForm,
+        kPrice,
+        kLaunch,
+        kLaunched,
+        kAfterLaunch,
+        kLand,
+        kCredit,
+        kTell,
+        kAfterLanding
+    };
+    struct Instance {
+        RankGroup group;
+        Traits traits;
+        std::vector<Pricing> pricing;                        // [stages]
+        std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]
+        std::vector<bool> has_met;                           // [numbers of sets of estimates]
+        std::vector<FlightPtr> flights;
+        std::vector<TimePs> stage_free_ps;
+        std::optional<TimePs> dispatch_at_ps;
+        bool waits_for_room = false;
+
+        bool is_full() const { return flights.size() >= stage_free_ps.size(); }
+    };
+    // What is being done: one flight of one instance, between two steps.
+    struct Work {
+        Step step = Step::kNone;
+        std::int32_t instance = 0;
+        FlightPtr flight = nullptr;
+        GroupOutcome outcome = {};
+        std::size_t told = 0;
+    };
+
+    Instance& at(std::int32_t instance) { return instances_.at(static_cast<std::size_t>(instance)); }
+    const Instance& at(std::int32_t instance) const { return instances_.at(static_cast<std::size_t>(instance)); }
+    bool counts(const Event& event) const;
+    void begin(const Event& event);
+    std::optional<Notice> proceed();
+    void dispatch(Instance& instance);
+    void dispatch_later(std::int32_t instance, TimePs at_ps);
+    FlightPtr form(Instance& instance);
+    void collect(const RankGroup& group, const GroupBatch* batch);
+    std::optional<Notice> price(Instance& instance, Flight& flight);
+    bool price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost);
+    void credit(Instance& instance);
+    std::optional<Notice> tell();
+    void remove(Instance& instance, const FlightPtr& flight);
+    Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.flight, nullptr}; }
+
+    EventQueue queue_;
+    std::vector<Instance> instances_;
+    std::deque<FlightPtr> landing_;
+    Work work_;
+    std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the flight that lands
+    std::int64_t executed_ = 0, calls_ = 0, flights_ = 0, landings_ = 0;
+    PricedBatches batches_;
+    std::vector<TimePs> stage_compute_ps_;
+};
+
+}  // namespace serving
