@@ -120,7 +120,7 @@ def run(case: str, requests: int, traces: Path) -> dict[str, float]:
         "wall_s": time.perf_counter() - begin_s,
         "cpu_s": time.process_time(),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        "requests": len(result.journeys),
+        "requests": len(result.requests),
         "completed": result.summary["completed"],
         "iterations": result.summary["simulator"]["iterations"],
     }

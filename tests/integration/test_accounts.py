@@ -58,7 +58,7 @@ def test_parts_of_every_request_add_up_to_its_latency(finished: Finished) -> Non
     _, result, _ = finished
     longest_step_ps = max(int(np.diff(run.ends_ps, prepend=run.start_ps).max()) for run in decodes(result))
     parts = check_parts(result)
-    tokens = np.array([journey.request.output_tokens for journey in result.journeys])
+    tokens = np.array([record.output_tokens for record in result.requests])
     assert (parts[:, PARTS.index("stall")] <= longest_step_ps).all()
     assert (parts[:, PARTS.index("decode_compute")] >= (tokens - 1) * shortest_compute_ps(result)).all()
     assert sum(result.summary["attribution_s"].values()) == pytest.approx(result.summary["e2e_s"]["mean"], rel=1e-12)
@@ -66,8 +66,8 @@ def test_parts_of_every_request_add_up_to_its_latency(finished: Finished) -> Non
 
 def check_parts(result: Result) -> NDArray[np.int64]:
     """[requests, parts], which add up and of which none is negative."""
-    parts = attribute(result.journeys, result.iterations)
-    latencies = [journey.request.completed_ps - journey.request.arrived_ps for journey in result.journeys]
+    parts = attribute(result.table)
+    latencies = [record.completed_ps - record.arrived_ps for record in result.requests]
     assert parts.sum(axis=1).tolist() == latencies
     assert (parts >= 0).all()
     return parts
@@ -90,7 +90,7 @@ def test_sources_of_communication_time_are_those_of_the_coupling(finished: Finis
     assert found["collectives"] == expected
     iterations_s = sum(int(run.communication_ps.sum()) for run in result.iterations.runs) / 1e12
     assert found["collectives_s"] == pytest.approx(iterations_s)
-    on_the_way_s = sum(j.request.kv_arrived_ps - j.request.kv_sent_ps for j in result.journeys) / 1e12
+    on_the_way_s = sum(j.kv_arrived_ps - j.kv_sent_ps for j in result.requests) / 1e12
     assert found["kv_transfers_s"] == pytest.approx(on_the_way_s)
     kv_share = found["kv_transfers_s"] / (found["kv_transfers_s"] + found["collectives_s"])
     match name_of(network):
@@ -113,7 +113,7 @@ def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) 
     network, result, parts = finished
     kv, collective = (result.links.total_bytes(traffic) for traffic in ("kv", "collective"))
     into_gpus = parts.topology.link_dst < parts.topology.gpus
-    sent = sum(journey.kv_bytes or 0 for journey in result.journeys)
+    sent = sum(record.kv_bytes or 0 for record in result.requests)
     assert kv[into_gpus].sum() == pytest.approx(sent, rel=1e-9)
     assert collective[into_gpus].sum() > 0
     simulated = kv + collective if network["coupling"] == "exact" else kv
@@ -199,5 +199,5 @@ def test_ns3_gives_the_times_of_packet(coupling: str) -> None:
     for backend in ("packet", "ns3"):
         result, parts = run({"backend": backend, "coupling": coupling})
         parts.network.close()
-        stamps.append([(j.request.kv_arrived_ps, j.request.completed_ps) for j in result.journeys])
+        stamps.append([(j.kv_arrived_ps, j.completed_ps) for j in result.requests])
     assert stamps[0] == stamps[1]

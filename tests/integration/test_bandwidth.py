@@ -63,15 +63,14 @@ def run(pools: list[dict[str, Any]], gbps: int, rows: list[tuple[int, int, int]]
 
 
 def kv_arrivals(result: Result) -> list[int]:
-    return [journey.request.kv_arrived_ps or 0 for journey in result.journeys]
+    return [record.kv_arrived_ps or 0 for record in result.requests]
 
 
 def check_decode_follows_kv(result: Result) -> None:
     """The decode instance produces nothing of a request before its KV is there: the second token at the earliest, or
     the first where it is recomputed; and what it recomputes or continues takes a step."""
     recomputes = result.config.kv_transfer.first_token == "decode_recompute"
-    for journey in result.journeys:
-        request = journey.request
+    for request in result.requests:
         assert request.kv_arrived_ps is not None
         assert request.last_token_ps > request.kv_arrived_ps
         if recomputes:

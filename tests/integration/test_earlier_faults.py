@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,7 +15,7 @@ BURST = [(10_000 * i, 2_000, 20) for i in range(12)]
 
 
 def stamps(result: Result, name: str) -> list[int]:
-    return [getattr(journey.request, name) for journey in result.journeys]
+    return [getattr(record, name) for record in result.requests]
 
 
 def test_decode_never_starts_before_its_kv_and_a_slower_network_delays_it() -> None:
@@ -24,8 +23,7 @@ def test_decode_never_starts_before_its_kv_and_a_slower_network_delays_it() -> N
     fast = simulate(config(PAIR, topology={"kind": "rail_optimized", "gpus_per_node": 2, "nic": "800Gbps"}), BURST)
     slow = simulate(config(PAIR, topology={"kind": "rail_optimized", "gpus_per_node": 2, "nic": "10Gbps"}), BURST)
     for run in (fast, slow):
-        for journey in run.journeys:
-            request = journey.request
+        for request in run.requests:
             assert request.first_token_ps <= request.kv_arrived_ps < request.completed_ps
     assert all(s > f for s, f in zip(stamps(slow, "kv_arrived_ps"), stamps(fast, "kv_arrived_ps"), strict=True))
     assert slow.summary["e2e_s"]["mean"] > fast.summary["e2e_s"]["mean"]
@@ -44,7 +42,7 @@ def test_halving_the_nic_rate_never_makes_kv_arrive_earlier() -> None:
 def test_a_transfer_alone_takes_its_bytes_over_the_rate_of_its_links() -> None:
     """2,000 tokens × 147,456 B over two 400 Gbit/s NICs (4 KV heads each): 2.9491 ms, and 1 µs of links."""
     result = simulate(config(PAIR), [(0, 2_000, 2)])
-    request = result.journeys[0].request
+    request = result.requests[0]
     expected_ps = 2_000 * 147_456 * 8 * 10**12 // (2 * 400 * 10**9)
     assert request.kv_arrived_ps - request.kv_sent_ps == pytest.approx(expected_ps + 10**6, abs=10)
 
@@ -55,14 +53,14 @@ def test_an_mla_latent_travels_to_every_rank_and_from_the_rail_of_its_destinatio
     engine = {"weights": "fp8", "max_batched_tokens": 2_048}
     topology = {"kind": "rail_optimized"}
     result = simulate(config(pools, model="deepseek-v3", engine=engine, topology=topology), [(0, 1_000, 2)])
-    assert result.journeys[0].kv_bytes == 8 * 1_000 * 70_272
+    assert result.requests[0].kv_bytes == 8 * 1_000 * 70_272
     assert load_model("deepseek-v3").kv_bytes_per_token("bf16") == 70_272
 
 
 def test_a_hybrid_model_hands_its_state_over_even_after_a_prompt_of_one_token() -> None:
     pools = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
     result = simulate(config(pools, model="qwen3-next-80b-a3b"), [(0, 1, 2)])
-    assert result.journeys[0].kv_bytes == 24_576 + 39_518_208
+    assert result.requests[0].kv_bytes == 24_576 + 39_518_208
 
 
 def test_prompts_longer_than_the_token_budget_are_chunked_and_not_stuck() -> None:
@@ -74,10 +72,10 @@ def test_prompts_longer_than_the_token_budget_are_chunked_and_not_stuck() -> Non
 
 def test_one_token_outputs_end_with_the_prefill() -> None:
     result = simulate(config(PAIR), [(0, 100, 1)])
-    request = result.journeys[0].request
+    request = result.requests[0]
     assert request.completed_ps == request.first_token_ps == request.prefill_completed_ps
     assert request.kv_arrived_ps is None
-    assert result.journeys[0].kv_bytes is None
+    assert result.requests[0].kv_bytes is None
 
 
 def test_the_three_first_tokens_differ_by_what_a_user_waits_for() -> None:
@@ -85,7 +83,7 @@ def test_the_three_first_tokens_differ_by_what_a_user_waits_for() -> None:
     first = {}
     for source in ("prefill", "decode_after_transfer", "decode_recompute"):
         result = simulate(config(PAIR, kv_transfer={"first_token": source}), [(0, 2_000, 10)])
-        request = result.journeys[0].request
+        request = result.requests[0]
         first[source] = request.first_token_ps
         if source == "prefill":
             assert request.first_token_ps == request.prefill_completed_ps
@@ -97,7 +95,7 @@ def test_the_three_first_tokens_differ_by_what_a_user_waits_for() -> None:
 def test_layerwise_transfer_hides_most_of_the_time_that_pull_exposes() -> None:
     exposed = {}
     for mode in ("pull", "push", "layerwise"):
-        request = simulate(config(PAIR, kv_transfer={"mode": mode}), [(0, 8_000, 5)]).journeys[0].request
+        request = simulate(config(PAIR, kv_transfer={"mode": mode}), [(0, 8_000, 5)]).requests[0]
         exposed[mode] = request.kv_arrived_ps - request.prefill_completed_ps
     assert exposed["layerwise"] < exposed["push"] / 5
     assert exposed["push"] <= exposed["pull"]
@@ -108,10 +106,10 @@ def test_kv_transfers_into_one_nic_share_it() -> None:
     pools = [pool("p", "prefill", instances=4), pool("d", "decode")]
     topology = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "100Gbps"}
     options = {"topology": topology, "kv_transfer": {"setup_ms": 0.0}}
-    alone = simulate(config(pools, **options), [(0, 4_000, 2)]).journeys[0].request
+    alone = simulate(config(pools, **options), [(0, 4_000, 2)]).requests[0]
     together = simulate(config(pools, **options), [(0, 4_000, 2)] * 4)
     alone_ps = alone.kv_arrived_ps - alone.kv_sent_ps
-    longest_ps = max(j.request.kv_arrived_ps - j.request.kv_sent_ps for j in together.journeys)
+    longest_ps = max(j.kv_arrived_ps - j.kv_sent_ps for j in together.requests)
     assert longest_ps == pytest.approx(4 * alone_ps, rel=1e-3)
 
 
@@ -121,8 +119,8 @@ def test_an_idle_rank_of_a_lockstep_group_waits_while_a_peer_works() -> None:
     options = {"model": "qwen3-30b-a3b", "engine": {"max_batched_tokens": 8_192}}
     alone = simulate(config(pools, **options), [(0, 100, 30)])
     beside = simulate(config(pools, **options), [(0, 100, 30), (60_000, 8_000, 2)])
-    lone, held = alone.journeys[0].request, beside.journeys[0].request
-    prefill = beside.journeys[1].request
+    lone, held = alone.requests[0], beside.requests[0]
+    prefill = beside.requests[1]
     assert held.completed_ps - lone.completed_ps > 0.5 * (prefill.prefill_completed_ps - prefill.scheduled_ps)
 
 
@@ -130,7 +128,7 @@ def test_preempted_requests_keep_their_lengths_and_their_first_token() -> None:
     """Sixteen requests of 300 tokens in 120 blocks of 16 (1,904 tokens): decodes outgrow the pool."""
     rows = [(0, 100, 200)] * 16
     result = simulate(config([pool("m", "mixed")], engine={"num_kv_blocks": 120}), rows)
-    preempted = [journey.request for journey in result.journeys if journey.request.preemptions]
+    preempted = [record for record in result.requests if record.preemptions]
     assert preempted
     for request in preempted:
         assert (request.prompt_tokens, request.output_tokens) == (100, 200)
@@ -154,10 +152,9 @@ def test_an_infinitely_fast_network_leaves_the_compute_timeline() -> None:
             config([pool("p", "prefill"), pool("d", "decode")], topology=fast, kv_transfer={"setup_ms": 0.0}),
             [(0, 1_000, 50)],
         )
-        .journeys[0]
-        .request
+        .requests[0]
     )
-    mixed = simulate(config([pool("m", "mixed")]), [(0, 1_000, 50)]).journeys[0].request
+    mixed = simulate(config([pool("m", "mixed")]), [(0, 1_000, 50)]).requests[0]
     assert pd.first_token_ps == mixed.first_token_ps
     assert pd.completed_ps - mixed.completed_ps == pd.kv_arrived_ps - pd.kv_sent_ps
     assert pd.kv_arrived_ps - pd.kv_sent_ps < 2 * 10**6
@@ -168,7 +165,7 @@ def test_results_do_not_depend_on_an_earlier_run_in_the_process() -> None:
     simulate(config([pool("m", "mixed")]), BURST)
     again = simulate(config(PAIR), BURST)
     assert stamps(first, "completed_ps") == stamps(again, "completed_ps")
-    assert replace(first.journeys[0]).kv_bytes == again.journeys[0].kv_bytes
+    assert first.requests == again.requests
 
 
 def test_layers_leave_as_they_are_computed_even_if_decode_reserves_late() -> None:
@@ -176,7 +173,6 @@ def test_layers_leave_as_they_are_computed_even_if_decode_reserves_late() -> Non
     rows = [(250_000 * i, 1_500, 150) for i in range(8)]
     pools = [pool("p", "prefill"), pool("d", "decode")]
     topology = {"kind": "rail_optimized", "gpus_per_node": 1}
-    for journey in simulate(config(pools, kv_transfer={"mode": "layerwise"}, topology=topology), rows).journeys:
-        request = journey.request
+    for request in simulate(config(pools, kv_transfer={"mode": "layerwise"}, topology=topology), rows).requests:
         assert request.kv_sent_ps < request.prefill_completed_ps
         assert request.kv_arrived_ps - request.prefill_completed_ps < 5 * 10**8

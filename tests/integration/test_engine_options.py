@@ -97,7 +97,7 @@ def test_every_request_gets_its_tokens_with_drafts(coupling: str) -> None:
     pools = [pool("m", "mixed", tp=2), pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
     rows = [(500 * index, 40 + 61 * index % 200, 1 + 37 * index % 160) for index in range(40)]
     result = simulate(config(pools, engine=engine, network={"coupling": coupling}), rows)
-    finished = [journey.request for journey in result.journeys]
+    finished = result.requests
     assert all(request.generated_tokens == request.output_tokens for request in finished)
     assert sum(request.preemptions for request in finished) > 0
     assert int(result.iterations.gaps()[1].sum()) == sum(request.output_tokens - 1 for request in finished)
@@ -113,7 +113,7 @@ def test_drafts_take_memory_of_the_pools_that_decode(plain: Result) -> None:
 
 def test_runs_with_drafts_repeat_with_the_seed() -> None:
     first, again = (run(speculative={"acceptance": 0.5}) for _ in range(2))
-    assert [j.request.completed_ps for j in first.journeys] == [j.request.completed_ps for j in again.journeys]
+    assert [j.completed_ps for j in first.requests] == [j.completed_ps for j in again.requests]
 
 
 def test_two_batches_hide_slow_dispatch_and_cost_time_without_any() -> None:
@@ -226,4 +226,4 @@ def test_a_draft_never_outlives_its_request() -> None:
     engine = {"speculative": {"drafts": 4, "acceptance": 1.0}}
     result = Simulation(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)])).run()
     assert result.iterations.iterations == 3
-    assert result.journeys[0].request.generated_tokens == 10
+    assert result.requests[0].generated_tokens == 10

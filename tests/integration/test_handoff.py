@@ -13,7 +13,7 @@ PAIR = [pool("p", "prefill"), pool("d", "decode")]
 
 
 def kv_bytes(result: Result) -> list[int | None]:
-    return [journey.kv_bytes for journey in result.journeys]
+    return [record.kv_bytes for record in result.requests]
 
 
 @pytest.mark.parametrize("mode", ["push", "layerwise"])
@@ -24,7 +24,7 @@ def test_a_request_that_overtakes_another_in_the_prefill_does_not_wait_for_it_in
     engine = {"num_kv_blocks": 200, "max_batched_tokens": 256, "max_seqs": 2}
     rows = [(0, 2_818, 23), (760, 1_451, 9), (1_579, 1, 1)]
     result = simulate(config(pools, engine=engine, kv_transfer={"mode": mode}), rows)
-    first, second = (journey.request for journey in result.journeys[:2])
+    first, second = result.requests[:2]
     assert second.prefill_completed_ps < first.prefill_completed_ps
     assert result.summary["completed"] == 3
 
@@ -53,7 +53,7 @@ def test_a_request_of_one_token_need_not_fit_into_the_decode_pool() -> None:
     """It ends with its prefill. One of two tokens has to travel, and is refused with a reason."""
     pools = [pool("p", "prefill"), pool("d", "decode", engine={"num_kv_blocks": 20})]
     result = simulate(config(pools), [(0, 1_000, 1), (10, 1_000, 2)])
-    alone, refused = (journey.request for journey in result.journeys)
+    alone, refused = result.requests
     assert alone.status is RequestStatus.COMPLETED
     assert refused.status is RequestStatus.REJECTED
     assert "KV blocks exceed" in str(refused.status_reason)
@@ -63,14 +63,14 @@ def test_a_request_too_long_for_disaggregation_goes_to_a_mixed_instance() -> Non
     pools = [pool("p", "prefill"), pool("d", "decode", engine={"num_kv_blocks": 20}), pool("m", "mixed")]
     result = simulate(config(pools), [(0, 1_000, 5), (0, 100, 5), (0, 1_000, 5)])
     assert result.summary["completed"] == 3
-    assert [journey.prefill_instance for journey in result.journeys] == ["m-0", "p-0", "m-0"]
+    assert [record.prefill_instance for record in result.requests] == ["m-0", "p-0", "m-0"]
 
 
 def test_least_tokens_spreads_requests_over_decode_instances() -> None:
     """No decode instance has prompt tokens to compute: ties go to the one with the fewest requests."""
     pools = [pool("p", "prefill", instances=2), pool("d", "decode", instances=2)]
     result = simulate(config(pools, routing={"policy": "least_tokens"}), [(1_000 * i, 200, 200) for i in range(8)])
-    used = {journey.decode_instance for journey in result.journeys}
+    used = {record.decode_instance for record in result.requests}
     assert used == {"d-0", "d-1"}
 
 
@@ -89,7 +89,7 @@ def test_kv_blocks_count_while_they_are_held_and_while_they_wait_for_their_trans
     one block more.
     """
     result = simulate(config(PAIR, engine={"num_kv_blocks": 200}), [(0, 1_600, 2)])
-    request = result.journeys[0].request
+    request = result.requests[0]
     prefill, decode = result.summary["pools"]
     makespan_ps = request.completed_ps - request.arrived_ps
     held_ps = request.kv_arrived_ps - request.scheduled_ps
@@ -104,7 +104,7 @@ def test_every_gap_between_tokens_is_counted_once() -> None:
         rows = [(3_000 * (i // 4), 100, 150 + i) for i in range(16)]
         result = simulate(config(pools, engine={"num_kv_blocks": 120}), rows)
         gap_s, counts = result.iterations.gaps()
-        spans_ps = [j.request.last_token_ps - j.request.first_token_ps for j in result.journeys]
+        spans_ps = [j.last_token_ps - j.first_token_ps for j in result.requests]
         assert counts.sum() == sum(output - 1 for _, _, output in rows)
         assert float(np.dot(gap_s, counts)) == pytest.approx(sum(spans_ps) / 1e12)
 

@@ -87,7 +87,7 @@ def test_a_mixed_run_loses_nothing_and_nothing_comes_early(
     check_every_request_has_an_end(result, rows)
     check_the_order_of_stamps(result)
     check_iterations(result)
-    assert all(journey.kv_bytes is None for journey in result.journeys)
+    assert all(record.kv_bytes is None for record in result.requests)
 
 
 @pytest.mark.parametrize("first_token", ["prefill", "decode_recompute"])
@@ -110,11 +110,10 @@ def test_exact_coupling_keeps_the_invariants_of_an_expert_parallel_run(first_tok
 
 def check_every_request_has_an_end(result: Result, rows: list[tuple[int, int, int]]) -> None:
     """Completed, or rejected with a reason; KV blocks of every rank were checked by the run itself."""
-    assert len(result.journeys) == len(rows)
-    ends = [journey.request.status for journey in result.journeys]
+    assert len(result.requests) == len(rows)
+    ends = [record.status for record in result.requests]
     assert set(ends) <= {RequestStatus.COMPLETED, RequestStatus.REJECTED}
-    for journey in result.journeys:
-        request = journey.request
+    for request in result.requests:
         if request.status is RequestStatus.REJECTED:
             assert request.status_reason
             assert request.first_token_ps is None
@@ -126,8 +125,7 @@ def check_every_request_has_an_end(result: Result, rows: list[tuple[int, int, in
 
 def check_the_order_of_stamps(result: Result) -> None:
     """arrival ≤ scheduled ≤ prefill done ≤ KV there ≤ last token = completion; the first token is never after it."""
-    for journey in result.journeys:
-        request = journey.request
+    for request in result.requests:
         if request.status is not RequestStatus.COMPLETED:
             continue
         stamps = [request.arrived_ps, request.scheduled_ps, request.prefill_completed_ps]
@@ -147,17 +145,17 @@ def check_kv_bytes(result: Result) -> None:
     model = load_model(result.config.model)
     pools = {parts.name: parts for parts in result.config.cluster.pools}
     expected_on_links = 0
-    for journey in result.journeys:
-        if journey.kv_bytes is None:
+    for record in result.requests:
+        if record.kv_bytes is None:
             continue
-        copies = max(1, pools[journey.decode_instance.rsplit("-", 1)[0]].tp // 8)  # 8 and 4 KV heads divide by tp
-        prompt = journey.request.prompt_tokens - journey.request.resident_tokens
+        copies = max(1, pools[record.decode_instance.rsplit("-", 1)[0]].tp // 8)  # 8 and 4 KV heads divide by tp
+        prompt = record.prompt_tokens - record.resident_tokens
         whole = copies * prompt * model.kv_bytes_per_token("bf16")
         if result.config.kv_transfer.mode == "layerwise":  # a reservation may be lost, and layers sent again
-            assert journey.kv_bytes >= whole
+            assert record.kv_bytes >= whole
         else:
-            assert journey.kv_bytes == whole
-        expected_on_links += journey.kv_bytes
+            assert record.kv_bytes == whole
+        expected_on_links += record.kv_bytes
     into_gpus = result.topology.link_dst < result.topology.gpus
     carried = result.links.total_bytes("kv")[into_gpus].sum()
     assert carried == pytest.approx(expected_on_links, rel=1e-9)
@@ -174,7 +172,7 @@ def check_iterations(result: Result) -> None:
             assert run.start_ps >= last_end.get(run.instance, 0)
         last_end[run.instance] = int(run.ends_ps[-1])
         computed += len(run.ends_ps) * (run.prefill_tokens + run.decode_tokens)
-    completed = [j.request for j in result.journeys if j.request.status is RequestStatus.COMPLETED]
+    completed = [record for record in result.requests if record.status is RequestStatus.COMPLETED]
     assert computed >= sum(request.prompt_tokens + request.output_tokens - 1 for request in completed)
 
 

@@ -56,7 +56,7 @@ def run_without(gpu: int, pools: list[dict[str, Any]], rows: int = len(ROWS), **
 
 
 def kv_ps(result: Result) -> list[int]:
-    done = [journey.request for journey in result.journeys]
+    done = result.requests
     return [(r.kv_arrived_ps or 0) - (r.kv_sent_ps or 0) for r in done]
 
 
@@ -85,7 +85,7 @@ def test_collectives_as_packets_are_slower_than_as_fluids_by_little_and_both_cou
 
 def test_equal_runs_on_packets_give_equal_bytes() -> None:
     first, second = (run(TENSOR, backend="packet", coupling="exact") for _ in range(2))
-    assert requests_csv(first.journeys) == requests_csv(second.journeys)
+    assert requests_csv(first.table) == requests_csv(second.table)
 
 
 def test_settings_of_the_roce_model_reach_the_network() -> None:
@@ -99,17 +99,17 @@ def test_settings_of_the_roce_model_reach_the_network() -> None:
 def test_requests_whose_kv_the_network_gives_up_fail_and_leave_nothing_behind(mode: str) -> None:
     """The run ends with its checks that no KV block is held and no hand-over is open."""
     result = run_without(1, SINGLE, kv_transfer={"mode": mode})
-    ended = [journey.request for journey in result.journeys]
+    ended = result.requests
     assert {request.status for request in ended} == {RequestStatus.FAILED}
     assert result.summary["failed"] == len(ROWS)
-    rows = list(csv.DictReader(requests_csv(result.journeys).splitlines()))
+    rows = list(csv.DictReader(requests_csv(result.table).splitlines()))
     assert {row["status"] for row in rows} == {"failed: the network gave up its KV transfer"}
     assert all(row["prefill_completed_at_s"] and not row["kv_arrived_at_s"] for row in rows)
 
 
 def test_requests_of_an_iteration_whose_collective_is_given_up_fail() -> None:
     result = run_without(1, TENSOR, rows=1)
-    ended = [journey.request for journey in result.journeys]
+    ended = result.requests
     assert {request.status_reason for request in ended} == {"the network gave up a collective of its iteration"}
     assert all(request.scheduled_ps is not None and request.completed_ps is None for request in ended)
 
@@ -119,7 +119,7 @@ def test_when_a_cable_breaks_what_decodes_over_it_fails_and_its_blocks_return() 
     quick = {"retransmission_timeout": "100us", "max_retries": 1, "reroute_delay": "100s"}
     pools = [pool("p", "prefill"), pool("d", "decode", tp=2)]
     tree = config(pools, topology=HOSTS, engine=FAST, network={"backend": "packet", "coupling": "exact", "roce": quick})
-    arrived_ps = simulate(tree, ROWS[:1]).journeys[0].request.kv_arrived_ps
+    arrived_ps = simulate(tree, ROWS[:1]).requests[0].kv_arrived_ps
     assert arrived_ps is not None
     parts = assemble(tree)
     network = parts.network
@@ -130,7 +130,7 @@ def test_when_a_cable_breaks_what_decodes_over_it_fails_and_its_blocks_return() 
         simulation._queue.schedule(
             arrived_ps + PS_PER_MS, Priority.ARRIVAL, lambda link=link: network.set_link_up(link, False)
         )
-    ended = [journey.request for journey in simulation.run().journeys]
+    ended = simulation.run().requests
     assert {request.status for request in ended} == {RequestStatus.FAILED}
     assert ended[0].status_reason == "the network gave up a collective of its iteration"
 

@@ -35,7 +35,7 @@ def test_the_second_turn_computes_and_sends_only_what_is_new(is_disaggregated: b
     seconds = {}
     for caching in (False, True):
         result = Simulation(config(pools, engine={"prefix_caching": caching}), two_turns(2_000)).run()
-        first, second = result.journeys
+        first, second = result.requests
         seconds[caching] = second.request.prefill_completed_ps - second.request.scheduled_ps
         cached = 2_048 if caching else 0
         assert (first.request.cached_tokens, second.request.cached_tokens) == (0, cached)
@@ -56,7 +56,7 @@ def test_a_large_pool_hits_nearly_what_a_perfect_cache_hits_on_the_mooncake_trac
     engine = {"prefix_caching": True, "num_kv_blocks": 1_000_000, "max_seqs": 256}
     pools = [pool("m", "mixed", tp=2, hardware=str(tmp_path))]
     result = Simulation(config(pools, engine=engine), workload).run()
-    accepted = [j.request for j in result.journeys if j.request.completed_ps is not None]
+    accepted = [record for record in result.requests if record.completed_ps is not None]
     assert len(accepted) > 300
     hits = sum(request.cached_tokens for request in accepted)
     perfect, known = 0, set()

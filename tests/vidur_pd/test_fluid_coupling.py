@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aicb import IterationCost
+from vidur_pd._core import Flight, Loop, Notice, Stage
 from vidur_pd.events import EventQueue
-from vidur_pd.execution.executor import LinkLoad, StagePrice
-from vidur_pd.execution.flight import Flight
-from vidur_pd.execution.fluid import FluidLauncher
+from vidur_pd.execution.executor import Exchange, Exchanges, LinkLoad
+from vidur_pd.execution.fluid import Clockwork, FluidLauncher
+from vidur_pd.kv import CountingBlockPool
+from vidur_pd.request import Request
+from vidur_pd.scheduling import VllmV1Scheduler
 
 GBPS = 10**9
 CAPACITY_BPS = 100 * GBPS
@@ -39,28 +39,12 @@ class Links:
         return self.rates_bps
 
 
-class Repeating:
-    """An instance that launches the same iteration again and again until it is told to rest."""
+class Iteration:
+    """What every iteration of an instance is: compute and an exchange."""
 
-    def __init__(self, index: int, launcher: FluidLauncher, queue: EventQueue, price: StagePrice) -> None:
-        self.index, self.launcher, self.queue, self.price = index, launcher, queue, price
-        self.stage_free_ps = [0]
-        self.flights: list[Flight] = []
-        self.ends_ps: list[int] = []
-        self.rests = False
-
-    def launch(self) -> None:
-        this: Any = self
-        flight = Flight(this, [], (self.price,), np.array([self.price.cost.compute_ps], dtype=np.int64))
-        flight.start_ps = self.queue.now_ps
-        self.flights.append(flight)
-        self.launcher.launch(flight)
-
-    def land(self, flight: Flight) -> None:
-        self.flights.remove(flight)
-        self.ends_ps.append(self.queue.now_ps)
-        if not self.rests:
-            self.launch()
+    def __init__(self, compute_us: int, exchange: Exchange) -> None:
+        self.compute_ps = compute_us * US
+        self.exchange = exchange
 
 
 def price(
@@ -71,7 +55,7 @@ def price(
     drain_us: float,
     flows: float = 1,
     busy_us: float | None = None,
-) -> StagePrice:
+) -> Iteration:
     """An iteration whose bytes need the whole of ``link`` for ``drain_us``; ``busy_us``: how long they are there."""
     load = LinkLoad(
         np.array([link]),
@@ -79,145 +63,180 @@ def price(
         np.array([flows], dtype=np.float64),
         np.array([drain_us if busy_us is None else busy_us]) * US,
     )
-    return StagePrice(IterationCost(compute_us * US, 0, (), (), 0, ()), communication_us * US, load, ())
+    return Iteration(compute_us, Exchange(communication_us * US, load, ()))
 
 
-def rig() -> tuple[EventQueue, Links, FluidLauncher]:
-    queue, links = EventQueue(), Links()
-    return queue, links, FluidLauncher(queue, links, np.full(2, float(CAPACITY_BPS)), links)
+class Rig:
+    """A loop of instances that each decode one request, an iteration for every token, in coupling ``fluid``."""
 
+    def __init__(self, *iterations: Iteration, tokens: int = 1000) -> None:
+        self.iterations = iterations
+        self.links = Links()
+        self.loop = Loop(len(iterations), keeps_runs=True, links=2, link_windows=2)
+        self.queue = EventQueue(self.loop)
+        exchanges = Exchanges(self.loop.links)
+        works = Clockwork(self.loop, self.queue, exchanges, [self] * len(iterations))
+        self.launcher = FluidLauncher(works, self.links, np.full(2, float(CAPACITY_BPS)), self.links)
+        self.numbers = [exchanges.remember(iteration.exchange) for iteration in iterations]
+        self._ends_ps: list[list[int]] = [[] for _ in iterations]
+        for index in range(len(iterations)):
+            self._add(index, tokens)
 
-def advance(queue: EventQueue, until_ps: int) -> None:
-    while (at_ps := queue.next_event_ps()) is not None and at_ps <= until_ps:
-        queue.run_next()
-    queue.move_to(until_ps)
+    def _add(self, index: int, tokens: int) -> None:
+        pool = CountingBlockPool(1000)
+        scheduler = VllmV1Scheduler(pool, max_batched_tokens=64, max_seqs=8, max_model_len=4096)
+        alone = {"has_runs": False, "has_drafts": False, "tells_launches": False, "launches_itself": True}
+        self.loop.add_instance([scheduler], 1, **alone, pricing=[])
+        scheduler.add(Request(index, f"r{index}", 1, tokens, 0))
+
+    def launch(self) -> None:
+        for index in range(len(self.iterations)):
+            self.loop.wake(index)
+        self.advance(0)
+
+    def advance(self, until_ps: int) -> None:
+        while (notice := self.loop.run(until_ps + 1)) is not None:
+            {0: self._call, 2: self._price, 5: self._launch, 9: self._rest}[notice.what](notice)
+        self.loop.move_to(until_ps)
+
+    def ends_ps(self, instance: int = 0) -> list[int]:
+        """Ends of the iterations so far."""
+        runs = self.loop.iterations.take_runs()
+        for index, end_ps in zip(runs["instance"].tolist(), runs["ends_ps"].tolist(), strict=True):
+            self._ends_ps[index].append(end_ps)
+        return self._ends_ps[instance]
+
+    def exposed_ps(self, flight: Flight, stage: int, stretch: float) -> int:
+        return round(flight.stages[stage].communication_ps * stretch)
+
+    def _call(self, notice: Notice) -> None:
+        self.queue.call(notice.number)
+
+    def _price(self, notice: Notice) -> None:
+        iteration, number = self.iterations[notice.instance], self.numbers[notice.instance]
+        self.launcher.uses(notice.instance, iteration.exchange.load.links)
+        communication_ps = iteration.exchange.communication_ps
+        stage = Stage(iteration.compute_ps, communication_ps, exposed_ps=communication_ps, load=number)
+        notice.flight.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
+
+    def _launch(self, notice: Notice) -> None:
+        self.launcher.launch(notice.flight)
+
+    def _rest(self, notice: Notice) -> None:
+        self.launcher.rests(notice.instance)
 
 
 def test_an_iteration_alone_takes_its_compute_and_its_communication() -> None:
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    instance.launch()
-    advance(queue, 300 * US)
-    assert instance.ends_ps == [100 * US, 200 * US, 300 * US]
-    assert not links.background_bps.any()
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
+    rig.launch()
+    rig.advance(300 * US)
+    assert rig.ends_ps() == [100 * US, 200 * US, 300 * US]
+    assert not rig.links.background_bps.any()
 
 
 def test_a_transfer_that_takes_what_it_finds_halves_the_link_of_one_flow() -> None:
     """30 of 40 µs are drain: they take 60 µs beside one other flow, so that the iteration takes 130 µs. On average the
     instance takes 30/130 of the link."""
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    links.carry(0, CAPACITY_BPS, flows=1)
-    instance.launch()
-    advance(queue, 130 * US)
-    assert instance.ends_ps == [130 * US]
-    assert links.background_bps[0] == pytest.approx(CAPACITY_BPS * 30 / 130)
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
+    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.launch()
+    rig.advance(130 * US)
+    assert rig.ends_ps() == [130 * US]
+    assert rig.links.background_bps[0] == pytest.approx(CAPACITY_BPS * 30 / 130)
 
 
 def test_a_collective_of_many_flows_keeps_its_fair_share() -> None:
     """Three flows beside one: 3/4 of the link, 30 µs become 40 µs."""
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30, flows=3))
-    links.carry(0, CAPACITY_BPS, flows=1)
-    instance.launch()
-    advance(queue, 110 * US)
-    assert instance.ends_ps == [110 * US]
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30, flows=3))
+    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.launch()
+    rig.advance(110 * US)
+    assert rig.ends_ps() == [110 * US]
 
 
 def test_a_transfer_that_is_slow_for_other_reasons_leaves_the_rest_of_the_link() -> None:
     """A transfer at a fifth of the link, held up elsewhere: 30 µs become 37.5 µs, not 60."""
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    links.carry(0, CAPACITY_BPS / 5, flows=1)
-    instance.launch()
-    advance(queue, 108 * US)
-    assert instance.ends_ps == [107_500_000]
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
+    rig.links.carry(0, CAPACITY_BPS / 5, flows=1)
+    rig.launch()
+    rig.advance(108 * US)
+    assert rig.ends_ps() == [107_500_000]
 
 
 def test_a_collective_that_cannot_fill_the_link_loses_nothing_to_a_transfer_that_fits_beside_it() -> None:
     """Two flows at a third of the link each: 30 µs of bytes take 45 µs on an idle link as well. One other flow leaves
     them the two thirds that they can use."""
-    queue, links, launcher = rig()
     slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
-    instance = Repeating(0, launcher, queue, slow)
-    links.carry(0, CAPACITY_BPS, flows=1)
-    instance.launch()
-    advance(queue, 100 * US)
-    assert instance.ends_ps == [100 * US]
+    rig = Rig(slow)
+    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.launch()
+    rig.advance(100 * US)
+    assert rig.ends_ps() == [100 * US]
 
 
 def test_a_collective_that_cannot_fill_the_link_loses_what_it_could_use() -> None:
     """The same beside two other flows: half of the link instead of two thirds, so that 45 µs become 60 µs."""
-    queue, links, launcher = rig()
     slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
-    instance = Repeating(0, launcher, queue, slow)
-    links.carry(0, CAPACITY_BPS, flows=2)
-    instance.launch()
-    advance(queue, 115 * US)
-    assert instance.ends_ps == [115 * US]
+    rig = Rig(slow)
+    rig.links.carry(0, CAPACITY_BPS, flows=2)
+    rig.launch()
+    rig.advance(115 * US)
+    assert rig.ends_ps() == [115 * US]
 
 
 def test_a_transfer_on_another_link_costs_nothing() -> None:
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    links.carry(1, CAPACITY_BPS, flows=4)
-    instance.launch()
-    advance(queue, 100 * US)
-    assert instance.ends_ps == [100 * US]
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
+    rig.links.carry(1, CAPACITY_BPS, flows=4)
+    rig.launch()
+    rig.advance(100 * US)
+    assert rig.ends_ps() == [100 * US]
 
 
 def test_what_is_done_when_a_transfer_comes_is_kept() -> None:
     """At 50 of 100 µs the iteration gets to take 130 µs: 65 µs are left."""
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    instance.launch()
-    advance(queue, 50 * US)
-    links.carry(0, CAPACITY_BPS, flows=1)
-    launcher.traffic_changes(50 * US)
-    advance(queue, 115 * US)
-    assert instance.ends_ps == [115 * US]
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
+    rig.launch()
+    rig.advance(50 * US)
+    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.launcher.traffic_changes(50 * US)
+    rig.advance(115 * US)
+    assert rig.ends_ps() == [115 * US]
 
 
 def test_two_updates_at_one_instant_are_one() -> None:
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    instance.launch()
-    links.carry(0, CAPACITY_BPS, flows=1)
-    executed = queue.executed
-    launcher.traffic_changes(10 * US)
-    launcher.traffic_changes(10 * US)
-    advance(queue, 10 * US)
-    assert queue.executed == executed + 1
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
+    rig.launch()
+    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    executed = rig.loop.executed
+    rig.launcher.traffic_changes(10 * US)
+    rig.launcher.traffic_changes(10 * US)
+    rig.advance(10 * US)
+    assert rig.loop.executed == executed + 1
 
 
 def test_an_instance_that_rests_leaves_its_links_to_the_transfers() -> None:
-    queue, links, launcher = rig()
-    instance = Repeating(0, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30))
-    links.carry(0, CAPACITY_BPS, flows=1)
-    instance.launch()
-    instance.rests = True
-    assert links.background_bps[0] > 0
-    advance(queue, 200 * US)
-    assert instance.flights == []
-    assert links.background_bps[0] == 0
+    rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30), tokens=1)
+    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.launch()
+    assert rig.links.background_bps[0] > 0
+    rig.advance(200 * US)
+    assert rig.loop.flying() == []
+    assert rig.links.background_bps[0] == 0
 
 
 def test_two_instances_on_one_link_slow_each_other_down_without_any_transfer() -> None:
     """Each is there 30 of 100 µs: a bit less than 0.3 flows on average, 30 µs become less than 39 µs."""
-    queue, _, launcher = rig()
-    both = [Repeating(i, launcher, queue, price(0, compute_us=60, communication_us=40, drain_us=30)) for i in (0, 1)]
-    for instance in both:
-        instance.launch()
-    advance(queue, 2000 * US)
-    for instance in both:
-        period_us = (instance.ends_ps[-1] - instance.ends_ps[-2]) / US
+    rig = Rig(*(price(0, compute_us=60, communication_us=40, drain_us=30) for _ in range(2)))
+    rig.launch()
+    rig.advance(2000 * US)
+    for instance in range(2):
+        ends_ps = rig.ends_ps(instance)
+        period_us = (ends_ps[-1] - ends_ps[-2]) / US
         assert 100 + 30 * 0.25 < period_us < 100 + 30 * 0.3
 
 
 def test_two_instances_on_links_of_their_own_do_not() -> None:
-    queue, _, launcher = rig()
-    both = [Repeating(i, launcher, queue, price(i, compute_us=60, communication_us=40, drain_us=30)) for i in (0, 1)]
-    for instance in both:
-        instance.launch()
-    advance(queue, 1000 * US)
-    assert both[0].ends_ps == both[1].ends_ps == [100 * US * turn for turn in range(1, 11)]
+    rig = Rig(*(price(link, compute_us=60, communication_us=40, drain_us=30) for link in range(2)))
+    rig.launch()
+    rig.advance(1000 * US)
+    assert rig.ends_ps(0) == rig.ends_ps(1) == [100 * US * turn for turn in range(1, 11)]

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aicb import IterationCost
-from vidur_pd.execution.executor import LinkLoad, StagePrice
-from vidur_pd.execution.flight import Flight
-from vidur_pd.execution.timing import retime_stages, retime_steps, set_out, truncate
-
-NO_LOAD = LinkLoad(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+from vidur_pd._core import Flight, Stage, retime_stages, set_out, truncate
+from vidur_pd._core import retime_steps as retime_to_exposed
 
 
-def price(compute_ps: int, communication_ps: int) -> StagePrice:
-    return StagePrice(IterationCost(compute_ps, 0, (), (), 0, ()), communication_ps, NO_LOAD, ())
+def stage(compute_ps: int, communication_ps: int) -> Stage:
+    return Stage(compute_ps=compute_ps, communication_ps=communication_ps, exposed_ps=communication_ps, load=0)
 
 
 def run(steps: int, compute_ps: int = 100, communication_ps: int = 100, start_ps: int = 0) -> Flight:
     """A run of equal steps on one stage, launched."""
-    instance: Any = None
-    prices = (price(compute_ps, communication_ps),)
-    flight = Flight(instance, None, prices, np.full(steps, compute_ps, dtype=np.int64))
-    flight.start_ps = start_ps
+    stages = [stage(compute_ps, communication_ps)]
+    flight = Flight(0, stages, np.full(steps, compute_ps, dtype=np.int64), start_ps)
     set_out(flight, [0])
     return flight
 
 
 def micro_batch(stages: list[tuple[int, int]], start_ps: int, free_ps: list[int]) -> Flight:
-    """A flight through stages of (compute, communication), launched."""
-    instance: Any = None
-    prices = tuple(price(*stage) for stage in stages)
-    flight = Flight(instance, [], prices, np.array([sum(compute for compute, _ in stages)], dtype=np.int64))
-    flight.start_ps = start_ps
-    set_out(flight, free_ps)
+    """A flight through stages of (compute, communication), launched; ``free_ps`` is set to what follows from it."""
+    compute_ps = np.array([sum(compute for compute, _ in stages)], dtype=np.int64)
+    flight = Flight(0, [stage(*times) for times in stages], compute_ps, start_ps)
+    free_ps[:] = set_out(flight, free_ps)
     return flight
+
+
+def stretched(flight: Flight, stretch: float) -> list[tuple[float, int]]:
+    """[stages]"""
+    return [(stretch, round(of.communication_ps * stretch)) for of in flight.stages]
+
+
+def retime_steps(flight: Flight, stretch: float, now_ps: int) -> None:
+    retime_to_exposed(flight, *stretched(flight, stretch)[0], now_ps)
 
 
 def test_steps_follow_one_another() -> None:
@@ -92,7 +92,7 @@ def test_a_stretched_stage_holds_up_the_flights_behind_it() -> None:
     free_ps = [0, 0]
     flights = [micro_batch([(100, 100), (100, 0)], start, free_ps) for start in (0, 200)]
     assert [int(flight.ends_ps[0]) for flight in flights] == [300, 500]
-    retime_stages(flights, [[3.0, 1.0], [3.0, 1.0]], free_ps, 100)
+    free_ps = retime_stages(flights, [[(3.0, 300), (1.0, 0)]] * 2, free_ps, 100)
     assert [int(flight.ends_ps[0]) for flight in flights] == [400, 800]
     assert free_ps == [700, 800]
 
@@ -115,7 +115,7 @@ def test_a_pipeline_keeps_its_order_and_its_capacity_whatever_the_stretches(
         later = [flight for flight in flying if flight.start_ps > now_ps]
         if not waiting or later:
             continue
-        retime_stages(waiting, [[stretch] * len(stages)] * len(waiting), free_ps, now_ps)
+        free_ps = retime_stages(waiting, [stretched(flight, stretch) for flight in waiting], free_ps, now_ps)
         assert all(flight.ends_ps[0] > now_ps for flight in waiting)
     for flight in flying:
         assert all(begin < end for begin, end in zip(flight.stage_begins_ps, flight.stage_ends_ps, strict=True))

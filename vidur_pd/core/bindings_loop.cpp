@@ -63,6 +63,8 @@ py::dict columns_of(const RequestColumns& rows) {
     py::dict columns;
     columns["index"] = array(rows.index);
     columns["cached_tokens"] = array(rows.cached_tokens);
+    columns["resident_tokens"] = array(rows.resident_tokens);
+    columns["generated_tokens"] = array(rows.generated_tokens);
     columns["preemptions"] = array(rows.preemptions);
     columns["status"] = array(rows.status);
     columns["prefill_instance"] = array(rows.prefill_instance);

@@ -29,6 +29,9 @@ class RequestRecord:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
+    resident_tokens: int
+    """Prompt tokens that the decode instance had when it reserved blocks."""
+    generated_tokens: int
     preemptions: int
     status: RequestStatus
     status_reason: str | None
@@ -59,6 +62,9 @@ class RequestTable:
     """Why a request was rejected or failed, by its index."""
     index: Times
     cached_tokens: Times
+    resident_tokens: Times
+    """Prompt tokens that the decode instance had when it reserved blocks."""
+    generated_tokens: Times
     preemptions: Times
     prefill_instance: Times
     """Positions in ``instances``."""
@@ -137,19 +143,17 @@ class RequestTable:
             self.index.tolist(),
             self.request_id.tolist(),
             *(of.tolist() for of in (self.arrived_ps, self.prompt_tokens, self.output_tokens)),
-            *(of.tolist() for of in (self.cached_tokens, self.preemptions)),
+            *(of.tolist() for of in (self.cached_tokens, self.resident_tokens, self.generated_tokens)),
+            self.preemptions.tolist(),
             self._names(self.prefill_instance),
             self._names(self.decode_instance),
             self.status.tolist(),
             zip(*(_absent(column) for column in stamps), strict=True),
             strict=True,
         )
-        for index, name, arrived, prompt, output, cached, preemptions, prefill, decode, status, rest in columns:
-            reason = self.reasons.get(index)
-            yield RequestRecord(
-                *(index, name, arrived, prompt, output, cached, preemptions),
-                *(STATUSES[status], reason, prefill, decode, *rest),
-            )
+        for *asked_and_done, prefill, decode, status, stamped in columns:
+            reason = self.reasons.get(asked_and_done[0])
+            yield RequestRecord(*asked_and_done, STATUSES[status], reason, prefill, decode, *stamped)
 
     def _names(self, instance: Times) -> Iterable[str]:
         return (self.instances[number] if number != NEVER else "" for number in instance.tolist())

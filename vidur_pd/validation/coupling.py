@@ -159,7 +159,7 @@ def configuration(case: Case, network: dict[str, Any]) -> SimulationConfig:
 def run(case: Case, network: dict[str, Any]) -> Latencies:
     """Simulates a case on a network."""
     result = Simulation(configuration(case, network), bursts(case)).run()
-    requests = [journey.request for journey in result.journeys]
+    requests = result.requests
     kv_ms = [
         (r.kv_arrived_ps - r.kv_sent_ps) / 1e9
         for r in requests

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vidur_pd.config import SimulationConfig
-from vidur_pd.metrics.summary import times_of
+from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.simulation import Simulation
 from vidur_pd.workload import Workload
 
@@ -52,11 +52,11 @@ def compare_serving(measurement: Path, model: str) -> list[Comparison]:
 
 def _compare(name: str, requests: list[dict[str, Any]], model: str) -> list[Comparison]:
     result = Simulation(_config(model), _workload(name, requests)).run()
-    times = [times_of(journey.request) for journey in result.journeys]
+    table = result.table
     simulated = {
-        "ttft": np.mean([time.ttft_ps for time in times]) / 1e12,
-        "tpot": np.mean([time.tpot_ps for time in times if time.tpot_ps is not None]) / 1e12,
-        "e2e": np.mean([time.e2e_ps for time in times]) / 1e12,
+        "ttft": seconds(table.ttft_ps).mean(),
+        "tpot": seconds(table.tpot_ps[table.tpot_ps != NEVER]).mean(),
+        "e2e": seconds(table.e2e_ps).mean(),
     }
     return [
         Comparison(name, metric, len(requests), float(np.mean([r[metric] for r in requests])), float(simulated[metric]))
