@@ -9,16 +9,19 @@ take a tenth of a prefill.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
+from aicb._core import PartKind
 from aicb.batch import Batch
 from aicb.clock import STREAMED_SHARE
 from aicb.estimators import DecodeTimes, ManyTimes
+from aicb.estimators.estimate import CompiledEstimator, CompiledPrefill
 from aicb.estimators.roofline import PrefillBatches, demand
 from aicb.model import Attention, GroupedQueryAttention, LatentAttention, Model, stage_range
 from aicb.operator_list import attention_operators, expansion_operators
@@ -28,6 +31,11 @@ from aicb.precision import Precision
 from aicb.pricing import NOTHING, PHASES, PS_PER_US, Part, Pricing, price_operators
 
 Expansion = Literal["chunk", "past", "merge"]
+EXPANSIONS: dict[PartKind, Expansion] = {
+    PartKind.EXPANDED_CHUNK: "chunk",
+    PartKind.EXPANDED_PAST: "past",
+    PartKind.MERGED: "merge",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +170,89 @@ class AttentionPricing:
             )
         return self._is_dense[stage]
 
-    def _expands(self, stage: int) -> bool:
+    def expands(self, stage: int) -> bool:
         """Whether prefills expand latents."""
         if stage not in self._has_latents:
             self._has_latents[stage] = any(isinstance(kind, LatentAttention) for kind in self._attentions(stage))
         return self._has_latents[stage]
+
+    def is_compiled(self, stage: int) -> bool:
+        """Whether C++ knows the attention of the stage."""
+        return self.prices_together(stage) and isinstance(self._pricing.estimator, CompiledEstimator)
+
+    def compiled_prefills(
+        self, stage: int, bit: Callable[[str], int]
+    ) -> tuple[list[_core.PrefillKernel], list[CompiledPrefill]]:
+        """Kernels over prompts for C++, and where their corrections come from; ``bit`` numbers operator names."""
+        estimator, gpu = self._pricing.estimator, self._pricing.gpu
+        assert isinstance(estimator, CompiledEstimator)
+        kernels, compiled = [], []
+        for operator in self._prefill_kernels(stage):
+            assert isinstance(operator.work, PrefillAttention)
+            compiled.append(estimator.compiled_prefill(operator.work))
+            kernels.append(
+                _core.PrefillKernel(
+                    compiled[-1].times,
+                    count=operator.count,
+                    name=bit(operator.name),
+                    stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
+                    peak_flops=gpu.peak_flops[operator.work.dtype],
+                )
+            )
+        return kernels, compiled
+
+    def compiled_decodes(
+        self, requests: int, queries: int, stage: int, bit: Callable[[str], int]
+    ) -> list[_core.DecodeKernel]:
+        """Kernels that read the cache of so many decodes for C++."""
+        estimator = self._pricing.estimator
+        assert isinstance(estimator, CompiledEstimator)
+        kernels = []
+        for operator in self._decode_operators(1, stage):
+            if isinstance(operator.work, DecodeAttention | MlaDecode):
+                one_query, work = operator.work, replace(operator.work, heads=operator.work.heads * queries)
+                times = estimator.compiled_decode(work, requests)
+                one = estimator.compiled_decode(one_query, requests) if queries > 1 else None
+                assert times is not None
+                memory_us, tensor_us = self._decode_demand(work)
+                kernels.append(
+                    _core.DecodeKernel(
+                        times,
+                        one,
+                        count=operator.count,
+                        name=bit(operator.name),
+                        memory_us=memory_us,
+                        tensor_us=tensor_us,
+                    )
+                )
+        return kernels
+
+    def compiled_part(self, key: tuple[PartKind, int, int], stage: int) -> Part | None:
+        """A part for C++ that belongs to attention; ``None``: it does not."""
+        kind, tokens, _ = key
+        if kind == PartKind.BESIDE_DECODES:
+            return self._beside_decodes(tokens, stage)
+        if kind in EXPANSIONS:
+            listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
+            return price_operators(listed, self._pricing)
+        return None
+
+    def _decode_operators(self, tokens: int, stage: int) -> list[Operator]:
+        """Attention of a batch of so many decodes; lengths do not matter."""
+        return attention_operators(*self._parallel, Batch.decode(np.full(tokens, 2, dtype=np.int64)), stage=stage)
+
+    def _beside_decodes(self, tokens: int, stage: int) -> Part:
+        """Kernels of attention that do not read the cache, for so many decodes."""
+        listed = self._decode_operators(tokens, stage)
+        fixed = [operator for operator in listed if not isinstance(operator.work, DecodeAttention | MlaDecode)]
+        return price_operators(fixed, self._pricing)
+
+    def _decode_demand(self, work: DecodeAttention | MlaDecode) -> tuple[float, float]:
+        """Per KV token: reading it at the bandwidth of large streams, its FLOPs at the nominal peak [µs]."""
+        gpu = self._pricing.gpu
+        one = demand(replace(work, kv_tokens=np.array([_SAMPLE_TOKENS])), self._pricing.precision)
+        memory_us = one.moved_bytes / (STREAMED_SHARE * gpu.hbm_bytes_per_s) * 1e6 / _SAMPLE_TOKENS
+        return memory_us, one.flops / gpu.peak_flops[one.dtype] * 1e6 / _SAMPLE_TOKENS
 
     def _attentions(self, stage: int) -> list[Attention]:
         model, partition, _ = self._parallel
@@ -225,7 +311,7 @@ class AttentionPricing:
             kernels.append((operator, batches, times))
         starts = np.cumsum(counts) - counts
         expansions: list[tuple[Part, ...]] = [()] * len(busy)
-        if self._expands(stage):
+        if self.expands(stage):
             past_tokens = kv_tokens - new_tokens
             sums = (
                 np.add.reduceat(tokens, starts).tolist()

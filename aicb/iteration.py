@@ -21,8 +21,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
+from aicb._core import PartKind
 from aicb.attention_pricing import AttentionPricing, priced_tokens
 from aicb.batch import Batch, RankBatches
+from aicb.compiled import CompiledStage, Ledger, PartKey, compiled_rules, host_times
 from aicb.errors import InputError
 from aicb.estimators import Estimator
 from aicb.expert_load import ExpertLoad, UniformLoad
@@ -96,7 +99,49 @@ class IterationModel:
         self._heads: dict[tuple[int, int], Part] = {}
         self._commons: dict[tuple[tuple[int, int, int, bool], int], Part] = {}
         self._launches: dict[tuple[GraphMode, int], int] = {}
+        self._ledger = Ledger()
+        self._stages: dict[int, CompiledStage | None] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing)
+
+    def compiled(self, stage: int = 0) -> _core.IterationPricing | None:
+        """The pricing of a stage for an event loop in C++; ``None`` where C++ does not know its attention."""
+        compiled = self._compiled(stage)
+        return None if compiled is None else compiled.pricing
+
+    def supply(self, stage: int = 0) -> None:
+        """Prices the parts that ``compiled(stage)`` did not know when last asked."""
+        compiled = self._compiled(stage)
+        assert compiled is not None, f"stage {stage} is not priced in C++"
+        compiled.supply()
+
+    def communications_of(self, number: int) -> tuple[tuple[Communication, int], ...]:
+        """``IterationCost.communications`` of a number that C++ gave."""
+        return self._ledger.communications(number)
+
+    def estimated_of(self, number: int) -> tuple[str, ...]:
+        """``IterationCost.estimated_operators`` of a number that C++ gave."""
+        return self._ledger.estimated(number)
+
+    def _compiled(self, stage: int) -> CompiledStage | None:
+        if stage not in self._stages:
+            self._stages[stage] = self._compile(stage) if self._attention.is_compiled(stage) else None
+        return self._stages[stage]
+
+    def _compile(self, stage: int) -> CompiledStage:
+        host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
+        rules = compiled_rules(self._sizes, self._shares_experts, host, self.gpu)
+        return CompiledStage(rules, self._attention, lambda key: self._part(key, stage), self._ledger, stage)
+
+    def _part(self, key: PartKey, stage: int) -> Part:
+        """A part for C++."""
+        kind, first, second = key
+        match kind:
+            case PartKind.TOKENS:
+                return self._token_part(first, stage)
+            case PartKind.HEAD:
+                return self._price(head_operators(self.model, self.partition, self.precision, rows=first, stage=stage))
+            case _:
+                return self._expert_part(first, second, stage, kind == PartKind.MASKED_EXPERTS)
 
     def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
         """One iteration of one pipeline stage.

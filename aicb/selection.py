@@ -6,6 +6,7 @@ FlashMLA). What it holds is priced from it; the rest is transferred from the H20
 
 from __future__ import annotations
 
+from aicb import _core
 from aicb.estimators import (
     DecodeTimes,
     Estimate,
@@ -15,6 +16,7 @@ from aicb.estimators import (
     Timing,
     make_estimator,
 )
+from aicb.estimators.estimate import CompiledPrefill
 from aicb.estimators.roofline import PrefillBatches
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -75,10 +77,16 @@ class PartialTableEstimator:
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)
 
+    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
+        return self._estimator_of(work).compiled_decode(work, batch)
+
+    def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
+        return self._estimator_of(work).compiled_prefill(work)
+
     def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
         return self._estimator_of(batches.work).prefill_times(batches)
 
-    def _estimator_of(self, work: Work) -> Estimator:
+    def _estimator_of(self, work: Work) -> InterpolationEstimator | TransferEstimator:
         key = _operation(work)
         if key not in self._is_measured:
             self._is_measured[key] = bool(key[0]) and len(self._table.select(*key)) >= LEAST_ROWS

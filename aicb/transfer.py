@@ -20,9 +20,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from aicb import _core
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
-from aicb.estimators.estimate import tokens_by_step
+from aicb.estimators.estimate import CompiledPrefill, tokens_by_step
 from aicb.estimators.roofline import Demand, EachStep, PrefillBatches, demand, roofline_us
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
@@ -104,6 +105,34 @@ class TransferEstimator:
         bound_us = 1e6 * np.maximum(flops / self.gpu.peak_flops[dtype], moved_bytes / self.gpu.hbm_bytes_per_s)
         time_us = np.maximum(found.time_us * target_us / origin_us, bound_us)
         return ManyTimes(time_us, np.ones_like(found.is_estimate))
+
+    def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
+        if work.dtype not in self.gpu.peak_flops:
+            work = replace(work, dtype="bf16")
+        origin, target = self._origin, self.gpu
+        transfer = _core.PrefillTransfer(
+            latency_us=LATENCY_US,
+            origin_flops=PEAK_SHARE * origin.peak_flops[work.dtype],
+            origin_bytes_per_s=BANDWIDTH_SHARE * origin.hbm_bytes_per_s,
+            target_flops=PEAK_SHARE * target.peak_flops[work.dtype],
+            target_bytes_per_s=BANDWIDTH_SHARE * target.hbm_bytes_per_s,
+            peak_flops=target.peak_flops[work.dtype],
+            bytes_per_s=target.hbm_bytes_per_s,
+        )
+        return self._measured.compiled_prefill(work, transfer)
+
+    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
+        measured = self._measured.compiled_decode(work, batch)
+        if measured is None:
+            return None
+        one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
+        transfer = _core.DecodeTransfer(
+            latency_us=LATENCY_US,
+            origin_us=_busy_us(one, self._origin),
+            target_us=_busy_us(one, self.gpu),
+            bound_us=roofline_us(one, self.gpu),
+        )
+        return measured.transferred(transfer)
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""

@@ -21,6 +21,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import (
@@ -260,6 +261,17 @@ class LatentDecode:
     def payload(self, blocks: NDArray[np.int64], heads: int) -> Floats:
         """Blocks one SM works through, not rounded; ``blocks`` is Σ_i (⌈S_i / 64⌉ + 5) of the batch."""
         return np.asarray(blocks / parts_of(heads, self._gpu.sms) + OVERHEAD_BLOCKS)
+
+    def split_kv(self, heads: int) -> _core.SplitKv:
+        """``payload`` and ``unequal_us`` for C++."""
+        return _core.SplitKv(
+            block_tokens=BLOCK_TOKENS,
+            overhead_blocks=OVERHEAD_BLOCKS,
+            parts=parts_of(heads, self._gpu.sms),
+            unequal_us=MLA_UNEQUAL_US,
+            unequal_share=MLA_UNEQUAL_SHARE,
+            equal_spread=_EQUAL_SPREAD,
+        )
 
     def function(self, work: MlaDecode, batch: int) -> Priced:
         """Time as a function of the payload for ``batch`` sequences."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.operators import DecodeAttention, MlaDecode, Work
+from aicb import _core
+from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
 
 if TYPE_CHECKING:
     from aicb.estimators.roofline import PrefillBatches
@@ -87,6 +88,28 @@ class Estimator(Protocol):
 
     def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
         """[batches] time of one execution for each."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPrefill:
+    """Prefills of one geometry in C++, and where its corrections come from."""
+
+    times: _core.PrefillTimes
+    correction: Callable[[tuple[int, int, int]], float]
+    """Factor at a point of the grid (heads, KV tokens, new tokens)."""
+
+
+@runtime_checkable
+class CompiledEstimator(Estimator, Protocol):
+    """An estimator whose dense attention is priced in C++ where many batches are."""
+
+    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
+        """``decode_times`` in C++; ``None`` where C++ does not know the kernel."""
+        ...
+
+    def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
+        """``prefill_times`` of the geometry of ``work`` in C++."""
         ...
 
 

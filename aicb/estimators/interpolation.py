@@ -16,9 +16,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode, Priced
 from aicb.estimators.elementwise import ElementwiseTimes
-from aicb.estimators.estimate import DecodeTimes, Estimate, ManyTimes, Timing, tokens_by_step
+from aicb.estimators.estimate import CompiledPrefill, DecodeTimes, Estimate, ManyTimes, Timing, tokens_by_step
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
@@ -187,6 +188,23 @@ class InterpolationEstimator:
         time_us = np.where(found.is_measured, found.time_us, bounded_us) if is_own else bounded_us
         return ManyTimes(time_us, found.is_estimate | (not is_own))
 
+    def compiled_prefill(
+        self, work: PrefillAttention, transfer: _core.PrefillTransfer | None = None
+    ) -> CompiledPrefill:
+        is_fp8 = work.dtype != "bf16"
+        is_own = not is_fp8 or self.prefill_fp8 is not None
+        measured = self.prefill_fp8 if is_fp8 and self.prefill_fp8 is not None else self.prefill
+        bound = _core.PrefillBound(
+            peak_flops=self.gpu.peak_flops[work.dtype],
+            bytes_per_s=self.gpu.hbm_bytes_per_s,
+            resident_bytes=self.gpu.l2_bytes if self.timing == "graph" else 0.0,
+        )
+        times = measured.compiled(work, bound, is_own=is_own, transfer=transfer)
+        return CompiledPrefill(times, lambda grid: measured.correction(work, grid))
+
+    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
+        return None if isinstance(work, SparseMlaDecode) else self.dense_decode(work, batch).compiled()
+
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences as a function of their KV lengths."""
         if isinstance(work, SparseMlaDecode):
@@ -231,19 +249,35 @@ class MeasuredDecode:
         self.priced, self.source, self.error = priced, priced.source, priced.error
         self._volumes: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]]
         self._is_latent = isinstance(work, MlaDecode)
+        self._volume_of: float | _core.SplitKv
         if isinstance(work, MlaDecode):
             heads, payload = work.heads, estimator.latent.payload
+            self._volume_of = estimator.latent.split_kv(heads)
             self._volumes = lambda kv, totals: payload(_blocks(kv, totals.shape[-1]), heads)
             per_token = work.d_qk * (2 if estimator.precision.kv == "bf16" else 1)
             flops = 2.0 * work.heads * (work.d_qk + work.d_v)
         else:
             per_token = estimator.paged.bytes_per_token(work)
             self._volumes = lambda _, totals: totals * per_token
+            self._volume_of = float(per_token)
             flops = 4.0 * work.heads * work.head_dim
         self._per_token_bytes = per_token
         gpu = estimator.gpu
         memory = 0.0 if estimator.timing == "graph" else per_token / gpu.hbm_bytes_per_s
         self._bound_us_per_token = max(memory, flops / gpu.peak_flops["bf16"]) * 1e6
+
+    def compiled(self) -> _core.DecodeTimes:
+        """The same function in C++."""
+        time = self.priced.time
+        return _core.DecodeTimes(
+            time.volume,
+            time.time_us,
+            time.slope,
+            volume_of=self._volume_of,
+            bound_us=self._bound_us_per_token,
+            volume_range=self.priced.volume_range,
+            is_estimate=self.priced.is_estimate,
+        )
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[…, steps] µs, and […] whether the lengths lie beyond the reach of the measurements; see ``DecodeTimes``."""

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import PrefillBatches
-from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
+from aicb.estimators.surface import AXIS_REACH, GRID_PER_OCTAVE, SITE_REACH_OCTAVES, Structure, Surface, on_grid
 from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, GemmDtype, PrefillAttention
 from aicb.precision import ELEMENT_BYTES
@@ -116,6 +118,52 @@ class PrefillTimes:
         kept = ~np.repeat(is_equal, requests)
         kept[first] = True
         return shapes[kept], share[kept], np.where(is_equal, 1, requests)
+
+    def compiled(
+        self, work: PrefillAttention, bound: _core.PrefillBound, *, is_own: bool, transfer: _core.PrefillTransfer | None
+    ) -> _core.PrefillTimes:
+        """``times`` of the geometry of ``work`` in C++; ``is_own``: the number format is the measured one."""
+        low, high = self._q_range
+        made = _core.PrefillTimes(
+            (work.heads, work.kv_heads, work.d_qk, work.d_v),
+            reference=self._reference,
+            bound=bound,
+            element_bytes=ELEMENT_BYTES[work.dtype],
+            reach=(low, high, self._longest),
+            is_estimate=self._octaves_of(work) > SITE_REACH_OCTAVES or not is_own,
+            keeps_measured=is_own,
+            transfer=transfer,
+        )
+        shapes = self.surface.shapes
+        heads = shapes[:, 4:5] * (work.heads, work.kv_heads)
+        is_own_geometry = (shapes[:, :2] == heads).all(axis=1) & (shapes[:, 2:4] == (work.d_qk, work.d_v)).all(axis=1)
+        for shape, time_us in zip(shapes[is_own_geometry], self.surface.times_us[is_own_geometry], strict=True):
+            requests, kv_tokens, new_tokens = (int(value) for value in shape[4:])
+            made.insert_measured(requests, kv_tokens, new_tokens, float(time_us))
+        return made
+
+    def correction(self, work: PrefillAttention, grid: tuple[int, int, int]) -> float:
+        """Factor of the reference for the geometry of ``work`` at a grid point (heads, KV tokens, new tokens)."""
+        heads, kv, new = (2.0 ** (number / GRID_PER_OCTAVE) for number in grid)
+        return self.surface.correction((heads, heads / (work.heads / work.kv_heads), work.d_qk, work.d_v, 1.0, kv, new))
+
+    @cached_property
+    def _reference(self) -> _core.PrefillReference:
+        return _core.PrefillReference(
+            floor_us=FLOOR_US,
+            wave_us=WAVE_US,
+            tiled_share=TILED_SHARE,
+            cache_share=CACHE_SHARE,
+            longest_share=LONGEST_SHARE,
+            norm=NORM,
+            throttling=THROTTLING,
+            throttling_us=THROTTLING_US,
+            tile_rows=TILE_ROWS,
+            peak_flops=self._gpu.peak_flops[self._dtype],
+            bytes_per_s=self._gpu.hbm_bytes_per_s,
+            element_bytes=ELEMENT_BYTES[self._dtype],
+            sms=self._gpu.sms,
+        )
 
     def _octaves_of(self, work: PrefillAttention) -> float:
         """From the geometry of a work to the nearest measured one."""

@@ -139,6 +139,10 @@ class Surface:
         """[shapes] relative error (68 %) of modelled times."""
         return self._by_model(shapes, Kriging.error)
 
+    def correction(self, shape: tuple[float, ...]) -> float:
+        """The factor by which the reference is multiplied at ``shape`` and all shapes that are alike."""
+        return float(np.exp(self._by_model(np.array([shape]), Kriging.mean))[0])
+
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time."""
         sites, inverse = np.unique(shapes[:, : self.structure.site_columns], axis=0, return_inverse=True)
@@ -204,7 +208,10 @@ class Surface:
         return np.argsort(octaves, kind="stable")[:LOCAL_POINTS]
 
 
-def on_grid(values: Floats, per_octave: int = 16) -> Floats:
+GRID_PER_OCTAVE = 16
+
+
+def on_grid(values: Floats, per_octave: int = GRID_PER_OCTAVE) -> Floats:
     """The nearest values of a geometric grid."""
     return np.asarray(np.exp2(np.round(np.log2(values) * per_octave) / per_octave))
 

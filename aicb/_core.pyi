@@ -1,0 +1,238 @@
+"""Types of the C++ core (aicb/core/bindings.cpp)."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+class SplitKv:
+    """How FlashMLA's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks."""
+
+    def __init__(
+        self,
+        *,
+        block_tokens: int,
+        overhead_blocks: int,
+        parts: int,
+        unequal_us: float,
+        unequal_share: float,
+        equal_spread: float,
+    ) -> None:
+        """``unequal_us``: penalty of unequal lengths per unit of relative spread, at most ``unequal_share`` of the
+        time; ``equal_spread``: the spread that costs it in full. ``block_tokens`` is at most 64."""
+
+class DecodeTransfer:
+    """Scaling of a measured time to another GPU by references and the target's roofline, per KV token."""
+
+    def __init__(self, *, latency_us: float, origin_us: float, target_us: float, bound_us: float) -> None: ...
+
+class DecodeTimes:
+    """Decode attention of one geometry and batch size: a piecewise-linear function of the KV volume."""
+
+    def __init__(
+        self,
+        volume: NDArray[np.float64],
+        time_us: NDArray[np.float64],
+        slope: NDArray[np.float64],
+        *,
+        volume_of: float | SplitKv,
+        bound_us: float,
+        volume_range: tuple[float, float],
+        is_estimate: bool,
+    ) -> None:
+        """``volume``, ``time_us``, ``slope`` (right of each knot): [knots]; ``volume_of``: per KV token, or a schedule;
+        ``bound_us``: roofline per KV token; volumes outside ``volume_range`` are estimates."""
+
+    def transferred(self, transfer: DecodeTransfer) -> DecodeTimes:
+        """The same on another GPU."""
+
+class DecodeKernel:
+    """A kernel that reads the KV cache of decodes."""
+
+    def __init__(
+        self,
+        times: DecodeTimes,
+        one_query: DecodeTimes | None,
+        *,
+        count: int,
+        name: int,
+        memory_us: float,
+        tensor_us: float,
+    ) -> None:
+        """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; per KV token,
+        ``memory_us`` to read it and ``tensor_us`` at the nominal peak."""
+
+class PrefillReference:
+    """Constants of the reference model of FA3 prefills on one GPU, see aicb/estimators/prefill_attention.py."""
+
+    def __init__(
+        self,
+        *,
+        floor_us: float,
+        wave_us: float,
+        tiled_share: float,
+        cache_share: float,
+        longest_share: float,
+        norm: float,
+        throttling: float,
+        throttling_us: float,
+        tile_rows: float,
+        peak_flops: float,
+        bytes_per_s: float,
+        element_bytes: float,
+        sms: float,
+    ) -> None: ...
+
+class PrefillBound:
+    """Peaks of the GPU that prefills are measured on; operands up to ``resident_bytes`` stay in L2."""
+
+    def __init__(self, *, peak_flops: float, bytes_per_s: float, resident_bytes: float) -> None: ...
+
+class PrefillTransfer:
+    """Scaling of measured prefills to another GPU: reached peaks of both, nominal peaks of the target."""
+
+    def __init__(
+        self,
+        *,
+        latency_us: float,
+        origin_flops: float,
+        origin_bytes_per_s: float,
+        target_flops: float,
+        target_bytes_per_s: float,
+        peak_flops: float,
+        bytes_per_s: float,
+    ) -> None: ...
+
+class PrefillTimes:
+    """FA3 prefills of one geometry."""
+
+    def __init__(
+        self,
+        geometry: tuple[int, int, int, int],
+        *,
+        reference: PrefillReference,
+        bound: PrefillBound,
+        element_bytes: float,
+        reach: tuple[float, float, float],
+        is_estimate: bool,
+        keeps_measured: bool,
+        transfer: PrefillTransfer | None = None,
+    ) -> None:
+        """``geometry``: heads, KV heads, d_qk, d_v; ``reach``: least and most new tokens, most KV tokens that are not
+        an estimate; ``keeps_measured``: measured times may lie below the roofline."""
+
+    def insert_measured(self, requests: int, kv_tokens: int, new_tokens: int, time_us: float) -> None:
+        """Time of a batch of equal requests that was measured."""
+
+class PrefillKernel:
+    """A kernel over the prompts of an iteration."""
+
+    def __init__(
+        self, times: PrefillTimes, *, count: int, name: int, stream_bytes_per_s: float, peak_flops: float
+    ) -> None:
+        """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams."""
+
+class PartKind(Enum):
+    """What a part depends on, see aicb/core/part.hpp."""
+
+    TOKENS = 0
+    BESIDE_DECODES = 1
+    MASKED_EXPERTS = 2
+    CONTIGUOUS_EXPERTS = 3
+    HEAD = 4
+    EXPANDED_CHUNK = 5
+    EXPANDED_PAST = 6
+    MERGED = 7
+
+class Numbers:
+    """Numbers of sets of estimated operators and of lists of collectives."""
+
+    def __init__(self) -> None: ...
+    def estimated(self, number: int) -> int:
+        """Bits of the names of a set."""
+
+    def communications(self, number: int) -> tuple[int, int, int]:
+        """Lists of collectives that follow each other."""
+
+class ClockLaw:
+    """``aicb.clock.ClockLaw``."""
+
+    def __init__(
+        self, *, reference_mhz: float, light_mhz: float, heavy_mhz: float, light_share: float, heavy_share: float
+    ) -> None: ...
+
+class HostTimes:
+    """Host times of one stage: exposed [µs], launching [ps]."""
+
+    def __init__(
+        self, *, step_us: float, request_us: float, full_ps: int, piecewise_ps: int, eager_ps: int
+    ) -> None: ...
+
+class StageRules:
+    """Padding, host and clock of one stage."""
+
+    def __init__(
+        self, *, graph_sizes: Sequence[int], shares_experts: bool, host: HostTimes, clock: ClockLaw | None
+    ) -> None: ...
+
+class IterationCost:
+    """``aicb.pricing.IterationCost`` with numbers for names and collectives."""
+
+    @property
+    def compute_ps(self) -> int: ...
+    @property
+    def host_ps(self) -> int: ...
+    @property
+    def estimated_ps(self) -> int: ...
+    @property
+    def phase_ps(self) -> list[int]: ...
+    @property
+    def estimated(self) -> int: ...
+    @property
+    def communications(self) -> int: ...
+
+class IterationPricing:
+    """What an event loop in C++ calls (aicb/core/iteration_pricing.hpp)."""
+
+class StagePricing(IterationPricing):
+    """Prices the iterations of one pipeline stage from parts that it is given."""
+
+    def __init__(self, rules: StageRules, prefills: list[PrefillKernel], *, expands: bool, numbers: Numbers) -> None:
+        """``expands``: prefills expand latents."""
+
+    def price(
+        self,
+        new_tokens: NDArray[np.int64] | None,
+        kv_tokens: NDArray[np.int64],
+        requests: NDArray[np.int64],
+        *,
+        logit_rows: int,
+        steps: int = 1,
+        queries: int = 1,
+    ) -> tuple[IterationCost, NDArray[np.int64]] | None:
+        """The first of ``steps`` iterations, and [steps] ``compute_ps``; ``None`` where something is missing.
+
+        ``new_tokens``, ``kv_tokens``: [requests of all ranks], one new token each without the first; ``requests``:
+        [ranks]; ``logit_rows``: of the rank with most; ``queries``: of each decode.
+        """
+
+    def take_missing_parts(self) -> list[tuple[PartKind, int, int]]: ...
+    def take_missing_sizes(self) -> list[tuple[int, int]]:
+        """Decodes as (requests, queries)."""
+
+    def take_missing_corrections(self) -> list[tuple[int, int, int, int]]:
+        """Number of the prefill kernel and grid numbers of (heads, KV tokens, new tokens): value = 2^(number / 16)."""
+
+    def insert_part(
+        self,
+        key: tuple[PartKind, int, int],
+        phase_ps: Sequence[int],
+        sums_ps: tuple[int, int, int, int],
+        estimated: int,
+        communications: int,
+    ) -> None:
+        """``sums_ps``: total, estimated, clocked and tensor time; ``estimated``: bits of names."""
+
+    def insert_size(self, size: tuple[int, int], kernels: list[DecodeKernel]) -> None: ...
+    def insert_correction(self, at: tuple[int, int, int, int], factor: float) -> None: ...

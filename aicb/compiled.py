@@ -1,0 +1,168 @@
+"""Iterations of one pipeline stage priced in C++ (``aicb/core``) from parts that are priced here when first asked for.
+
+C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
+of the lengths. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
+
+Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
+octave (all below 256), and C++ interpolates linearly between them, so that more tokens never take less time where the
+priced parts do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb import _core
+from aicb._core import PartKind
+from aicb.attention_pricing import AttentionPricing
+from aicb.gpu import Gpu
+from aicb.host import GraphMode
+from aicb.operators import Communication
+from aicb.pricing import IterationCost, Part
+
+Communications = tuple[tuple[Communication, int], ...]
+PartKey = tuple[PartKind, int, int]
+
+MOST_NAMES = 64
+"""Names of estimated operators are bits of one integer in C++."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Numbers by which C++ speaks of operator names and of lists of collectives; shared by the stages of a model."""
+
+    numbers: _core.Numbers = field(default_factory=_core.Numbers)
+    _names: dict[str, int] = field(default_factory=dict)
+    _lists: dict[Communications, int] = field(default_factory=lambda: {(): 0})
+    _estimated: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _communications: dict[int, Communications] = field(default_factory=dict)
+
+    def bit(self, name: str) -> int:
+        """The bit of an operator's name."""
+        place = self._names.setdefault(name, len(self._names))
+        assert place < MOST_NAMES, f"more than {MOST_NAMES} names of operators"
+        return 1 << place
+
+    def bits(self, names: frozenset[str]) -> int:
+        return sum(self.bit(name) for name in sorted(names))
+
+    def list_of(self, communications: Communications) -> int:
+        """The number of a list of collectives."""
+        return self._lists.setdefault(communications, len(self._lists))
+
+    def estimated(self, number: int) -> tuple[str, ...]:
+        """Names of a set of estimated operators, sorted."""
+        if number not in self._estimated:
+            bits = self.numbers.estimated(number)
+            self._estimated[number] = tuple(sorted(name for name, place in self._names.items() if bits >> place & 1))
+        return self._estimated[number]
+
+    def communications(self, number: int) -> Communications:
+        """The collectives of an iteration."""
+        if number not in self._communications:
+            lists = list(self._lists)
+            whole = [lists[part] for part in self.numbers.communications(number)]
+            self._communications[number] = tuple(each for part in whole for each in part)
+        return self._communications[number]
+
+    def cost(self, found: _core.IterationCost) -> IterationCost:
+        return IterationCost(
+            found.compute_ps,
+            found.host_ps,
+            tuple(found.phase_ps),
+            self.communications(found.communications),
+            found.estimated_ps,
+            self.estimated(found.estimated),
+        )
+
+
+class CompiledStage:
+    """The pricing of one stage in C++, and what supplies it.
+
+    Args:
+        rules: padding, host and clock of the stage.
+        attention: of the model; must know the stage (``AttentionPricing.is_compiled``).
+        price_part: prices a part that is not attention.
+        ledger: of the model.
+        stage: pipeline stage.
+    """
+
+    def __init__(
+        self,
+        rules: _core.StageRules,
+        attention: AttentionPricing,
+        price_part: Callable[[PartKey], Part],
+        ledger: Ledger,
+        stage: int,
+    ):
+        self._attention, self._price_part, self._ledger, self._stage = attention, price_part, ledger, stage
+        kernels, self._prefills = attention.compiled_prefills(stage, ledger.bit)
+        expands = attention.expands(stage)
+        self.pricing = _core.StagePricing(rules, kernels, expands=expands, numbers=ledger.numbers)
+        self._corrections: list[Callable[[tuple[int, int, int]], float]] = [each.correction for each in self._prefills]
+
+    def price(
+        self,
+        new_tokens: NDArray[np.int64] | None,
+        kv_tokens: NDArray[np.int64],
+        requests: Sequence[int],
+        *,
+        logit_rows: int,
+        steps: int = 1,
+        queries: int = 1,
+    ) -> tuple[IterationCost, NDArray[np.int64]]:
+        """The first of ``steps`` iterations and [steps] ``compute_ps`` of all; arguments as of ``RankBatches``."""
+        counts = np.array(requests, dtype=np.int64)
+        while True:
+            found = self.pricing.price(
+                new_tokens, kv_tokens, counts, logit_rows=logit_rows, steps=steps, queries=queries
+            )
+            if found is not None:
+                return self._ledger.cost(found[0]), found[1]
+            self.supply()
+
+    def supply(self) -> None:
+        """Prices what C++ found missing."""
+        for key in dict.fromkeys(self.pricing.take_missing_parts()):
+            part = self._attention.compiled_part(key, self._stage) or self._price_part(key)
+            sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
+            names, collectives = self._ledger.bits(part.estimated), self._ledger.list_of(part.communications)
+            self.pricing.insert_part(key, part.phase_ps, sums_ps, names, collectives)
+        for size in dict.fromkeys(self.pricing.take_missing_sizes()):
+            self.pricing.insert_size(size, self._attention.compiled_decodes(*size, self._stage, self._ledger.bit))
+        for at in dict.fromkeys(self.pricing.take_missing_corrections()):
+            self.pricing.insert_correction(at, self._corrections[at[0]](at[1:]))
+
+
+def compiled_rules(
+    graph_sizes: Sequence[int], shares_experts: bool, host: _core.HostTimes, gpu: Gpu
+) -> _core.StageRules:
+    """``StageRules`` with the clock of a GPU."""
+    law = gpu.clock
+    clock = (
+        None
+        if law is None
+        else _core.ClockLaw(
+            reference_mhz=law.reference_mhz,
+            light_mhz=law.light_mhz,
+            heavy_mhz=law.heavy_mhz,
+            light_share=law.light_share,
+            heavy_share=law.heavy_share,
+        )
+    )
+    return _core.StageRules(graph_sizes=list(graph_sizes), shares_experts=shares_experts, host=host, clock=clock)
+
+
+def host_times(step_us: float, request_us: float, launch_ps: Callable[[GraphMode], int]) -> _core.HostTimes:
+    """``HostTimes`` with the launching times [ps] of one stage."""
+    return _core.HostTimes(
+        step_us=step_us,
+        request_us=request_us,
+        full_ps=launch_ps(GraphMode.FULL),
+        piecewise_ps=launch_ps(GraphMode.PIECEWISE),
+        eager_ps=launch_ps(GraphMode.EAGER),
+    )

@@ -1,0 +1,91 @@
+// Attention of one rank: decodes over consecutive iterations, and prefills of one iteration.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "decode_times.hpp"
+#include "part.hpp"
+#include "prefill_times.hpp"
+
+namespace aicb {
+
+// What of a kernel's time follows the SM clock, and what the tensor cores would take.
+struct KernelLoad {
+    std::int64_t count;         // executions
+    std::uint64_t name;         // bit in Part::estimated
+    double stream_bytes_per_s;  // bandwidth of large streams
+    double peak_flops;
+};
+
+// A kernel that reads the KV cache of decodes.
+struct DecodeKernel {
+    std::shared_ptr<const DecodeTimes> times;
+    std::shared_ptr<const DecodeTimes> one_query;  // several queries are not faster than one; nullptr for one
+    std::int64_t count;
+    std::uint64_t name;
+    double memory_us;  // per KV token: reading it at the bandwidth of large streams
+    double tensor_us;  // per KV token: its FLOPs at the nominal peak
+};
+
+struct PrefillKernel {
+    std::shared_ptr<PrefillTimes> times;
+    KernelLoad load;
+};
+
+// [steps] times of one rank.
+struct StepLoads {
+    std::vector<TimePs> total_ps, clocked_ps, tensor_ps;
+
+    void assign(std::size_t steps) {
+        for (auto* column : {&total_ps, &clocked_ps, &tensor_ps}) column->assign(steps, 0);
+    }
+};
+
+// Decodes of so many requests with so many queries each.
+struct DecodeSize {
+    std::int64_t requests, queries;
+};
+
+// A shape of the prefill kernel of this number that has no correction yet.
+struct MissingCorrection {
+    std::size_t kernel;
+    GridShape shape;
+};
+
+class StageAttention {
+  public:
+    // `expands`: prefills expand latents.
+    StageAttention(std::vector<PrefillKernel> prefills, bool expands)
+        : prefills_(std::move(prefills)), expands_(expands) {}
+
+    void insert(const DecodeSize& size, std::vector<DecodeKernel> kernels);
+
+    // Adds the kernels that read the cache in `loads.total_ps.size()` steps to `loads`, and those of the first to
+    // `first`.
+    void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, Part& first);
+    // Adds prefills with the expansion of their latents.
+    void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
+                      PartTable& parts, Part& sum);
+
+    std::vector<DecodeSize> missing_sizes;
+    std::vector<MissingCorrection> take_missing_corrections();
+    void insert_correction(const MissingCorrection& at, double factor);
+    bool is_complete() const;
+
+  private:
+    const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);
+    void add_kernel(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count, StepLoads& loads,
+                    Part& first);
+
+    std::vector<PrefillKernel> prefills_;
+    bool expands_;
+    FlatMap<std::vector<DecodeKernel>> sizes_;
+    std::vector<double> time_us_, one_query_us_;  // [steps]
+};
+
+}  // namespace aicb

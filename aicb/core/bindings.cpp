@@ -1,0 +1,242 @@
+// Python bindings of the core; aicb/_core.pyi describes the module.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <tuple>
+#include <variant>
+
+#include "stage_pricing.hpp"
+
+namespace py = pybind11;
+
+namespace aicb {
+
+namespace {
+
+using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+using Floats = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+std::vector<double> values(const Floats& array) { return {array.data(), array.data() + array.size()}; }
+
+template <typename T>
+py::array_t<T> array(const std::vector<T>& values) {
+    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+void bind_decodes(py::module_& module) {
+    py::class_<SplitKv>(module, "SplitKv")
+        .def(py::init<std::int64_t, std::int64_t, std::int64_t, double, double, double>(), py::kw_only(),
+             py::arg("block_tokens"), py::arg("overhead_blocks"), py::arg("parts"), py::arg("unequal_us"),
+             py::arg("unequal_share"), py::arg("equal_spread"));
+    py::class_<DecodeTransfer>(module, "DecodeTransfer")
+        .def(py::init<double, double, double, double>(), py::kw_only(), py::arg("latency_us"), py::arg("origin_us"),
+             py::arg("target_us"), py::arg("bound_us"));
+    py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>>(module, "DecodeTimes")
+        .def(py::init([](const Floats& volume, const Floats& time_us, const Floats& slope,
+                         const std::variant<double, SplitKv>& volume_of, double bound_us,
+                         const std::pair<double, double>& volume_range, bool is_estimate) {
+                 DecodeTimes made;
+                 made.time = {values(volume), values(time_us), values(slope)};
+                 if (const auto* split_kv = std::get_if<SplitKv>(&volume_of)) {
+                     made.split_kv = *split_kv;
+                 } else {
+                     made.volume_per_token = std::get<double>(volume_of);
+                 }
+                 made.bound_us = bound_us;
+                 std::tie(made.low, made.high) = volume_range;
+                 made.is_estimate = is_estimate;
+                 return made;
+             }),
+             py::arg("volume"), py::arg("time_us"), py::arg("slope"), py::kw_only(), py::arg("volume_of"),
+             py::arg("bound_us"), py::arg("volume_range"), py::arg("is_estimate"))
+        .def(
+            "transferred",
+            [](const DecodeTimes& times, const DecodeTransfer& transfer) {
+                DecodeTimes made = times;
+                made.transfer = transfer;
+                return made;
+            },
+            py::arg("transfer"));
+    py::class_<DecodeKernel>(module, "DecodeKernel")
+        .def(py::init([](std::shared_ptr<DecodeTimes> times, std::shared_ptr<DecodeTimes> one_query, std::int64_t count,
+                         std::uint64_t name, double memory_us, double tensor_us) {
+                 return DecodeKernel{std::move(times), std::move(one_query), count, name, memory_us, tensor_us};
+             }),
+             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"),
+             py::arg("memory_us"), py::arg("tensor_us"));
+}
+
+void bind_prefills(py::module_& module) {
+    py::class_<PrefillReference>(module, "PrefillReference")
+        .def(py::init<double, double, double, double, double, double, double, double, double, double, double, double,
+                      double>(),
+             py::kw_only(), py::arg("floor_us"), py::arg("wave_us"), py::arg("tiled_share"), py::arg("cache_share"),
+             py::arg("longest_share"), py::arg("norm"), py::arg("throttling"), py::arg("throttling_us"),
+             py::arg("tile_rows"), py::arg("peak_flops"), py::arg("bytes_per_s"), py::arg("element_bytes"),
+             py::arg("sms"));
+    py::class_<PrefillBound>(module, "PrefillBound")
+        .def(py::init<double, double, double>(), py::kw_only(), py::arg("peak_flops"), py::arg("bytes_per_s"),
+             py::arg("resident_bytes"));
+    py::class_<PrefillTransfer>(module, "PrefillTransfer")
+        .def(py::init<double, double, double, double, double, double, double>(), py::kw_only(), py::arg("latency_us"),
+             py::arg("origin_flops"), py::arg("origin_bytes_per_s"), py::arg("target_flops"),
+             py::arg("target_bytes_per_s"), py::arg("peak_flops"), py::arg("bytes_per_s"));
+    py::class_<PrefillTimes, std::shared_ptr<PrefillTimes>>(module, "PrefillTimes")
+        .def(py::init([](const std::array<std::int64_t, 4>& geometry, const PrefillReference& reference,
+                         const PrefillBound& bound, double element_bytes, const std::array<double, 3>& reach,
+                         bool is_estimate, bool keeps_measured, std::optional<PrefillTransfer> transfer) {
+                 PrefillTimes made;
+                 made.geometry = {geometry[0], geometry[1], geometry[2], geometry[3]};
+                 made.reference = reference;
+                 made.bound = bound;
+                 made.element_bytes = element_bytes;
+                 made.least_new = reach[0];
+                 made.most_new = reach[1];
+                 made.most_kv = reach[2];
+                 made.is_estimate = is_estimate;
+                 made.keeps_measured = keeps_measured;
+                 made.transfer = transfer;
+                 return made;
+             }),
+             py::arg("geometry"), py::kw_only(), py::arg("reference"), py::arg("bound"), py::arg("element_bytes"),
+             py::arg("reach"), py::arg("is_estimate"), py::arg("keeps_measured"), py::arg("transfer") = py::none())
+        .def("insert_measured", &PrefillTimes::insert_measured, py::arg("requests"), py::arg("kv_tokens"),
+             py::arg("new_tokens"), py::arg("time_us"));
+    py::class_<PrefillKernel>(module, "PrefillKernel")
+        .def(py::init([](std::shared_ptr<PrefillTimes> times, std::int64_t count, std::uint64_t name,
+                         double stream_bytes_per_s, double peak_flops) {
+                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, peak_flops}};
+             }),
+             py::arg("times"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("stream_bytes_per_s"),
+             py::arg("peak_flops"));
+}
+
+void bind_parts(py::module_& module) {
+    py::enum_<PartKind>(module, "PartKind")
+        .value("TOKENS", PartKind::kTokens)
+        .value("BESIDE_DECODES", PartKind::kBesideDecodes)
+        .value("MASKED_EXPERTS", PartKind::kMaskedExperts)
+        .value("CONTIGUOUS_EXPERTS", PartKind::kContiguousExperts)
+        .value("HEAD", PartKind::kHead)
+        .value("EXPANDED_CHUNK", PartKind::kExpandedChunk)
+        .value("EXPANDED_PAST", PartKind::kExpandedPast)
+        .value("MERGED", PartKind::kMerged);
+    py::class_<Numbers, std::shared_ptr<Numbers>>(module, "Numbers")
+        .def(py::init<>())
+        .def("estimated", &Numbers::estimated, py::arg("number"))
+        .def(
+            "communications",
+            [](const Numbers& numbers, std::int32_t number) {
+                const auto& lists = numbers.communications(number);
+                return std::make_tuple(lists.tokens, lists.experts, lists.head);
+            },
+            py::arg("number"));
+}
+
+void bind_rules(py::module_& module) {
+    py::class_<ClockLaw>(module, "ClockLaw")
+        .def(py::init<double, double, double, double, double>(), py::kw_only(), py::arg("reference_mhz"),
+             py::arg("light_mhz"), py::arg("heavy_mhz"), py::arg("light_share"), py::arg("heavy_share"));
+    py::class_<HostTimes>(module, "HostTimes")
+        .def(py::init<double, double, TimePs, TimePs, TimePs>(), py::kw_only(), py::arg("step_us"),
+             py::arg("request_us"), py::arg("full_ps"), py::arg("piecewise_ps"), py::arg("eager_ps"));
+    py::class_<StageRules>(module, "StageRules")
+        .def(py::init<std::vector<std::int64_t>, bool, HostTimes, std::optional<ClockLaw>>(), py::kw_only(),
+             py::arg("graph_sizes"), py::arg("shares_experts"), py::arg("host"), py::arg("clock"));
+    py::class_<IterationCost>(module, "IterationCost")
+        .def_readonly("compute_ps", &IterationCost::compute_ps)
+        .def_readonly("host_ps", &IterationCost::host_ps)
+        .def_readonly("estimated_ps", &IterationCost::estimated_ps)
+        .def_readonly("phase_ps", &IterationCost::phase_ps)
+        .def_readonly("estimated", &IterationCost::estimated)
+        .def_readonly("communications", &IterationCost::communications);
+}
+
+using Priced = std::optional<std::pair<IterationCost, py::array_t<TimePs>>>;
+
+Priced price(StagePricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
+             const Integers& requests, std::int64_t logit_rows, std::int64_t steps, std::int64_t queries) {
+    const RankBatches batches{new_tokens ? new_tokens->data() : nullptr, kv_tokens.data(), requests.data(), nullptr,
+                              static_cast<std::size_t>(requests.size())};
+    IterationCost first{};
+    std::vector<TimePs> compute_ps;
+    if (!pricing.price_queries(batches, steps, queries, logit_rows, first, compute_ps)) return std::nullopt;
+    return std::pair(first, array(compute_ps));
+}
+
+void bind_pricing(py::module_& module) {
+    py::class_<IterationPricing, std::shared_ptr<IterationPricing>>(module, "IterationPricing");
+    py::class_<StagePricing, IterationPricing, std::shared_ptr<StagePricing>>(module, "StagePricing")
+        .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, bool expands,
+                         std::shared_ptr<Numbers> numbers) {
+                 return std::make_shared<StagePricing>(rules, StageAttention(std::move(prefills), expands),
+                                                       std::move(numbers));
+             }),
+             py::arg("rules"), py::arg("prefills"), py::kw_only(), py::arg("expands"), py::arg("numbers"))
+        .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::kw_only(),
+             py::arg("logit_rows"), py::arg("steps") = 1, py::arg("queries") = 1)
+        .def("take_missing_parts",
+             [](StagePricing& pricing) {
+                 std::vector<std::tuple<PartKind, std::int64_t, std::int64_t>> taken;
+                 for (const PartKey& key : std::exchange(pricing.parts.missing, {})) {
+                     taken.emplace_back(key.kind, key.first, key.second);
+                 }
+                 return taken;
+             })
+        .def("take_missing_sizes",
+             [](StagePricing& pricing) {
+                 std::vector<std::pair<std::int64_t, std::int64_t>> taken;
+                 for (const DecodeSize& size : std::exchange(pricing.attention.missing_sizes, {})) {
+                     taken.emplace_back(size.requests, size.queries);
+                 }
+                 return taken;
+             })
+        .def("take_missing_corrections",
+             [](StagePricing& pricing) {
+                 std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t, std::int64_t>> taken;
+                 for (const auto& [kernel, shape] : pricing.attention.take_missing_corrections()) {
+                     taken.emplace_back(kernel, shape.heads, shape.kv_tokens, shape.new_tokens);
+                 }
+                 return taken;
+             })
+        .def(
+            "insert_part",
+            [](StagePricing& pricing, const std::tuple<PartKind, std::int64_t, std::int64_t>& key,
+               const std::array<TimePs, kPhases>& phase_ps, const std::array<TimePs, 4>& sums_ps,
+               std::uint64_t estimated, std::int32_t communications) {
+                const auto [total_ps, estimated_ps, clocked_ps, tensor_ps] = sums_ps;
+                const auto [kind, first, second] = key;
+                pricing.parts.insert({kind, first, second}, {phase_ps, total_ps, estimated_ps, clocked_ps, tensor_ps,
+                                                             estimated, communications});
+            },
+            py::arg("key"), py::arg("phase_ps"), py::arg("sums_ps"), py::arg("estimated"), py::arg("communications"))
+        .def(
+            "insert_size",
+            [](StagePricing& pricing, const std::pair<std::int64_t, std::int64_t>& size,
+               std::vector<DecodeKernel> kernels) {
+                pricing.attention.insert({size.first, size.second}, std::move(kernels));
+            },
+            py::arg("size"), py::arg("kernels"))
+        .def(
+            "insert_correction",
+            [](StagePricing& pricing, const std::tuple<std::size_t, std::int64_t, std::int64_t, std::int64_t>& at,
+               double factor) {
+                const auto [kernel, heads, kv_tokens, new_tokens] = at;
+                pricing.attention.insert_correction({kernel, {heads, kv_tokens, new_tokens}}, factor);
+            },
+            py::arg("at"), py::arg("factor"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+    module.doc() = "Iterations of serving instances, priced from parts.";
+    bind_decodes(module);
+    bind_prefills(module);
+    bind_parts(module);
+    bind_rules(module);
+    bind_pricing(module);
+}
+
+}  // namespace aicb

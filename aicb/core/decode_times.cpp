@@ -1,0 +1,83 @@
+#include "decode_times.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+
+namespace aicb {
+
+namespace {
+
+constexpr std::int64_t kMostBlockTokens = 64;
+
+// Σ|S − mean|.
+double deviation_of(const std::int64_t* kv_tokens, std::size_t count, std::int64_t total) {
+    const auto requests = static_cast<std::int64_t>(count);
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += std::abs(kv_tokens[i] * requests - total);
+    return static_cast<double>(sum) / static_cast<double>(requests);
+}
+
+}  // namespace
+
+std::size_t VolumeFunction::knot_of(double at) const {
+    const auto above = std::upper_bound(volume.begin(), volume.end(), at);
+    return above == volume.begin() ? 0 : static_cast<std::size_t>(above - volume.begin()) - 1;
+}
+
+bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* time_us) const {
+    const std::int64_t total = std::accumulate(kv_tokens, kv_tokens + count, std::int64_t{0});
+    const auto tokens_at = [&](std::size_t step) {
+        return static_cast<double>(total + static_cast<std::int64_t>(count * step));
+    };
+    if (split_kv) {
+        volumes(kv_tokens, count, steps, time_us);
+    } else {
+        for (std::size_t step = 0; step < steps; ++step) time_us[step] = tokens_at(step) * volume_per_token;
+    }
+    const bool is_far = time_us[0] < low || time_us[steps - 1] > high;
+    const double deviation = split_kv ? deviation_of(kv_tokens, count, total) : 0.0;
+    std::size_t knot = time.knot_of(time_us[0]);
+    for (std::size_t step = 0; step < steps; ++step) {
+        const double volume = time_us[step], tokens = tokens_at(step);
+        while (knot + 1 < time.volume.size() && time.volume[knot + 1] <= volume) ++knot;
+        double found_us = time.time_at(volume, knot);
+        if (deviation > 0.0) {
+            const double spread = std::min(deviation / tokens / split_kv->equal_spread, 1.0);
+            found_us += std::min(split_kv->unequal_us * spread, split_kv->unequal_share * spread * found_us);
+        }
+        found_us = std::max(found_us, tokens * bound_us);
+        if (transfer) {
+            const double origin_us = transfer->latency_us + transfer->origin_us * tokens;
+            const double target_us = transfer->latency_us + transfer->target_us * tokens;
+            found_us = std::max(found_us * target_us / origin_us, tokens * transfer->bound_us);
+        }
+        time_us[step] = found_us;
+    }
+    return is_estimate || transfer || is_far;
+}
+
+// By the count of each residue instead of request by request: a request opens a block in step j ≥ 1 when S + j − 1 is a
+// multiple of the block.
+void DecodeTimes::volumes(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* volume) const {
+    const std::int64_t block = split_kv->block_tokens;
+    assert(block <= kMostBlockTokens);
+    std::array<std::int64_t, kMostBlockTokens> residues{};
+    std::int64_t blocks = split_kv->overhead_blocks * static_cast<std::int64_t>(count);
+    for (std::size_t i = 0; i < count; ++i) blocks += (kv_tokens[i] + block - 1) / block;
+    if (steps > 1) {
+        for (std::size_t i = 0; i < count; ++i) ++residues[static_cast<std::size_t>(kv_tokens[i] % block)];
+    }
+    const auto parts = static_cast<double>(split_kv->parts), overhead = static_cast<double>(split_kv->overhead_blocks);
+    std::int64_t opening = 0;  // residue of the requests that open a block in the next step
+    for (std::size_t step = 0; step < steps; ++step) {
+        volume[step] = static_cast<double>(blocks) / parts + overhead;
+        blocks += residues[static_cast<std::size_t>(opening)];
+        opening = opening == 0 ? block - 1 : opening - 1;
+    }
+}
+
+}  // namespace aicb

@@ -1,0 +1,62 @@
+// Times of decode attention of one geometry and batch size, as functions of the KV volume.
+//
+// aicb/estimators/decode_attention.py says where the functions come from. Only comparisons, additions, multiplications
+// and divisions are used, so that a run of iterations gives the same bits as the iterations one by one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace aicb {
+
+// Piecewise-linear time [µs] of a volume; the last slope continues to the right.
+struct VolumeFunction {
+    std::vector<double> volume;   // [knots] rising
+    std::vector<double> time_us;  // [knots]
+    std::vector<double> slope;    // [knots] right of each knot
+
+    // The last knot at or below `at`, the first if there is none.
+    std::size_t knot_of(double at) const;
+    double time_at(double at, std::size_t knot) const { return time_us[knot] + slope[knot] * (at - volume[knot]); }
+};
+
+// How FlashMLA's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks.
+struct SplitKv {
+    std::int64_t block_tokens;
+    std::int64_t overhead_blocks;
+    std::int64_t parts;
+    double unequal_us;     // penalty of unequal lengths per unit of relative spread,
+    double unequal_share;  // at most this share of the time
+    double equal_spread;   // the spread that costs the full penalty
+};
+
+// Scaling of a measured time to another GPU by references that are lines in the KV tokens (aicb.transfer).
+struct DecodeTransfer {
+    double latency_us;
+    double origin_us;  // per KV token
+    double target_us;  // per KV token
+    double bound_us;   // roofline of the target per KV token
+};
+
+class DecodeTimes {
+  public:
+    VolumeFunction time;
+    double volume_per_token = 0.0;  // where the volume is proportional to the KV tokens
+    std::optional<SplitKv> split_kv;
+    double bound_us = 0.0;  // roofline per KV token
+    double low = 0.0;       // volumes outside low…high are estimates
+    double high = 0.0;
+    bool is_estimate = false;
+    std::optional<DecodeTransfer> transfer;
+
+    // Times [steps] of `count` requests; in step j every request attends to j more tokens than `kv_tokens` says.
+    // Returns whether they are estimates.
+    bool over(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* time_us) const;
+
+  private:
+    void volumes(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* volume) const;
+};
+
+}  // namespace aicb

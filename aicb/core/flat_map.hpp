@@ -1,0 +1,59 @@
+// A hash map from integers to values by open addressing; values are never removed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace aicb {
+
+template <typename Value>
+class FlatMap {
+  public:
+    FlatMap() : keys_(kLeastSlots, kEmpty), values_(kLeastSlots) {}
+
+    // The value of `key`, nullptr if there is none; valid until the next `insert`.
+    const Value* find(std::uint64_t key) const {
+        for (std::size_t slot = first_slot(key);; slot = (slot + 1) & (keys_.size() - 1)) {
+            if (keys_[slot] == key) return &values_[slot];
+            if (keys_[slot] == kEmpty) return nullptr;
+        }
+    }
+
+    // Sets the value of `key`, which is not the largest integer.
+    void insert(std::uint64_t key, Value value) {
+        if (2 * (size_ + 1) > keys_.size()) grow();
+        std::size_t slot = first_slot(key);
+        while (keys_[slot] != kEmpty && keys_[slot] != key) slot = (slot + 1) & (keys_.size() - 1);
+        size_ += keys_[slot] == kEmpty;
+        keys_[slot] = key;
+        values_[slot] = std::move(value);
+    }
+
+  private:
+    static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
+    static constexpr std::size_t kLeastSlots = 64;
+
+    std::size_t first_slot(std::uint64_t key) const {
+        key ^= key >> 32;
+        key *= 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio
+        return static_cast<std::size_t>(key >> 20) & (keys_.size() - 1);
+    }
+
+    void grow() {
+        FlatMap larger;
+        larger.keys_.assign(2 * keys_.size(), kEmpty);
+        larger.values_.resize(2 * keys_.size());
+        for (std::size_t slot = 0; slot < keys_.size(); ++slot) {
+            if (keys_[slot] != kEmpty) larger.insert(keys_[slot], std::move(values_[slot]));
+        }
+        *this = std::move(larger);
+    }
+
+    std::vector<std::uint64_t> keys_;
+    std::vector<Value> values_;
+    std::size_t size_ = 0;
+};
+
+}  // namespace aicb

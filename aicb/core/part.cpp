@@ -1,0 +1,103 @@
+#include "part.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+namespace aicb {
+
+namespace {
+
+const Part kNothing;
+
+// ⌊value · numerator / denominator⌋ of non-negative integers whose product exceeds 64 bits.
+TimePs scaled(TimePs value, TimePs numerator, TimePs denominator) {
+    __extension__ using Wide = __int128;
+    const Wide product = static_cast<Wide>(value) * numerator;
+    const Wide quotient = product / denominator;
+    return static_cast<TimePs>(quotient - (product % denominator < 0));
+}
+
+// The grid points around a count of tokens.
+struct Neighbours {
+    std::int64_t low, high;
+    std::int64_t beyond;  // tokens above `low`, 0 on a grid point
+
+    explicit Neighbours(std::int64_t tokens) {
+        const int bits = std::bit_width(static_cast<std::uint64_t>(tokens));
+        const std::int64_t step = std::int64_t{1} << std::max(0, bits - 8);
+        low = tokens / step * step;
+        beyond = tokens - low;
+        high = low + step;
+    }
+};
+
+Part mixed(const Part& low, const Part& high, const Neighbours& around) {
+    const std::int64_t step = around.high - around.low;
+    const auto mix = [&](TimePs below, TimePs above) { return below + (above - below) * around.beyond / step; };
+    Part made;
+    for (std::size_t phase = 0; phase < kPhases; ++phase) {
+        made.phase_ps[phase] = mix(low.phase_ps[phase], high.phase_ps[phase]);
+    }
+    made.total_ps = std::accumulate(made.phase_ps.begin(), made.phase_ps.end(), TimePs{0});
+    made.estimated_ps = std::min(mix(low.estimated_ps, high.estimated_ps), made.total_ps);
+    made.clocked_ps = mix(low.clocked_ps, high.clocked_ps);
+    made.tensor_ps = mix(low.tensor_ps, high.tensor_ps);
+    made.estimated = low.estimated | high.estimated;
+    made.communications = 2 * around.beyond < step ? low.communications : high.communications;
+    return made;
+}
+
+}  // namespace
+
+Part& Part::operator+=(const Part& other) {
+    for (std::size_t phase = 0; phase < kPhases; ++phase) phase_ps[phase] += other.phase_ps[phase];
+    total_ps += other.total_ps;
+    estimated_ps += other.estimated_ps;
+    clocked_ps += other.clocked_ps;
+    tensor_ps += other.tensor_ps;
+    estimated |= other.estimated;
+    return *this;
+}
+
+Part Part::scaled_to(TimePs new_total_ps) const {
+    if (total_ps == 0 || new_total_ps == total_ps) return *this;
+    Part made = *this;
+    for (TimePs& time_ps : made.phase_ps) time_ps = scaled(time_ps, new_total_ps, total_ps);
+    const TimePs sum = std::accumulate(made.phase_ps.begin(), made.phase_ps.end(), TimePs{0});
+    *std::max_element(made.phase_ps.begin(), made.phase_ps.end()) += new_total_ps - sum;
+    made.total_ps = new_total_ps;
+    made.estimated_ps = scaled(estimated_ps, new_total_ps, total_ps);
+    made.clocked_ps = scaled(clocked_ps, new_total_ps, total_ps);
+    return made;
+}
+
+const Part& PartTable::at(const PartKey& key) {
+    if (const Part* found = parts_.find(key.packed())) return *found;
+    missing.push_back(key);
+    return kNothing;
+}
+
+Part PartTable::between(PartKind kind, std::int64_t tokens) {
+    const Neighbours around(tokens);
+    const Part& low = at({kind, around.low, 0});
+    return around.beyond == 0 ? low : mixed(low, at({kind, around.high, 0}), around);
+}
+
+Part PartTable::between(PartKind kind, std::int64_t first, std::int64_t second) {
+    const Neighbours around(first);
+    if (first == second) {
+        const Part& low = at({kind, around.low, around.low});
+        return around.beyond == 0 ? low : mixed(low, at({kind, around.high, around.high}), around);
+    }
+    const Part low = along_second(kind, around.low, second);
+    return around.beyond == 0 ? low : mixed(low, along_second(kind, around.high, second), around);
+}
+
+Part PartTable::along_second(PartKind kind, std::int64_t first, std::int64_t second) {
+    const Neighbours around(second);
+    const Part& low = at({kind, first, around.low});
+    return around.beyond == 0 ? low : mixed(low, at({kind, first, around.high}), around);
+}
+
+}  // namespace aicb

@@ -1,0 +1,72 @@
+// Priced operators that depend on the same integers, looked up by these.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "flat_map.hpp"
+#include "iteration_pricing.hpp"
+
+namespace aicb {
+
+// aicb.pricing.Part.
+struct Part {
+    std::array<TimePs, kPhases> phase_ps{};
+    TimePs total_ps = 0;
+    TimePs estimated_ps = 0;
+    TimePs clocked_ps = 0;
+    TimePs tensor_ps = 0;
+    std::uint64_t estimated = 0;      // one bit per name of an operator
+    std::int32_t communications = 0;  // number of the list; 0 is the empty one
+
+    // Times and estimates; the collectives stay those of this part.
+    Part& operator+=(const Part& other);
+    // The same kernels with so much exposed time, all phases in proportion.
+    Part scaled_to(TimePs new_total_ps) const;
+};
+
+// What a part depends on.
+enum class PartKind : std::uint8_t {
+    kTokens,             // tokens of a rank
+    kBesideDecodes,      // tokens of a rank of decodes: kernels of attention that do not read the cache
+    kMaskedExperts,      // most tokens of a rank, tokens of the group; decodes only
+    kContiguousExperts,  // most tokens of a rank, tokens of the group
+    kHead,               // rows
+    kExpandedChunk,      // sums of tokens over the prefills of a rank
+    kExpandedPast,
+    kMerged,
+};
+
+struct PartKey {
+    PartKind kind;
+    std::int64_t first;
+    std::int64_t second;  // 0 where the kind depends on one integer
+
+    std::uint64_t packed() const {
+        return static_cast<std::uint64_t>(kind) << 60 | static_cast<std::uint64_t>(first) << 30 |
+               static_cast<std::uint64_t>(second);
+    }
+};
+
+// Parts of one stage. What is asked for and not there is noted in `missing` and counts nothing.
+class PartTable {
+  public:
+    void insert(const PartKey& key, const Part& part) { parts_.insert(key.packed(), part); }
+    const Part& at(const PartKey& key);
+
+    // Between the two nearest of the 128 token counts per octave that are priced (exact below 256), linearly in the
+    // tokens. Collectives are those of the nearest count, so that there are few.
+    Part between(PartKind kind, std::int64_t tokens);
+    // The same in both integers of the kinds of experts; equal integers stay equal.
+    Part between(PartKind kind, std::int64_t first, std::int64_t second);
+
+    std::vector<PartKey> missing;
+
+  private:
+    Part along_second(PartKind kind, std::int64_t first, std::int64_t second);
+
+    FlatMap<Part> parts_;
+};
+
+}  // namespace aicb

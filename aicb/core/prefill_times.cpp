@@ -1,0 +1,146 @@
+#include "prefill_times.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace aicb {
+
+namespace {
+
+constexpr double kGridPerOctave = 16.0;  // aicb.estimators.surface.on_grid
+
+std::int64_t grid_number(double value) {
+    return static_cast<std::int64_t>(std::nearbyint(std::log2(value) * kGridPerOctave));
+}
+
+// Sum with a running compensation (Neumaier): the order of requests must not matter.
+class ExactSum {
+  public:
+    void add(double value) {
+        const double sum = sum_ + value;
+        lost_ += std::abs(sum_) >= std::abs(value) ? (sum_ - sum) + value : (value - sum) + sum_;
+        sum_ = sum;
+    }
+    double value() const { return sum_ + lost_; }
+
+  private:
+    double sum_ = 0.0, lost_ = 0.0;
+};
+
+}  // namespace
+
+std::uint64_t GridShape::packed() const {
+    return static_cast<std::uint64_t>(heads) << 40 | static_cast<std::uint64_t>(kv_tokens) << 20 |
+           static_cast<std::uint64_t>(new_tokens);
+}
+
+double PrefillReference::time_us(double heads, double kv_heads, double width, double kv_tokens,
+                                 double new_tokens) const {
+    const double row_us = 2.0 * width / peak_flops * 1e6;
+    const double keys = std::max(kv_tokens - new_tokens / 2, 64.0) + 64.0;
+    const double tiles = kv_heads * std::ceil(new_tokens * heads / kv_heads / tile_rows);
+    const double tiled_us = tiled_share * row_us * tiles * tile_rows * keys;
+    const double cache_us = cache_share * element_bytes * kv_tokens * kv_heads * width / bytes_per_s * 1e6;
+    const double longest_us = longest_share * row_us * tile_rows * kv_tokens * sms;
+    const double busy_us =
+        std::pow(std::pow(tiled_us, norm) + std::pow(cache_us, norm) + std::pow(longest_us, norm), 1.0 / norm);
+    const double alone_us = floor_us + busy_us + wave_us * std::ceil(tiles / sms);
+    return alone_us * (1.0 + throttling * std::log1p(alone_us / throttling_us));
+}
+
+void PrefillTimes::insert_measured(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens,
+                                   double time_us) {
+    measured_.insert(GridShape{requests, kv_tokens, new_tokens}.packed(), time_us);
+}
+
+const double* PrefillTimes::measured(std::int64_t requests, double kv_tokens, double new_tokens) const {
+    const GridShape shape{requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)};
+    return measured_.find(shape.packed());
+}
+
+double PrefillTimes::modelled_us(double heads, double kv_heads, const Request& request) {
+    const std::int64_t new_number = grid_number(request.new_tokens);
+    const GridShape shape{grid_number(heads), std::max(grid_number(request.kv_tokens), new_number), new_number};
+    const double* factor = corrections_.find(shape.packed());
+    if (factor == nullptr) {
+        missing.push_back(shape);
+        return 0.0;
+    }
+    return reference.time_us(heads, kv_heads, geometry.width(), request.kv_tokens, request.new_tokens) * *factor;
+}
+
+PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count) {
+    requests_.clear();
+    double pairs = 0.0, inside = 0.0, new_sum = 0.0, kv_sum = 0.0;
+    bool is_equal = true;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto chunk = static_cast<double>(new_tokens[i]), kv = static_cast<double>(kv_tokens[i]);
+        const double own = chunk * (kv - chunk) + chunk * (chunk + 1.0) / 2.0;
+        requests_.push_back({chunk, kv, own});
+        pairs += own;
+        if (chunk >= least_new && chunk <= most_new && kv <= most_kv) inside += own;
+        new_sum += chunk;
+        kv_sum += kv;
+        is_equal = is_equal && new_tokens[i] == new_tokens[0] && kv_tokens[i] == kv_tokens[0];
+    }
+    const auto heads = static_cast<double>(geometry.heads), kv_heads = static_cast<double>(geometry.kv_heads);
+    const auto d_qk = static_cast<double>(geometry.d_qk), d_v = static_cast<double>(geometry.d_v);
+    Found found{0.0, is_estimate || transfer || inside / pairs < 0.5, {}};
+    found.demand.flops = 2.0 * heads * geometry.width() * pairs;
+    found.demand.moved_bytes =
+        kv_sum * kv_heads * geometry.width() * element_bytes + new_sum * heads * (d_qk * element_bytes + d_v * 2.0);
+    const auto all = static_cast<double>(count);
+    const Request& first = requests_.front();
+    const double* known =
+        is_equal ? measured(static_cast<std::int64_t>(count), first.kv_tokens, first.new_tokens) : nullptr;
+    if (known != nullptr) {
+        found.time_us = *known;
+    } else if (is_equal) {
+        found.time_us = modelled_us(heads * all, kv_heads * all, first);
+        if (count > 1) found.time_us = std::min(found.time_us, alone_us(first) * all);
+    } else {
+        found.time_us = unequal_us(pairs);
+    }
+    found.time_us = bounded_us(found.time_us, known != nullptr, found.demand);
+    return found;
+}
+
+double PrefillTimes::alone_us(const Request& request) {
+    const double* known = measured(1, request.kv_tokens, request.new_tokens);
+    return known ? *known
+                 : modelled_us(static_cast<double>(geometry.heads), static_cast<double>(geometry.kv_heads), request);
+}
+
+// Each request scaled to the whole batch, weighted by its share of the FLOPs; at most the requests one after another.
+double PrefillTimes::unequal_us(double pairs) {
+    ExactSum together_us, in_turn_us;
+    for (const Request& request : requests_) {
+        const double share = request.pairs / pairs;
+        const double heads = static_cast<double>(geometry.heads) / share;
+        const double kv_heads = static_cast<double>(geometry.kv_heads) / share;
+        together_us.add(share * modelled_us(heads, kv_heads, request));
+        in_turn_us.add(alone_us(request));
+    }
+    return std::min(together_us.value(), in_turn_us.value());
+}
+
+double PrefillTimes::bounded_us(double time_us, bool is_measured, const PrefillDemand& demand) const {
+    if (!is_measured || !keeps_measured) {
+        const bool is_resident = demand.moved_bytes <= bound.resident_bytes;
+        const double memory_s = is_resident ? 0.0 : demand.moved_bytes / bound.bytes_per_s;
+        time_us = std::max(time_us, std::max(demand.flops / bound.peak_flops, memory_s) * 1e6);
+    }
+    if (transfer) {
+        const auto busy_us = [&](double flops, double bytes_per_s) {
+            return std::hypot(demand.flops / flops, demand.moved_bytes / bytes_per_s) * 1e6;
+        };
+        const double origin_us = transfer->latency_us + busy_us(transfer->origin_flops, transfer->origin_bytes_per_s);
+        const double target_us = transfer->latency_us + busy_us(transfer->target_flops, transfer->target_bytes_per_s);
+        const double least_us =
+            1e6 * std::max(demand.flops / transfer->peak_flops, demand.moved_bytes / transfer->bytes_per_s);
+        time_us = std::max(time_us * target_us / origin_us, least_us);
+    }
+    return time_us;
+}
+
+}  // namespace aicb

@@ -1,0 +1,194 @@
+#include "stage_pricing.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace aicb {
+
+namespace {
+
+constexpr double kPsPerUs = 1e6;
+
+}  // namespace
+
+double ClockLaw::stretch(double tensor_share) const {
+    double mhz = light_mhz;
+    if (tensor_share >= heavy_share) {
+        mhz = heavy_mhz;
+    } else if (tensor_share > light_share) {
+        mhz = (heavy_mhz - light_mhz) / (heavy_share - light_share) * (tensor_share - light_share) + light_mhz;
+    }
+    return reference_mhz / mhz;
+}
+
+std::int32_t Numbers::of_estimated(std::uint64_t names) {
+    if (const std::int32_t* found = estimated_numbers_.find(names)) return *found;
+    const auto number = static_cast<std::int32_t>(estimated_.size());
+    estimated_numbers_.insert(names, number);
+    estimated_.push_back(names);
+    return number;
+}
+
+std::int32_t Numbers::of_communications(const Collectives& lists) {
+    const auto key = static_cast<std::uint64_t>(lists.tokens) << 42 | static_cast<std::uint64_t>(lists.experts) << 21 |
+                     static_cast<std::uint64_t>(lists.head);
+    if (const std::int32_t* found = communication_numbers_.find(key)) return *found;
+    const auto number = static_cast<std::int32_t>(communications_.size());
+    communication_numbers_.insert(key, number);
+    communications_.push_back(lists);
+    return number;
+}
+
+bool StagePricing::price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
+                         std::vector<TimePs>& compute_ps) {
+    const std::int64_t rows = *std::max_element(batches.logit_rows, batches.logit_rows + batches.ranks);
+    return price_queries(batches, steps, 1, rows, first, compute_ps);
+}
+
+bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries,
+                                 std::int64_t rows, IterationCost& first, std::vector<TimePs>& compute_ps) {
+    const bool is_decode = split(batches);
+    assert(is_decode || (steps == 1 && queries == 1));
+    std::int64_t most_tokens = 0;
+    for (Rank& rank : ranks_) {
+        rank.tokens *= queries;
+        most_tokens = std::max(most_tokens, rank.tokens);
+    }
+    const Padding padding = pad(most_tokens, is_decode);
+    const auto count = static_cast<std::size_t>(steps);
+    loads_.assign(count);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        price_rank(rank, padding, queries, is_decode);
+        keep_slower(rank);
+    }
+    Numbers::Collectives lists{};
+    const Part shared = common(padding, is_decode, rows, lists);
+    if (!parts.missing.empty() || !attention.is_complete()) return false;
+
+    const std::int64_t most_requests = *std::max_element(batches.requests, batches.requests + batches.ranks);
+    const HostTimes& host = rules_.host;
+    const auto exposed_ps = static_cast<TimePs>(
+        std::nearbyint((host.step_us + host.request_us * static_cast<double>(most_requests)) * kPsPerUs));
+    compute_ps.resize(count);
+    for (std::size_t step = 0; step < count; ++step) {
+        compute_ps[step] =
+            at_clock(slowest_.total_ps[step] + shared.total_ps, slowest_.clocked_ps[step] + shared.clocked_ps,
+                     slowest_.tensor_ps[step] + shared.tensor_ps, exposed_ps, padding.launch_ps);
+    }
+    Part whole = slowest_first_;
+    whole += shared;
+    whole = whole.scaled_to(compute_ps[0]);
+    for (TimePs& busy_ps : compute_ps) busy_ps = exposed_ps + std::max(busy_ps, padding.launch_ps);
+    first = {compute_ps[0],  compute_ps[0] - whole.total_ps,          whole.estimated_ps,
+             whole.phase_ps, numbers_->of_estimated(whole.estimated), numbers_->of_communications(lists)};
+    return true;
+}
+
+// Sorts the requests of every rank into decodes and prefills; whether there are decodes only.
+bool StagePricing::split(const RankBatches& batches) {
+    ranks_.clear();
+    decode_kv_.clear();
+    prefill_new_.clear();
+    prefill_kv_.clear();
+    std::size_t request = 0;
+    for (std::size_t rank = 0; rank < batches.ranks; ++rank) {
+        Rank made{decode_kv_.size(), 0, prefill_new_.size(), 0, 0};
+        for (const std::size_t end = request + static_cast<std::size_t>(batches.requests[rank]); request < end;
+             ++request) {
+            const std::int64_t tokens = batches.new_tokens == nullptr ? 1 : batches.new_tokens[request];
+            const std::int64_t kv = batches.kv_tokens[request];
+            made.tokens += tokens;
+            if (tokens == 1 && kv > 1) {
+                decode_kv_.push_back(kv);
+            } else {
+                prefill_new_.push_back(tokens);
+                prefill_kv_.push_back(kv);
+            }
+        }
+        made.decodes = decode_kv_.size() - made.decodes_begin;
+        made.prefills = prefill_new_.size() - made.prefills_begin;
+        ranks_.push_back(made);
+    }
+    return prefill_new_.empty();
+}
+
+StagePricing::Padding StagePricing::pad(std::int64_t most_tokens, bool is_decode) const {
+    const auto& sizes = rules_.graph_sizes;
+    const auto fitting = std::lower_bound(sizes.begin(), sizes.end(), most_tokens);
+    if (fitting == sizes.end()) return {false, most_tokens, rules_.host.eager_ps};
+    return {true, *fitting, is_decode ? rules_.host.full_ps : rules_.host.piecewise_ps};
+}
+
+// An idle rank runs a dummy batch of one token.
+std::int64_t StagePricing::padded(const Padding& padding, std::int64_t tokens) const {
+    return padding.is_captured ? padding.tokens : std::max<std::int64_t>(tokens, 1);
+}
+
+void StagePricing::price_rank(std::size_t number, const Padding& padding, std::int64_t queries, bool is_decode) {
+    const Rank& rank = ranks_[number];
+    const std::int64_t tokens = padded(padding, rank.tokens);
+    first_ = padding.is_captured ? parts.at({PartKind::kTokens, tokens, 0}) : parts.between(PartKind::kTokens, tokens);
+    if (rank.prefills > 0) {
+        attention.add_prefills(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
+                               parts, first_);
+    }
+    if (rank.decodes > 0) {
+        // Prefills leave no full graph whose padding the kernels beside attention would compute.
+        const std::int64_t beside = is_decode ? tokens : static_cast<std::int64_t>(rank.decodes);
+        first_ += padding.is_captured ? parts.at({PartKind::kBesideDecodes, beside, 0})
+                                      : parts.between(PartKind::kBesideDecodes, beside);
+    }
+    std::fill(loads_.total_ps.begin(), loads_.total_ps.end(), first_.total_ps);
+    std::fill(loads_.clocked_ps.begin(), loads_.clocked_ps.end(), first_.clocked_ps);
+    std::fill(loads_.tensor_ps.begin(), loads_.tensor_ps.end(), first_.tensor_ps);
+    if (rank.decodes > 0) {
+        attention.add_decodes(&decode_kv_[rank.decodes_begin], {static_cast<std::int64_t>(rank.decodes), queries},
+                              loads_, first_);
+    }
+}
+
+// The slowest rank may be another one in every step.
+void StagePricing::keep_slower(std::size_t rank) {
+    if (rank == 0) {
+        std::swap(slowest_, loads_);
+        loads_.assign(slowest_.total_ps.size());
+        slowest_first_ = first_;
+        return;
+    }
+    if (loads_.total_ps[0] > slowest_.total_ps[0]) slowest_first_ = first_;
+    for (std::size_t step = 0; step < loads_.total_ps.size(); ++step) {
+        if (loads_.total_ps[step] <= slowest_.total_ps[step]) continue;
+        slowest_.total_ps[step] = loads_.total_ps[step];
+        slowest_.clocked_ps[step] = loads_.clocked_ps[step];
+        slowest_.tensor_ps[step] = loads_.tensor_ps[step];
+    }
+}
+
+// Routed experts and head, and the collectives of the iteration.
+Part StagePricing::common(const Padding& padding, bool is_decode, std::int64_t rows, Numbers::Collectives& lists) {
+    std::int64_t group = 0;
+    for (const Rank& rank : ranks_) group += padded(padding, rank.tokens);
+    const std::int64_t most = padding.tokens;
+    const PartKind kind = is_decode ? PartKind::kMaskedExperts : PartKind::kContiguousExperts;
+    if (!rules_.shares_experts) group = most;
+    Part made = padding.is_captured ? parts.at({kind, most, group}) : parts.between(kind, most, group);
+    lists.tokens =
+        (padding.is_captured ? parts.at({PartKind::kTokens, most, 0}) : parts.between(PartKind::kTokens, most))
+            .communications;
+    lists.experts = made.communications;
+    const Part& head = parts.at({PartKind::kHead, rows, 0});
+    lists.head = head.communications;
+    made += head;
+    return made;
+}
+
+TimePs StagePricing::at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs exposed_ps,
+                              TimePs launch_ps) const {
+    if (!rules_.clock) return busy_ps;
+    const TimePs step_ps = exposed_ps + std::max(busy_ps, launch_ps);
+    const double stretch = rules_.clock->stretch(static_cast<double>(tensor_ps) / static_cast<double>(step_ps));
+    return busy_ps + static_cast<TimePs>(std::nearbyint(static_cast<double>(clocked_ps) * (stretch - 1.0)));
+}
+
+}  // namespace aicb

@@ -1,0 +1,104 @@
+// Composition of an iteration of one pipeline stage from its parts, as aicb/iteration.py describes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "attention.hpp"
+#include "flat_map.hpp"
+#include "iteration_pricing.hpp"
+#include "part.hpp"
+
+namespace aicb {
+
+// SM clock against the tensor cores' share of their peak (aicb.clock.ClockLaw).
+struct ClockLaw {
+    double reference_mhz, light_mhz, heavy_mhz;
+    double light_share, heavy_share;
+
+    // By how much what follows the clock takes longer than at the reference.
+    double stretch(double tensor_share) const;
+};
+
+// Host times of one stage (aicb.host.HostModel).
+struct HostTimes {
+    double step_us, request_us;
+    TimePs full_ps, piecewise_ps, eager_ps;  // launching
+};
+
+// How the ranks of a stage run an iteration.
+struct StageRules {
+    std::vector<std::int64_t> graph_sizes;  // rising; batches up to the last are padded to one of them
+    bool shares_experts;                    // the ranks' tokens meet in the experts
+    HostTimes host;
+    std::optional<ClockLaw> clock;
+};
+
+// Numbers of sets of estimated operators and of lists of collectives, shared by the stages of a model.
+class Numbers {
+  public:
+    struct Collectives {
+        std::int32_t tokens, experts, head;  // lists one after another
+    };
+
+    std::int32_t of_estimated(std::uint64_t names);
+    std::int32_t of_communications(const Collectives& lists);
+    std::uint64_t estimated(std::int32_t number) const { return estimated_.at(static_cast<std::size_t>(number)); }
+    const Collectives& communications(std::int32_t number) const {
+        return communications_.at(static_cast<std::size_t>(number));
+    }
+
+  private:
+    FlatMap<std::int32_t> estimated_numbers_, communication_numbers_;
+    std::vector<std::uint64_t> estimated_;
+    std::vector<Collectives> communications_;
+};
+
+class StagePricing final : public IterationPricing {
+  public:
+    StagePricing(StageRules rules, StageAttention attention, std::shared_ptr<Numbers> numbers)
+        : attention(std::move(attention)), rules_(std::move(rules)), numbers_(std::move(numbers)) {}
+
+    bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
+               std::vector<TimePs>& compute_ps) override;
+
+    // Decodes that each compute so many queries; `rows` of logits.
+    bool price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries, std::int64_t rows,
+                       IterationCost& first, std::vector<TimePs>& compute_ps);
+
+    PartTable parts;
+    StageAttention attention;
+
+  private:
+    struct Padding {
+        bool is_captured;
+        std::int64_t tokens;  // of every rank where captured
+        TimePs launch_ps;
+    };
+    Padding pad(std::int64_t most_tokens, bool is_decode) const;
+    std::int64_t padded(const Padding& padding, std::int64_t tokens) const;
+    bool split(const RankBatches& batches);
+    void price_rank(std::size_t rank, const Padding& padding, std::int64_t queries, bool is_decode);
+    void keep_slower(std::size_t rank);
+    Part common(const Padding& padding, bool is_decode, std::int64_t rows, Numbers::Collectives& lists);
+    TimePs at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs exposed_ps, TimePs launch_ps) const;
+
+    StageRules rules_;
+    std::shared_ptr<Numbers> numbers_;
+
+    // Requests of the ranks in this iteration, prefills apart from decodes.
+    struct Rank {
+        std::size_t decodes_begin, decodes, prefills_begin, prefills;
+        std::int64_t tokens;
+    };
+    std::vector<Rank> ranks_;
+    std::vector<std::int64_t> decode_kv_, prefill_new_, prefill_kv_;
+    StepLoads loads_, slowest_;
+    Part first_, slowest_first_;  // of a rank in the first step
+};
+
+}  // namespace aicb
