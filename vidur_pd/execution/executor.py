@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches
+from aicb._core import IterationPricing
 from vidur_pd._core import Flight, LinkLog, Loop, Stage
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
@@ -104,15 +105,24 @@ class InstanceExecutor:
         """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
         return self._fast_forward and self._drafting is None and self._halves is None
 
-    def pricing(self) -> list[object]:
+    def pricing(self) -> list[IterationPricing]:
         """[stages] what the core prices iterations with; empty where it cannot."""
-        return []
+        if self._drafting is not None or self._halves is not None:
+            return []
+        stages = [self._model.compiled(stage) for stage in range(self._placement.partition.pp)]
+        known = [pricing for pricing in stages if pricing is not None]
+        return known if len(known) == len(stages) else []
 
     def supply(self) -> None:
         """Prices the parts that the core has asked for."""
+        for stage in range(self._placement.partition.pp):
+            self._model.supply(stage)
 
     def communicate(self, stage: int, number: int) -> None:
         """Tells the core what the list ``number`` of collectives takes."""
+        exchange = self._exchange(stage, self._model.communications_of(number))
+        communication_ps = self._exchanges[exchange].communication_ps
+        self._loop.set_communication(self._index, stage, number, communication_ps, exchange)
 
     def price(self, flight: Flight) -> None:
         """Prices the flight that the loop has formed: a run of decodes, or one iteration."""
@@ -150,7 +160,8 @@ class InstanceExecutor:
 
     def estimated_operators(self) -> set[str]:
         """Operators priced by flagged estimates at least once."""
-        return self._estimated
+        met = (self._model.estimated_of(number) for number in self._loop.estimates_met(self._index))
+        return self._estimated.union(*met)
 
     def _priced(self, cost: IterationCost, stage: int, turns: TwoBatches | None = None) -> Stage:
         self._estimated.update(cost.estimated_operators)
