@@ -1,10 +1,12 @@
 """Types of the C++ core (vidur_pd/core/bindings.cpp)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb._core import IterationPricing
 from vidur_pd.request import RequestStatus
 
 class Request:
@@ -21,9 +23,10 @@ class Request:
     first_token_ps: int | None
     last_token_ps: int | None
     completed_ps: int | None
-    status: RequestStatus
-    status_reason: str | None
-    """Why it was rejected or failed."""
+    prefill_instance: int | None
+    decode_instance: int | None
+    kv_bytes: int | None
+    """Bytes that crossed between instances, if something was handed over."""
 
     def __init__(
         self,
@@ -57,6 +60,12 @@ class Request:
     @property
     def resident_tokens(self) -> int:
         """Prompt tokens the decode instance had when it reserved blocks; the KV transfer moves the others."""
+
+    @property
+    def status(self) -> RequestStatus: ...
+    @property
+    def status_reason(self) -> str | None:
+        """Why it was rejected or failed."""
 
     @property
     def preemptions(self) -> int: ...
@@ -182,7 +191,7 @@ class GapCounts:
 
     def add(self, gap_ps: int, requests: int) -> None: ...
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(gaps [ps], requests), in the order in which the gaps first occurred."""
+        """(gaps [ps], requests), rising."""
 
 class GroupBatch:
     """What the ranks of an instance compute in one iteration."""
@@ -246,3 +255,234 @@ class RankGroup:
         self, batch: GroupBatch, accepted: list[list[int]], first_end_ps: int, last_end_ps: int
     ) -> GroupOutcome: ...
     def advance_decode(self, steps: int, first_end_ps: int, last_end_ps: int) -> GroupOutcome: ...
+
+class Stage:
+    """One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now."""
+
+    def __init__(
+        self,
+        compute_ps: int,
+        communication_ps: int,
+        exposed_ps: int,
+        load: int,
+        host_ps: int = 0,
+        phase_ps: Sequence[int] = ...,
+        estimated_ps: int = 0,
+    ) -> None:
+        """``communication_ps``: all collectives one after another; ``exposed_ps``: what compute does not hide of it;
+        ``load``: number of what it leaves on links; ``estimated_ps``: part of compute that rests on estimates."""
+
+    @property
+    def compute_ps(self) -> int: ...
+    @property
+    def communication_ps(self) -> int: ...
+    @property
+    def exposed_ps(self) -> int:
+        """At the present stretch."""
+
+    @property
+    def stretch(self) -> float:
+        """How much longer communication takes than on an idle fabric."""
+
+    @property
+    def load(self) -> int: ...
+
+class Flight:
+    """An iteration, or a run of equal decode iterations, in progress on an instance."""
+
+    ends_ps: NDArray[np.int64]
+    """[steps] as far as known; set when launched."""
+
+    def __init__(
+        self, instance: int, stages: list[Stage], compute_ps: NDArray[np.int64], start_ps: int = 0
+    ) -> None: ...
+    @property
+    def number(self) -> int:
+        """Unique in its loop."""
+
+    @property
+    def instance(self) -> int: ...
+    @property
+    def batch(self) -> GroupBatch | None:
+        """The micro-batches of the ranks; ``None``: a run that repeats the running decodes of every rank."""
+
+    @property
+    def stages(self) -> list[Stage]: ...
+    @property
+    def start_ps(self) -> int: ...
+    @property
+    def compute_ps(self) -> NDArray[np.int64]:
+        """[steps] summed over pipeline stages."""
+
+    @property
+    def first_step_ps(self) -> int:
+        """From the start of the first step to its end; through all stages with pipeline parallelism."""
+
+    @property
+    def end_ps(self) -> int: ...
+    @property
+    def stage_begins_ps(self) -> list[int]: ...
+    @property
+    def stage_ends_ps(self) -> list[int]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def is_run(self) -> bool: ...
+    @property
+    def is_pipelined(self) -> bool: ...
+    @property
+    def communication_ps(self) -> int:
+        """Of one step at the present stretch, over all stages, as far as compute does not hide it."""
+
+    def set_stages(self, stages: list[Stage], compute_ps: NDArray[np.int64]) -> None:
+        """The price of the flight."""
+
+    def stretch(self, stretched: list[tuple[float, int]]) -> None:
+        """[stages] stretch of the communication, and what compute does not hide of it then."""
+
+def set_out(flight: Flight, stage_free_ps: list[int]) -> list[int]:
+    """Times of a flight that starts now; returns when the stages are free then."""
+
+def retime_steps(flight: Flight, stretch: float, exposed_ps: int, now_ps: int) -> None:
+    """A new stretch: what is done of the step in progress stays done, the rest follows suit."""
+
+def retime_stages(
+    flights: list[Flight], stretched: list[list[tuple[float, int]]], stage_free_ps: list[int], now_ps: int
+) -> list[int]:
+    """The same for all flights in a pipeline; returns when the stages are free then."""
+
+def truncate(flight: Flight, now_ps: int) -> bool:
+    """Ends a run with the step in progress, or with one that ends at this instant; True if that cuts it short."""
+
+class Notice:
+    """What Python has to do before the loop goes on (``core/loop.hpp``)."""
+
+    @property
+    def what(self) -> int: ...
+    @property
+    def instance(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def flight(self) -> Flight: ...
+    @property
+    def request(self) -> Request: ...
+
+class LinkLog:
+    """Bytes on links by class of traffic, in windows whose width doubles when time outgrows them."""
+
+    def __init__(self, links: int, windows: int) -> None: ...
+    @property
+    def window_ps(self) -> int: ...
+    def add(
+        self, traffic: str, links: NDArray[np.int64], link_bytes: NDArray[np.float64], span_ps: tuple[int, int]
+    ) -> None:
+        """Adds bytes on distinct links, spread evenly over (start, end)."""
+
+    def remember(self, links: NDArray[np.int64], link_bytes: NDArray[np.float64]) -> int:
+        """Number of a load of collectives, from 0 on."""
+
+    def total_bytes(self, traffic: str) -> NDArray[np.float64]:
+        """[links]"""
+
+    def rows(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """(traffic, window, link, bytes) of everything that was carried."""
+
+class IterationLog:
+    """Sums over iterations; times are picoseconds."""
+
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def busy_ps(self) -> NDArray[np.int64]:
+        """[instances]"""
+
+    @property
+    def computing_ps(self) -> NDArray[np.int64]:
+        """[instances]"""
+
+    @property
+    def compute_ps(self) -> int: ...
+    @property
+    def communication_ps(self) -> int: ...
+    @property
+    def idle_communication_ps(self) -> int: ...
+    @property
+    def estimated_ps(self) -> int: ...
+    @property
+    def gap_counts(self) -> GapCounts: ...
+    def kv_block_seconds(self, instance: int) -> float: ...
+    def kv_peak(self, instance: int) -> int: ...
+    def take_runs(self) -> dict[str, Any]:
+        """Columns of the runs kept since the last call; arrays over runs, ``ends_ps``, ``compute_ps`` and
+        ``communication_ps`` over their iterations, ``phase_ps`` a list of columns."""
+
+class RequestLog:
+    """Rows of requests that have ended."""
+
+    @property
+    def ended(self) -> int: ...
+    def __len__(self) -> int:
+        """Rows that have not been taken."""
+
+    def take(self) -> dict[str, Any]:
+        """Columns of the requests that have ended since the last call, in the order of their ends; -1 where something
+        does not apply, and ``reasons``: (index, text)."""
+
+class Loop:
+    """The simulation loop (``core/loop.hpp``)."""
+
+    is_coupled: bool
+    """Other traffic shares links with iterations: Python times each."""
+
+    def __init__(self, instances: int, keeps_runs: bool, links: int, link_windows: int) -> None: ...
+    def add_instance(
+        self,
+        ranks: Sequence[Scheduler],
+        stages: int,
+        *,
+        has_runs: bool,
+        has_drafts: bool,
+        tells_launches: bool,
+        launches_itself: bool,
+        pricing: Sequence[IterationPricing],
+    ) -> int: ...
+    def run(self, before_ps: int) -> Notice | None:
+        """Runs the events before an instant, up to the first that Python has to deal with."""
+
+    def batches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int], list[int]]:
+        """New tokens and KV tokens [requests of all ranks], requests and logit rows [ranks] of the flight to price."""
+
+    def next_event_ps(self) -> int | None: ...
+    @property
+    def now_ps(self) -> int: ...
+    @property
+    def executed(self) -> int:
+        """Events so far."""
+
+    def move_to(self, at_ps: int) -> None: ...
+    def schedule_call(self, at_ps: int, priority: int) -> int: ...
+    def wake(self, instance: int) -> None: ...
+    def note_kv_use(self, instance: int) -> int: ...
+    def schedule_landing(self, flight: Flight) -> None: ...
+    def set_out(self, flight: Flight) -> None: ...
+    def land(self, flight: Flight) -> None: ...
+    def break_off(self, flight: Flight) -> list[Request]: ...
+    def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
+    def set_accepted(self, accepted: list[list[int]]) -> None: ...
+    def retime(self, instance: int, stretched: list[list[tuple[float, int]]]) -> None: ...
+    def complete(self, request: Request) -> None: ...
+    def reject(self, request: Request, reason: str) -> None: ...
+    def fail(self, request: Request, reason: str) -> None: ...
+    def flights(self, instance: int) -> list[Flight]: ...
+    def flying(self) -> list[int]: ...
+    def estimates_met(self, instance: int) -> list[int]: ...
+    def set_waits_for_room(self, instance: int, waits: bool) -> None: ...
+    @property
+    def iterations(self) -> IterationLog: ...
+    @property
+    def links(self) -> LinkLog: ...
+    @property
+    def requests(self) -> RequestLog: ...

@@ -147,13 +147,10 @@ def test_an_infinitely_fast_network_leaves_the_compute_timeline() -> None:
     """With NVLink and NICs at 10^15 bit/s and no set-up, the decode steps of PD equal those of a co-located run."""
     fast = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "1000000Gbps", "nvlink": "1000000Gbps"}
     fast["link_latency"] = "0ns"
-    pd = (
-        simulate(
-            config([pool("p", "prefill"), pool("d", "decode")], topology=fast, kv_transfer={"setup_ms": 0.0}),
-            [(0, 1_000, 50)],
-        )
-        .requests[0]
-    )
+    pd = simulate(
+        config([pool("p", "prefill"), pool("d", "decode")], topology=fast, kv_transfer={"setup_ms": 0.0}),
+        [(0, 1_000, 50)],
+    ).requests[0]
     mixed = simulate(config([pool("m", "mixed")]), [(0, 1_000, 50)]).requests[0]
     assert pd.first_token_ps == mixed.first_token_ps
     assert pd.completed_ps - mixed.completed_ps == pd.kv_arrived_ps - pd.kv_sent_ps

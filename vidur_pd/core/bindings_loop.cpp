@@ -111,8 +111,7 @@ void bind_logs(py::module_& module) {
             py::arg("traffic"))
         .def("rows", [](const LinkLog& log) {
             const CarriedRows rows = log.rows();
-            return py::make_tuple(array(rows.traffic), array(rows.window), array(rows.link),
-                                  array(rows.carried_bytes));
+            return py::make_tuple(array(rows.traffic), array(rows.window), array(rows.link), array(rows.carried_bytes));
         });
     py::class_<IterationLog>(module, "IterationLog")
         .def_readonly("iterations", &IterationLog::iterations)

@@ -35,8 +35,8 @@ struct Flight {
     std::shared_ptr<GroupBatch> batch;
     std::vector<Stage> stages;
     TimePs start_ps = 0;
-    std::vector<TimePs> compute_ps;  // [steps] summed over pipeline stages
-    std::vector<TimePs> ends_ps;     // [steps] as far as known; set when launched
+    std::vector<TimePs> compute_ps;                      // [steps] summed over pipeline stages
+    std::vector<TimePs> ends_ps;                         // [steps] as far as known; set when launched
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
     std::int64_t landing = 0;                            // number of the event that ends it

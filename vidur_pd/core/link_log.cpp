@@ -12,9 +12,7 @@ constexpr TimePs kFirstWindowPs = 1'000'000'000'000 / 64;  // our choice: 15.6 m
 }  // namespace
 
 LinkLog::LinkLog(std::int64_t links, std::int64_t windows)
-    : windows_(windows + windows % 2),
-      window_ps_(kFirstWindowPs),
-      column_of_(static_cast<std::size_t>(links), -1) {
+    : windows_(windows + windows % 2), window_ps_(kFirstWindowPs), column_of_(static_cast<std::size_t>(links), -1) {
     for (auto& table : carried_) table.resize(static_cast<std::size_t>(windows_));
 }
 
@@ -34,9 +32,8 @@ void LinkLog::add(Traffic traffic, const std::vector<std::int64_t>& links, const
     for (TimePs window = start_ps / window_ps_; window <= end_ps / window_ps_; ++window) {
         const TimePs begin_ps = std::max(start_ps, window * window_ps_);
         const TimePs until_ps = std::min(end_ps, (window + 1) * window_ps_);
-        const double share = end_ps > start_ps ? static_cast<double>(until_ps - begin_ps) /
-                                                     static_cast<double>(end_ps - start_ps)
-                                               : 1.0;
+        const double share =
+            end_ps > start_ps ? static_cast<double>(until_ps - begin_ps) / static_cast<double>(end_ps - start_ps) : 1.0;
         Columns& columns = carried_[static_cast<std::size_t>(traffic)][static_cast<std::size_t>(window)];
         for (std::size_t place = 0; place < links.size(); ++place) {
             const std::size_t at = column(links[place]);

@@ -50,8 +50,8 @@ class LinkLog {
 
     std::int64_t windows_;
     TimePs window_ps_;
-    std::vector<std::int32_t> column_of_;  // [links], -1: untouched
-    std::vector<std::int64_t> link_of_;    // [touched links]
+    std::vector<std::int32_t> column_of_;                        // [links], -1: untouched
+    std::vector<std::int64_t> link_of_;                          // [touched links]
     std::array<std::vector<Columns>, kTrafficClasses> carried_;  // [classes][windows]
     std::vector<Load> loads_;
 };

@@ -18,8 +18,8 @@ Loop::Loop(std::int64_t instances, bool keeps_runs, std::int64_t links, std::int
 std::int32_t Loop::add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
                                 std::vector<Pricing> pricing) {
     ensure(instances_.size() < instances_.capacity(), "more instances than were announced");
-    instances_.push_back({RankGroup(std::move(ranks), iterations.gaps()), traits, std::move(pricing), {}, {}, {}, {},
-                          std::nullopt});
+    instances_.push_back(
+        {RankGroup(std::move(ranks), iterations.gaps()), traits, std::move(pricing), {}, {}, {}, {}, std::nullopt});
     Instance& instance = instances_.back();
     instance.communicated.resize(static_cast<std::size_t>(stages));
     instance.stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
@@ -309,9 +309,9 @@ std::vector<RequestPtr> Loop::break_off(const FlightPtr& flight) {
     const InstanceTime took = iterations.add(*flight);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
-    iterations.keep(*flight, {flight->batch->requests, flight->batch->prefill_tokens, flight->batch->decode_tokens,
-                              instance.group.waiting_requests(), instance.group.running_requests(),
-                              instance.group.used_blocks()});
+    iterations.keep(
+        *flight, {flight->batch->requests, flight->batch->prefill_tokens, flight->batch->decode_tokens,
+                  instance.group.waiting_requests(), instance.group.running_requests(), instance.group.used_blocks()});
     std::vector<RequestPtr> lost = instance.group.abandon(*flight->batch);
     note_kv_use(flight->instance);
     dispatch_later(flight->instance, now_ps());

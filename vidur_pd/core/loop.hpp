@@ -139,9 +139,9 @@ class Loop {
     struct Instance {
         RankGroup group;
         Traits traits;
-        std::vector<Pricing> pricing;                        // [stages]
+        std::vector<Pricing> pricing;                                        // [stages]
         std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]
-        std::vector<bool> has_met;                           // [numbers of sets of estimates]
+        std::vector<bool> has_met;                                           // [numbers of sets of estimates]
         std::vector<FlightPtr> flights;
         std::vector<TimePs> stage_free_ps;
         std::optional<TimePs> dispatch_at_ps;

@@ -15,7 +15,6 @@ from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
 from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts
 
-
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
 """What, among which groups of GPUs at the same time, how often."""
 
@@ -141,7 +140,9 @@ class InstanceExecutor:
                 costs.append(price_with_drafts(self._model, self._drafting, batches.split(), stage))
             else:
                 costs.append(self._model.price(batches, stage=stage))
-        stages = [self._priced(cost, stage, self._turns.get((flight.number, stage))) for stage, cost in enumerate(costs)]
+        stages = [
+            self._priced(cost, stage, self._turns.get((flight.number, stage))) for stage, cost in enumerate(costs)
+        ]
         flight.set_stages(stages, np.array([sum(cost.compute_ps for cost in costs)], dtype=np.int64))
 
     def _batches(self, flight: Flight) -> RankBatches:

@@ -111,7 +111,7 @@ class FluidLauncher:
         self._first_user[links] = instance
         self._loop.is_coupled = self._is_coupled
 
-    def rests(self, instance: int) -> None:
+    def rests(self, _instance: int, /) -> None:
         """The load of the instance is gone."""
         self.traffic_changes(self._loop.now_ps)
 

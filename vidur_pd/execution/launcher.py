@@ -21,7 +21,7 @@ class Launcher(Protocol):
 
     @property
     def launches_itself(self) -> bool:
-        """Whether flights take their time on an idle fabric unless the loop is coupled: ``launch`` is for the others."""
+        """Whether flights take their time on an idle fabric unless the loop is coupled; ``launch`` is for others."""
         ...
 
     def launch(self, flight: Flight) -> None:
@@ -32,7 +32,7 @@ class Launcher(Protocol):
         """An instance will put bytes on these links."""
         ...
 
-    def rests(self, instance: int) -> None:
+    def rests(self, instance: int, /) -> None:
         """An instance has landed its last flight while the loop is coupled."""
         ...
 

@@ -162,4 +162,5 @@ def _between(first: NDArray[np.int64], last: NDArray[np.int64], steps: NDArray[n
     """[iterations] from the first value of each run to its last, in equal steps."""
     step = np.arange(int(steps.sum())) - np.repeat(np.cumsum(steps) - steps, steps)
     rise = (last - first) / np.maximum(steps - 1, 1)
-    return np.floor(np.repeat(first, steps) + step * np.repeat(rise, steps)).astype(np.int64)
+    used: NDArray[np.int64] = np.floor(np.repeat(first, steps) + step * np.repeat(rise, steps)).astype(np.int64)
+    return used

@@ -140,20 +140,17 @@ class RequestTable:
             self.completed_ps,
         )
         columns = zip(
-            self.index.tolist(),
-            self.request_id.tolist(),
-            *(of.tolist() for of in (self.arrived_ps, self.prompt_tokens, self.output_tokens)),
-            *(of.tolist() for of in (self.cached_tokens, self.resident_tokens, self.generated_tokens)),
-            self.preemptions.tolist(),
+            *(of.tolist() for of in (self.index, self.request_id, self.arrived_ps, self.prompt_tokens)),
+            *(of.tolist() for of in (self.output_tokens, self.cached_tokens, self.resident_tokens)),
+            *(of.tolist() for of in (self.generated_tokens, self.preemptions)),
+            (STATUSES[status] for status in self.status.tolist()),
+            (self.reasons.get(index) for index in self.index.tolist()),
             self._names(self.prefill_instance),
             self._names(self.decode_instance),
-            self.status.tolist(),
-            zip(*(_absent(column) for column in stamps), strict=True),
+            *(_absent(column) for column in stamps),
             strict=True,
         )
-        for *asked_and_done, prefill, decode, status, stamped in columns:
-            reason = self.reasons.get(asked_and_done[0])
-            yield RequestRecord(*asked_and_done, STATUSES[status], reason, prefill, decode, *stamped)
+        return (RequestRecord(*row) for row in columns)
 
     def _names(self, instance: Times) -> Iterable[str]:
         return (self.instances[number] if number != NEVER else "" for number in instance.tolist())
