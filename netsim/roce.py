@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from netsim import _core
 from netsim.congestion_constants import congestion_parameters
 from netsim.errors import InputError
+from netsim.quantities import Rate, Time
 from netsim.topology import LinkKind, NodeKind, Topology
-from netsim.units import PS_PER_S, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
-
-Time = Annotated[int, BeforeValidator(read_time_ps), PlainSerializer(format_time_ps, when_used="json")]
-"""Picoseconds, given as text with a unit."""
-Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
-"""Bit/s, given as text with a unit."""
+from netsim.units import PS_PER_S, format_rate_bps
 
 _PRIORITIES: Final = 8
 _UNITS_PER_CREDIT_LOOP: Final = 8
