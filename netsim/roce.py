@@ -21,6 +21,7 @@ from netsim.errors import InputError
 from netsim.quantities import Rate, Time
 from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.units import PS_PER_S, format_rate_bps
+from netsim.wire import WireFormat
 
 _PRIORITIES: Final = 8
 _UNITS_PER_CREDIT_LOOP: Final = 8
@@ -77,9 +78,13 @@ class RoceConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mtu_bytes: int = Field(4096, ge=256, le=65536, description="payload of a full packet")
-    header_bytes: int = Field(52, ge=0, description="of a data packet: PPP 14, IPv4 20, UDP 8, sequence 8, class 2")
-    ack_bytes: int = Field(60, ge=1, description="an acknowledgement on the wire")
-    packets_per_ack: int = Field(1, ge=1, description="packets that one acknowledgement covers")
+    header_bytes: int = Field(
+        52, ge=0, le=65536, description="of a data packet: PPP 14, IPv4 20, UDP 8, sequence 8, class 2"
+    )
+    ack_bytes: int = Field(60, ge=1, le=65536, description="an acknowledgement on the wire")
+    packets_per_ack: int = Field(
+        1, ge=1, le=16383, description="packets that one acknowledgement covers; always less than 2^31 bytes"
+    )
     cell_packets: int = Field(1, ge=1, le=64, description="packets that move as one unit; above 1: `cell` mode")
 
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
@@ -141,6 +146,16 @@ class RoceConfig(BaseModel):
         return self
 
     @property
+    def wire(self) -> WireFormat:
+        """What packets add to flows, as `fluid` and `analytical` take it."""
+        return WireFormat(
+            mtu_bytes=self.mtu_bytes,
+            header_bytes=self.header_bytes,
+            ack_bytes=self.ack_bytes,
+            packets_per_ack=self.packets_per_ack,
+        )
+
+    @property
     def unit_bytes(self) -> int:
         """Payload that moves as one unit: a packet, or a cell of several."""
         return self.mtu_bytes * self.cell_packets
@@ -159,9 +174,10 @@ def core_parameters(config: RoceConfig, topology: Topology) -> _core.RoceParamet
             control does not exist or makes no sense.
     """
     parameters = _core.RoceParameters()
+    parameters.wire = config.wire.to_core()
     for name in (
-        "mtu_bytes", "header_bytes", "ack_bytes", "packets_per_ack", "cell_packets", "pfc_frame_bytes",
-        "max_retries", "switch_buffer_bytes", "reserve_bytes", "resume_offset_bytes", "seed", "skip_tolerance",
+        "cell_packets", "pfc_frame_bytes", "max_retries", "switch_buffer_bytes", "reserve_bytes",
+        "resume_offset_bytes", "seed", "skip_tolerance",
     ):  # fmt: skip
         setattr(parameters, name, getattr(config, name))
     for name in ("retransmission_timeout", "nack_interval", "flowlet_gap", "reroute_delay"):
