@@ -1,4 +1,4 @@
-"""Types of the C++ core (netsim/core/bindings.cpp)."""
+"""Types of the C++ core (netsim/core/bindings*.cpp)."""
 
 from typing import Generic, TypeAlias, TypeVar
 

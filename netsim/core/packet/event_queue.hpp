@@ -31,7 +31,6 @@ class EventQueue {
           has_filled_((is_filled_.size() + 63) / 64) {}
 
     bool empty() const { return size_ == 0; }
-    std::size_t size() const { return size_; }
 
     // at_ps is not before the last event taken.
     void push(TimePs at_ps, const Payload& payload) {
