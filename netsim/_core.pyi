@@ -1,4 +1,4 @@
-"""Types of the C++ core (netsim/core/bindings.cpp)."""
+"""Types of the C++ core (netsim/core/bindings*.cpp)."""
 
 from typing import Generic, TypeAlias, TypeVar
 
@@ -77,10 +77,7 @@ class Recovery:
     SELECTIVE_REPEAT: Recovery
 
 class RoceParameters:
-    mtu_bytes: int
-    header_bytes: int
-    ack_bytes: int
-    packets_per_ack: int
+    wire: WireFormat
     cell_packets: int
     pfc_frame_bytes: int
     transport: TransportSettings

@@ -44,8 +44,9 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
+    width = max(map(len, summary), default=0)
     for name, value in summary.items():
-        console.print(f"{name:>14}  {value}", markup=False)
+        console.print(f"{name:>{width}}  {value}", markup=False)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

@@ -15,8 +15,8 @@ import numpy as np
 from netsim.backend import FlowTimes
 from netsim.errors import InputError
 from netsim.flow import DEFAULT_PRIORITY, NO_FLOW, FlowGraph
-from netsim.hpcc_flow_file import MAX_INT64, labels_by_pair, read_hpcc_flows, whole_number
-from netsim.units import PS_PER_NS, parse_time_ps
+from netsim.flow_fields import MAX_INT64, labels_by_pair, time_ps, whole_number
+from netsim.hpcc_flow_file import read_hpcc_flows
 
 REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
 OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps", "after", "credits", "priority")
@@ -192,8 +192,8 @@ def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: i
         src=whole_number(text["src"], f"{where} src", "a node", (0, nodes - 1)),
         dst=whole_number(text["dst"], f"{where} dst", "a node", (0, nodes - 1)),
         size_bytes=whole_number(text["bytes"], f"{where} bytes", "whole bytes", (0, MAX_INT64)),
-        start_ps=_time_ps(text.get("start_ns", "0"), f"{where} start_ns"),
-        delay_ps=_time_ps(text.get("delay_ns", "0"), f"{where} delay_ns"),
+        start_ps=time_ps(text.get("start_ns", "0"), f"{where} start_ns", "ns"),
+        delay_ps=time_ps(text.get("delay_ns", "0"), f"{where} delay_ns", "ns"),
         flow_label=(
             whole_number(text["flow_label"], f"{where} flow_label", "a label", (0, _MAX_UINT32))
             if "flow_label" in text
@@ -212,13 +212,3 @@ def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: i
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(";") if name.strip()))
-
-
-def _time_ps(text: str, where: str) -> int:
-    try:
-        time_ps = parse_time_ps(f"{text}ns")
-    except InputError:
-        time_ps = MAX_INT64 + 1
-    if time_ps > MAX_INT64:
-        raise InputError(f"{where}: found {text!r}, expected nanoseconds, whole in ps, 0 to {MAX_INT64 // PS_PER_NS}")
-    return time_ps

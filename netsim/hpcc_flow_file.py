@@ -7,17 +7,13 @@ the lower half of a flow label, others enter the upper half.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from netsim.errors import InputError
 from netsim.flow import FlowGraph
-from netsim.units import parse_time_ps
+from netsim.flow_fields import MAX_INT64, labels_by_pair, time_ps, whole_number
 
-MAX_INT64: Final = 2**63 - 1
 _DESTINATION_PORT: Final = 100
-_MOST_DIGITS: Final = 100
 _FIELDS: Final = "src dst priority dport bytes start_seconds"
 
 
@@ -41,29 +37,6 @@ def read_hpcc_flows(text: str, source: str, nodes: int) -> tuple[tuple[str, ...]
     return tuple(map(str, range(count))), graph
 
 
-def labels_by_pair(pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """How many flows of the same pair stand before each, as if each had a queue pair of its own."""
-    seen: Counter[tuple[int, int]] = Counter()
-    labels = []
-    for pair in pairs:
-        labels.append(seen[pair])
-        seen[pair] += 1
-    return labels
-
-
-def whole_number(text: str, where: str, what: str, limits: tuple[int, int]) -> int:
-    """The number that ``text`` is.
-
-    Raises:
-        InputError: naming ``where`` and ``what``, if it is none, or outside ``limits`` (both included).
-    """
-    least, most = limits
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    if not is_number or not least <= int(text) <= most:
-        raise InputError(f"{where}: found {text!r}, expected {what}, {least} to {most}")
-    return int(text)
-
-
 def _row(fields: list[str], where: str, nodes: int) -> tuple[int, int, int, int, int, int]:
     if len(fields) != len(_FIELDS.split()):
         raise InputError(f"{where}: found {len(fields)} fields, expected `{_FIELDS}`")
@@ -73,15 +46,5 @@ def _row(fields: list[str], where: str, nodes: int) -> tuple[int, int, int, int,
         whole_number(fields[2], f"{where} priority", "a class", (1, 7)),
         whole_number(fields[3], f"{where} dport", "a port", (0, 2**16 - 1)),
         whole_number(fields[4], f"{where} bytes", "whole bytes", (0, MAX_INT64)),
-        _seconds(fields[5], f"{where} start_seconds"),
+        time_ps(fields[5], f"{where} start_seconds", "s"),
     )
-
-
-def _seconds(text: str, where: str) -> int:
-    try:
-        time_ps = parse_time_ps(f"{text}s")
-    except InputError:
-        time_ps = MAX_INT64 + 1
-    if time_ps > MAX_INT64:
-        raise InputError(f"{where}: found {text!r}, expected seconds, whole in ps, below 2^63 ps")
-    return time_ps

@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PlainSerializer,
-    Tag,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from netsim.quantities import Rate, Time
 from netsim.topologies.defaults import (
     LINK_LATENCY_PS,
     NIC_BPS,
@@ -33,12 +26,7 @@ from netsim.topologies.simai_templates import (
     SPECTRUM_X_SPINES,
     Uplinks,
 )
-from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
-Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
-"""Bit/s, given as text with a unit."""
-Time = Annotated[int, BeforeValidator(read_time_ps), PlainSerializer(format_time_ps, when_used="json")]
-"""Picoseconds, given as text with a unit."""
 Count = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -133,18 +133,7 @@ void bind_parameters(py::module_& module) {
     using roce::Parameters;
     py::class_<Parameters>(module, "RoceParameters")
         .def(py::init<>())
-        .def_property(
-            "mtu_bytes", [](const Parameters& self) { return self.wire.mtu_bytes; },
-            [](Parameters& self, std::int64_t bytes) { self.wire.mtu_bytes = bytes; })
-        .def_property(
-            "header_bytes", [](const Parameters& self) { return self.wire.header_bytes; },
-            [](Parameters& self, std::int64_t bytes) { self.wire.header_bytes = bytes; })
-        .def_property(
-            "ack_bytes", [](const Parameters& self) { return self.wire.ack_bytes; },
-            [](Parameters& self, std::int64_t bytes) { self.wire.ack_bytes = bytes; })
-        .def_property(
-            "packets_per_ack", [](const Parameters& self) { return self.wire.packets_per_ack; },
-            [](Parameters& self, std::int64_t packets) { self.wire.packets_per_ack = packets; })
+        .def_readwrite("wire", &Parameters::wire)
         .def_readwrite("cell_packets", &Parameters::cell_packets)
         .def_readwrite("pfc_frame_bytes", &Parameters::pfc_frame_bytes)
         .def_readwrite("transport", &Parameters::transport)

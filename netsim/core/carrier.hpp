@@ -1,4 +1,4 @@
-// What the executor needs from anything that moves bytes: rates on links today, packets tomorrow.
+// What the executor needs from anything that moves bytes: as rates on links, or as packets.
 #pragma once
 
 #include <vector>

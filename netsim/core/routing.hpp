@@ -45,7 +45,6 @@ class Routing {
     // Fails or repairs one direction of a cable, for paths that are asked for from now on. Where nothing has changed
     // for a flow, it is given the same path as before.
     void set_link_up(LinkId link, bool is_up);
-    bool is_link_up(LinkId link) const { return is_up_[link]; }
 
   private:
     using Hops = std::uint16_t;

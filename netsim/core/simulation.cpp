@@ -27,12 +27,6 @@ void Simulation::carry_with(std::unique_ptr<Carrier> carrier) {
     executor_ = std::make_unique<Executor>(routing_, *carrier_);
 }
 
-Simulation::Lease::Lease(Simulation& simulation) : simulation_(simulation) {
-    if (simulation.is_in_use_.test_and_set()) {
-        throw MisuseError("backend: found a call while another thread is inside, expected one thread at a time");
-    }
-}
-
 LinkTotals Simulation::totals() {
     const Lease lease(*this);
     return carrier_->totals(now_ps());

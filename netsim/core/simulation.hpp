@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "canonical.hpp"
+#include "exclusive_use.hpp"
 #include "executor.hpp"
 #include "rate_carrier.hpp"
 #include "roce/packet_carrier.hpp"
@@ -23,14 +24,12 @@ class Simulation {
     // The executor, reserved for the caller while the lease lives. Throws where another thread is inside.
     class Lease {
       public:
-        explicit Lease(Simulation& simulation);
-        ~Lease() { simulation_.is_in_use_.clear(); }
-        Lease(const Lease&) = delete;
-        Lease& operator=(const Lease&) = delete;
-        Executor* operator->() { return simulation_.executor_.get(); }
+        explicit Lease(Simulation& simulation) : use_(simulation.is_in_use_), executor_(*simulation.executor_) {}
+        Executor* operator->() { return &executor_; }
 
       private:
-        Simulation& simulation_;
+        ExclusiveUse use_;
+        Executor& executor_;
     };
 
     Lease executor() { return Lease(*this); }

@@ -53,12 +53,12 @@ def remembering(backend: PacketBackend, roce: RoceConfig | None) -> PacketBacken
 class MemoisedBackend:
     """A packet backend that does not simulate twice what runs alone.
 
-    A graph that is submitted while no other runs and that has the canonical form (``core/canonical.hpp``: traffic,
-    routes of data and acknowledgements, capacities and latencies, up to the names of nodes and links) of one that has
-    run alone is replayed. When something else is submitted meanwhile, the replay is taken back: the graph is simulated
-    from its start up to now, and both go on together. So results are those of the backend beneath, with two
-    exceptions: ECN marks of a replay are those of the first run, and acknowledgements that trail behind a completed
-    graph do not count as traffic.
+    A graph that is submitted while no other runs, nor packets of a cancelled or failed one, and that has the canonical
+    form (``core/canonical.hpp``: traffic, routes of data and acknowledgements, capacities and latencies, up to the
+    names of nodes and links) of one that has run alone is replayed. When something else is submitted meanwhile, the
+    replay is taken back: the graph is simulated from its start up to now, and both go on together. So results are
+    those of the backend beneath, with two exceptions: ECN marks of a replay are those of the first run, and
+    acknowledgements that trail behind a completed graph do not count as traffic.
 
     Statistics of a replay are added when it completes.
     """
@@ -70,6 +70,7 @@ class MemoisedBackend:
         self._graphs: dict[GraphHandle, _Graph] = {}
         self._by_inner: dict[GraphHandle, GraphHandle] = {}
         self._running = 0
+        self._may_have_leftovers = False
         self._next = 0
         self._replaying: GraphHandle | None = None
         self._memory: dict[bytes, _Remembered] = {}
@@ -94,11 +95,12 @@ class MemoisedBackend:
         key, links = self._key_of(graph)
         entry = _Graph(graph, at_ps, key, links)
         self._take_back_replay()
-        if self._running == 0 and key in self._memory:
+        is_alone = self._running == 0 and not self._has_leftovers()
+        if is_alone and key in self._memory:
             entry.replays = self._memory[key]
         else:
             self._catch_up()
-            if self._running == 0:
+            if is_alone:
                 entry.counters_before = self._inner.counters()
             else:
                 for other in self._graphs.values():
@@ -152,6 +154,7 @@ class MemoisedBackend:
         self._inner.cancel(entry.inner)
         entry.is_over = True
         self._running -= 1
+        self._may_have_leftovers = True
 
     def flow_times(self, handle: GraphHandle) -> FlowTimes:
         entry = self._entry(handle)
@@ -207,6 +210,13 @@ class MemoisedBackend:
         if self._inner.now_ps < self._now_ps:
             self._inner.advance(self._now_ps)
 
+    def _has_leftovers(self) -> bool:
+        """Packets of cancelled or failed graphs are under way; asked while no graph runs."""
+        if self._may_have_leftovers:
+            self._catch_up()
+            self._may_have_leftovers = self._inner.next_event_ps() is not None
+        return self._may_have_leftovers
+
     def _advance_inner(self, until_ps: int) -> list[Completion]:
         self._catch_up()
         completions = self._inner.advance(until_ps)
@@ -223,6 +233,7 @@ class MemoisedBackend:
         entry = self._graphs[handle]
         entry.is_over = True
         self._running -= 1
+        self._may_have_leftovers |= is_failed
         before, entry.counters_before = entry.counters_before, None
         if before is None or is_failed or not len(entry.graph):
             return

@@ -13,8 +13,6 @@ from netsim.topology import Topology
 
 NVL72_GPUS: Final = 72
 """18 compute trays of 4 GPUs; NVIDIA GB200 NVL72."""
-NVL72_NVSWITCHES: Final = 18
-"""9 switch trays of 2 NVSwitches, one of a GPU's 18 NVLinks on each; NVIDIA GB200 NVL72."""
 
 
 def nvswitch(gpus_per_node: int = 8, *, nvswitches: int = 1, rates: LinkRates | None = None) -> Topology:
@@ -34,7 +32,8 @@ def nvswitch(gpus_per_node: int = 8, *, nvswitches: int = 1, rates: LinkRates | 
 def nvl72(*, nvswitches: int = 1, rates: LinkRates | None = None) -> Topology:
     """The NVLink domain of a GB200 NVL72 rack by itself: 72 GPUs with NVLink 5.
 
-    ``nvswitches`` is 1, a node for the whole domain, or 18, a node per NVSwitch; see `nvswitch` for what that means for
-    single flows. Several racks are `rail_optimized` with 72 GPUs per node and 4 rails, the GPUs of a compute tray.
+    ``nvswitches`` is 1, a node for the whole domain, or 18, a node per NVSwitch (9 switch trays of 2, with one of a
+    GPU's 18 NVLinks on each); see `nvswitch` for what that means for single flows. Several racks are `rail_optimized`
+    with 72 GPUs per node and 4 rails, the GPUs of a compute tray.
     """
     return nvswitch(NVL72_GPUS, nvswitches=nvswitches, rates=rates or LinkRates(nvlink_bps=NVLINK5_BPS))

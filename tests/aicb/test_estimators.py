@@ -1,7 +1,6 @@
-"""Estimators: measured points, interpolation, reach, physics."""
+"""Estimators: reach, physics, refusals."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,184 +9,19 @@ from hypothesis import strategies as st
 
 from aicb.errors import InputError
 from aicb.estimators import InterpolationEstimator, RooflineEstimator, make_estimator, price_many
-from aicb.estimators.deepgemm_tiles import choose_tiles
-from aicb.estimators.elementwise import KERNELS
-from aicb.estimators.kriging import Kriging, Scales
-from aicb.estimators.measured import MeasuredTimes, gemm_weight_bytes
-from aicb.estimators.mla_schedule import schedule
 from aicb.estimators.roofline import demand, roofline_us
-from aicb.estimators.surface import Structure, Surface
 from aicb.gpu import get_gpu
 from aicb.operators import (
     BatchedGemm,
     Communication,
-    DecodeAttention,
     Elementwise,
     GatedDeltaDecode,
     GatedDeltaPrefill,
     Gemm,
     GroupedGemm,
-    MlaDecode,
-    PrefillAttention,
 )
 from aicb.precision import Precision
-from aicb.table import KernelTable
-
-H200 = get_gpu("h200")
-TABLE = KernelTable.load("h200")
-STATE_FP32 = Precision(state="fp32")
-ENGINE = InterpolationEstimator(H200)
-GRAPH = InterpolationEstimator(H200, STATE_FP32, "graph")
-COLD = InterpolationEstimator(H200, STATE_FP32, "cold")
-
-
-def prefill(new, kv=None, heads=64, kv_heads=4, d_qk=128, d_v=128):
-    return PrefillAttention(np.array(new), np.array(new if kv is None else kv), heads, kv_heads, d_qk, d_v)
-
-
-def decode(kv, heads=64, kv_heads=4, head_dim=128):
-    return DecodeAttention(np.array(kv), heads, kv_heads, head_dim)
-
-
-def mla(kv, heads=128):
-    return MlaDecode(np.array(kv), heads, 576, 512)
-
-
-def work_of(row):
-    """The operator a measured row timed."""
-    match row.op:
-        case "gemm":
-            return Gemm(row["m"], row["n"], row["k"], row.dtype)
-        case "bmm":
-            return BatchedGemm(row["heads"], row["m"], row["n"], row["k"])
-        case "grouped_gemm_masked" | "grouped_gemm_contiguous":
-            layout = row.op.removeprefix("grouped_gemm_")
-            return GroupedGemm(row["rows"], row["groups"], row["active_groups"], row["n"], row["k"], row.dtype, layout)
-        case "prefill_attention":
-            batch = row.shape.get("batch", 1)
-            new, kv = [row["q_len"]] * batch, [row["kv_len"]] * batch
-            shape = (row["heads"], row["kv_heads"], row["d_qk"], row["d_v"])
-            return PrefillAttention(np.array(new), np.array(kv), *shape, row.dtype)
-        case "decode_attention":
-            work = decode([row["kv_len"]] * row["batch"], row["heads"], row["kv_heads"], row["d_qk"])
-            return replace(work, kv_dtype=row.dtype)
-        case "mla_decode":
-            work = mla([row["kv_len"]] * row["batch"], row["heads"] * row["q_len"])
-            return replace(work, kv_dtype=row.dtype)
-        case "gdn_decode":
-            return GatedDeltaDecode(row["batch"], row["kv_heads"], row["heads"], row["d_qk"])
-        case "rms_norm" | "quant" | "silu_mul_quant" | "topk":
-            return Elementwise(row.op, row["m"], row["n"], 4 * row["m"] * row["n"])
-    raise AssertionError(row.op)
-
-
-MEASURED_OPS = (
-    *("gemm", "bmm", "grouped_gemm_masked", "grouped_gemm_contiguous", "prefill_attention", "decode_attention"),
-    *("mla_decode", "gdn_decode", "rms_norm", "quant", "silu_mul_quant", "topk"),
-)
-
-
-@pytest.mark.parametrize("op", MEASURED_OPS)
-def test_measured_points_are_returned_as_measured(op):
-    """Rows with equal lengths or equal experts; unequal ones are stated by their mean only. Every seventh of many.
-
-    Other kernels of an elementwise operation, more query tokens where one does as well, and bf16 experts in layouts
-    that engines do not run do not count.
-    """
-    rows = TABLE.select(op, distribution="even")
-    rows = [row for row in rows if op not in KERNELS or row.kernel == rows[-1].kernel]
-    rows = [row for row in rows if op != "mla_decode" or row["q_len"] == 1]
-    rows = [row for row in rows if not (op.startswith("grouped") and row.dtype == "bf16")]
-    assert rows
-    for row in rows[:: 7 if len(rows) > 300 else 1]:
-        cold, graph = COLD.price(work_of(row)), GRAPH.price(work_of(row))
-        expected = row.cold_us if row.graph_us is None else row.graph_us
-        assert cold.time_us == pytest.approx(row.cold_us, rel=1e-12), row
-        assert graph.time_us == pytest.approx(expected, rel=1e-12), row
-        assert not cold.is_estimate
-        assert not graph.is_estimate
-
-
-def held_out(surface, columns):
-    """Errors of every point predicted without a fifth of the groups that share these columns, its own among them."""
-    groups = [tuple(shape) for shape in surface.shapes[:, columns].tolist()]
-    order = np.random.default_rng(0).permutation(len(set(groups)))
-    fold = {group: int(position) % 5 for group, position in zip(sorted(set(groups)), order, strict=True)}
-    return surface.hold_out([fold[group] for group in groups])
-
-
-def sites_of(kernel):
-    """Surface of a kernel and the columns of a shape that make a whole site or batch column."""
-    return {
-        "fp8 gemm": (ENGINE.gemm["fp8"].surface, [0, 1]),
-        "bf16 gemm": (ENGINE.gemm["bf16"].surface, [0, 1]),
-        "masked": (ENGINE.grouped["masked"].surfaces["fp8"], [2, 3]),
-        "contiguous": (ENGINE.grouped["contiguous"].surfaces["fp8"], [2, 3]),
-        "prefill": (ENGINE.prefill.surface, [5, 6]),
-        "decode": (ENGINE.paged.surface, [0, 1, 3]),
-        "mla": (ENGINE.latent.surface, [0, 1]),
-    }[kernel]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "median", "p90"),
-    [
-        ("fp8 gemm", 0.03, 0.12),
-        ("bf16 gemm", 0.03, 0.12),
-        ("masked", 0.06, 0.12),
-        ("contiguous", 0.06, 0.12),
-        ("prefill", 0.03, 0.12),
-        ("decode", 0.03, 0.12),
-        ("mla", 0.03, 0.12),
-    ],
-)
-def test_a_whole_site_is_predicted_from_the_others(kernel, median, p90):
-    """Whole (n, k), batch column or length held out. Public tables and another method: 3.63 and 14.7 % (GEMM)."""
-    errors = np.abs(held_out(*sites_of(kernel)).relative)
-    print(f"{kernel}: median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%} of {len(errors)}")
-    assert np.median(errors) <= median
-    assert np.quantile(errors, 0.9) <= p90
-
-
-@pytest.mark.parametrize(("kernel", "median", "p90"), [("fp8 gemm", 0.03, 0.12), ("bf16 gemm", 0.03, 0.12)])
-def test_an_unmeasured_row_count_is_predicted_from_the_others(kernel, median, p90):
-    """A fifth of all m held out at every site."""
-    errors = np.abs(held_out(sites_of(kernel)[0], [2]).relative)
-    print(f"{kernel}: median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%} of {len(errors)}")
-    assert np.median(errors) <= median
-    assert np.quantile(errors, 0.9) <= p90
-
-
-@pytest.mark.parametrize("kernel", ["fp8 gemm", "masked", "contiguous", "decode", "mla"])
-def test_two_thirds_of_predictions_keep_the_error_they_claim(kernel):
-    surface, columns = sites_of(kernel)
-    found = held_out(surface, columns)
-    kept = float((np.abs(found.relative) <= found.claimed).mean())
-    print(f"{kernel}: {kept:.0%} within the claimed error")
-    assert 0.45 <= kept <= 0.85
-
-
-def test_engine_times_are_rotated_times_at_the_reference_clock():
-    """(24576, 4096): one token is bound by memory, whose time no clock changes; 16384 rows follow the clock."""
-    rows = {row["m"]: row for row in TABLE.select("gemm", "bf16") if (row["n"], row["k"]) == (24576, 4096)}
-    found = {m: ENGINE.price(work_of(rows[m])).time_us for m in (1, 16384)}
-    assert found[1] == pytest.approx(rows[1].rotated_us, rel=0.01)
-    scaled = rows[16384].rotated_us * rows[16384].rotated_clock_mhz / H200.clock.reference_mhz
-    assert found[16384] == pytest.approx(scaled, rel=0.01)
-
-
-def test_engine_times_without_rotation_lie_between_warm_and_cold_time():
-    rows = [row for row in TABLE.select("grouped_gemm_contiguous", "bf16") if row.rotated_us is None]
-    times = MeasuredTimes.of(TABLE, "engine", H200)
-    assert rows
-    for row in rows:
-        found = times.time_us(row, gemm_weight_bytes(row))
-        assert row.graph_us <= found <= max(row.cold_us, row.graph_us)
-
-
-def test_small_weights_are_charged_for_leaving_the_cache():
-    """q_b of DeepSeek-V3 at m = 64: 38 MB stay in L2 between graph replays (10.9 µs), not between layers."""
-    assert ENGINE.price(Gemm(64, 24576, 1536, "fp8")).time_us > 1.05 * GRAPH.price(Gemm(64, 24576, 1536, "fp8")).time_us
+from tests.aicb.estimated_works import COLD, ENGINE, GRAPH, H200, decode, mla, prefill
 
 
 def test_a_far_shape_is_flagged_and_names_the_nearest_measured_one():
@@ -405,73 +239,6 @@ def test_an_unknown_estimator_or_gpu_is_refused():
         make_estimator("guess", H200, Precision())
     with pytest.raises(InputError, match="gpu: found 'h100'"):
         make_estimator("interpolation", get_gpu("h100"), Precision())
-
-
-def test_a_surface_keeps_points_bridges_them_and_flags_far_ones():
-    """Twice the reference was measured at sites 8 and 32: everything near takes twice the reference."""
-    structure = Structure(
-        "test (site)", 1, lambda shapes: shapes.prod(axis=1), np.log2, Scales((2.0, 2.0), (1.0, 1.0), 0.0, 0.01)
-    )
-    surface = Surface(structure, np.array([[8.0, 1.0], [8.0, 4.0], [32.0, 1.0]]), np.array([16.0, 64.0, 64.0]))
-    assert surface.price(8.0, 1.0).source == "measured test (site)"
-    assert surface.price(8.0, 2.0).time_us == pytest.approx(32.0)
-    assert surface.price(8.0, 2.0).source.startswith("interpolated")
-    assert surface.price(16.0, 1.0).time_us == pytest.approx(32.0)
-    assert surface.price(16.0, 1.0).source.startswith("borrowed")
-    assert not surface.price(8.0, 16.0).is_estimate
-    assert surface.price(8.0, 17.0).is_estimate
-    assert surface.price(1024.0, 1.0).is_estimate
-    shapes = np.array([[8.0, 2.0], [8.0, 4.0], [8.0, 17.0], [1024.0, 1.0]])
-    assert surface.times(shapes).tolist() == [surface.price(*shape).time_us for shape in shapes.tolist()]
-    assert surface.are_estimates(shapes).tolist() == [False, False, True, True]
-
-
-def test_kriging_returns_to_the_mean_and_doubts_itself_far_from_points():
-    """Points of one residual each way: far away the mean, 0, with their spread as error."""
-    points = np.array([[0.0], [1.0], [10.0], [11.0]])
-    model = Kriging(points, np.array([0.1, 0.1, -0.1, -0.1]), Scales((2.0,), (1.0,), 0.0, 0.001))
-    near, far = model.mean(np.array([[0.5]])), model.mean(np.array([[1000.0]]))
-    assert near[0] == pytest.approx(0.1, abs=0.01)
-    assert far[0] == pytest.approx(0.0, abs=1e-6)
-    assert model.error(np.array([[1000.0]]))[0] > 3 * model.error(np.array([[0.5]]))[0]
-
-
-def test_leave_one_out_residuals_are_those_of_leaving_points_out():
-    rng = np.random.default_rng(3)
-    points, residuals = rng.uniform(0, 5, (30, 2)), rng.normal(0, 0.1, 30)
-    scales = Scales((1.5, 2.0), (0.3, 0.3), 0.2, 0.05)
-    residuals -= residuals.mean()
-    model = Kriging(points, residuals, scales)
-    correlation = model._correlation(points) + scales.noise * np.eye(30)
-    rest = np.delete(np.arange(30), 7)
-    weights = np.linalg.solve(correlation[np.ix_(rest, rest)], residuals[rest])
-    assert model.left_out[7] == pytest.approx(residuals[7] - correlation[7, rest] @ weights, rel=1e-6)
-
-
-def test_tiles_are_those_deepgemm_prints():
-    """(4096, 7168) at m = 1024 fills one wave of 256 x 128 tiles; (2112, 7168) takes 120 of 128 x 144, which straddle
-    scale blocks and are slow (31.3 µs measured, against 14.6 µs at m = 512)."""
-    tiles = choose_tiles(
-        np.array([1024.0, 1024.0, 64.0]),
-        np.array([4096.0, 2112.0, 7168.0]),
-        np.array([7168.0, 7168.0, 16384.0]),
-        np.ones(3),
-        sms=132,
-        layout="dense",
-    )
-    assert tiles.block_m.tolist() == [256.0, 128.0, 64.0]
-    assert tiles.block_n.tolist() == [128.0, 144.0, 64.0]
-    assert tiles.blocks.tolist() == [128.0, 120.0, 112.0]
-    assert tiles.waves.tolist() == [1.0, 1.0, 1.0]
-    assert tiles.is_uneven.tolist() == [False, True, False]
-
-
-def test_a_schedule_of_flash_mla_is_cut_by_payload():
-    """Two requests of 16 blocks on 4 parts: ⌈2·21 / 4⌉ + 5 = 16, of which 5 are overhead: cuts after 11 blocks. Part 1
-    takes 11, part 2 the other 5 (10 with overhead) and 1 of the next, part 3 its 11, part 4 the last 4. Parts 1 to 3
-    cost 16; the one that starts two requests lasts longest."""
-    assert schedule([16, 16], 4) == (6, 2, 3)
-    assert schedule([1] * 4, 4) == (1, 1, 1)
 
 
 sizes = st.integers(1, 40000)

@@ -94,6 +94,7 @@ def test_columns_may_come_in_any_order_and_starts_in_fractions_of_a_nanosecond(i
         ("c,0,2,1.5,0,", "line 3 bytes: found '1.5', expected whole bytes"),
         ("c,0,2,1,soon,", "line 3 start_ns: found 'soon', expected nanoseconds"),
         ("c,0,2,1,-1,", "line 3 start_ns: found '-1', expected nanoseconds"),
+        ("c,0,2,1,9223372036854775.807,", "line 3 start_ns: found '9223372036854775.807', expected nanoseconds"),
         ("c,0,2,1,0,d", "line 3 deps: found 'd', expected the flow_id of a row of this file"),
         ("c,0,2,1,0,d\nd,0,2,1,0,c", "F.csv deps: found the cycle"),
         ("c,0,2,1,0,c", "F.csv deps: found the cycle c -> c, expected none"),

@@ -92,6 +92,28 @@ def test_a_replay_that_is_disturbed_is_simulated_after_all(interrupted_at_us: in
     assert ends[0] == ends[1]
 
 
+def test_packets_of_a_cancelled_graph_are_traffic() -> None:
+    """What runs among them is not remembered, and what is remembered is not replayed among them."""
+    cancelled, graph = exchange([0, 2, 4, 6], 300_000), exchange([2, 4], 50_000)
+    found = []
+    for backend in (memoised(), PacketBackend(TOPOLOGY, NO_MARKS)):
+        durations_ps = []
+        for start_ps, is_among_them in ((0, True), (10**9, False), (2 * 10**9, True), (3 * 10**9, False)):
+            backend.advance(start_ps)
+            if is_among_them:
+                handle = backend.submit(cancelled, start_ps)
+                backend.advance(start_ps + 5_000_000)
+                backend.cancel(handle)
+            begin_ps = backend.now_ps
+            backend.submit(graph, begin_ps)
+            durations_ps.append(backend.advance(FAR_PS)[0].at_ps - begin_ps)
+        found.append(durations_ps)
+        if isinstance(backend, MemoisedBackend):
+            assert backend.hits == 1
+    assert found[0] == found[1]
+    assert found[0][0] == found[0][2] > found[0][1] == found[0][3]
+
+
 def test_flows_that_notify_do_so_in_a_replay() -> None:
     pairs = FlowGraph.from_lists([0, 2], [2, 4], [100_000, 200_000], notify=[True, True])
     backend = memoised()

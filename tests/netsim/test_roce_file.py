@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netsim import InputError, rail_optimized, single_switch
+from netsim import InputError, WireFormat, rail_optimized, single_switch
 from netsim.congestion_constants import congestion_parameters
 from netsim.roce import RoceConfig, core_parameters, ecn_thresholds
 from netsim.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
@@ -21,6 +21,12 @@ def test_settings_go_on_top_of_a_file_field_by_field(tmp_path: Path) -> None:
     config = parse_roce_config(document, str(path))
     assert config == RoceConfig(mtu_bytes=9000, nack_interval="1us", congestion={"gain": 0.25, "min_rate": "100Mbps"})
     assert config.nack_interval == 1_000_000
+
+
+def test_the_largest_packets_and_longest_silences_have_a_wire_format() -> None:
+    config = RoceConfig(mtu_bytes=65536, header_bytes=65536, ack_bytes=65536, packets_per_ack=16383)
+    assert config.wire == WireFormat(mtu_bytes=65536, header_bytes=65536, ack_bytes=65536, packets_per_ack=16383)
+    assert RoceConfig().wire == WireFormat()
 
 
 def test_a_file_goes_on_top_of_another_and_sections_are_merged() -> None:
@@ -53,6 +59,9 @@ def test_written_settings_are_read_back() -> None:
         ({"mtu": 9000}, "nearest: mtu_bytes"),
         ({"mtu_bytes": 9000, "ecn_thresholds": {"kmin": 1}}, "S ecn_thresholds.kmin: unknown field"),
         ({"mtu_bytes": 1}, "S mtu_bytes: found 1, expected: input should be greater than or equal to 256"),
+        ({"header_bytes": 65537}, "S header_bytes: found 65537, expected: input should be less than or equal to 65536"),
+        ({"ack_bytes": 2**31}, "S ack_bytes: found 2147483648, expected: input should be less than or equal to 65536"),
+        ({"packets_per_ack": 16384}, "S packets_per_ack: found 16384, expected: input should be less than or equal"),
         ({"nack_interval": 5}, "S nack_interval: found 5, expected a time with a unit"),
         ({"window": "big"}, "S window: found 'big', expected: input should be 'unbounded', 'fixed' or 'variable'"),
         ({"ecn_by_rate": {"400": ROW}}, "S ecn_by_rate.400: found '400', expected a rate with a unit"),

@@ -185,6 +185,10 @@ def test_hpccs_flow_file_gives_the_labels_whose_ports_it_names(folder: Path) -> 
         ("1\n0 1 3 70000 5 0\n", "line 2 dport: found '70000', expected a port, 0 to 65535"),
         ("1\n0 1 3 100 -5 0\n", "line 2 bytes: found '-5', expected whole bytes"),
         ("1\n0 1 3 100 5 soon\n", "line 2 start_seconds: found 'soon', expected seconds"),
+        (
+            "1\n0 1 3 100 5 9223372.036854775807\n",
+            "line 2 start_seconds: found '9223372.036854775807', expected seconds",
+        ),
         ("1\n0 1 3 100 5 1e8\n", "line 2 start_seconds: found '1e8', expected seconds"),
     ],
 )

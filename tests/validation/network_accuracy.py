@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import FlowGraph, NetworkBackend, Topology, WireFormat, create_backend
+from netsim import FlowGraph, NetworkBackend, Topology, create_backend
 from netsim.packet import PacketBackend
 from netsim.roce import RoceConfig
 from tests.validation.accuracy_document import ACCURACY, written
@@ -57,22 +57,13 @@ class Errors:
 
 MODELS: Final[dict[str, Callable[[Topology, RoceConfig], NetworkBackend]]] = {
     "fluid": lambda topology, _: create_backend("fluid", topology),
-    "fluid, wire format": lambda topology, config: create_backend("fluid", topology, wire=_wire(config)),
+    "fluid, wire format": lambda topology, config: create_backend("fluid", topology, wire=config.wire),
 } | {
     f"cell of {cell}": lambda topology, config, cell=cell: create_backend(
         "packet", topology, config.model_copy(update={"cell_packets": cell})
     )
     for cell in CELLS
 }
-
-
-def _wire(config: RoceConfig) -> WireFormat:
-    return WireFormat(
-        mtu_bytes=config.mtu_bytes,
-        header_bytes=config.header_bytes,
-        ack_bytes=config.ack_bytes,
-        packets_per_ack=config.packets_per_ack,
-    )
 
 
 def run(backend: NetworkBackend, graph: FlowGraph) -> Run:

@@ -39,7 +39,6 @@ class SteppedSimulator : public ns3::SimulatorImpl {
     TimePs next_event_ps();
     TimePs now_ps() const { return now_ps_; }
     void request_stop() { is_stopping_ = true; }
-    std::size_t pending_events() const { return heap_.size(); }
     // Takes over one reference to the event; returns its serial number.
     std::uint64_t schedule_at(TimePs at_ps, std::uint32_t context, ns3::EventImpl* event) {
         if (at_ps < now_ps_) [[unlikely]]

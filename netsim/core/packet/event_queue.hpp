@@ -1,17 +1,17 @@
 // Pending events in order of (time, order of scheduling).
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
 
+#include "event_heap.hpp"
 #include "types.hpp"
 
 namespace netsim {
 
 // A timing wheel with a heap behind it. Events within the reach of the wheel lie in buckets of 2^bucket_shift ps, each
-// a short list sorted by time, and two levels of bitmaps find the next one; later events wait in a 4-ary heap and move
+// a short list sorted by time, and two levels of bitmaps find the next one; later events wait in an EventHeap and move
 // to the wheel as it turns. Both are stable: equal times leave in the order in which they came. Cost is constant per
 // event as long as buckets hold few events, so their width should be about the mean distance of pending events.
 template <typename Payload>
@@ -31,7 +31,6 @@ class EventQueue {
           has_filled_((is_filled_.size() + 63) / 64) {}
 
     bool empty() const { return size_ == 0; }
-    std::size_t size() const { return size_; }
 
     // at_ps is not before the last event taken.
     void push(TimePs at_ps, const Payload& payload) {
@@ -40,15 +39,14 @@ class EventQueue {
         if (bucket - base_ <= mask_) {
             insert(bucket & mask_, at_ps, payload);
         } else {
-            far_.push_back({at_ps, next_serial_++, payload});
-            sift_up(far_.size() - 1);
+            far_.push({at_ps, next_serial_++, payload});
         }
     }
 
     // Expects a non-empty queue.
     TimePs next_ps() const {
         const std::uint64_t bucket = first_filled();
-        return bucket == kNone ? far_.front().at_ps : nodes_[buckets_[bucket].head].at_ps;
+        return bucket == kNone ? far_.top().at_ps : nodes_[buckets_[bucket].head].at_ps;
     }
 
     // Takes the first event if it is not later than `until_ps`.
@@ -56,8 +54,8 @@ class EventQueue {
         if (size_ == 0) return false;
         std::uint64_t bucket = first_filled();
         if (bucket == kNone) {
-            if (far_.front().at_ps > until_ps) return false;
-            turn_to(static_cast<std::uint64_t>(far_.front().at_ps) >> shift_);
+            if (far_.top().at_ps > until_ps) return false;
+            turn_to(static_cast<std::uint64_t>(far_.top().at_ps) >> shift_);
             bucket = base_ & mask_;
         }
         Bucket& from = buckets_[bucket];
@@ -91,9 +89,7 @@ class EventQueue {
         TimePs at_ps;
         std::uint64_t serial;
         Payload payload;
-        bool before(const Far& other) const {
-            return at_ps != other.at_ps ? at_ps < other.at_ps : serial < other.serial;
-        }
+        EventKey key() const { return event_key(at_ps, serial); }
     };
 
     void insert(std::uint64_t bucket, TimePs at_ps, const Payload& payload) {
@@ -160,39 +156,10 @@ class EventQueue {
     void turn_to(std::uint64_t bucket) {
         if (bucket == base_) return;
         base_ = bucket;
-        while (!far_.empty() && (static_cast<std::uint64_t>(far_.front().at_ps) >> shift_) - base_ <= mask_) {
-            const Far next = far_.front();
-            pop_far();
+        while (!far_.empty() && (static_cast<std::uint64_t>(far_.top().at_ps) >> shift_) - base_ <= mask_) {
+            const Far next = far_.pop();
             insert((static_cast<std::uint64_t>(next.at_ps) >> shift_) & mask_, next.at_ps, next.payload);
         }
-    }
-
-    void sift_up(std::size_t hole) {
-        const Far moved = far_[hole];
-        while (hole > 0) {
-            const std::size_t parent = (hole - 1) / 4;
-            if (!moved.before(far_[parent])) break;
-            far_[hole] = far_[parent];
-            hole = parent;
-        }
-        far_[hole] = moved;
-    }
-
-    void pop_far() {
-        const Far moved = far_.back();
-        far_.pop_back();
-        if (far_.empty()) return;
-        std::size_t hole = 0;
-        for (std::size_t child = 1; child < far_.size(); child = 4 * hole + 1) {
-            std::size_t least = child;
-            for (std::size_t i = child + 1; i < std::min(child + 4, far_.size()); ++i) {
-                if (far_[i].before(far_[least])) least = i;
-            }
-            if (!far_[least].before(moved)) break;
-            far_[hole] = far_[least];
-            hole = least;
-        }
-        far_[hole] = moved;
     }
 
     int shift_;
@@ -204,7 +171,7 @@ class EventQueue {
     std::vector<Node> nodes_;
     std::vector<Bucket> buckets_;
     std::vector<std::uint64_t> is_filled_, has_filled_;
-    std::vector<Far> far_;
+    EventHeap<Far> far_;
 };
 
 }  // namespace netsim

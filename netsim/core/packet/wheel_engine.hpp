@@ -1,6 +1,9 @@
 // The event engine of backend `packet`.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+
 #include "packet/event_queue.hpp"
 #include "roce/fabric.hpp"
 

@@ -154,7 +154,7 @@ class Fabric {
     std::int64_t wire_bytes(std::int64_t payload_bytes, bool has_transport) const;
     std::int64_t packets_in(std::int64_t payload_bytes) const;
 
-    // Flows and failures (fabric_flows.hpp)
+    // Flows (fabric_flows.hpp)
     FlowLimits limits_of(const QueuePair& qp) const;
     void set_up_ports();
     struct Routes {
@@ -168,6 +168,8 @@ class Fabric {
     void give_up(QueuePairIndex index);
     template <typename Call>
     void for_packets_under_way(Call&& call);
+
+    // Failures (fabric_failures.hpp)
     void flush(LinkId link);
     void fail_nvlink_flows(LinkId link);
     void reroute();
@@ -235,6 +237,7 @@ class Fabric {
 
 }  // namespace netsim::roce
 
+#include "fabric_failures.hpp"
 #include "fabric_flows.hpp"
 #include "fabric_links.hpp"
 #include "fabric_transport.hpp"

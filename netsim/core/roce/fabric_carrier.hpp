@@ -5,40 +5,12 @@
 #include <utility>
 
 #include "roce/fabric.hpp"
+#include "roce/link_sampler.hpp"
+#include "roce/logging_observer.hpp"
 #include "roce/packet_carrier.hpp"
 #include "roce/steady_state.hpp"
 
 namespace netsim::roce {
-
-// Keeps what happens, where wanted, and hands every call on to another observer.
-template <typename Inner>
-class LoggingObserver : public Inner {
-  public:
-    struct Log {
-        bool is_kept = false;
-        TimePs (*now_ps)(const void* engine) = nullptr;
-        const void* engine = nullptr;
-        TimePs offset_ps = 0;  // by which the engine's clock is behind
-        TimePs time_ps() const { return now_ps(engine) + offset_ps; }
-        std::vector<PauseEvent> pauses;
-        std::vector<Acknowledgement> acknowledgements;
-    };
-
-    // The log outlives the observer.
-    LoggingObserver(Inner inner, Log& log) : Inner(std::move(inner)), log_(&log) {}
-
-    void on_pause(LinkId link, std::uint8_t priority, bool is_pause) {
-        if (log_->is_kept) log_->pauses.push_back({log_->time_ps(), link, priority, is_pause});
-        Inner::on_pause(link, priority, is_pause);
-    }
-    void on_acknowledged(const QueuePair& qp) {
-        if (log_->is_kept) log_->acknowledgements.push_back({qp.flow, log_->time_ps()});
-        Inner::on_acknowledged(qp);
-    }
-
-  private:
-    Log* log_;
-};
 
 // An engine for carriers also runs events: `run(until_ps, fabric)` up to the first instant with news, and tells the
 // time of the next one.
@@ -72,28 +44,26 @@ class FabricCarrier : public PacketCarrier {
 
     TimePs run(TimePs until_ps, Progress& progress) override {
         if (!fabric_.is_busy() && !fabric_.has_news()) {
-            if (next_sample_ps_ <= until_ps) {
-                catch_up(next_sample_ps_);
+            if (sampler_.next_ps() <= until_ps) {
+                catch_up(sampler_.next_ps());
                 take_sample();
             }
             catch_up(until_ps);
             return until_ps;
         }
-        if (interval_ps_ > 0 && next_sample_ps_ == kNever) {
-            const bool has_one = !series_.at_ps.empty() && series_.at_ps.back() == now_ps_;
-            next_sample_ps_ = has_one ? now_ps_ + interval_ps_ : now_ps_;
-        }
+        sampler_.wake(now_ps_);
         while (!fabric_.has_news()) {
             if (skipping_) {
-                now_ps_ = std::min({until_ps, skipping_->end_ps, next_sample_ps_});
+                now_ps_ = std::min({until_ps, skipping_->end_ps, sampler_.next_ps()});
                 if (now_ps_ == skipping_->end_ps) end_skip();
             } else {
                 const TimePs own = next_own_ps();
                 if (now_ps_ >= until_ps && engine_.next_ps() > until_ps - offset_ps()) break;
-                now_ps_ = offset_ps() + engine_.run(std::min({until_ps, next_sample_ps_, own}) - offset_ps(), fabric_);
+                now_ps_ =
+                    offset_ps() + engine_.run(std::min({until_ps, sampler_.next_ps(), own}) - offset_ps(), fabric_);
                 if (now_ps_ == next_look_ps_ && !fabric_.has_news()) look();
             }
-            if (now_ps_ == next_sample_ps_) take_sample();
+            if (now_ps_ == sampler_.next_ps()) take_sample();
             if (skipping_ && now_ps_ == until_ps) break;
         }
         report(progress);
@@ -143,11 +113,10 @@ class FabricCarrier : public PacketCarrier {
     std::uint64_t packet_hops() const override { return fabric_.packet_hops(); }
     TimePs skipped_ps() const override { return offset_ps() + (skipping_ ? now_ps_ - skipping_->begin_ps : 0); }
     void sample_every(TimePs interval_ps) override {
-        interval_ps_ = interval_ps;
         if (interval_ps > 0) take_sample();
-        next_sample_ps_ = kNever;
+        sampler_.sample_every(interval_ps);
     }
-    const TimeSeries& time_series() const override { return series_; }
+    const TimeSeries& time_series() const override { return sampler_.series(); }
     void keep_log(bool is_kept) override { log_.is_kept = is_kept; }
     const std::vector<PauseEvent>& pauses() const override { return log_.pauses; }
     const std::vector<Acknowledgement>& acknowledgements() const override { return log_.acknowledgements; }
@@ -236,24 +205,18 @@ class FabricCarrier : public PacketCarrier {
         return counters;
     }
     void take_sample() {
-        series_.at_ps.push_back(now_ps_);
+        sampler_.begin(now_ps_, fabric_.is_busy());
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
-            const LinkCounters counters = counters_of(link);
-            series_.wire_bytes.push_back(counters.wire_bytes);
-            series_.queued_bytes.push_back(fabric_.queued_bytes(link));
-            series_.paused_ps.push_back(counters.paused_ps);
-            series_.pauses.push_back(counters.pauses);
-            series_.marks.push_back(counters.marks);
+            sampler_.add(counters_of(link), fabric_.queued_bytes(link));
         }
-        next_sample_ps_ = fabric_.is_busy() ? later(now_ps_, interval_ps_) : kNever;
     }
 
     Engine engine_;
-    typename LoggingObserver<Observer>::Log log_;
+    EventLog log_;
     Fabric<Engine, LoggingObserver<Observer>> fabric_;
     TimePs now_ps_ = 0;  // the executor's; the engine's is behind by what was skipped
-    TimePs interval_ps_ = 0, next_sample_ps_ = kNever, next_look_ps_ = kNever;
-    TimeSeries series_;
+    TimePs next_look_ps_ = kNever;
+    LinkSampler sampler_;
     std::optional<SteadyState<Fabric<Engine, LoggingObserver<Observer>>>> steady_;
     std::optional<Skipping> skipping_;
     std::vector<LinkCounters> skipped_;  // [link]

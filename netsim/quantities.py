@@ -1,0 +1,14 @@
+"""Fields of configurations that are given as text with a unit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
+
+Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
+"""Bit/s."""
+Time = Annotated[int, BeforeValidator(read_time_ps), PlainSerializer(format_time_ps, when_used="json")]
+"""Picoseconds."""

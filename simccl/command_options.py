@@ -1,0 +1,26 @@
+"""Options that several commands have, and what holds for them together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simccl.errors import InputError
+
+Nodes = Annotated[int, typer.Option(help="NVLink domains over which they are spread evenly.")]
+Gpu = Annotated[str, typer.Option(help="GPU type: a100, a800, h100, h200, h20, h800 or b200.")]
+StackName = Annotated[str, typer.Option("--stack", help="Whose all_reduce kernels run: nccl, vllm, sglang or trtllm.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def check_spread(ranks: int, nodes: int) -> None:
+    """Raises:
+    InputError: no rank or too many of them, or ranks that cannot be spread evenly over the nodes.
+    """
+    from simccl.collective import MAX_RANKS
+
+    if not 1 <= ranks <= MAX_RANKS:
+        raise InputError(f"ranks: found {ranks}, expected 1 to {MAX_RANKS}")
+    if nodes < 1 or ranks % nodes:
+        raise InputError(f"nodes: found {nodes}, expected a divisor of the {ranks} ranks")
