@@ -33,7 +33,7 @@ from aicb.precision import Precision
 
 if TYPE_CHECKING:
     from aicb.iteration import IterationCost, IterationModel
-    from aicb.overlap import Overlap, halve, two_batch_ps
+    from aicb.overlap import Overlap, Turns, halve, two_batch_ps, two_batch_turns
     from aicb.speculative import Drafting, SpeculativeCost
     from aicb.table import KernelTable
 
@@ -61,6 +61,7 @@ __all__ = [
     "RankBatches",
     "RecordedLoad",
     "SpeculativeCost",
+    "Turns",
     "UniformLoad",
     "UnmeasuredShape",
     "ZipfLoad",
@@ -80,6 +81,7 @@ __all__ = [
     "state_bytes_per_rank",
     "token_operators",
     "two_batch_ps",
+    "two_batch_turns",
 ]
 
 _LAZY = {
@@ -90,7 +92,9 @@ _LAZY = {
     "Overlap": "aicb.overlap",
     "SpeculativeCost": "aicb.speculative",
     "halve": "aicb.overlap",
+    "Turns": "aicb.overlap",
     "two_batch_ps": "aicb.overlap",
+    "two_batch_turns": "aicb.overlap",
 }
 """Names whose modules read tables of measurements: imported when first asked for."""
 

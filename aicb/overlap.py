@@ -101,13 +101,27 @@ def _split(batch: Batch, request: int, tokens: int) -> tuple[Batch, Batch]:
     return Batch(head_new, head_kv, batch.logit_rows - tail_rows), Batch(tail_new, tail_kv, tail_rows)
 
 
-def two_batch_ps(
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Time of an iteration of two half batches as a function of how long communication takes."""
+
+    alone_ps: float
+    """What no communication is beside: the first piece of compute, and the host."""
+    beside: list[tuple[float, float, float]]
+    """(compute, communication, share) [ps]: the longer of the two counts, times its share; where communication takes
+    ``stretch`` times as long, that times ``stretch``."""
+
+    def lasting_ps(self, stretch: float = 1.0) -> int:
+        return round(self.alone_ps + sum(share * max(compute, m * stretch) for compute, m, share in self.beside))
+
+
+def two_batch_turns(
     halves: tuple[IterationCost, IterationCost],
     communication_ps: tuple[int, int],
     *,
     communication_sm_share: float = 0.0,
-) -> int:
-    """Time of one iteration whose two half batches take turns: while one computes, the other communicates.
+) -> Turns:
+    """Two half batches that take turns: while one computes, the other communicates.
 
     Each half alternates N pieces of equal compute C/N and communication M/N, N the number of its collectives:
 
@@ -131,11 +145,21 @@ def two_batch_ps(
     pieces = max(sum(count for _, count in half.communications) for half in halves)
     alone = [half.compute_ps - half.host_ps for half in halves]
     if pieces == 0:
-        return sum(alone) + host_ps
+        return Turns(sum(alone) + host_ps, [])
     beside = [compute / (1.0 - communication_sm_share) for compute in alone]
-    front = max(communication_ps[0], beside[1])
-    back = max(beside[0], communication_ps[1]) * (pieces - 1) / pieces
-    return round((alone[0] + communication_ps[1]) / pieces + front + back) + host_ps
+    front = (beside[1], float(communication_ps[0]), 1.0)
+    back = (beside[0], float(communication_ps[1]), (pieces - 1) / pieces)
+    return Turns(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
+
+
+def two_batch_ps(
+    halves: tuple[IterationCost, IterationCost],
+    communication_ps: tuple[int, int],
+    *,
+    communication_sm_share: float = 0.0,
+) -> int:
+    """Time of one iteration whose two half batches take turns, see ``two_batch_turns``."""
+    return two_batch_turns(halves, communication_ps, communication_sm_share=communication_sm_share).lasting_ps()
 
 
 def _check_share(name: str, value: float) -> None:

@@ -263,14 +263,16 @@ class Stage:
         self,
         compute_ps: int,
         communication_ps: int,
-        exposed_ps: int,
         load: int,
         host_ps: int = 0,
         phase_ps: Sequence[int] = ...,
         estimated_ps: int = 0,
+        alone_ps: float = 0.0,
+        beside: Sequence[tuple[float, float, float]] = ...,
     ) -> None:
-        """``communication_ps``: all collectives one after another; ``exposed_ps``: what compute does not hide of it;
-        ``load``: number of what it leaves on links; ``estimated_ps``: part of compute that rests on estimates."""
+        """``communication_ps``: all collectives one after another; ``load``: number of what it leaves on links;
+        ``estimated_ps``: part of compute that rests on estimates; ``alone_ps``, ``beside``: see ``aicb.Turns``, less
+        ``compute_ps``."""
 
     @property
     def compute_ps(self) -> int: ...
@@ -337,17 +339,14 @@ class Flight:
     def set_stages(self, stages: list[Stage], compute_ps: NDArray[np.int64]) -> None:
         """The price of the flight."""
 
-    def stretch(self, stretched: list[tuple[float, int]]) -> None:
-        """[stages] stretch of the communication, and what compute does not hide of it then."""
-
 def set_out(flight: Flight, stage_free_ps: list[int]) -> list[int]:
     """Times of a flight that starts now; returns when the stages are free then."""
 
-def retime_steps(flight: Flight, stretch: float, exposed_ps: int, now_ps: int) -> None:
+def retime_steps(flight: Flight, stretch: float, now_ps: int) -> None:
     """A new stretch: what is done of the step in progress stays done, the rest follows suit."""
 
 def retime_stages(
-    flights: list[Flight], stretched: list[list[tuple[float, int]]], stage_free_ps: list[int], now_ps: int
+    flights: list[Flight], stretches: list[list[float]], stage_free_ps: list[int], now_ps: int
 ) -> list[int]:
     """The same for all flights in a pipeline; returns when the stages are free then."""
 
@@ -380,9 +379,6 @@ class LinkLog:
         self, traffic: str, links: NDArray[np.int64], link_bytes: NDArray[np.float64], span_ps: tuple[int, int]
     ) -> None:
         """Adds bytes on distinct links, spread evenly over (start, end)."""
-
-    def remember(self, links: NDArray[np.int64], link_bytes: NDArray[np.float64]) -> int:
-        """Number of a load of collectives, from 0 on."""
 
     def total_bytes(self, traffic: str) -> NDArray[np.float64]:
         """[links]"""
@@ -434,9 +430,6 @@ class RequestLog:
 class Loop:
     """The simulation loop (``core/loop.hpp``)."""
 
-    is_coupled: bool
-    """Other traffic shares links with iterations: Python times each."""
-
     def __init__(self, instances: int, keeps_runs: bool, links: int, link_windows: int) -> None: ...
     def add_instance(
         self,
@@ -472,7 +465,36 @@ class Loop:
     def break_off(self, flight: Flight) -> list[Request]: ...
     def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
-    def retime(self, instance: int, stretched: list[list[tuple[float, int]]]) -> None: ...
+    def couple(self, capacity_bps: NDArray[np.float64]) -> None:
+        """Couples instances with each other and with transfers on links of these capacities [links]."""
+
+    def remember(
+        self,
+        links: NDArray[np.int64],
+        link_bytes: NDArray[np.float64],
+        link_flows: NDArray[np.float64],
+        link_busy_ps: NDArray[np.float64],
+    ) -> int:
+        """Number, from 0 on, of what a list of collectives leaves on links, see ``LinkLoad``."""
+
+    def add_transfer(self, links: NDArray[np.int64], flows: NDArray[np.int64]) -> None:
+        """Flows of transfers on each of some links come, or go (negative numbers)."""
+
+    def transfer_links(self) -> NDArray[np.int64]:
+        """Links with transfers."""
+
+    def set_rates(self, rates_bps: NDArray[np.float64]) -> None:
+        """Rates of the transfers on ``transfer_links``."""
+
+    def launch_coupled(self, flight: Flight) -> None:
+        """Starts a flight beside other traffic."""
+
+    def update_coupling(self) -> None:
+        """New loads of the instances that other traffic concerns, and new stretches of what they have in flight."""
+
+    def take_changed_background(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(links, rates [bit/s]) that instances take, where that has changed since the last call."""
+
     def complete(self, request: Request) -> None: ...
     def reject(self, request: Request, reason: str) -> None: ...
     def fail(self, request: Request, reason: str) -> None: ...

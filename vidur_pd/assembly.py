@@ -11,14 +11,16 @@ import simccl
 from aicb import Model, Precision, load_model
 from netsim import NetworkBackend, SharesCapacity, Topology, create_backend
 from netsim.units import PS_PER_MS, PS_PER_US
+from vidur_pd._core import Loop
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
 from vidur_pd.errors import InputError
+from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.coupling import CouplingPlan, plan_coupling
 from vidur_pd.execution.exact import ExactLauncher
-from vidur_pd.execution.executor import InstanceExecutor
-from vidur_pd.execution.fluid import Clockwork, FluidLauncher, Transfers
+from vidur_pd.execution.executor import Exchanges, InstanceExecutor
+from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.execution.isolated import IsolatedLauncher
 from vidur_pd.execution.launcher import Launcher
 from vidur_pd.instance import Instance
@@ -49,18 +51,18 @@ class Parts:
     """By GPU whose interconnect collectives use."""
     coupling: CouplingPlan
 
-    def launcher(self, works: Clockwork, transfers: Transfers, broken_off: BrokenOff) -> Launcher:
+    def launcher(self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff) -> Launcher:
         """The coupling of iterations with the network that the configuration names."""
         match self.coupling.in_force:
             case "isolated":
                 return IsolatedLauncher()
             case "fluid":
                 assert isinstance(self.network, SharesCapacity)
-                return FluidLauncher(works, self.network, self.topology.capacity_bps.astype(np.float64), transfers)
+                return FluidLauncher(loop, queue, self.network, self.topology.capacity_bps.astype(np.float64))
             case "exact":
                 parts = [self.pools[instance.placement.pool] for instance in self.instances]
                 pricers = [self.pricers[of_pool.gpu.interconnect] for of_pool in parts]
-                return ExactLauncher(works.loop, works.exchanges, self.network, pricers, broken_off)
+                return ExactLauncher(loop, exchanges, self.network, pricers, broken_off)
 
     @property
     def request_latency_ps(self) -> int:

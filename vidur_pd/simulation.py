@@ -19,7 +19,6 @@ from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.executor import Exchanges
-from vidur_pd.execution.fluid import Clockwork
 from vidur_pd.handoff import FlowRow, Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.attribution import attribute, mean_parts
@@ -92,14 +91,12 @@ class Simulation:
             self._parts.wire_precision,
             self._network,
             self._parts.topology,
-            self._loop.links,
+            self._loop,
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
         )
-        exchanges = Exchanges(self._loop.links)
-        executors = [instance.executor for instance in self._instances]
-        works = Clockwork(self._loop, self._queue, exchanges, executors)
-        self._launcher = self._parts.launcher(works, self._wire, self._broken_off)
+        exchanges = Exchanges(self._loop)
+        self._launcher = self._parts.launcher(self._loop, self._queue, exchanges, self._broken_off)
         self._pools: dict[tuple[int, ...], list[tuple[str, int]]] = {}
         self._entries = self._routers(("prefill", "mixed"))
         self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
@@ -118,7 +115,7 @@ class Simulation:
         """Puts the instances into the loop."""
         is_layerwise = self._config.kv_transfer.mode == "layerwise"
         for instance in self._instances:
-            instance.executor.join(self._loop, instance.index, exchanges, self._launcher.uses)
+            instance.executor.join(self._loop, instance.index, exchanges)
             instance.join(
                 self._loop,
                 has_runs=self._launcher.has_runs,

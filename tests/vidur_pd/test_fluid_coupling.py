@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vidur_pd._core import Flight, Loop, Notice, Stage
+from vidur_pd._core import Loop, Notice, Stage
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.executor import Exchange, Exchanges, LinkLoad
-from vidur_pd.execution.fluid import Clockwork, FluidLauncher
+from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.kv import CountingBlockPool
 from vidur_pd.request import Request
 from vidur_pd.scheduling import VllmV1Scheduler
@@ -25,12 +25,6 @@ class Links:
     def __init__(self, links: int = 2) -> None:
         self.rates_bps = np.zeros(links)
         self.background_bps = np.zeros(links)
-        self.flows_on_links = np.zeros(links)
-        self.active = 0
-
-    def carry(self, link: int, rate_bps: float, flows: int) -> None:
-        self.rates_bps[link], self.flows_on_links[link] = rate_bps, flows
-        self.active = int(self.flows_on_links.any())
 
     def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
         self.background_bps[links] = rates_bps
@@ -74,9 +68,8 @@ class Rig:
         self.links = Links()
         self.loop = Loop(len(iterations), keeps_runs=True, links=2, link_windows=2)
         self.queue = EventQueue(self.loop)
-        exchanges = Exchanges(self.loop.links)
-        works = Clockwork(self.loop, self.queue, exchanges, [self] * len(iterations))
-        self.launcher = FluidLauncher(works, self.links, np.full(2, float(CAPACITY_BPS)), self.links)
+        exchanges = Exchanges(self.loop)
+        self.launcher = FluidLauncher(self.loop, self.queue, self.links, np.full(2, float(CAPACITY_BPS)))
         self.numbers = [exchanges.remember(iteration.exchange) for iteration in iterations]
         self._ends_ps: list[list[int]] = [[] for _ in iterations]
         for index in range(len(iterations)):
@@ -106,17 +99,17 @@ class Rig:
             self._ends_ps[index].append(end_ps)
         return self._ends_ps[instance]
 
-    def exposed_ps(self, flight: Flight, stage: int, stretch: float) -> int:
-        return round(flight.stages[stage].communication_ps * stretch)
+    def carry(self, link: int, rate_bps: float, flows: int) -> None:
+        """A transfer begins: so many flows at one rate in all."""
+        self.links.rates_bps[link] = rate_bps
+        self.loop.add_transfer(np.array([link]), np.array([flows]))
 
     def _call(self, notice: Notice) -> None:
         self.queue.call(notice.number)
 
     def _price(self, notice: Notice) -> None:
         iteration, number = self.iterations[notice.instance], self.numbers[notice.instance]
-        self.launcher.uses(notice.instance, iteration.exchange.load.links)
-        communication_ps = iteration.exchange.communication_ps
-        stage = Stage(iteration.compute_ps, communication_ps, exposed_ps=communication_ps, load=number)
+        stage = Stage(iteration.compute_ps, iteration.exchange.communication_ps, load=number)
         notice.flight.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
 
     def _launch(self, notice: Notice) -> None:
@@ -138,7 +131,7 @@ def test_a_transfer_that_takes_what_it_finds_halves_the_link_of_one_flow() -> No
     """30 of 40 µs are drain: they take 60 µs beside one other flow, so that the iteration takes 130 µs. On average the
     instance takes 30/130 of the link."""
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
-    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, CAPACITY_BPS, flows=1)
     rig.launch()
     rig.advance(130 * US)
     assert rig.ends_ps() == [130 * US]
@@ -148,7 +141,7 @@ def test_a_transfer_that_takes_what_it_finds_halves_the_link_of_one_flow() -> No
 def test_a_collective_of_many_flows_keeps_its_fair_share() -> None:
     """Three flows beside one: 3/4 of the link, 30 µs become 40 µs."""
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30, flows=3))
-    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, CAPACITY_BPS, flows=1)
     rig.launch()
     rig.advance(110 * US)
     assert rig.ends_ps() == [110 * US]
@@ -157,7 +150,7 @@ def test_a_collective_of_many_flows_keeps_its_fair_share() -> None:
 def test_a_transfer_that_is_slow_for_other_reasons_leaves_the_rest_of_the_link() -> None:
     """A transfer at a fifth of the link, held up elsewhere: 30 µs become 37.5 µs, not 60."""
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
-    rig.links.carry(0, CAPACITY_BPS / 5, flows=1)
+    rig.carry(0, CAPACITY_BPS / 5, flows=1)
     rig.launch()
     rig.advance(108 * US)
     assert rig.ends_ps() == [107_500_000]
@@ -168,7 +161,7 @@ def test_a_collective_that_cannot_fill_the_link_loses_nothing_to_a_transfer_that
     them the two thirds that they can use."""
     slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
     rig = Rig(slow)
-    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, CAPACITY_BPS, flows=1)
     rig.launch()
     rig.advance(100 * US)
     assert rig.ends_ps() == [100 * US]
@@ -178,7 +171,7 @@ def test_a_collective_that_cannot_fill_the_link_loses_what_it_could_use() -> Non
     """The same beside two other flows: half of the link instead of two thirds, so that 45 µs become 60 µs."""
     slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
     rig = Rig(slow)
-    rig.links.carry(0, CAPACITY_BPS, flows=2)
+    rig.carry(0, CAPACITY_BPS, flows=2)
     rig.launch()
     rig.advance(115 * US)
     assert rig.ends_ps() == [115 * US]
@@ -186,7 +179,7 @@ def test_a_collective_that_cannot_fill_the_link_loses_what_it_could_use() -> Non
 
 def test_a_transfer_on_another_link_costs_nothing() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
-    rig.links.carry(1, CAPACITY_BPS, flows=4)
+    rig.carry(1, CAPACITY_BPS, flows=4)
     rig.launch()
     rig.advance(100 * US)
     assert rig.ends_ps() == [100 * US]
@@ -197,7 +190,7 @@ def test_what_is_done_when_a_transfer_comes_is_kept() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
     rig.launch()
     rig.advance(50 * US)
-    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, CAPACITY_BPS, flows=1)
     rig.launcher.traffic_changes(50 * US)
     rig.advance(115 * US)
     assert rig.ends_ps() == [115 * US]
@@ -206,7 +199,7 @@ def test_what_is_done_when_a_transfer_comes_is_kept() -> None:
 def test_two_updates_at_one_instant_are_one() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
     rig.launch()
-    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, CAPACITY_BPS, flows=1)
     executed = rig.loop.executed
     rig.launcher.traffic_changes(10 * US)
     rig.launcher.traffic_changes(10 * US)
@@ -216,7 +209,7 @@ def test_two_updates_at_one_instant_are_one() -> None:
 
 def test_an_instance_that_rests_leaves_its_links_to_the_transfers() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30), tokens=1)
-    rig.links.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, CAPACITY_BPS, flows=1)
     rig.launch()
     assert rig.links.background_bps[0] > 0
     rig.advance(200 * US)

@@ -8,12 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidur_pd._core import Flight, Stage, retime_stages, set_out, truncate
-from vidur_pd._core import retime_steps as retime_to_exposed
+from vidur_pd._core import Flight, Stage, retime_stages, retime_steps, set_out, truncate
 
 
 def stage(compute_ps: int, communication_ps: int) -> Stage:
-    return Stage(compute_ps=compute_ps, communication_ps=communication_ps, exposed_ps=communication_ps, load=0)
+    return Stage(compute_ps=compute_ps, communication_ps=communication_ps, load=0)
 
 
 def run(steps: int, compute_ps: int = 100, communication_ps: int = 100, start_ps: int = 0) -> Flight:
@@ -30,15 +29,6 @@ def micro_batch(stages: list[tuple[int, int]], start_ps: int, free_ps: list[int]
     flight = Flight(0, [stage(*times) for times in stages], compute_ps, start_ps)
     free_ps[:] = set_out(flight, free_ps)
     return flight
-
-
-def stretched(flight: Flight, stretch: float) -> list[tuple[float, int]]:
-    """[stages]"""
-    return [(stretch, round(of.communication_ps * stretch)) for of in flight.stages]
-
-
-def retime_steps(flight: Flight, stretch: float, now_ps: int) -> None:
-    retime_to_exposed(flight, *stretched(flight, stretch)[0], now_ps)
 
 
 def test_steps_follow_one_another() -> None:
@@ -92,7 +82,7 @@ def test_a_stretched_stage_holds_up_the_flights_behind_it() -> None:
     free_ps = [0, 0]
     flights = [micro_batch([(100, 100), (100, 0)], start, free_ps) for start in (0, 200)]
     assert [int(flight.ends_ps[0]) for flight in flights] == [300, 500]
-    free_ps = retime_stages(flights, [[(3.0, 300), (1.0, 0)]] * 2, free_ps, 100)
+    free_ps = retime_stages(flights, [[3.0, 1.0]] * 2, free_ps, 100)
     assert [int(flight.ends_ps[0]) for flight in flights] == [400, 800]
     assert free_ps == [700, 800]
 
@@ -115,7 +105,7 @@ def test_a_pipeline_keeps_its_order_and_its_capacity_whatever_the_stretches(
         later = [flight for flight in flying if flight.start_ps > now_ps]
         if not waiting or later:
             continue
-        free_ps = retime_stages(waiting, [stretched(flight, stretch) for flight in waiting], free_ps, now_ps)
+        free_ps = retime_stages(waiting, [[stretch] * len(stages)] * len(waiting), free_ps, now_ps)
         assert all(flight.ends_ps[0] > now_ps for flight in waiting)
     for flight in flying:
         assert all(begin < end for begin, end in zip(flight.stage_begins_ps, flight.stage_ends_ps, strict=True))
@@ -136,3 +126,15 @@ def test_steps_keep_their_order_and_take_time_whatever_the_stretches(
         assert flight.ends_ps[: len(done)].tolist() == done
         assert np.all(np.diff(flight.ends_ps, prepend=0) > 0)
         assert flight.ends_ps[-1] <= 400 * 4 * steps
+
+
+def test_two_batches_hide_communication_until_it_is_longer_than_the_compute_beside_it() -> None:
+    """100 + max(80, m) with m = 60 of communication: hidden up to a stretch of 4/3, then m - 80 beyond compute 180."""
+    hiding = Stage(compute_ps=180, communication_ps=60, load=0, alone_ps=100.0 - 180.0, beside=[(80.0, 60.0, 1.0)])
+    assert hiding.exposed_ps == 0
+    flight = Flight(0, [hiding], np.array([180]))
+    set_out(flight, [0])
+    assert flight.ends_ps.tolist() == [180]
+    retime_steps(flight, 2.0, 90)
+    assert flight.communication_ps == 40
+    assert flight.ends_ps.tolist() == [90 + 110]

@@ -6,26 +6,15 @@ namespace serving {
 
 namespace {
 
-std::vector<Stretched> stretched_of(const std::vector<std::pair<double, TimePs>>& pairs) {
-    std::vector<Stretched> stretched;
-    for (const auto& [stretch, exposed_ps] : pairs) stretched.push_back({stretch, exposed_ps});
-    return stretched;
-}
-
-using StretchPairs = std::vector<std::vector<std::pair<double, TimePs>>>;
-
-std::vector<std::vector<Stretched>> all_stretched(const StretchPairs& pairs) {
-    std::vector<std::vector<Stretched>> all;
-    for (const auto& of_flight : pairs) all.push_back(stretched_of(of_flight));
-    return all;
-}
-
-Stage make_stage(TimePs compute_ps, TimePs communication_ps, TimePs exposed_ps, std::int32_t load, TimePs host_ps,
-                 const std::vector<TimePs>& phase_ps, TimePs estimated_ps) {
+Stage make_stage(TimePs compute_ps, TimePs communication_ps, std::int32_t load, TimePs host_ps,
+                 const std::vector<TimePs>& phase_ps, TimePs estimated_ps, double alone_ps,
+                 const std::vector<std::array<double, 3>>& beside) {
     Stage stage;
+    stage.alone_ps = alone_ps;
+    for (const auto& [compute, communication, share] : beside) stage.beside.push_back({compute, communication, share});
     stage.compute_ps = compute_ps;
     stage.communication_ps = communication_ps;
-    stage.idle_exposed_ps = stage.exposed_ps = exposed_ps;
+    stage.idle_exposed_ps = stage.exposed_ps = stage.exposed_at(1.0);
     stage.load = load;
     stage.host_ps = host_ps;
     stage.estimated_ps = estimated_ps;
@@ -98,12 +87,6 @@ void bind_logs(py::module_& module) {
             },
             py::arg("traffic"), py::arg("links"), py::arg("link_bytes"), py::arg("span_ps"))
         .def(
-            "remember",
-            [](LinkLog& log, const Numbers& links, const Reals& link_bytes) {
-                return log.remember(values_of(links), values_of(link_bytes));
-            },
-            py::arg("links"), py::arg("link_bytes"))
-        .def(
             "total_bytes",
             [](const LinkLog& log, const std::string& traffic) {
                 return array(log.total_bytes(traffic == "kv" ? Traffic::kKv : Traffic::kCollective));
@@ -146,9 +129,9 @@ void bind_notice(py::module_& module) {
 
 void bind_flight(py::module_& module) {
     py::class_<Stage>(module, "Stage")
-        .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("exposed_ps"),
-             py::arg("load"), py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(),
-             py::arg("estimated_ps") = 0)
+        .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("load"),
+             py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(), py::arg("estimated_ps") = 0,
+             py::arg("alone_ps") = 0.0, py::arg("beside") = std::vector<std::array<double, 3>>())
         .def_readonly("compute_ps", &Stage::compute_ps)
         .def_readonly("communication_ps", &Stage::communication_ps)
         .def_readonly("exposed_ps", &Stage::exposed_ps)
@@ -187,16 +170,7 @@ void bind_flight(py::module_& module) {
                 flight.stages = std::move(stages);
                 flight.compute_ps = values_of(compute_ps);
             },
-            py::arg("stages"), py::arg("compute_ps"))
-        .def(
-            "stretch",
-            [](Flight& flight, const std::vector<std::pair<double, TimePs>>& stretched) {
-                for (std::size_t stage = 0; stage < flight.stages.size(); ++stage) {
-                    flight.stages[stage].stretch = stretched.at(stage).first;
-                    flight.stages[stage].exposed_ps = stretched.at(stage).second;
-                }
-            },
-            py::arg("stretched"));
+            py::arg("stages"), py::arg("compute_ps"));
     module.def(
         "set_out",
         [](Flight& flight, std::vector<TimePs> stage_free_ps) {
@@ -204,20 +178,15 @@ void bind_flight(py::module_& module) {
             return stage_free_ps;
         },
         py::arg("flight"), py::arg("stage_free_ps"));
-    module.def(
-        "retime_steps",
-        [](Flight& flight, double stretch, TimePs exposed_ps, TimePs now_ps) {
-            retime_steps(flight, {stretch, exposed_ps}, now_ps);
-        },
-        py::arg("flight"), py::arg("stretch"), py::arg("exposed_ps"), py::arg("now_ps"));
+    module.def("retime_steps", &retime_steps, py::arg("flight"), py::arg("stretch"), py::arg("now_ps"));
     module.def(
         "retime_stages",
-        [](const std::vector<FlightPtr>& flights, const StretchPairs& stretched, std::vector<TimePs> stage_free_ps,
-           TimePs now_ps) {
-            retime_stages(flights, all_stretched(stretched), stage_free_ps, now_ps);
+        [](const std::vector<FlightPtr>& flights, const std::vector<std::vector<double>>& stretches,
+           std::vector<TimePs> stage_free_ps, TimePs now_ps) {
+            retime_stages(flights, stretches, stage_free_ps, now_ps);
             return stage_free_ps;
         },
-        py::arg("flights"), py::arg("stretched"), py::arg("stage_free_ps"), py::arg("now_ps"));
+        py::arg("flights"), py::arg("stretches"), py::arg("stage_free_ps"), py::arg("now_ps"));
     module.def("truncate", &truncate, py::arg("flight"), py::arg("now_ps"));
 }
 
@@ -269,11 +238,33 @@ void bind_loop(py::module_& module) {
             py::arg("instance"), py::arg("stage"), py::arg("number"), py::arg("communication_ps"), py::arg("load"))
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
         .def(
-            "retime",
-            [](Loop& loop, std::int32_t instance, const StretchPairs& stretched) {
-                loop.retime(instance, all_stretched(stretched));
+            "couple", [](Loop& loop, const Reals& capacity_bps) { loop.couple(values_of(capacity_bps)); },
+            py::arg("capacity_bps"))
+        .def(
+            "remember",
+            [](Loop& loop, const Numbers& links, const Reals& link_bytes, const Reals& link_flows,
+               const Reals& link_busy_ps) {
+                return loop.remember(
+                    {values_of(links), values_of(link_bytes), values_of(link_flows), values_of(link_busy_ps)});
             },
-            py::arg("instance"), py::arg("stretched"))
+            py::arg("links"), py::arg("link_bytes"), py::arg("link_flows"), py::arg("link_busy_ps"))
+        .def(
+            "add_transfer",
+            [](Loop& loop, const Numbers& links, const Numbers& flows) {
+                loop.add_transfer(values_of(links), values_of(flows));
+            },
+            py::arg("links"), py::arg("flows"))
+        .def("transfer_links", [](Loop& loop) { return array(loop.coupling().transfer_links()); })
+        .def(
+            "set_rates", [](Loop& loop, const Reals& rates_bps) { loop.coupling().set_rates(values_of(rates_bps)); },
+            py::arg("rates_bps"))
+        .def("launch_coupled", &Loop::launch_coupled, py::arg("flight"))
+        .def("update_coupling", &Loop::update_coupling)
+        .def("take_changed_background",
+             [](Loop& loop) {
+                 const LinkRates changed = loop.coupling().take_changed_background();
+                 return py::make_tuple(array(changed.links), array(changed.rates_bps));
+             })
         .def("complete", &Loop::complete, py::arg("request"))
         .def(
             "reject",
@@ -291,7 +282,6 @@ void bind_loop(py::module_& module) {
         .def("flying", &Loop::flying)
         .def("estimates_met", &Loop::estimates_met, py::arg("instance"))
         .def("set_waits_for_room", &Loop::set_waits_for_room, py::arg("instance"), py::arg("waits"))
-        .def_readwrite("is_coupled", &Loop::is_coupled)
         .def_readonly("iterations", &Loop::iterations)
         .def_readonly("links", &Loop::links)
         .def_readonly("requests", &Loop::requests);

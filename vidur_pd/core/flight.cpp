@@ -1,6 +1,7 @@
 #include "flight.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace serving {
 
@@ -27,12 +28,16 @@ void pass_stages(Flight& flight, std::vector<TimePs>& stage_free_ps) {
     flight.ends_ps.assign(1, at_ps);
 }
 
-void set_stretch(Stage& stage, Stretched stretched) {
-    stage.stretch = stretched.stretch;
-    stage.exposed_ps = stretched.exposed_ps;
-}
-
 }  // namespace
+
+TimePs Stage::exposed_at(double stretch) const {
+    if (beside.empty()) return static_cast<TimePs>(std::nearbyint(static_cast<double>(communication_ps) * stretch));
+    double lasting_ps = alone_ps;
+    for (const Beside& part : beside) {
+        lasting_ps += part.share * std::max(part.compute_ps, part.communication_ps * stretch);
+    }
+    return static_cast<TimePs>(std::nearbyint(lasting_ps));
+}
 
 void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps) {
     if (flight.is_pipelined()) {
@@ -46,22 +51,23 @@ void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps) {
     }
 }
 
-void retime_steps(Flight& flight, Stretched stretched, TimePs now_ps) {
+void retime_steps(Flight& flight, double stretch, TimePs now_ps) {
     const auto first_left = std::upper_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
     const auto step = static_cast<std::size_t>(first_left - flight.ends_ps.begin());
     const TimePs old_exposed_ps = flight.stages[0].exposed_ps;
-    set_stretch(flight.stages[0], stretched);
+    flight.stages[0].set_stretch(stretch);
+    const TimePs exposed_ps = flight.stages[0].exposed_ps;
     if (step == flight.ends_ps.size()) return;
     const TimePs compute_ps = flight.compute_ps[step];
     const TimePs left_ps = flight.ends_ps[step] - now_ps;
-    TimePs at_ps = now_ps + rescaled(left_ps, compute_ps + old_exposed_ps, compute_ps + stretched.exposed_ps);
+    TimePs at_ps = now_ps + rescaled(left_ps, compute_ps + old_exposed_ps, compute_ps + exposed_ps);
     flight.ends_ps[step] = at_ps;
     for (std::size_t later = step + 1; later < flight.ends_ps.size(); ++later) {
-        flight.ends_ps[later] = at_ps += flight.compute_ps[later] + stretched.exposed_ps;
+        flight.ends_ps[later] = at_ps += flight.compute_ps[later] + exposed_ps;
     }
 }
 
-void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<Stretched>>& stretched,
+void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<double>>& stretches,
                    std::vector<TimePs>& stage_free_ps, TimePs now_ps) {
     std::vector<TimePs> free_ps(stage_free_ps.size(), 0);
     for (std::size_t place = 0; place < flights.size(); ++place) {
@@ -69,7 +75,7 @@ void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std:
         std::vector<TimePs>&begins_ps = flight.stage_begins_ps, &ends_ps = flight.stage_ends_ps;
         for (std::size_t stage = 0; stage < free_ps.size(); ++stage) {
             const TimePs old_ps = stage_ps(flight.stages[stage]);
-            set_stretch(flight.stages[stage], stretched[place][stage]);
+            flight.stages[stage].set_stretch(stretches[place][stage]);
             const TimePs new_ps = stage_ps(flight.stages[stage]);
             if (begins_ps[stage] >= now_ps) {
                 begins_ps[stage] = std::max(stage ? ends_ps[stage - 1] : flight.start_ps, free_ps[stage]);

@@ -14,6 +14,13 @@ namespace serving {
 // Phases that compute time is divided into, in the order of vidur_pd.metrics.iterations.COMPUTE_PHASES.
 constexpr std::size_t kComputePhases = 5;
 
+// A part of two-batch overlap: communication that takes time as far as it is longer than the compute beside it.
+struct Beside {
+    double compute_ps;
+    double communication_ps;  // on an idle fabric
+    double share;             // of the iteration's time that the part stands for
+};
+
 // One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now.
 struct Stage {
     TimePs compute_ps = 0;  // of the first step
@@ -23,8 +30,17 @@ struct Stage {
     TimePs communication_ps = 0;  // all collectives one after another on an idle fabric
     TimePs idle_exposed_ps = 0;   // what compute does not hide of it: all, but for two-batch overlap
     TimePs exposed_ps = 0;        // the same at the present stretch
+    std::vector<Beside> beside;   // with two-batch overlap
+    double alone_ps = 0.0;        // with two-batch overlap: what no communication is beside, less `compute_ps`
     double stretch = 1.0;         // how much longer communication takes than on an idle fabric
     std::int32_t load = -1;       // what it leaves on links, by number (`LinkLog`)
+
+    // What compute does not hide when communication takes so many times as long.
+    TimePs exposed_at(double stretch) const;
+    void set_stretch(double stretch) {
+        this->stretch = stretch;
+        exposed_ps = exposed_at(stretch);
+    }
 };
 
 // Work between a scheduling decision and its result; its owner is the instance that launched it. A run repeats the
@@ -58,21 +74,15 @@ struct Flight {
 
 using FlightPtr = std::shared_ptr<Flight>;
 
-// A new stretch of the communication of a stage, and what compute does not hide of it then.
-struct Stretched {
-    double stretch;
-    TimePs exposed_ps;
-};
-
 // Times of a flight that starts now: step after step, or through stages that take one flight at a time.
 void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps);
 
 // Gives communication a new stretch: what is done of the step in progress stays done, the rest follows suit.
-void retime_steps(Flight& flight, Stretched stretched, TimePs now_ps);
+void retime_steps(Flight& flight, double stretch, TimePs now_ps);
 
-// The same for all flights in a pipeline, first in, first out; `stretched` is [flights][stages], `stage_free_ps` is set
+// The same for all flights in a pipeline, first in, first out; `stretches` is [flights][stages], `stage_free_ps` is set
 // to what follows from it.
-void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<Stretched>>& stretched,
+void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<double>>& stretches,
                    std::vector<TimePs>& stage_free_ps, TimePs now_ps);
 
 // Ends a run with the step in progress, or with one that ends at this very instant; true if that cuts it short.

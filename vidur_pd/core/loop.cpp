@@ -1,12 +1,17 @@
 #include "loop.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace serving {
 
 namespace {
 
 constexpr std::int64_t kLongestRun = 4096;  // decode iterations in one flight; bounds the memory of a run
+
+// Relative change of a stretch below which an iteration in progress is left alone: keeps the work per change small, at an
+// error of that order.
+constexpr double kSmallestChange = 1e-3;
 
 }  // namespace
 
@@ -94,10 +99,7 @@ std::optional<Notice> Loop::proceed() {
         case Step::kLaunch:
             instance.flights.push_back(work_.flight);
             work_.step = Step::kLaunched;
-            if (is_coupled || !instance.traits.launches_itself) return notice(Notice::What::kLaunch);
-            set_out(*work_.flight, instance.stage_free_ps);
-            schedule_landing(work_.flight);
-            return std::nullopt;
+            return launch(instance);
         case Step::kLaunched:
             work_.step = Step::kAfterLaunch;
             if (instance.traits.tells_launches) return notice(Notice::What::kLaunched);
@@ -117,14 +119,10 @@ std::optional<Notice> Loop::proceed() {
             return std::nullopt;
         case Step::kTell:
             return tell();
-        case Step::kAfterLanding: {
+        case Step::kAfterLanding:
             note_kv_use(work_.instance);
             dispatch_later(work_.instance, now_ps());
-            const Notice rests = notice(Notice::What::kRests);
-            work_ = {};
-            if (is_coupled && instance.flights.empty()) return rests;
-            return std::nullopt;
-        }
+            return rest(instance);
         case Step::kNone:
             break;
     }
@@ -325,13 +323,80 @@ void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int
     known[static_cast<std::size_t>(number)] = communicated;
 }
 
-void Loop::retime(std::int32_t index, const std::vector<std::vector<Stretched>>& stretched) {
+// Sets the times of a flight here, where no traffic that only Python knows plays a part.
+std::optional<Notice> Loop::launch(Instance& instance) {
+    const FlightPtr& flight = work_.flight;
+    if (!instance.traits.launches_itself) return notice(Notice::What::kLaunch);
+    if (coupling_) {
+        for (const Stage& stage : flight->stages) coupling_->uses(work_.instance, stage.load);
+        if (coupling_->concerns(work_.instance)) {
+            if (!coupling_->transfer_links().empty()) return notice(Notice::What::kLaunch);
+            launch_coupled(flight);
+            return std::nullopt;
+        }
+    }
+    set_out(*flight, instance.stage_free_ps);
+    schedule_landing(flight);
+    return std::nullopt;
+}
+
+// The work on a landing is done.
+std::optional<Notice> Loop::rest(Instance& instance) {
+    const Notice rests = notice(Notice::What::kRests);
+    work_ = {};
+    if (coupling_ && coupling_->concerns(rests.instance) && instance.flights.empty()) return rests;
+    return std::nullopt;
+}
+
+void Loop::couple(std::vector<double> capacity_bps) {
+    coupling_ = std::make_unique<FluidCoupling>(std::move(capacity_bps), instances_.capacity());
+}
+
+std::int32_t Loop::remember(LinkLoad load) {
+    const std::int32_t number = links.remember(load.links, load.link_bytes);
+    if (coupling_) coupling_->remember(std::move(load));
+    return number;
+}
+
+void Loop::add_transfer(const Links& on, const std::vector<std::int64_t>& flows) {
+    if (coupling_) coupling_->add_transfer(on, flows);
+}
+
+void Loop::launch_coupled(const FlightPtr& flight) {
+    coupling_->withdraw(flight->instance);
+    const std::vector<double> stretches = coupling_->stretches(*flight);
+    for (std::size_t stage = 0; stage < stretches.size(); ++stage) flight->stages[stage].set_stretch(stretches[stage]);
+    set_out(*flight, at(flight->instance).stage_free_ps);
+    schedule_landing(flight);
+    coupling_->enter(*flight);
+}
+
+void Loop::update_coupling() {
+    for (const std::int32_t index : coupling_->take_concerned()) {
+        const std::vector<FlightPtr>& flights = at(index).flights;
+        coupling_->withdraw(index);
+        if (flights.empty()) continue;
+        std::vector<std::vector<double>> stretches;
+        bool has_changed = false;
+        for (const FlightPtr& flight : flights) {
+            stretches.push_back(coupling_->stretches(*flight));
+            for (std::size_t stage = 0; stage < flight->stages.size(); ++stage) {
+                const double old = flight->stages[stage].stretch;
+                has_changed |= std::abs(stretches.back()[stage] - old) > kSmallestChange * old;
+            }
+        }
+        if (has_changed) retime(index, stretches);
+        for (const FlightPtr& flight : at(index).flights) coupling_->enter(*flight);
+    }
+}
+
+void Loop::retime(std::int32_t index, const std::vector<std::vector<double>>& stretches) {
     Instance& instance = at(index);
     if (instance.flights[0]->is_pipelined()) {
-        retime_stages(instance.flights, stretched, instance.stage_free_ps, now_ps());
+        retime_stages(instance.flights, stretches, instance.stage_free_ps, now_ps());
         wake(index);
     } else {
-        retime_steps(*instance.flights[0], stretched[0][0], now_ps());
+        retime_steps(*instance.flights[0], stretches[0][0], now_ps());
     }
     for (const FlightPtr& flight : instance.flights) schedule_landing(flight);
 }

@@ -16,6 +16,7 @@
 #include "../../aicb/core/iteration_pricing.hpp"
 #include "event_queue.hpp"
 #include "flight.hpp"
+#include "fluid_coupling.hpp"
 #include "iteration_log.hpp"
 #include "link_log.hpp"
 #include "request_log.hpp"
@@ -34,7 +35,7 @@ struct Notice {
         kLaunched,       // `flight` is under way
         kAccept,         // `flight` needs the drafts that its decodes keep
         kPrefilled,      // a prefill instance has computed the prompt of `request` on `rank`
-        kRests,          // the instance has landed its last flight
+        kRests,          // the instance, which other traffic concerns, has landed its last flight
     };
 
     What what;
@@ -50,7 +51,7 @@ struct Traits {
     bool has_runs;         // decode iterations between two changes of the batches are one flight
     bool has_drafts;       // Python says how many drafts are kept
     bool tells_launches;   // Python wants to know of each flight
-    bool launches_itself;  // flights take their time on an idle fabric, unless the loop is coupled
+    bool launches_itself;  // flights take their time on an idle fabric, unless other traffic concerns the instance
 };
 
 // What a list of collectives takes on an idle fabric, and the number of its load on links.
@@ -99,8 +100,20 @@ class Loop {
     // Answers to `kCommunication` and `kAccept`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
     void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
-    // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
-    void retime(std::int32_t instance, const std::vector<std::vector<Stretched>>& stretched);
+
+    // Coupling `fluid`.
+
+    // Couples instances with each other and with transfers on links of these capacities [links].
+    void couple(std::vector<double> capacity_bps);
+    // Remembers what a list of collectives leaves on links, under the next number.
+    std::int32_t remember(LinkLoad load);
+    // Flows of transfers on each of some links come, or go (negative numbers).
+    void add_transfer(const Links& links, const std::vector<std::int64_t>& flows);
+    // Starts a flight beside other traffic.
+    void launch_coupled(const FlightPtr& flight);
+    // New loads of the instances that other traffic concerns, and new stretches of what they have in flight.
+    void update_coupling();
+    FluidCoupling& coupling() { return *coupling_; }
 
     // A request ends with its last token, or without it; its row is written.
     void complete(Request& request);
@@ -117,7 +130,6 @@ class Loop {
     // Requests wait for blocks on a decode instance: it asks before each step.
     void set_waits_for_room(std::int32_t instance, bool waits) { at(instance).waits_for_room = waits; }
 
-    bool is_coupled = false;  // other traffic shares links with iterations: Python times each
     IterationLog iterations;
     LinkLog links;
     RequestLog requests;
@@ -171,11 +183,16 @@ class Loop {
     bool price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost);
     void credit(Instance& instance);
     std::optional<Notice> tell();
+    std::optional<Notice> launch(Instance& instance);
+    std::optional<Notice> rest(Instance& instance);
+    // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
+    void retime(std::int32_t instance, const std::vector<std::vector<double>>& stretches);
     void remove(Instance& instance, const FlightPtr& flight);
     Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.flight, nullptr}; }
 
     EventQueue queue_;
     std::vector<Instance> instances_;
+    std::unique_ptr<FluidCoupling> coupling_;  // in coupling `fluid`
     std::deque<FlightPtr> landing_;
     Work work_;
     std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the flight that lands

@@ -72,9 +72,6 @@ class ExactLauncher:
         handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
         self._flying[handle] = flight
 
-    def uses(self, instance: int, links: NDArray[np.int64]) -> None:
-        """Nothing to do: no load is put on links."""
-
     def rests(self, instance: int) -> None:
         """Nothing to do: no load is left behind."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches
+from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, Turns, two_batch_turns
 from aicb._core import IterationPricing
-from vidur_pd._core import Flight, LinkLog, Loop, Stage
+from vidur_pd._core import Flight, Loop, Stage
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
-from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts
+from vidur_pd.execution.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
 
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
 """What, among which groups of GPUs at the same time, how often."""
@@ -46,12 +46,13 @@ class Exchange:
 class Exchanges:
     """The exchanges of a simulation by number; the core books their bytes on links."""
 
-    def __init__(self, link_log: LinkLog) -> None:
-        self._link_log = link_log
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._known: list[Exchange] = []
 
     def remember(self, exchange: Exchange) -> int:
-        number = self._link_log.remember(exchange.load.links, exchange.load.link_bytes)
+        load = exchange.load
+        number = self._loop.remember(load.links, load.link_bytes, load.link_flows, load.link_busy_ps)
         assert number == len(self._known), "loads are remembered here alone"
         self._known.append(exchange)
         return number
@@ -87,15 +88,11 @@ class InstanceExecutor:
         self._halves = halves
         self._fast_forward = fast_forward
         self._exchanged: dict[tuple[int, tuple[tuple[Communication, int], ...]], int] = {}
-        self._turns: dict[tuple[int, int], TwoBatches] = {}
         self._estimated: set[str] = set()
 
-    def join(
-        self, loop: Loop, index: int, exchanges: Exchanges, uses: Callable[[int, NDArray[np.int64]], None]
-    ) -> None:
-        """Takes part in a simulation as the executor of instance ``index``; ``uses`` is told of links it will load."""
+    def join(self, loop: Loop, index: int, exchanges: Exchanges) -> None:
+        """Takes part in a simulation as the executor of instance ``index``."""
         self._loop = loop
-        self._uses = uses
         self._index = index
         self._exchanges = exchanges
 
@@ -152,46 +149,33 @@ class InstanceExecutor:
             new_tokens = new_tokens - flight.batch.drafts()
         return RankBatches(new_tokens, kv_tokens, requests, logit_rows)
 
-    def exposed_ps(self, flight: Flight, stage: int, stretch: float) -> int:
-        """Time beyond the compute time of a stage when communication takes ``stretch`` times as long."""
-        turns = self._turns.get((flight.number, stage))
-        if turns is not None:
-            return turns.lasting_ps(stretch) - flight.stages[stage].compute_ps
-        return round(flight.stages[stage].communication_ps * stretch)
-
     def estimated_operators(self) -> set[str]:
         """Operators priced by flagged estimates at least once."""
         met = (self._model.estimated_of(number) for number in self._loop.estimates_met(self._index))
         return self._estimated.union(*met)
 
-    def _priced(self, cost: IterationCost, stage: int, turns: TwoBatches | None = None) -> Stage:
+    def _priced(self, cost: IterationCost, stage: int, turns: Turns | None = None) -> Stage:
         self._estimated.update(cost.estimated_operators)
         number = self._exchange(stage, cost.communications)
-        communication_ps = self._exchanges[number].communication_ps
         return Stage(
             compute_ps=cost.compute_ps,
-            communication_ps=communication_ps,
-            exposed_ps=communication_ps if turns is None else turns.lasting_ps(1.0) - cost.compute_ps,
+            communication_ps=self._exchanges[number].communication_ps,
             load=number,
             host_ps=cost.host_ps,
             phase_ps=cost.phase_ps,
             estimated_ps=cost.estimated_ps,
+            alone_ps=0.0 if turns is None else turns.alone_ps - cost.compute_ps,
+            beside=[] if turns is None else turns.beside,
         )
 
-    def _two_batches(
-        self, flight: Flight, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int
-    ) -> IterationCost:
-        """Both halves one after another; how they hide each other's communication is remembered for the flight."""
+    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> Stage:
+        """Two half batches that hide communication behind each other's compute."""
         assert self._halves is not None
-        flying = {other.number for other in self._loop.flights(self._index)}
-        self._turns = {key: turns for key, turns in self._turns.items() if key[0] in flying | {flight.number}}
         costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
-        first_ps, second_ps = (
-            self._exchanges[self._exchange(stage, cost.communications)].communication_ps for cost in costs
-        )
-        share = self._halves.communication_sm_share
-        self._turns[flight.number, stage] = TwoBatches(costs, (first_ps, second_ps), share)
-        return in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
+        first, second = (self._exchanges[self._exchange(stage, cost.communications)] for cost in costs)
+        exchanged_ps = (first.communication_ps, second.communication_ps)
+        turns = two_batch_turns(costs, exchanged_ps, communication_sm_share=self._halves.communication_sm_share)
+        return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, turns)
 
     def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
         """Number of an exchange."""
@@ -200,7 +184,6 @@ class InstanceExecutor:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
             exchange = Exchange(*self._communicate(stage, communications), groups)
             self._exchanged[key] = self._exchanges.remember(exchange)
-            self._uses(self._index, exchange.load.links)
         return self._exchanged[key]
 
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:

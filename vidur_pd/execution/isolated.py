@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from netsim import Completion
 from vidur_pd._core import Flight
 
@@ -17,9 +14,6 @@ class IsolatedLauncher:
 
     def launch(self, flight: Flight) -> None:
         raise AssertionError(f"flight {flight.number} is launched by the loop")
-
-    def uses(self, instance: int, links: NDArray[np.int64]) -> None:
-        """Nothing to do: no load is put on links."""
 
     def rests(self, instance: int) -> None:
         """Nothing to do: no load is left behind."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from netsim import Completion
 from vidur_pd._core import Flight
 
@@ -21,19 +18,15 @@ class Launcher(Protocol):
 
     @property
     def launches_itself(self) -> bool:
-        """Whether flights take their time on an idle fabric unless the loop is coupled; ``launch`` is for others."""
+        """Whether ``launch`` is for flights beside other traffic alone; others take their time on an idle fabric."""
         ...
 
     def launch(self, flight: Flight) -> None:
         """Sets the times of a flight that starts now, and the event that ends it."""
         ...
 
-    def uses(self, instance: int, links: NDArray[np.int64]) -> None:
-        """An instance will put bytes on these links."""
-        ...
-
     def rests(self, instance: int, /) -> None:
-        """An instance has landed its last flight while the loop is coupled."""
+        """An instance that other traffic concerns has landed its last flight."""
         ...
 
     def traffic_changes(self, at_ps: int) -> None:

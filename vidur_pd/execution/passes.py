@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Drafting, IterationCost, IterationModel, halve, two_batch_ps
+from aicb import Batch, Drafting, IterationCost, IterationModel, halve
 
-__all__ = ["Drafting", "Halves", "TwoBatches", "halve_all", "in_turn", "price_with_drafts"]
+__all__ = ["Drafting", "Halves", "halve_all", "in_turn", "price_with_drafts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +24,6 @@ class Halves:
 
     communication_sm_share: float = 0.0
     """SMs that communication keeps from the half that computes beside it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TwoBatches:
-    """Both halves of an iteration of one stage, with their communication on an idle fabric."""
-
-    costs: tuple[IterationCost, IterationCost]
-    communication_ps: tuple[int, int]
-    communication_sm_share: float
-
-    def lasting_ps(self, stretch: float) -> int:
-        """Time of the iteration when communication takes ``stretch`` times as long."""
-        first_ps, second_ps = (round(alone_ps * stretch) for alone_ps in self.communication_ps)
-        share = self.communication_sm_share
-        return two_batch_ps(self.costs, (first_ps, second_ps), communication_sm_share=share)
 
 
 def halve_all(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]] | None:

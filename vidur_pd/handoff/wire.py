@@ -15,7 +15,7 @@ from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from aicb.precision import ELEMENT_BYTES
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
 from netsim.routing import Router as PathFinder
-from vidur_pd._core import LinkLog
+from vidur_pd._core import Loop
 from vidur_pd.instance import Rank
 
 LANES_KEPT: Final = 16_384
@@ -116,7 +116,7 @@ class KvWire:
         precision: Precision,
         network: NetworkBackend,
         topology: Topology,
-        link_log: LinkLog,
+        loop: Loop,
         *,
         setup_ps: int,
         keep_flows: bool,
@@ -126,24 +126,13 @@ class KvWire:
         self._network = network
         self._topology = topology
         self._paths = PathFinder(topology)
-        self._link_log = link_log
+        self._loop = loop
         self._setup_ps = setup_ps
         self._on_the_way: dict[GraphHandle, _OnTheWay] = {}
-        self._flows_on_links = np.zeros(topology.links)
         self._layouts: dict[tuple[Rank, int], simccl.KvLayout] = {}
         self._templates: dict[tuple[int, ...], simccl.KvTemplate] = {}
         self._lane = lru_cache(LANES_KEPT)(self._new_lane)
         self.flows: list[FlowRow] | None = [] if keep_flows else None
-
-    @property
-    def active(self) -> int:
-        """Transfers on the network."""
-        return len(self._on_the_way)
-
-    @property
-    def flows_on_links(self) -> NDArray[np.float64]:
-        """[links] pairs of GPUs with a transfer over each link; flows of a pair follow one another."""
-        return self._flows_on_links
 
     @property
     def has_state(self) -> bool:
@@ -167,7 +156,7 @@ class KvWire:
         graph = lane.flows.graph(tokens, ready_ps)
         handle = self._network.submit(graph, now_ps)
         self._on_the_way[handle] = _OnTheWay(lane, graph, now_ps)
-        self._flows_on_links[lane.links] += lane.pairs_on_link
+        self._loop.add_transfer(lane.links, lane.pairs_on_link)
         first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
         return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
@@ -180,7 +169,7 @@ class KvWire:
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
             self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         self._network.forget(handle)
-        self._link_log.add("kv", sent.lane.links, sent.lane.link_bytes(graph.size_bytes), (sent.start_ps, now_ps))
+        self._loop.links.add("kv", sent.lane.links, sent.lane.link_bytes(graph.size_bytes), (sent.start_ps, now_ps))
 
     def abandon(self, handle: GraphHandle) -> None:
         """Takes a transfer off the network, or forgets one that failed; what it has carried is not booked."""
@@ -190,7 +179,7 @@ class KvWire:
 
     def _off_the_way(self, handle: GraphHandle) -> _OnTheWay:
         sent = self._on_the_way.pop(handle)
-        self._flows_on_links[sent.lane.links] -= sent.lane.pairs_on_link
+        self._loop.add_transfer(sent.lane.links, -sent.lane.pairs_on_link)
         return sent
 
     def _new_lane(self, source: Rank, destination: Rank, contents: _Contents) -> _Lane:

@@ -1,0 +1,158 @@
+#include "fluid_coupling.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "errors.hpp"
+
+namespace serving {
+
+namespace {
+
+constexpr double kPsPerSecond = 1e12;
+constexpr double kMostBackground = 0.9;  // share of a link that instances can take from transfers for good; our choice
+// Share of what instances leave them from which on transfers are held to take whatever they find; our choice.
+constexpr double kSaturated = 0.99;
+// Share of a link's capacity below which a change of its background is not passed on: keeps the work per iteration
+// small, at an error of that order.
+constexpr double kSmallestChange = 1e-3;
+
+}  // namespace
+
+FluidCoupling::FluidCoupling(std::vector<double> capacity_bps, std::size_t instances) : instances_(instances) {
+    links_.reserve(capacity_bps.size());
+    for (const double rate_bps : capacity_bps) links_.push_back({.capacity_bps = rate_bps, .users = {}});
+}
+
+void FluidCoupling::uses(std::int32_t number, std::int32_t load_number) {
+    Instance& instance = at(number);
+    if (instance.knows.size() <= static_cast<std::size_t>(load_number)) instance.knows.resize(loads_.size(), false);
+    if (instance.knows[static_cast<std::size_t>(load_number)]) return;
+    instance.knows[static_cast<std::size_t>(load_number)] = true;
+    for (const std::int64_t used : load(load_number).links) {
+        Link& on = link(used);
+        if (std::find(on.users.begin(), on.users.end(), number) != on.users.end()) continue;
+        on.users.push_back(number);
+        instance.transfers += on.transfer_flows;
+        if (on.users.size() < 2) continue;
+        for (const std::int32_t user : on.users) at(user).meets = true;
+    }
+    note_concerned(number);
+}
+
+void FluidCoupling::add_transfer(const Links& links, const std::vector<std::int64_t>& flows) {
+    for (std::size_t place = 0; place < links.size(); ++place) {
+        Link& on = link(links[place]);
+        const bool was_idle = on.transfer_flows == 0;
+        on.transfer_flows += flows[place];
+        for (const std::int32_t user : on.users) {
+            at(user).transfers += flows[place];
+            if (!at(user).was_concerned) {
+                at(user).was_concerned = true;
+                concerned_.push_back(user);
+            }
+        }
+        if (was_idle) {
+            transfer_links_.push_back(links[place]);
+        } else if (on.transfer_flows == 0) {
+            std::erase(transfer_links_, links[place]);
+            on.rate_bps = 0.0;
+        }
+    }
+}
+
+void FluidCoupling::set_rates(const std::vector<double>& rates_bps) {
+    ensure(rates_bps.size() == transfer_links_.size(), "one rate for each link with transfers");
+    for (std::size_t place = 0; place < rates_bps.size(); ++place) {
+        link(transfer_links_[place]).rate_bps = rates_bps[place];
+    }
+}
+
+bool FluidCoupling::concerns(std::int32_t instance) const { return at(instance).meets || at(instance).transfers > 0; }
+
+void FluidCoupling::note_concerned(std::int32_t instance) {
+    if (at(instance).was_concerned || !concerns(instance)) return;
+    at(instance).was_concerned = true;
+    concerned_.push_back(instance);
+}
+
+std::vector<std::int32_t> FluidCoupling::take_concerned() {
+    std::vector<std::int32_t> taken = std::exchange(concerned_, {});
+    std::sort(taken.begin(), taken.end());
+    for (const std::int32_t instance : taken) at(instance).was_concerned = false;
+    for (const std::int32_t instance : taken) note_concerned(instance);
+    return taken;
+}
+
+std::vector<double> FluidCoupling::stretches(const Flight& flight) const {
+    std::vector<double> stretches;
+    for (const Stage& stage : flight.stages) stretches.push_back(stretch(stage));
+    return stretches;
+}
+
+double FluidCoupling::stretch(const Stage& stage) const {
+    const LinkLoad& own = load(stage.load);
+    double longest_ps = 0.0;
+    for (std::size_t place = 0; place < own.links.size(); ++place) {
+        const Link& on = link(own.links[place]);
+        const bool is_greedy = on.rate_bps >= kSaturated * (on.capacity_bps - on.told_bps);
+        const double flows = own.link_flows[place];
+        double others = std::max(on.mean_flows, 0.0);
+        if (on.rate_bps > 0.0) others += static_cast<double>(on.transfer_flows);
+        const double fair_bps = on.capacity_bps * (flows / (flows + others));
+        const double left_bps = is_greedy ? 0.0 : on.capacity_bps - on.rate_bps - std::max(on.mean_bps, 0.0);
+        const double needed_ps = 8 * kPsPerSecond * own.link_bytes[place] / std::max(fair_bps, left_bps);
+        longest_ps = std::max(longest_ps, needed_ps - own.link_busy_ps[place]);
+    }
+    return longest_ps > 0.0 ? 1.0 + longest_ps / static_cast<double>(stage.communication_ps) : 1.0;
+}
+
+void FluidCoupling::withdraw(std::int32_t instance) {
+    for (const Entered& entered : std::exchange(at(instance).entered, {})) put(entered, -1.0);
+}
+
+void FluidCoupling::enter(const Flight& flight) {
+    const TimePs period_ps = flight.first_step_ps();
+    for (const Stage& stage : flight.stages) {
+        at(flight.instance).entered.push_back({stage.load, period_ps});
+        put(at(flight.instance).entered.back(), 1.0);
+    }
+}
+
+// Adds what iterations of one kind take of links on average, or takes it away again.
+void FluidCoupling::put(const Entered& entered, double sign) {
+    const LinkLoad& own = load(entered.load);
+    const double bps_per_byte = 8 * kPsPerSecond / static_cast<double>(entered.period_ps);
+    for (std::size_t place = 0; place < own.links.size(); ++place) {
+        Link& on = link(own.links[place]);
+        const double rate_bps = own.link_bytes[place] * bps_per_byte;
+        on.mean_bps += sign * rate_bps;
+        on.mean_flows += sign * (own.link_flows[place] * rate_bps / on.capacity_bps);
+        if (!on.is_untold) {
+            on.is_untold = true;
+            untold_.push_back(own.links[place]);
+        }
+    }
+}
+
+LinkRates FluidCoupling::take_changed_background() {
+    LinkRates changed;
+    std::sort(untold_.begin(), untold_.end());
+    for (const std::int64_t number : untold_) {
+        Link& on = link(number);
+        on.is_untold = false;
+        // Sums of differences: less than a millionth of the link is what rounding has left of loads that are gone.
+        double background_bps = on.mean_bps < 1e-6 * on.capacity_bps ? 0.0 : on.mean_bps;
+        background_bps = std::min(background_bps, kMostBackground * on.capacity_bps);
+        const double change_bps = std::abs(background_bps - on.told_bps);
+        if (change_bps > kSmallestChange * on.capacity_bps || (background_bps == 0.0 && change_bps > 0.0)) {
+            on.told_bps = background_bps;
+            changed.links.push_back(number);
+            changed.rates_bps.push_back(background_bps);
+        }
+    }
+    untold_.clear();
+    return changed;
+}
+
+}  // namespace serving
