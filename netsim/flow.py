@@ -20,6 +20,11 @@ DEFAULT_PRIORITY: Final = 3
 _PER_FLOW: Final = (
     "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
 )  # fmt: skip
+_KEPT: Final = (
+    "delay_ps", "dep_offsets", "deps", "flow_label", "notify", "max_rate_bps", "after", "credit_offsets", "credits",
+    "priority",
+)  # fmt: skip
+"""What `FlowGraph.with_flows` takes over."""
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -83,14 +88,8 @@ class FlowGraph:
             object.__setattr__(self, "credit_offsets", np.zeros(flows + 1, dtype=np.int64))
         if not len(self.priority):
             object.__setattr__(self, "priority", np.full(flows, DEFAULT_PRIORITY, dtype=np.uint8))
-        for name in _PER_FLOW:
-            found = len(getattr(self, name))
-            if found != flows:
-                raise FlowGraphError(f"FlowGraph.{name}: found {found} entries, expected {flows} (as src)")
-        for name in ("size_bytes", "ready_ps", "delay_ps", "max_rate_bps"):
-            values = getattr(self, name)
-            if flows and values.min() < 0:
-                raise FlowGraphError(f"FlowGraph.{name}: found {values.min()}, expected no negative value")
+        self._check_lengths(*_PER_FLOW)
+        self._check_not_negative("size_bytes", "ready_ps", "delay_ps", "max_rate_bps")
         self._check_edges("dep_offsets", "deps")
         self._check_edges("credit_offsets", "credits")
         if flows and (self.after.min() < NO_FLOW or self.after.max() >= flows):
@@ -98,6 +97,45 @@ class FlowGraph:
         if flows and not (self.priority.min() >= 1 and self.priority.max() <= 7):
             found = self.priority.min() if self.priority.min() < 1 else self.priority.max()
             raise FlowGraphError(f"FlowGraph.priority: found {found}, expected 1…7 (0 is for control packets)")
+
+    def with_flows(
+        self,
+        *,
+        src: NDArray[np.int32],
+        dst: NDArray[np.int32],
+        size_bytes: NDArray[np.int64],
+        ready_ps: NDArray[np.int64],
+    ) -> FlowGraph:
+        """The same graph between other nodes, with other sizes and times; what stays is not checked anew.
+
+        Raises:
+            FlowGraphError: arrays of other lengths, or negative values.
+        """
+        changed = object.__new__(FlowGraph)
+        for name in _KEPT:
+            object.__setattr__(changed, name, getattr(self, name))
+        object.__setattr__(changed, "src", src)
+        object.__setattr__(changed, "dst", dst)
+        object.__setattr__(changed, "size_bytes", size_bytes)
+        object.__setattr__(changed, "ready_ps", ready_ps)
+        if len(src) != len(self.notify):
+            raise FlowGraphError(f"FlowGraph.src: found {len(src)} entries, expected {len(self.notify)} as before")
+        changed._check_lengths("dst", "size_bytes", "ready_ps")
+        changed._check_not_negative("size_bytes", "ready_ps")
+        return changed
+
+    def _check_lengths(self, *names: str) -> None:
+        flows = len(self.src)
+        for name in names:
+            found = len(getattr(self, name))
+            if found != flows:
+                raise FlowGraphError(f"FlowGraph.{name}: found {found} entries, expected {flows} (as src)")
+
+    def _check_not_negative(self, *names: str) -> None:
+        for name in names:
+            values = getattr(self, name)
+            if len(values) and values.min() < 0:
+                raise FlowGraphError(f"FlowGraph.{name}: found {values.min()}, expected no negative value")
 
     def _check_edges(self, offsets_name: str, edges_name: str) -> None:
         flows = len(self.src)
