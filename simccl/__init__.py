@@ -12,7 +12,9 @@ from simccl.errors import InputError, PlanError, UnsupportedTopology
 from simccl.expert_planner import expert_combine, expert_dispatch
 from simccl.experts import ExpertRouting
 from simccl.hardware import gpu_named
-from simccl.kv import Descriptors, KvHandoff, KvLayout, LayerCache, Striping, kv_handoff_plan
+from simccl.kv import KvFlows, KvTemplate, kv_handoff_plan, kv_template
+from simccl.kv_handoff import Descriptors, KvHandoff, Striping
+from simccl.kv_layout import KvLayout, LayerCache
 from simccl.plan import Operation, Plan, PlannedFlows
 from simccl.planner import all_to_all_v, plan_collective
 from simccl.timing import CollectiveTime, TimeTable, collective_time, time_table
@@ -28,8 +30,10 @@ __all__ = [
     "Descriptors",
     "ExpertRouting",
     "InputError",
+    "KvFlows",
     "KvHandoff",
     "KvLayout",
+    "KvTemplate",
     "LayerCache",
     "Operation",
     "Phase",
@@ -51,6 +55,7 @@ __all__ = [
     "expert_times_us",
     "gpu_named",
     "kv_handoff_plan",
+    "kv_template",
     "plan_collective",
     "read_calibration",
     "shipped_calibration",

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -5,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsim import create_backend, rail_optimized
-from simccl import Descriptors, InputError, KvHandoff, KvLayout, LayerCache, Striping, kv_handoff_plan
+from netsim import FlowGraph, create_backend, rail_optimized
+from simccl import Descriptors, InputError, KvHandoff, KvLayout, LayerCache, Striping, kv_handoff_plan, kv_template
 from tests.simccl.communicators import A_WEEK_PS
 
 LLAMA_70B = LayerCache((4096 * 2 * 8 * 128 * 2,) * 80, heads=8)
@@ -132,6 +133,49 @@ def test_bytes_stay_local_where_both_layouts_share_a_gpu() -> None:
     assert pairs(handoff) == [(0, 1), (1, 2)]
     handoff = kv_handoff_plan(layout(0, 2), layout(0, 2), kv=LayerCache((100,), heads=2))
     assert (len(handoff.graph()), handoff.local_bytes) == (0, 100)
+
+
+@given(
+    st.sampled_from([(1, 1, 2, 1), (4, 1, 2, 2), (2, 2, 8, 1), (8, 1, 8, 1)]),
+    st.sampled_from([4, None]),
+    st.integers(1, 10**6),
+    st.sampled_from([3, 100]),
+    st.one_of(st.none(), st.integers(1, 5)),
+    st.lists(st.integers(0, 10**9), min_size=6, max_size=6),
+)
+def test_a_template_filled_in_is_the_plan_flow_by_flow(
+    shape: tuple[int, int, int, int], heads: int | None, tokens: int, first: int, span: int | None, ready: list[int]
+) -> None:
+    """Layers 1 and 4 keep a state, the others KV; with GPUs from 3 on some are in both layouts. The template is that of
+    other GPUs."""
+    tp_p, pp_p, tp_d, pp_d = shape
+    token_bytes, times = (8, 0, 16, 40, 0, 8), sorted(ready)
+    state = LayerCache((0, 160, 0, 0, 320, 0), heads=16)
+    template = kv_template(
+        layout(500, tp_p, pp_p),
+        layout(600, tp_d, pp_d),
+        kv=LayerCache(token_bytes, heads),
+        state=state,
+        layers_per_flow=span,
+        setup_ps=7,
+    )
+    ends = layout(0, tp_p, pp_p), layout(first, tp_d, pp_d)
+    flows = template.between(*ends)
+    kv = LayerCache(tuple(size * tokens for size in token_bytes), heads)
+    plan = kv_handoff_plan(*ends, kv=kv, state=state, layer_ready_ps=times, layers_per_flow=span, setup_ps=7)
+    assert flows.handoff(tokens, times).local_bytes == plan.local_bytes
+    filled, expected = flows.graph(tokens, times), plan.graph()
+    for field in dataclasses.fields(FlowGraph):
+        assert getattr(filled, field.name).tolist() == getattr(expected, field.name).tolist(), field.name
+
+
+def test_a_template_with_kv_needs_tokens() -> None:
+    """A flow of no tokens would carry nothing; one of state needs none."""
+    none, some = LayerCache((0,), None), LayerCache((8,), None)
+    with pytest.raises(InputError, match="tokens: found 0, expected at least 1"):
+        kv_template(layout(0, 1), layout(1, 1), kv=some).between(layout(0, 1), layout(1, 1)).graph(0)
+    state = kv_template(layout(0, 1), layout(1, 1), kv=none, state=some)
+    assert state.between(layout(0, 1), layout(1, 1)).graph(0).size_bytes.tolist() == [8]
 
 
 @pytest.mark.parametrize(
