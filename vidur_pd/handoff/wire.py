@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +18,45 @@ from netsim.routing import Router as PathFinder
 from vidur_pd.instance import Rank
 from vidur_pd.metrics.links import LinkLog
 
-NO_LINKS = np.zeros(0, dtype=np.int64)
+LANES_KEPT: Final = 16_384
+"""Pairs of ranks whose flows and links are kept; a lane has 2 to 4 KB."""
+
+
+class _Contents(NamedTuple):
+    """What of a request a transfer carries, and how."""
+
+    with_tokens: bool
+    with_state: bool
+    layer_by_layer: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lane:
+    """Transfers of some contents from one rank to another: their flows, and the links of these."""
+
+    flows: simccl.KvFlows
+    links: NDArray[np.int64]
+    """[links] all that flows cross, ascending."""
+    pairs_on_link: NDArray[np.int64]
+    """[links] pairs that cross each."""
+    hop_pair: NDArray[np.int64]
+    """[hops of all pairs] pair."""
+    hop_link: NDArray[np.int64]
+    """[hops of all pairs] index of its link in ``links``."""
+
+    def link_bytes(self, flow_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[links] what each carries of the flows' bytes."""
+        pair_bytes = np.bincount(self.flows.template.pair, flow_bytes)
+        return np.bincount(self.hop_link, pair_bytes[self.hop_pair]).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OnTheWay:
     """A transfer on the network."""
 
+    lane: _Lane
     graph: FlowGraph
     start_ps: int
-    pair_links: NDArray[np.int64]
-    """Links of each pair of GPUs, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +75,10 @@ class Computation:
     start_ps: int
     end_ps: int
 
-    def layers_after(self, now_ps: int, layers: int) -> list[int]:
+    def layers_after(self, now_ps: int, layers: int) -> NDArray[np.int64]:
         """[layers] time from ``now_ps`` until each layer is ready, 0 for those that are."""
-        lasts_ps = self.end_ps - self.start_ps
-        return [max(0, self.start_ps + lasts_ps * (layer + 1) // layers - now_ps) for layer in range(layers)]
+        computed_ps = (self.end_ps - self.start_ps) * np.arange(1, layers + 1) // layers
+        return np.maximum(computed_ps + (self.start_ps - now_ps), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +129,10 @@ class KvWire:
         self._link_log = link_log
         self._setup_ps = setup_ps
         self._on_the_way: dict[GraphHandle, _OnTheWay] = {}
-        self._routes: dict[tuple[int, int], NDArray[np.int64]] = {}
         self._flows_on_links = np.zeros(topology.links)
-        self._layouts: dict[tuple[int, int, int], simccl.KvLayout] = {}
+        self._layouts: dict[tuple[Rank, int], simccl.KvLayout] = {}
+        self._templates: dict[tuple[int, ...], simccl.KvTemplate] = {}
+        self._lane = lru_cache(LANES_KEPT)(self._new_lane)
         self.flows: list[FlowRow] | None = [] if keep_flows else None
 
     @property
@@ -131,64 +161,79 @@ class KvWire:
         computed: Computation | None,
     ) -> Sent:
         """Puts the KV of ``tokens`` on the network, each layer once it is ready; ``None``: all are."""
-        layers = len(self._model.pattern)
-        plan = simccl.kv_handoff_plan(
-            self._source_layout(source, destination),
-            self._layout(destination),
-            kv=simccl.LayerCache(tuple(size * tokens for size in self._kept.token_bytes), self._kept.kv_heads),
-            state=self._kept.state if with_state else None,
-            layer_ready_ps=computed.layers_after(now_ps, layers) if computed is not None else None,
-            layers_per_flow=1 if computed is not None else None,
-            setup_ps=self._setup_ps,
-        )
-        graph = plan.graph()
+        contents = _Contents(tokens > 0, with_state and self.has_state, computed is not None)
+        lane = self._lane(source, destination, contents)
+        ready_ps = None if computed is None else computed.layers_after(now_ps, len(self._model.pattern))
+        graph = lane.flows.graph(tokens, ready_ps)
         handle = self._network.submit(graph, now_ps)
-        pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
-        pair_links = np.concatenate([NO_LINKS, *(self._route(*pair) for pair in sorted(pairs))])
-        self._on_the_way[handle] = _OnTheWay(graph, now_ps, pair_links)
-        np.add.at(self._flows_on_links, pair_links, 1)
-        first_ready_ps = int(plan.ready_ps.min()) if len(plan.ready_ps) else 0
-        return Sent(handle, plan.total_bytes, now_ps + first_ready_ps + self._setup_ps)
+        self._on_the_way[handle] = _OnTheWay(lane, graph, now_ps)
+        self._flows_on_links[lane.links] += lane.pairs_on_link
+        first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
+        return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
     def arrived(self, handle: GraphHandle, now_ps: int) -> None:
         """Books the links of an arrived transfer."""
-        sent = self._on_the_way.pop(handle)
+        sent = self._off_the_way(handle)
         graph = sent.graph
-        np.add.at(self._flows_on_links, sent.pair_links, -1)
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
             self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         self._network.forget(handle)
-        self._link_log.add("kv", *self._carried(graph), (sent.start_ps, now_ps))
+        self._link_log.add("kv", sent.lane.links, sent.lane.link_bytes(graph.size_bytes), (sent.start_ps, now_ps))
 
     def abandon(self, handle: GraphHandle) -> None:
         """Takes a transfer off the network, or forgets one that failed; what it has carried is not booked."""
-        np.add.at(self._flows_on_links, self._on_the_way.pop(handle).pair_links, -1)
+        self._off_the_way(handle)
         self._network.cancel(handle)
         self._network.forget(handle)
 
-    def _carried(self, graph: FlowGraph) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Links of a graph's flows, and the bytes on each."""
-        carried: dict[int, float] = defaultdict(float)
-        for src, dst, size in zip(graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), strict=True):
-            for link in self._route(src, dst).tolist():
-                carried[link] += size
-        links = sorted(carried)
-        return np.array(links, dtype=np.int64), np.array([carried[link] for link in links])
+    def _off_the_way(self, handle: GraphHandle) -> _OnTheWay:
+        sent = self._on_the_way.pop(handle)
+        self._flows_on_links[sent.lane.links] -= sent.lane.pairs_on_link
+        return sent
 
-    def _route(self, src: int, dst: int) -> NDArray[np.int64]:
-        """Links from one GPU to another; all flows of a hand-off have label 0."""
-        if (src, dst) not in self._routes:
-            self._routes[src, dst] = self._paths.route(src, dst)
-        return self._routes[src, dst]
+    def _new_lane(self, source: Rank, destination: Rank, contents: _Contents) -> _Lane:
+        source_layout, destination_layout = self._source_layout(source, destination), self._layout(destination)
+        flows = self._template(source_layout, destination_layout, contents).between(source_layout, destination_layout)
+        first = np.flatnonzero(flows.template.previous < 0)
+        pairs = zip(flows.src[first].tolist(), flows.dst[first].tolist(), strict=True)
+        # All flows of a hand-off have label 0.
+        hops = [(pair, link) for pair, ends in enumerate(pairs) for link in self._paths.route(*ends).tolist()]
+        links = sorted({link for _, link in hops})
+        place = {link: index for index, link in enumerate(links)}
+        hop_link = np.array([place[link] for _, link in hops], dtype=np.int64)
+        return _Lane(
+            flows=flows,
+            links=np.array(links, dtype=np.int64),
+            pairs_on_link=np.bincount(hop_link),
+            hop_pair=np.array([pair for pair, _ in hops], dtype=np.int64),
+            hop_link=hop_link,
+        )
+
+    def _template(
+        self, source: simccl.KvLayout, destination: simccl.KvLayout, contents: _Contents
+    ) -> simccl.KvTemplate:
+        """What lanes between layouts of these shapes have in common."""
+        key = (source.tp, source.pp, destination.tp, destination.pp, *contents)
+        if key not in self._templates:
+            token_bytes = self._kept.token_bytes if contents.with_tokens else (0,) * len(self._kept.token_bytes)
+            self._templates[key] = simccl.kv_template(
+                source,
+                destination,
+                kv=simccl.LayerCache(token_bytes, self._kept.kv_heads),
+                state=self._kept.state if contents.with_state else None,
+                layers_per_flow=1 if contents.layer_by_layer else None,
+                setup_ps=self._setup_ps,
+            )
+        return self._templates[key]
 
     def _layout(self, rank: Rank) -> simccl.KvLayout:
         return self._layout_of(rank, shift=0)
 
     def _source_layout(self, source: Rank, destination: Rank) -> simccl.KvLayout:
         """The source's GPUs, turned so that a latent comes from the GPU on the destination's rail."""
-        if self._kept.kv_heads is not None:
+        if self._kept.kv_heads is not None or source.instance.placement.partition.tp == 1:
             return self._layout(source)
         own_rail, other_rail = (
             self._topology.rail_of(rank.instance.placement.rank_gpus(rank.index)[0][0])
@@ -197,7 +242,7 @@ class KvWire:
         return self._layout_of(source, shift=other_rail - own_rail)
 
     def _layout_of(self, rank: Rank, *, shift: int) -> simccl.KvLayout:
-        key = (rank.instance.index, rank.index, shift)
+        key = (rank, shift % rank.instance.placement.partition.tp)
         if key not in self._layouts:
             self._layouts[key] = self._new_layout(rank, shift)
         return self._layouts[key]

@@ -1,0 +1,112 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from netsim.routing import Router
+from tests.integration.small_runs import config, pool
+from vidur_pd.assembly import Parts, assemble
+from vidur_pd.handoff import KvWire
+from vidur_pd.handoff.wire import Computation
+from vidur_pd.instance import Rank
+from vidur_pd.metrics.links import LinkLog
+
+FAR_PS = 10**15
+CASES = {
+    "heads": ({"tp": 4}, {"tp": 2}, {"model": "qwen3-8b"}),
+    "stages": ({"tp": 2, "pp": 2}, {"tp": 1, "pp": 3}, {"model": "qwen3-8b"}),
+    "latent": ({"tp": 4, "ep": 16, "dp": 4}, {"tp": 2, "ep": 16, "dp": 8}, {"model": "deepseek-v3"}),
+    "state": ({"tp": 4}, {"tp": 2}, {"model": "qwen3-next-80b-a3b"}),
+}
+
+
+def parts_of(prefill: dict[str, Any], decode: dict[str, Any], sections: dict[str, Any]) -> Parts:
+    pools = [pool("prefill", "prefill", **prefill), pool("decode", "decode", **decode)]
+    fabric = {"kind": "rail_optimized", "gpus_per_node": 8, "spines": 2}
+    return assemble(config(pools, topology=fabric, engine={"weights": "fp8"}, **sections))
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> None:
+    """Transfers between all pairs of the first ranks, two of each, against the routes of their flows one by one; while
+    they travel, the pairs on each link are counted, and none are left in the end."""
+    parts = parts_of(*CASES[case])
+    topology, network, log = parts.topology, parts.network, LinkLog(parts.topology.links, 8)
+    wire = KvWire(parts.model, parts.wire_precision, network, topology, log, setup_ps=5, keep_flows=True)
+    prefill, decode = (
+        [rank for instance in parts.instances if instance.placement.role == role for rank in instance.ranks[:3]]
+        for role in ("prefill", "decode")
+    )
+    computed = Computation(0, 10**6) if layerwise else None
+    routes, sent_bytes, flows = Router(topology), 0, wire.flows
+    assert flows is not None
+    for tokens in (1000, 37):
+        for source in prefill:
+            for destination in decode:
+                sent = wire.send(
+                    source, destination, tokens, with_state=wire.has_state, now_ps=network.now_ps, computed=computed
+                )
+                sent_bytes += sent.size_bytes
+        on_the_way = wire.flows_on_links.copy()
+        ends = arrive(wire, parts)
+        pairs = [pair for transfer in ends for pair in sorted(set(transfer))]
+        crossed = np.concatenate([routes.route(*pair) for pair in pairs])
+        assert on_the_way.tolist() == np.bincount(crossed, minlength=topology.links).tolist()
+        assert not wire.flows_on_links.any()
+    expected = np.zeros(topology.links)
+    for flow in flows:
+        expected[routes.route(flow.src, flow.dst)] += flow.size_bytes
+    assert log.total_bytes("kv") == pytest.approx(expected, rel=1e-12)
+    assert sent_bytes == sum(flow.size_bytes for flow in flows)
+
+
+def arrive(wire: KvWire, parts: Parts) -> list[list[tuple[int, int]]]:
+    """Runs all transfers to their end: GPU pairs of the flows of each."""
+    transfers = []
+    while wire.active:
+        for completion in parts.network.advance(FAR_PS):
+            assert wire.flows is not None
+            known = len(wire.flows)
+            wire.arrived(completion.handle, completion.at_ps)
+            transfers.append([(flow.src, flow.dst) for flow in wire.flows[known:]])
+    return transfers
+
+
+def test_a_latent_comes_from_the_rail_that_it_goes_to() -> None:
+    """Prefill ranks have GPUs 0…3 and 4…7 of a node, decode ranks two GPUs each: every flow stays on its rail as far as
+    the prefill rank has a GPU there."""
+    parts = parts_of(*CASES["latent"])
+    log = LinkLog(parts.topology.links, 8)
+    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, log, setup_ps=0, keep_flows=True)
+    source, destination = first_ranks(parts)
+    wire.send(source, destination, 10, with_state=False, now_ps=0, computed=None)
+    (pairs,) = arrive(wire, parts)
+    assert len(pairs) == 2
+    assert [parts.topology.rail_of(src) for src, _ in pairs] == [parts.topology.rail_of(dst) for _, dst in pairs]
+
+
+def first_ranks(parts: Parts) -> tuple[Rank, Rank]:
+    prefill, decode = (
+        next(instance for instance in parts.instances if instance.placement.role == role)
+        for role in ("prefill", "decode")
+    )
+    return prefill.ranks[0], decode.ranks[0]
+
+
+def test_a_transfer_that_is_abandoned_leaves_no_flow_behind() -> None:
+    parts = parts_of(*CASES["heads"])
+    log = LinkLog(parts.topology.links, 8)
+    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, log, setup_ps=0, keep_flows=False)
+    sent = wire.send(*first_ranks(parts), 10, with_state=False, now_ps=0, computed=None)
+    assert wire.flows_on_links.any()
+    wire.abandon(sent.handle)
+    assert wire.active == 0
+    assert not wire.flows_on_links.any()
+    assert parts.network.advance(FAR_PS) == []
+
+
+def test_layers_are_computed_evenly() -> None:
+    """Ten time units for three layers from 100 on: after 3, 6 and 10; at 104 the first is ready."""
+    assert Computation(100, 110).layers_after(100, 3).tolist() == [3, 6, 10]
+    assert Computation(100, 110).layers_after(104, 3).tolist() == [0, 2, 6]
