@@ -82,7 +82,8 @@ class FluidLauncher:
         self._note_links(flight)
         if self._is_coupled:
             self._withdraw(instance)
-            flight.stretch = [self._stretch(price) for price in flight.prices]
+            kv_bps = self._kv_bps()
+            flight.stretch = [self._stretch(price, kv_bps) for price in flight.prices]
         set_out(flight, instance.stage_free_ps)
         self._schedule_landing(flight)
         if self._is_coupled:
@@ -126,12 +127,14 @@ class FluidLauncher:
     def _update(self) -> None:
         """New loads of all instances, and new stretches of what they have in flight."""
         self._update_at_ps.remove(self._queue.now_ps)
+        kv_bps = self._kv_bps()
         for instance in list(self._flying.values()):
             self._withdraw(instance)
             if not instance.flights:
                 del self._flying[instance.index]
                 continue
-            self._retime(instance, [[self._stretch(price) for price in flight.prices] for flight in instance.flights])
+            stretches = [[self._stretch(price, kv_bps) for price in flight.prices] for flight in instance.flights]
+            self._retime(instance, stretches)
             self._enter(instance, *instance.flights)
         if not self._flying:  # sums of differences: leave nothing behind
             self._mean_bps.fill(0.0)
@@ -155,13 +158,13 @@ class FluidLauncher:
         for flight in flights:
             self._schedule_landing(flight)
 
-    def _stretch(self, price: StagePrice) -> float:
+    def _stretch(self, price: StagePrice, all_kv_bps: NDArray[np.float64]) -> float:
         """Of a stage's communication, from what other instances and transfers have on its links."""
         load = price.load
         if not len(load.links) or not self._is_coupled:
             return 1.0
         capacity_bps = self._capacity_bps[load.links]
-        kv_bps, mean_bps = self._kv_bps(load.links), np.maximum(self._mean_bps[load.links], 0.0)
+        kv_bps, mean_bps = all_kv_bps[load.links], np.maximum(self._mean_bps[load.links], 0.0)
         is_greedy = kv_bps >= SATURATED * (capacity_bps - self._told_bps[load.links])
         others = np.maximum(self._mean_flows[load.links], 0.0)
         others += np.where(kv_bps > 0, self._transfers.flows_on_links[load.links], 0.0)
@@ -171,9 +174,9 @@ class FluidLauncher:
         needed_ps = 8 * PS_PER_S * load.link_bytes / given_bps
         return 1.0 + max(0.0, float((needed_ps - load.link_busy_ps).max())) / price.communication_ps
 
-    def _kv_bps(self, links: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _kv_bps(self) -> NDArray[np.float64]:
         """[links] rate of the transfers."""
-        return self._network.link_rates_bps()[links] if self._transfers.active else np.zeros(len(links))
+        return self._network.link_rates_bps() if self._transfers.active else np.zeros_like(self._capacity_bps)
 
     def _withdraw(self, instance: Instance) -> None:
         for mean in self._loads.pop(instance.index, ()):
