@@ -20,13 +20,13 @@ import numpy as np
 from netsim import FlowGraph
 from netsim.units import PS_PER_MS
 from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
+from vidur_pd._core import Loop
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.handoff import KvWire
 from vidur_pd.handoff.wire import Computation
 from vidur_pd.instance import Rank
-from vidur_pd.metrics.links import LinkLog
 
 AT_A_TIME = 8
 Pool = dict[str, Any]
@@ -103,12 +103,13 @@ def plans_us(layers_per_flow: int | None) -> dict[str, float]:
 def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, float]:
     """CPU µs per transfer of each step."""
     network = parts.network
+    loop = Loop(0, keeps_runs=False, links=parts.topology.links, link_windows=64)
     wire = KvWire(
         parts.model,
         parts.wire_precision,
         network,
         parts.topology,
-        LinkLog(parts.topology.links, 64),
+        loop,
         setup_ps=PS_PER_MS,
         keep_flows=False,
     )

@@ -5,11 +5,11 @@ import pytest
 
 from netsim.routing import Router
 from tests.integration.small_runs import config, pool
+from vidur_pd._core import Loop
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.handoff import KvWire
 from vidur_pd.handoff.wire import Computation
 from vidur_pd.instance import Rank
-from vidur_pd.metrics.links import LinkLog
 
 FAR_PS = 10**15
 CASES = {
@@ -30,10 +30,10 @@ def parts_of(prefill: dict[str, Any], decode: dict[str, Any], sections: dict[str
 @pytest.mark.parametrize("case", CASES)
 def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> None:
     """Transfers between all pairs of the first ranks, two of each, against the routes of their flows one by one; while
-    they travel, the pairs on each link are counted, and none are left in the end."""
+    they travel the loop knows which links they are on, and in the end none."""
     parts = parts_of(*CASES[case])
-    topology, network, log = parts.topology, parts.network, LinkLog(parts.topology.links, 8)
-    wire = KvWire(parts.model, parts.wire_precision, network, topology, log, setup_ps=5, keep_flows=True)
+    topology, network, loop = parts.topology, parts.network, loop_of(parts)
+    wire = KvWire(parts.model, parts.wire_precision, network, topology, loop, setup_ps=5, keep_flows=True)
     prefill, decode = (
         [rank for instance in parts.instances if instance.placement.role == role for rank in instance.ranks[:3]]
         for role in ("prefill", "decode")
@@ -48,17 +48,24 @@ def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> No
                     source, destination, tokens, with_state=wire.has_state, now_ps=network.now_ps, computed=computed
                 )
                 sent_bytes += sent.size_bytes
-        on_the_way = wire.flows_on_links.copy()
+        loaded = loop.transfer_links()
         ends = arrive(wire, parts)
         pairs = [pair for transfer in ends for pair in sorted(set(transfer))]
         crossed = np.concatenate([routes.route(*pair) for pair in pairs])
-        assert on_the_way.tolist() == np.bincount(crossed, minlength=topology.links).tolist()
-        assert not wire.flows_on_links.any()
+        assert sorted(loaded.tolist()) == np.unique(crossed).tolist()
+        assert len(loop.transfer_links()) == 0
     expected = np.zeros(topology.links)
     for flow in flows:
         expected[routes.route(flow.src, flow.dst)] += flow.size_bytes
-    assert log.total_bytes("kv") == pytest.approx(expected, rel=1e-12)
+    assert loop.links.total_bytes("kv") == pytest.approx(expected, rel=1e-12)
     assert sent_bytes == sum(flow.size_bytes for flow in flows)
+
+
+def loop_of(parts: Parts) -> Loop:
+    """A loop without instances, with links."""
+    loop = Loop(0, keeps_runs=False, links=parts.topology.links, link_windows=8)
+    loop.couple(parts.topology.capacity_bps.astype(np.float64))
+    return loop
 
 
 def arrive(wire: KvWire, parts: Parts) -> list[list[tuple[int, int]]]:
@@ -77,8 +84,8 @@ def test_a_latent_comes_from_the_rail_that_it_goes_to() -> None:
     """Prefill ranks have GPUs 0…3 and 4…7 of a node, decode ranks two GPUs each: every flow stays on its rail as far as
     the prefill rank has a GPU there."""
     parts = parts_of(*CASES["latent"])
-    log = LinkLog(parts.topology.links, 8)
-    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, log, setup_ps=0, keep_flows=True)
+    loop = loop_of(parts)
+    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=True)
     source, destination = first_ranks(parts)
     wire.send(source, destination, 10, with_state=False, now_ps=0, computed=None)
     (pairs,) = arrive(wire, parts)
@@ -96,13 +103,13 @@ def first_ranks(parts: Parts) -> tuple[Rank, Rank]:
 
 def test_a_transfer_that_is_abandoned_leaves_no_flow_behind() -> None:
     parts = parts_of(*CASES["heads"])
-    log = LinkLog(parts.topology.links, 8)
-    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, log, setup_ps=0, keep_flows=False)
+    loop = loop_of(parts)
+    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=False)
     sent = wire.send(*first_ranks(parts), 10, with_state=False, now_ps=0, computed=None)
-    assert wire.flows_on_links.any()
+    assert len(loop.transfer_links()) > 0
     wire.abandon(sent.handle)
     assert wire.active == 0
-    assert not wire.flows_on_links.any()
+    assert len(loop.transfer_links()) == 0
     assert parts.network.advance(FAR_PS) == []
 
 

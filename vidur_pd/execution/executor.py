@@ -129,18 +129,16 @@ class InstanceExecutor:
             return
         drafts = 0 if flight.batch is None else flight.batch.most_drafts
         halved = halve_all(batches.split()) if self._halves is not None else None
-        costs = []
+        stages = []
         for stage in range(self._placement.partition.pp):
             if halved is not None and not drafts:
-                costs.append(self._two_batches(flight, halved, stage))
+                stages.append(self._two_batches(halved, stage))
             elif drafts and self._drafting is not None:
-                costs.append(price_with_drafts(self._model, self._drafting, batches.split(), stage))
+                cost = price_with_drafts(self._model, self._drafting, batches.split(), stage)
+                stages.append(self._priced(cost, stage))
             else:
-                costs.append(self._model.price(batches, stage=stage))
-        stages = [
-            self._priced(cost, stage, self._turns.get((flight.number, stage))) for stage, cost in enumerate(costs)
-        ]
-        flight.set_stages(stages, np.array([sum(cost.compute_ps for cost in costs)], dtype=np.int64))
+                stages.append(self._priced(self._model.price(batches, stage=stage), stage))
+        flight.set_stages(stages, np.array([sum(stage.compute_ps for stage in stages)], dtype=np.int64))
 
     def _batches(self, flight: Flight) -> RankBatches:
         """Without their drafts."""

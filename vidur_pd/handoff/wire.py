@@ -135,6 +135,11 @@ class KvWire:
         self.flows: list[FlowRow] | None = [] if keep_flows else None
 
     @property
+    def active(self) -> int:
+        """Transfers on the network."""
+        return len(self._on_the_way)
+
+    @property
     def has_state(self) -> bool:
         """The model keeps a recurrent state that travels once, whatever the prompt."""
         return self._kept.state is not None
