@@ -51,12 +51,16 @@ class Request:
         """Content ids of the prompt's consecutive blocks (Mooncake: 512 tokens each), the last maybe partial."""
 
     @property
+    def context_tokens(self) -> int:
+        """What prefill computes: the prompt, and what had been generated before the last restart."""
+
+    @property
     def cached_tokens(self) -> int:
         """Prompt tokens found in the prefix cache at the first admission."""
 
     @property
     def resident_tokens(self) -> int:
-        """Prompt tokens the decode instance had when it reserved blocks; the KV transfer moves the others."""
+        """Tokens of the context that the decode instance had when it reserved blocks; the KV transfer moves the others."""
 
     @property
     def preemptions(self) -> int: ...
@@ -74,6 +78,9 @@ class Request:
 
     def set_progress(self, computed_tokens: int, generated_tokens: int) -> None:
         """Place a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer."""
+
+    def restart(self, kept: int) -> None:
+        """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
 
 class CachedPrefix:
     """The longest cached prefix of a request at one instant; valid until the pool changes."""
@@ -98,6 +105,7 @@ class BlockPool:
     def allocate(self, request: Request, tokens: int, prefix: CachedPrefix = ...) -> None: ...
     def register(self, request: Request, computed_tokens: int) -> None: ...
     def release(self, request: Request) -> None: ...
+    def clear(self) -> None: ...
 
 class CountingBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_tokens: int = 16) -> None: ...

@@ -54,6 +54,7 @@ void bind_request(py::module_& module) {
         .def_readonly("output_tokens", &Request::output_tokens)
         .def_readonly("arrived_ps", &Request::arrived_ps)
         .def_readonly("block_hashes", &Request::block_hashes)
+        .def_readonly("context_tokens", &Request::context_tokens)
         .def_readonly("cached_tokens", &Request::cached_tokens)
         .def_readonly("resident_tokens", &Request::resident_tokens)
         .def_readonly("preemptions", &Request::preemptions)
@@ -73,7 +74,8 @@ void bind_request(py::module_& module) {
             [](Request& request, const py::object& status) {
                 request.status = static_cast<Status>(statuses().attr("index")(status).cast<int>());
             })
-        .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"));
+        .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"))
+        .def("restart", &Request::restart, py::arg("kept"));
 }
 
 void bind_pools(py::module_& module) {
@@ -96,7 +98,8 @@ void bind_pools(py::module_& module) {
         .def("allocate", &BlockPool::allocate, py::arg("request"), py::arg("tokens"),
              py::arg_v("prefix", CachedPrefix(), "CachedPrefix()"))
         .def("register", &BlockPool::register_blocks, py::arg("request"), py::arg("computed_tokens"))
-        .def("release", &BlockPool::release, py::arg("request"));
+        .def("release", &BlockPool::release, py::arg("request"))
+        .def("clear", &BlockPool::clear);
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
         .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
@@ -155,6 +158,7 @@ void bind_scheduler(py::module_& module) {
         .def(
             "abandon", [](Scheduler& scheduler, ScheduledBatch& batch) { return scheduler.abandon(batch); },
             py::arg("batch"))
+        .def("clear", &Scheduler::clear)
         .def("abandon_remote", &Scheduler::abandon_remote, py::arg("request"))
         .def("steady_decode_steps", &Scheduler::steady_decode_steps)
         .def("decode_kv_tokens",

@@ -26,7 +26,8 @@ struct Request {
           prompt_tokens(prompt_tokens),
           output_tokens(output_tokens),
           arrived_ps(arrived_ps),
-          block_hashes(std::move(block_hashes)) {
+          block_hashes(std::move(block_hashes)),
+          context_tokens(prompt_tokens) {
         check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
         check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
     }
@@ -41,6 +42,20 @@ struct Request {
         generated_tokens = generated;
     }
 
+    // Begins again without KV, with the first `kept` of its generated tokens, after what ran it has failed. Stamps of
+    // stages are those of the new attempt; those of tokens stay with the tokens.
+    void restart(Tokens kept) {
+        ensure(kept <= generated_tokens && kept < output_tokens,
+               "request " + request_id + " has not got so many tokens");
+        is_running = is_in_flight = false;
+        set_progress(0, kept);
+        context_tokens = prompt_tokens + kept;
+        resident_tokens = 0;
+        status = Status::kWaiting;
+        scheduled_ps = prefill_completed_ps = kv_sent_ps = kv_arrived_ps = std::nullopt;
+        if (kept == 0) first_token_ps = last_token_ps = std::nullopt;
+    }
+
     std::int64_t index;
     std::string request_id;
     Tokens prompt_tokens;
@@ -48,6 +63,7 @@ struct Request {
     TimePs arrived_ps;
     std::optional<std::vector<std::int64_t>> block_hashes;
 
+    Tokens context_tokens;  // computed by prefill: the prompt, and what was generated before the last restart
     Tokens cached_tokens = 0;
     Tokens resident_tokens = 0;
     std::int64_t preemptions = 0;

@@ -1,6 +1,8 @@
 // Fabric, part: set-up, flows that come and go, links that fail.
 #pragma once
 
+#include <cmath>
+
 #include "fabric.hpp"
 
 namespace netsim::roce {
@@ -228,7 +230,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::give_up(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     if (qp.is_closed) return free_if_unused(index);
-    if (!qp.is_delivered) news_.failed.push_back(qp.flow);
+    if (!qp.is_delivered) news_.failed.push_back({qp.flow, qp.received_bytes()});
     close(index);
 }
 
@@ -245,6 +247,16 @@ void Fabric<Engine, Observer>::set_link_up(LinkId link, bool is_up) {
     }
     pending_reroutes_.push_back({link, is_up});
     schedule(now_ps() + parameters_.reroute_delay_ps, Kind::reroute, 0, 0);
+}
+
+// Buffers, thresholds and windows stay as they were set up.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::set_capacity_share(LinkId link, double share) {
+    Port& port = ports_[link];
+    const auto nominal_bps = static_cast<double>(network_.link(link).capacity_bps);
+    port.capacity_bps = std::max<std::int64_t>(1, std::llround(nominal_bps * share));
+    port.known_bytes[0] = port.known_bytes[1] = -1;
+    ++changes_;
 }
 
 // NVLink has no transport that would try again.
