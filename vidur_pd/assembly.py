@@ -21,6 +21,7 @@ from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import InstanceExecutor
 from vidur_pd.execution.fluid import FluidLauncher, Transfers
 from vidur_pd.execution.isolated import IsolatedLauncher
+from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance, Launcher
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
@@ -56,6 +57,7 @@ class Parts:
     pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
     coupling: CouplingPlan
+    faults: tuple[Fault, ...]
 
     def launcher(self, queue: EventQueue, transfers: Transfers) -> Coupling:
         """The coupling of iterations with the network that the configuration names."""
@@ -113,7 +115,8 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
         parts = pools[placement.pool]
         pricer = pricers[parts.gpu.interconnect]
         instances.append(_instance(index, placement, parts, pricer, config.seed, hash_block_tokens))
-    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan)
+    faults = plan_faults(config, cluster.topology, cluster.placements)
+    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan, faults)
 
 
 def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:

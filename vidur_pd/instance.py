@@ -34,6 +34,10 @@ class Launcher(Protocol):
         """Ends a run with the step in progress."""
         ...
 
+    def drop(self, flight: Flight) -> None:
+        """The flight comes to nothing: it is forgotten, and what it has on the network is taken off."""
+        ...
+
 
 class Listener(Protocol):
     """Is told what iterations do to requests."""
@@ -53,7 +57,11 @@ class Listener(Protocol):
     def completed(self, request: Request) -> None: ...
 
     def failed(self, request: Request, reason: str) -> None:
-        """The request ends without its tokens; its instance has nothing of it any more."""
+        """An iteration came to nothing; its instance has nothing of the request any more."""
+        ...
+
+    def broken_off(self, instance: Instance) -> None:
+        """All requests of the iteration that came to nothing have been told of."""
         ...
 
 
@@ -101,6 +109,7 @@ class Instance:
         self.placement = placement
         self.ranks = tuple(Rank(self, rank, scheduler) for rank, scheduler in enumerate(schedulers))
         self.flights: list[Flight] = []
+        self.is_up = True
         self.stage_free_ps = [0] * placement.partition.pp
         self._executor = executor
         self.kv_blocks = sum(scheduler.usable_blocks for scheduler in schedulers)
@@ -134,13 +143,44 @@ class Instance:
         elif self.flights[0].is_run:
             self._launcher.truncate(self.flights[0])
 
+    def halt(self) -> list[Request]:
+        """The instance fails now and launches nothing until `resume`.
+
+        Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
+        nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
+        too. Returns the requests that the ranks had alone (`Scheduler.clear`), rank by rank.
+        """
+        self.is_up, self._dispatch_at_ps = False, None
+        for flight in self.flights:
+            self._launcher.drop(flight)
+            if flight.event is not None:
+                flight.event.cancel()
+            ended = int(np.searchsorted(flight.ends_ps, self._queue.now_ps, side="right"))
+            if flight.is_run and ended:
+                flight.keep_steps(ended)
+                self._book(flight)
+        self.flights.clear()
+        lost = [request for rank in self.ranks for request in rank.scheduler.clear()]
+        self.note_kv_use()
+        return lost
+
+    def resume(self) -> None:
+        """The instance is back, empty, and may launch from now on."""
+        self.is_up = True
+        self.stage_free_ps[:] = [self._queue.now_ps] * len(self.stage_free_ps)
+        self._dispatch_later(self._queue.now_ps)
+
+    def set_pace(self, factor: float) -> None:
+        """Iterations launched from now on compute ``factor`` times as long; of those in flight, a run ends with the
+        step in progress, and nothing else changes."""
+        self._executor.pace = factor
+        if self.flights and self.flights[0].is_run:
+            self._launcher.truncate(self.flights[0])
+
     def land(self, flight: Flight) -> None:
         """A flight has ended: credits its tokens, records it and schedules the next."""
         self.flights.remove(flight)
-        outcome = self._credit(flight)
-        self._record(flight, outcome.produced)
-        self._listener.landed(flight)
-        self._tell(flight, outcome)
+        self._book(flight)
         self.note_kv_use()
         self._dispatch_later(self._queue.now_ps)
 
@@ -148,11 +188,14 @@ class Instance:
         """A flight has come to nothing: its requests fail, and the instance goes on with the others."""
         self.flights.remove(flight)
         assert flight.batch is not None, "what may fail has one step"
-        self._record(flight, 0)
+        if flight.ends_ps[0] > flight.start_ps:
+            flight.compute_ps = np.minimum(flight.compute_ps, flight.ends_ps - flight.start_ps)
+            self._record(flight, 0)
         for rank, batch in zip(self.ranks, flight.batch.batches, strict=True):
             for request in rank.scheduler.abandon(batch) if batch is not None else ():
                 self._listener.failed(request, reason)
         self.note_kv_use()
+        self._listener.broken_off(self)
         self._dispatch_later(self._queue.now_ps)
 
     def note_kv_use(self) -> int:
@@ -162,7 +205,7 @@ class Instance:
         return used
 
     def _dispatch_later(self, at_ps: int) -> None:
-        if self._dispatch_at_ps is None or at_ps < self._dispatch_at_ps:
+        if self.is_up and (self._dispatch_at_ps is None or at_ps < self._dispatch_at_ps):
             self._dispatch_at_ps = at_ps
             self._queue.schedule(at_ps, Priority.DISPATCH, self._dispatch)
 
@@ -206,11 +249,18 @@ class Instance:
         compute_ps = np.array([sum(price.cost.compute_ps for price in prices)], dtype=np.int64)
         return Flight(self, batch, prices, compute_ps)
 
+    def _book(self, flight: Flight) -> None:
+        """All steps of the flight have ended."""
+        outcome = self._credit(flight)
+        self._record(flight, outcome.produced)
+        self._listener.landed(flight)
+        self._tell(flight, outcome)
+
     def _credit(self, flight: Flight) -> GroupOutcome:
         """What has become of the requests; their tokens are stamped, and the gaps between tokens counted."""
         now_ps, first_end_ps = self._queue.now_ps, int(flight.ends_ps[0])
         if flight.batch is None:
-            outcome = self._group.advance_decode(flight.steps, first_end_ps, now_ps)
+            outcome = self._group.advance_decode(flight.steps, first_end_ps, int(flight.ends_ps[-1]))
             self._log.kv_use.ramp(self.index, now_ps, self._group.used_blocks)
             return outcome
         accepted: list[list[int]] = []

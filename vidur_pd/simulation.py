@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from netsim import Topology
-from netsim.topology import LinkKind
 from netsim.units import PS_PER_MS
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import FAR_PS
+from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.flight import Flight
-from vidur_pd.handoff import FlowRow, Handoff, KvWire
+from vidur_pd.execution.fluid import FluidLauncher
+from vidur_pd.faults.recovery import Recovery
+from vidur_pd.faults.script import FaultScript
+from vidur_pd.handoff import Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.attribution import attribute, mean_parts
 from vidur_pd.metrics.communication import communication_sources
@@ -28,49 +29,17 @@ from vidur_pd.metrics.links import LinkLog
 from vidur_pd.metrics.request_rows import Journey
 from vidur_pd.metrics.summary import summarise
 from vidur_pd.request import Request, RequestStatus
-from vidur_pd.routing import Router
-from vidur_pd.workload import Workload, generator
+from vidur_pd.result import Result
+from vidur_pd.routing import RankRouter
+from vidur_pd.workload import Workload
+
+__all__ = ["Result", "Simulation"]
 
 PROGRESS_EVERY_EVENTS = 256
 
-Routers = tuple[Router[Instance], dict[int, Router[Rank]]]
-"""Chooses among instances, and among the ranks of each, by its index."""
 
 Progress = Callable[[int, int, float], None]
 """Called with (requests done, requests in all, simulated seconds)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Result:
-    """What a simulation leaves behind."""
-
-    config: SimulationConfig
-    workload: Workload
-    journeys: list[Journey]
-    iterations: IterationLog
-    links: LinkLog
-    flows: list[FlowRow]
-    topology: Topology
-    summary: dict[str, Any]
-
-    def link_columns(self) -> dict[str, Any]:
-        """Columns of ``links.parquet``."""
-        columns: dict[str, Any] = self.links.columns()
-        link = np.asarray(columns["link"], dtype=np.int64)
-        names = np.array(self.topology.node_name, dtype=object)
-        described = {
-            "link": link,
-            "src": names[self.topology.link_src[link]],
-            "dst": names[self.topology.link_dst[link]],
-            "kind": np.array([kind.name.lower() for kind in LinkKind], dtype=object)[self.topology.link_kind[link]],
-            "capacity_bps": self.topology.capacity_bps[link],
-        }
-        return {**described, **{name: column for name, column in columns.items() if name != "link"}}
-
-    def flow_columns(self) -> dict[str, Any]:
-        """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""
-        names = ("src", "dst", "size_bytes", "start_ps", "end_ps")
-        return {name: np.array([getattr(flow, name) for flow in self.flows], dtype=np.int64) for name in names}
 
 
 class Simulation:
@@ -99,11 +68,26 @@ class Simulation:
             keep_flows=config.output.flows,
         )
         self._launcher = self._parts.launcher(self._queue, self._wire)
-        self._pools: dict[tuple[int, ...], list[tuple[str, int]]] = {}
-        self._entries = self._routers(("prefill", "mixed"))
-        self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
+        routing, seed = config.routing, config.seed
+        self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
+        self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
         self._handoff = Handoff(
-            config.kv_transfer, self._wire, self._choose_destination, self, self._launcher.traffic_changes
+            config.kv_transfer,
+            config.recovery,
+            self._wire,
+            self._queue,
+            self._choose_destination,
+            self,
+            self._launcher.traffic_changes,
+        )
+        self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
+        self._faults = FaultScript(
+            self._parts.faults,
+            self._instances,
+            (self._network, self._parts.topology),
+            self,
+            drains_degraded=config.recovery.degraded == "drain",
+            prices_collectives=self._parts.coupling.collectives is not Treatment.SIMULATED,
         )
         self._journeys = [Journey(request) for request in self._requests()]
         self._done = 0
@@ -115,13 +99,16 @@ class Simulation:
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
+        self._faults.schedule(self._queue)
         self._schedule_arrival(0)
         while True:
             next_ps = self._queue.next_event_ps()
             if self._network.next_event_ps() is not None and self._advance_network(next_ps):
                 continue
             if next_ps is None:
-                break
+                if self._done == len(self._journeys) or not self._end_what_waits():
+                    break
+                continue
             self._queue.run_next()
             if progress is not None and self._queue.executed % PROGRESS_EVERY_EVENTS == 0:
                 progress(self._done, len(self._journeys), self._queue.now_ps / 10**12)
@@ -158,22 +145,42 @@ class Simulation:
             self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
 
     def _arrive(self, index: int) -> None:
-        """A request has come through the front end and is routed."""
-        journey = self._journeys[index]
+        """A request has come through the front end."""
         self._schedule_arrival(index + 1)
-        rank, reason = self._choose(self._entries, journey.request)
+        self._enter(self._journeys[index].request)
+
+    def _enter(self, request: Request) -> None:
+        """A request is routed, for the first time or again."""
+        journey = self._journeys[request.index]
+        rank, reason = self._entries.choose(request)
         if rank is None:
-            journey.request.status = RequestStatus.REJECTED
-            journey.request.status_reason = reason
-            self._done += 1
+            self._not_routed(request, reason)
             return
-        journey.prefill_instance = rank.instance.name
+        journey.prefill_instance, journey.decode_instance = rank.instance.name, ""
         if rank.instance.placement.role == "prefill":
             self._handoff.routed(journey, rank)
         else:
             journey.decode_instance = rank.instance.name
-        rank.scheduler.add(journey.request)
+        rank.scheduler.add(request)
         rank.instance.wake()
+
+    def _not_routed(self, request: Request, reason: str | None) -> None:
+        if reason is None:
+            self._recovery.unserved(request)
+        elif self._recovery.attempts(request):
+            self._recovery.fail(request, reason)
+        else:
+            request.status, request.status_reason = RequestStatus.REJECTED, reason
+            self._done += 1
+
+    def delivered(self, request: Request) -> None:
+        """The user gets a token from elsewhere than an iteration that decodes."""
+        now_ps = self._queue.now_ps
+        if request.last_token_ps is None:
+            request.first_token_ps = now_ps
+        else:
+            self._log.gap_counts.add(now_ps - request.last_token_ps, 1)
+        request.last_token_ps = now_ps
 
     def completed(self, request: Request) -> None:
         """The last token of a request has been delivered."""
@@ -182,67 +189,77 @@ class Simulation:
         self._done += 1
 
     def failed(self, request: Request, reason: str) -> None:
-        """The request will get no more tokens. One between two instances is taken off both first, and comes back."""
-        if self._handoff.broken_off(request, reason, self._queue.now_ps):
-            return
-        request.status = RequestStatus.FAILED
-        request.status_reason = reason
+        """An iteration came to nothing. A request between two instances is taken off both first, and comes back."""
+        if not self._handoff.broken_off(request, reason):
+            self._recovery.lost(request, reason, request.generated_tokens)
+
+    def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
+        """A hand-over has failed."""
+        self._recovery.lost(request, reason, delivered_tokens)
+
+    def fail(self, request: Request, reason: str) -> None:
+        """A hand-over has failed for good."""
+        self._recovery.fail(request, reason)
+
+    def _end(self, request: Request, reason: str) -> None:
+        """The request will get no more tokens."""
+        request.status, request.status_reason = RequestStatus.FAILED, reason
         self._done += 1
+
+    def _end_what_waits(self) -> bool:
+        """Nothing is going to happen: what waits for an instance, or on a network that stands still, fails."""
+        unfinished = len(self._journeys) - self._done
+        self._recovery.end_all()
+        self._handoff.end_all()
+        for instance in self._instances:
+            for flight in list(instance.flights):
+                self._launcher.drop(flight)
+                flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
+                instance.break_off(flight, "the network stood still during its iteration")
+        return len(self._journeys) - self._done < unfinished
 
     # Routing.
 
-    def _routers(self, roles: tuple[str, ...]) -> Routers:
-        instances = [instance for instance in self._instances if instance.placement.role in roles]
-        routing, seed, name = self._config.routing, self._config.seed, "+".join(roles)
-        ranks = {
-            instance.index: Router(routing.rank_policy, instance.ranks, generator(seed, f"routing.{instance.name}"))
-            for instance in instances
-        }
-        return Router(routing.policy, instances, generator(seed, f"routing.{name}")), ranks
-
-    def _choose(self, routers: Routers, request: Request) -> tuple[Rank | None, str | None]:
-        """A rank that can hold the request, or why none can."""
-        among, ranks = routers
-        reasons = {pool: self._refusal(self._instances[index], request) for pool, index in self._pools_of(ranks)}
-        if all(reason is None for reason in reasons.values()):
-            return ranks[among.choose().index].choose(), None
-        if None not in reasons.values():
-            return None, next(iter(reasons.values()))
-        instance = among.choose(lambda candidate: reasons[candidate.placement.pool] is None)
-        return ranks[instance.index].choose(), None
-
-    def _pools_of(self, ranks: dict[int, Router[Rank]]) -> list[tuple[str, int]]:
-        """Pools behind a choice, each with one of its instances: they are alike, so that one speaks for all."""
-        key = tuple(ranks)
-        if key not in self._pools:
-            first: dict[str, int] = {}
-            for index in key:
-                first.setdefault(self._instances[index].placement.pool, index)
-            self._pools[key] = list(first.items())
-        return self._pools[key]
-
     def _refusal(self, instance: Instance, request: Request) -> str | None:
         """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
-        reason = instance.ranks[0].scheduler.rejection_reason(request)
+        reason = _own_refusal(instance, request)
         if reason is None and instance.placement.role == "prefill" and self._handoff.must_travel(request):
-            assert self._destinations is not None
-            reasons = [
-                self._refusal(self._instances[index], request) for _, index in self._pools_of(self._destinations[1])
-            ]
-            reason = None if None in reasons else reasons[0]
+            reason = self._destinations.refusal(request)
         return reason
 
-    def _choose_destination(self, request: Request) -> Rank:
-        assert self._destinations is not None
-        rank, reason = self._choose(self._destinations, request)
-        assert rank is not None, f"request {request.request_id} was let in although {reason}"
+    def _choose_destination(self, request: Request) -> Rank | None:
+        rank, reason = self._destinations.choose(request)
+        assert reason is None, f"request {request.request_id} was let in although {reason}"
         return rank
+
+    # What faults do.
+
+    def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
+        self._handoff.instance_down(instance, reason)
+        if instance.placement.role != "prefill":  # whose requests are all in hand-over
+            for request in lost:
+                self._recovery.lost(request, reason, request.generated_tokens)
+
+    def set_open(self, instance: Instance, is_open: bool) -> None:
+        self._entries.set_open(instance, is_open)
+        self._destinations.set_open(instance, is_open)
+        if is_open:
+            self._handoff.in_service_again()
+            self._recovery.in_service_again()
+
+    def links_change(self, links: Sequence[int], *, is_up: bool, apply: Callable[[], None]) -> None:
+        self._wire.links_change(links, self._queue.now_ps, is_up=is_up, apply=apply)
+        self._launcher.traffic_changes(self._queue.now_ps)
+
+    def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+        if isinstance(self._launcher, FluidLauncher):
+            self._launcher.set_capacity_bps(links, capacity_bps)
 
     # Listener of the instances.
 
     def before_step(self, instance: Instance) -> None:
         if instance.placement.role == "decode":
-            self._handoff.before_step(instance, self._queue.now_ps)
+            self._handoff.before_step(instance)
 
     def launched(self, instance: Instance, flight: Flight) -> None:
         if instance.placement.role == "prefill":
@@ -256,7 +273,10 @@ class Simulation:
 
     def prefilled(self, rank: Rank, request: Request) -> None:
         del rank
-        self._handoff.prefilled(request, self._queue.now_ps)
+        self._handoff.prefilled(request)
+
+    def broken_off(self, instance: Instance) -> None:
+        self._faults.collective_failed(instance)
 
     # The network.
 
@@ -365,3 +385,8 @@ class Simulation:
             "kv_use_mean": mean,
             "kv_use_max": peak,
         }
+
+
+def _own_refusal(instance: Instance, request: Request) -> str | None:
+    """Why an instance could never hold a request; its ranks are alike."""
+    return instance.ranks[0].scheduler.rejection_reason(request)

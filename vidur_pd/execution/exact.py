@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend
+from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, StagePrice
@@ -59,11 +59,22 @@ class ExactLauncher:
         delay_ps = template.graph.delay_ps.copy()
         steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
         delay_ps[template.pauses] = np.diff(steps)
-        handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+        try:
+            handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+        except NoPath:
+            flight.ends_ps = np.array([flight.start_ps], dtype=np.int64)
+            schedule_landing(self._queue, flight, self._break_off)
+            return
         self._flying[handle] = flight
 
     def truncate(self, flight: Flight) -> None:
         """Flights have one step here: nothing to cut."""
+
+    def drop(self, flight: Flight) -> None:
+        for handle in [handle for handle, flying in self._flying.items() if flying is flight]:
+            del self._flying[handle]
+            self._network.cancel(handle)
+            self._network.forget(handle)
 
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: flows meet on the network itself."""
@@ -74,9 +85,12 @@ class ExactLauncher:
         self._network.forget(completion.handle)
         flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
         if completion.is_failed:
-            flight.instance.break_off(flight, "the network gave up a collective of its iteration")
+            self._break_off(flight)
         else:
             flight.instance.land(flight)
+
+    def _break_off(self, flight: Flight) -> None:
+        flight.instance.break_off(flight, "the network gave up a collective of its iteration")
 
     def _template(self, price: StagePrice, pricer: CommunicationPricer) -> IterationGraph:
         key = price.collectives

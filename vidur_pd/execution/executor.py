@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
-from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts
+from vidur_pd.execution.passes import Drafting, Halves, TwoBatches, halve_all, in_turn, price_with_drafts, slowed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +59,9 @@ class StagePrice:
 class Executor(Protocol):
     """Prices the iterations of one instance."""
 
+    pace: float
+    """Compute takes so many times as long as it was priced: 1 unless a GPU is slow."""
+
     @property
     def prices_runs(self) -> bool:
         """Whether ``price_run`` describes a run of decode iterations."""
@@ -91,6 +94,7 @@ class InstanceExecutor:
         self._drafting = drafting
         self._halves = halves
         self._fast_forward = fast_forward
+        self.pace = 1.0
         self._communication: dict[tuple[int, tuple[tuple[Communication, int], ...]], Communicated] = {}
 
     @property
@@ -109,7 +113,11 @@ class InstanceExecutor:
     def price_run(self, batches: RankBatches, steps: int) -> tuple[StagePrice, NDArray[np.int64]]:
         """The first of consecutive decode iterations, and [steps] compute time of each; without pipeline stages."""
         cost, compute_ps = self._model.price_run(batches, steps)
-        return self._priced(cost, 0), compute_ps
+        price = self._priced(cost, 0)
+        if self.pace != 1.0:
+            slow_ps = np.rint(compute_ps * self.pace).astype(np.int64)
+            compute_ps = slow_ps + (price.cost.compute_ps - slow_ps[0])
+        return price, compute_ps
 
     def _stage(self, batches: RankBatches, stage: int, drafts: int) -> StagePrice:
         if drafts and self._drafting is not None:
@@ -119,11 +127,14 @@ class InstanceExecutor:
         return self._priced(cost, stage)
 
     def _priced(self, cost: IterationCost, stage: int) -> StagePrice:
-        return StagePrice(cost, *self._communicated(stage, cost.communications))
+        return StagePrice(slowed(cost, self.pace), *self._communicated(stage, cost.communications))
 
     def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> StagePrice:
         assert self._halves is not None
-        costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
+        costs = (
+            slowed(self._model.price(halved[0], stage=stage), self.pace),
+            slowed(self._model.price(halved[1], stage=stage), self.pace),
+        )
         whole = in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
         first_ps, second_ps = (self._communicated(stage, cost.communications)[0] for cost in costs)
         turns = TwoBatches(costs, (first_ps, second_ps), self._halves.communication_sm_share)

@@ -21,6 +21,7 @@ busy by turns), queues, and what congestion control loses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -65,7 +66,9 @@ class FluidLauncher:
     ) -> None:
         self._queue = queue
         self._network = network
-        self._capacity_bps = capacity_bps
+        self._capacity_bps, self._nominal_bps = capacity_bps.copy(), capacity_bps
+        self._is_degraded = False
+        """Some link has less than its capacity."""
         self._transfers = transfers
         self._flying: dict[int, Instance] = {}
         self._loads: dict[int, list[_MeanLoad]] = {}
@@ -93,6 +96,17 @@ class FluidLauncher:
         if truncate(flight, self._queue.now_ps):
             self._schedule_landing(flight)
 
+    def drop(self, flight: Flight) -> None:
+        """Its load is gone at the end of this instant."""
+        del flight
+        self.traffic_changes(self._queue.now_ps)
+
+    def set_capacity_bps(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+        """Links have this capacity from now on; iterations in progress slow down or speed up."""
+        self._capacity_bps[list(links)] = capacity_bps
+        self._is_degraded = bool((self._capacity_bps < self._nominal_bps).any())
+        self.traffic_changes(self._queue.now_ps)
+
     def completed(self, completion: Completion) -> None:
         raise AssertionError(f"{completion}, but iterations submit no graphs")
 
@@ -104,7 +118,7 @@ class FluidLauncher:
 
     @property
     def _is_coupled(self) -> bool:
-        return self._instances_meet or self._transfers.active > 0
+        return self._instances_meet or self._is_degraded or self._transfers.active > 0
 
     def _schedule_landing(self, flight: Flight) -> None:
         schedule_landing(self._queue, flight, self._land)

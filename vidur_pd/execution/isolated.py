@@ -24,6 +24,9 @@ class IsolatedLauncher:
         if truncate(flight, self._queue.now_ps):
             self._schedule_landing(flight)
 
+    def drop(self, flight: Flight) -> None:
+        """Nothing to do: the instance cancels its landing."""
+
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: iterations do not see other traffic."""
 

@@ -8,14 +8,14 @@ each), and draft passes run over the decodes alone. Passes of the draft layer ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Batch, Drafting, IterationCost, IterationModel, halve, two_batch_ps
 
-__all__ = ["Drafting", "Halves", "TwoBatches", "halve_all", "in_turn", "price_with_drafts"]
+__all__ = ["Drafting", "Halves", "TwoBatches", "halve_all", "in_turn", "price_with_drafts", "slowed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,21 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
         communications=tuple(what for cost in costs for what in cost.communications),
         estimated_ps=sum(cost.estimated_ps for cost in costs),
         estimated_operators=tuple(sorted({name for cost in costs for name in cost.estimated_operators})),
+    )
+
+
+def slowed(cost: IterationCost, factor: float) -> IterationCost:
+    """The same pass with GPUs, or beside one, that take ``factor`` times as long for everything, host included."""
+    if factor == 1.0:
+        return cost
+    phase_ps, host_ps = tuple(round(part * factor) for part in cost.phase_ps), round(cost.host_ps * factor)
+    rest_ps = cost.compute_ps - cost.host_ps - sum(cost.phase_ps)
+    return replace(
+        cost,
+        compute_ps=sum(phase_ps) + host_ps + round(rest_ps * factor),
+        host_ps=host_ps,
+        phase_ps=phase_ps,
+        estimated_ps=round(cost.estimated_ps * factor),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ import simccl
 from aicb import Model, Precision, stage_layers
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from aicb.precision import ELEMENT_BYTES
-from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
+from netsim import FlowGraph, GraphHandle, NetworkBackend, NoPath, Topology
 from netsim.routing import Router as PathFinder
 from vidur_pd.instance import Rank
 from vidur_pd.metrics.links import LinkLog
@@ -25,9 +26,12 @@ class _OnTheWay:
     """A transfer on the network."""
 
     graph: FlowGraph
-    start_ps: int
+    since_ps: int
+    """Up to when links have been booked."""
     pair_links: NDArray[np.int64]
     """Links of each pair of GPUs, one after another."""
+    booked_bytes: NDArray[np.int64]
+    """[flows] of the sizes, what has been booked on links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,44 +147,78 @@ class KvWire:
         )
         graph = plan.graph()
         handle = self._network.submit(graph, now_ps)
-        pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
-        pair_links = np.concatenate([NO_LINKS, *(self._route(*pair) for pair in sorted(pairs))])
-        self._on_the_way[handle] = _OnTheWay(graph, now_ps, pair_links)
-        np.add.at(self._flows_on_links, pair_links, 1)
+        self._enter(handle, _OnTheWay(graph, now_ps, self._pair_links(graph), np.zeros(len(graph), dtype=np.int64)))
         first_ready_ps = int(plan.ready_ps.min()) if len(plan.ready_ps) else 0
         return Sent(handle, plan.total_bytes, now_ps + first_ready_ps + self._setup_ps)
 
     def arrived(self, handle: GraphHandle, now_ps: int) -> None:
         """Books the links of an arrived transfer."""
-        sent = self._on_the_way.pop(handle)
-        graph = sent.graph
-        np.add.at(self._flows_on_links, sent.pair_links, -1)
+        graph = self._on_the_way[handle].graph
+        self._book(self._leave(handle), graph.size_bytes, now_ps)
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
             self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         self._network.forget(handle)
-        self._link_log.add("kv", *self._carried(graph), (sent.start_ps, now_ps))
 
-    def abandon(self, handle: GraphHandle) -> None:
-        """Takes a transfer off the network, or forgets one that failed; what it has carried is not booked."""
-        np.add.at(self._flows_on_links, self._on_the_way.pop(handle).pair_links, -1)
+    def abandon(self, handle: GraphHandle, now_ps: int) -> int:
+        """Takes a transfer off the network, or forgets one that failed; returns the bytes that have not got through.
+
+        What has got through is booked on the links of its flows.
+        """
+        sent = self._leave(handle)
         self._network.cancel(handle)
+        got_through = self._network.sent_bytes(handle)
         self._network.forget(handle)
+        self._book(sent, got_through, now_ps)
+        return int((sent.graph.size_bytes - np.maximum(got_through, sent.booked_bytes)).sum())
 
-    def _carried(self, graph: FlowGraph) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Links of a graph's flows, and the bytes on each."""
-        carried: dict[int, float] = defaultdict(float)
-        for src, dst, size in zip(graph.src.tolist(), graph.dst.tolist(), graph.size_bytes.tolist(), strict=True):
-            for link in self._route(src, dst).tolist():
+    def links_change(self, links: Sequence[int], now_ps: int, *, is_up: bool, apply: Callable[[], None]) -> None:
+        """Links fail or return when ``apply`` is called: what they have carried is booked before, and after it flows
+        are taken to use the paths that hold then."""
+        for handle in list(self._on_the_way):
+            sent = self._leave(handle)
+            got_through = np.maximum(self._network.sent_bytes(handle), sent.booked_bytes)
+            self._book(sent, got_through, now_ps)
+            self._on_the_way[handle] = replace(sent, since_ps=now_ps, booked_bytes=got_through)
+        apply()
+        for link in links:
+            self._paths.set_link_up(link, is_up)
+        self._routes.clear()
+        for handle, sent in list(self._on_the_way.items()):
+            self._enter(handle, replace(sent, pair_links=self._pair_links(sent.graph)))
+
+    def _enter(self, handle: GraphHandle, sent: _OnTheWay) -> None:
+        self._on_the_way[handle] = sent
+        np.add.at(self._flows_on_links, sent.pair_links, 1)
+
+    def _leave(self, handle: GraphHandle) -> _OnTheWay:
+        sent = self._on_the_way.pop(handle)
+        np.add.at(self._flows_on_links, sent.pair_links, -1)
+        return sent
+
+    def _pair_links(self, graph: FlowGraph) -> NDArray[np.int64]:
+        pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+        return np.concatenate([NO_LINKS, *(self._route(*pair) for pair in sorted(pairs))])
+
+    def _book(self, sent: _OnTheWay, until_bytes: NDArray[np.int64], now_ps: int) -> None:
+        """Books ``until_bytes`` [flows] on the links of the flows, less what has been booked."""
+        carried: dict[int, int] = defaultdict(int)
+        new_bytes = np.maximum(until_bytes - sent.booked_bytes, 0)
+        for src, dst, size in zip(sent.graph.src.tolist(), sent.graph.dst.tolist(), new_bytes.tolist(), strict=True):
+            for link in self._route(src, dst).tolist() if size else ():
                 carried[link] += size
         links = sorted(carried)
-        return np.array(links, dtype=np.int64), np.array([carried[link] for link in links])
+        link_bytes = np.array([carried[link] for link in links], dtype=np.float64)
+        self._link_log.add("kv", np.array(links, dtype=np.int64), link_bytes, (sent.since_ps, now_ps))
 
     def _route(self, src: int, dst: int) -> NDArray[np.int64]:
-        """Links from one GPU to another; all flows of a hand-off have label 0."""
+        """Links from one GPU to another, none where there is no path; all flows of a hand-off have label 0."""
         if (src, dst) not in self._routes:
-            self._routes[src, dst] = self._paths.route(src, dst)
+            try:
+                self._routes[src, dst] = self._paths.route(src, dst)
+            except NoPath:
+                self._routes[src, dst] = NO_LINKS
         return self._routes[src, dst]
 
     def _layout(self, rank: Rank) -> simccl.KvLayout:
