@@ -24,11 +24,12 @@ from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.attribution import attribute, mean_parts
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
+from vidur_pd.metrics.faults import Recovered, fault_summary
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import LinkLog
 from vidur_pd.metrics.request_rows import Journey
 from vidur_pd.metrics.summary import summarise
-from vidur_pd.request import Request, RequestStatus
+from vidur_pd.request import Request, RequestStatus, requests_of
 from vidur_pd.result import Result
 from vidur_pd.routing import RankRouter
 from vidur_pd.workload import Workload
@@ -89,7 +90,7 @@ class Simulation:
             drains_degraded=config.recovery.degraded == "drain",
             prices_collectives=self._parts.coupling.collectives is not Treatment.SIMULATED,
         )
-        self._journeys = [Journey(request) for request in self._requests()]
+        self._journeys = [Journey(request) for request in requests_of(workload)]
         self._done = 0
         for instance in self._instances:
             instance.attach(self._queue, self._launcher, self, self._log)
@@ -124,21 +125,6 @@ class Simulation:
 
     # Requests in and out.
 
-    def _requests(self) -> list[Request]:
-        workload = self._workload
-        hashes = workload.block_hashes
-        return [
-            Request(
-                index=index,
-                request_id=workload.request_ids[index],
-                prompt_tokens=int(workload.prefill_tokens[index]),
-                output_tokens=int(workload.decode_tokens[index]),
-                arrived_ps=int(workload.arrived_ps[index]),
-                block_hashes=None if hashes is None else hashes.of(index).tolist(),
-            )
-            for index in range(len(workload))
-        ]
-
     def _schedule_arrival(self, index: int) -> None:
         if index < len(self._journeys):
             at_ps = self._journeys[index].request.arrived_ps + self._parts.request_latency_ps
@@ -157,6 +143,7 @@ class Simulation:
             self._not_routed(request, reason)
             return
         journey.prefill_instance, journey.decode_instance = rank.instance.name, ""
+        journey.restarts = self._recovery.attempts(request)
         if rank.instance.placement.role == "prefill":
             self._handoff.routed(journey, rank)
         else:
@@ -303,6 +290,7 @@ class Simulation:
         summary = summarise([journey.request for journey in self._journeys], self._log, self._config.slo)
         summary |= self._description(summary["makespan_s"])
         summary |= self._accounts(summary["makespan_s"])
+        summary |= self._fault_account()
         return Result(
             config=self._config,
             workload=self._workload,
@@ -357,6 +345,20 @@ class Simulation:
                 [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
             ),
         }
+
+    def _fault_account(self) -> dict[str, Any]:
+        """What faults did, where something failed."""
+        recovery = self._recovery
+        recovered = Recovered(
+            recomputed=recovery.recomputed,
+            retried=recovery.retried,
+            rerouted=self._handoff.rerouted,
+            failed=recovery.failed,
+            transfers_retried=self._handoff.retried_transfers,
+        )
+        requests = [journey.request for journey in self._journeys]
+        account = fault_summary(self._parts.faults, recovered, requests, self._config.slo)
+        return {} if account is None else {"faults": account}
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:
         indices = [instance.index for instance in self._instances if instance.placement.pool == pool.name]

@@ -33,6 +33,7 @@ COLUMNS = (
     "kv_exposed_s",
     "preemptions",
     "status",
+    "restarts",
 )
 
 
@@ -45,6 +46,8 @@ class Journey:
     decode_instance: str = ""
     kv_bytes: int | None = None
     """Bytes that crossed between instances; ``None`` where nothing was handed over."""
+    restarts: int = 0
+    """How often it began again after a fault."""
 
 
 def requests_csv(journeys: Sequence[Journey]) -> str:
@@ -90,4 +93,5 @@ def _row(journey: Journey) -> tuple[str | int, ...]:
         seconds_text(exposed_ps),
         request.preemptions,
         status,
+        journey.restarts,
     )

@@ -47,7 +47,7 @@ def summarise(requests: Sequence[Request], log: IterationLog, slo: SloConfig) ->
     first_ps = min((request.arrived_ps for request in requests), default=0)
     last_ps = max((request.completed_ps or 0 for request in completed), default=first_ps)
     makespan_s = to_seconds(last_ps - first_ps)
-    met = sum(_meets(time, slo) for time in times)
+    met = sum(meets(time, slo) for time in times)
     gap_s, gap_count = log.gaps()
     return {
         "requests": len(requests),
@@ -73,7 +73,8 @@ def summarise(requests: Sequence[Request], log: IterationLog, slo: SloConfig) ->
     }
 
 
-def _meets(time: RequestTimes, slo: SloConfig) -> bool:
+def meets(time: RequestTimes, slo: SloConfig) -> bool:
+    """Whether a completed request meets every objective; one of a single token meets that of TPOT."""
     tpot_s = 0.0 if time.tpot_ps is None else to_seconds(time.tpot_ps)
     return to_seconds(time.ttft_ps) <= slo.ttft_s and tpot_s <= slo.tpot_s
 
