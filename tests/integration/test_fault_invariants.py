@@ -1,4 +1,4 @@
-"""What holds whatever fails: every request ends, nothing comes early, blocks return, bytes add up, clocks never go back."""
+"""What holds whatever fails: every request ends, nothing comes early, blocks return, bytes add up, clocks go on."""
 
 from __future__ import annotations
 
@@ -106,20 +106,23 @@ def faults_in(draw: st.DrawFn, bare: SimulationConfig) -> dict[str, Any]:
 
 @given(scenarios())
 @settings(
-    max_examples=int(__import__("os").environ.get("HYP", "60")),
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
 def test_nothing_is_lost_whatever_fails(scenario: tuple[SimulationConfig, list[tuple[int, int, int]]]) -> None:
-    """The run itself checks that no KV block is held and no hand-over open at its end, and that clocks never go back."""
+    """The run itself checks that no KV block is held and no hand-over open at its end, and that clocks go on."""
     tree, rows = scenario
     result = Simulation(tree, requests(rows)).run()
     check_every_request_has_an_end(result, len(rows))
     check_the_order_of_stamps(result)
     check_kv_bytes(result)
     check_iterations(result)
-    assert requests_csv(result.journeys) == requests_csv(Simulation(tree, requests(rows)).run().journeys)
+    again = tree
+    if tree.network.coupling == "isolated":  # runs of iterations are cut by faults where single ones end
+        again = tree.model_copy(update={"engine": tree.engine.model_copy(update={"fast_forward": False})})
+    assert requests_csv(result.journeys) == requests_csv(Simulation(again, requests(rows)).run().journeys)
 
 
 def check_every_request_has_an_end(result: Result, rows: int) -> None:
