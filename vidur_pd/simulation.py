@@ -17,7 +17,7 @@ from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.flight import Flight
 from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.faults.recovery import Recovery
+from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
 from vidur_pd.handoff import Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
@@ -202,7 +202,7 @@ class Simulation:
             for flight in list(instance.flights):
                 self._launcher.drop(flight)
                 flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
-                instance.break_off(flight, "the network stood still during its iteration")
+                instance.break_off(flight, STOOD_STILL)
         return len(self._journeys) - self._done < unfinished
 
     # Routing.

@@ -13,6 +13,7 @@ from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.assembly import assemble
 from vidur_pd.config import SimulationConfig
+from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result, Simulation
@@ -119,6 +120,7 @@ def test_nothing_is_lost_whatever_fails(scenario: tuple[SimulationConfig, list[t
     check_the_order_of_stamps(result)
     check_kv_bytes(result)
     check_iterations(result)
+    check_nothing_was_given_up_for_want_of_events(result)
     again = tree
     if tree.network.coupling == "isolated":  # runs of iterations are cut by faults where single ones end
         again = tree.model_copy(update={"engine": tree.engine.model_copy(update={"fast_forward": False})})
@@ -168,6 +170,15 @@ def check_kv_bytes(result: Result) -> None:
     assert all((journey.kv_bytes or 0) >= 0 for journey in result.journeys)
     if result.config.network.backend != "packet":
         assert carried == pytest.approx(counted, rel=1e-9, abs=1)
+
+
+def check_nothing_was_given_up_for_want_of_events(result: Result) -> None:
+    """Where every fault ends and requests may wait, nothing fails because the simulation has come to rest."""
+    faults = result.config.faults
+    ends = all(not hasattr(fault, "for_s") or fault.for_s is not None for fault in faults)
+    if ends and result.config.recovery.without_instance == "wait":
+        reasons = {journey.request.status_reason for journey in result.journeys}
+        assert not reasons & {NO_INSTANCE, STOOD_STILL}
 
 
 def check_iterations(result: Result) -> None:

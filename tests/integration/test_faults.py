@@ -23,7 +23,7 @@ from tests.integration.test_fault_invariants import (
 )
 from vidur_pd.assembly import assemble
 from vidur_pd.errors import InputError
-from vidur_pd.faults.recovery import NO_INSTANCE
+from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.handoff.delivery import GIVEN_UP
 from vidur_pd.request import Request, RequestStatus
 from vidur_pd.simulation import Result, Simulation
@@ -296,25 +296,27 @@ def test_a_pfc_storm_holds_transfers_for_as_long_as_it_lasts() -> None:
 def test_a_pfc_storm_without_end_fails_what_waits_for_it() -> None:
     fault = {"kind": "pfc_storm", "between": ["leaf0.0", "gpu0"], "at_s": 0.0}
     result = run(PAIR, fault, rows=ROWS[:2], network={"backend": "packet", "roce": QUICK})
-    assert reasons(result) == {GIVEN_UP}
+    assert reasons(result) == {STOOD_STILL}
 
 
 def test_a_pfc_storm_without_end_fails_iterations_that_communicate_through_it() -> None:
     fault = {"kind": "pfc_storm", "between": ["leaf0.0", "gpu0"], "at_s": 0.0}
     network = {"backend": "packet", "coupling": "exact", "roce": QUICK}
     result = run([pool("m", "mixed", tp=2)], fault, rows=[(10_000, 50, 3)], network=network)
-    assert reasons(result) == {"the network stood still during its iteration"}
+    assert reasons(result) == {STOOD_STILL}
 
 
 def test_a_transfer_given_up_before_its_prefill_ends_does_not_stay_in_hand_over_for_ever() -> None:
     """A chunk is on the network while the next is computed; draining is on, the decode instance that it went to goes
-    down, and then the cable of the prefill instance flaps until the retries are used up."""
+    down, and then the cable of the prefill instance flaps until the retries are used up. All of it passes, and requests
+    may begin again as often as it takes: every one completes."""
     sections: dict[str, Any] = {
         "engine": {"estimator": "roofline", "max_batched_tokens": 256},
-        "recovery": {"degraded": "drain", "transfer_retries": 1, "max_attempts": 2},
+        "recovery": {"degraded": "drain", "transfer_retries": 1, "max_attempts": 1000},
         "topology": {**HOSTS, "nic": "10Gbps"},
         "rows": [(1_000 * index, 3_000, 10) for index in range(6)],
     }
+    recomputed = []
     for mode in ("push", "layerwise"):
         for at_s in (0.01, 0.03, 0.05, 0.1, 0.2):
             faults = [
@@ -330,7 +332,10 @@ def test_a_transfer_given_up_before_its_prefill_ends_does_not_stay_in_hand_over_
                 },
             ]
             result = run(TWO_AND_TWO, *faults, kv_transfer={"mode": mode}, **sections)
-            assert result.summary["completed"] + result.summary["failed"] == 6
+            assert result.summary["completed"] == 6
+            recomputed.append(acted(result).get("recomputed", 0))
+    assert max(recomputed[:5]) > 0
+    assert max(recomputed[5:]) > 0
 
 
 def test_faults_may_overlap() -> None:

@@ -10,6 +10,7 @@ from vidur_pd.faults.config import RecoveryConfig
 from vidur_pd.request import Request
 
 NO_INSTANCE = "no instance that could take it was in service"
+STOOD_STILL = "the network stood still"
 
 
 class Recovery:

@@ -18,8 +18,8 @@ from vidur_pd.config import KvTransferConfig
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.flight import Flight
 from vidur_pd.faults.config import RecoveryConfig
-from vidur_pd.faults.recovery import NO_INSTANCE
-from vidur_pd.handoff.delivery import GIVEN_UP, Delivery
+from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
+from vidur_pd.handoff.delivery import Delivery
 from vidur_pd.handoff.passage import Passage
 from vidur_pd.handoff.wire import Computation, KvWire
 from vidur_pd.instance import Instance, Rank
@@ -208,7 +208,7 @@ class Handoff:
         for passage in list(self._passages.values()):
             if passage.is_on_its_way or passage.destination is None:
                 passage.is_hopeless = True
-                self._give_up(passage, GIVEN_UP if passage.is_on_its_way else NO_INSTANCE)
+                self._give_up(passage, STOOD_STILL if passage.is_on_its_way else NO_INSTANCE)
 
     def _give_up(self, passage: Passage, reason: str) -> None:
         """The KV will not reach a destination; the prefill instance lets the request go as soon as it is prefilled."""
