@@ -113,11 +113,9 @@ class InstanceExecutor:
     def price_run(self, batches: RankBatches, steps: int) -> tuple[StagePrice, NDArray[np.int64]]:
         """The first of consecutive decode iterations, and [steps] compute time of each; without pipeline stages."""
         cost, compute_ps = self._model.price_run(batches, steps)
-        price = self._priced(cost, 0)
         if self.pace != 1.0:
-            slow_ps = np.rint(compute_ps * self.pace).astype(np.int64)
-            compute_ps = slow_ps + (price.cost.compute_ps - slow_ps[0])
-        return price, compute_ps
+            compute_ps = np.rint(compute_ps * self.pace).astype(np.int64)
+        return self._priced(cost, 0), compute_ps
 
     def _stage(self, batches: RankBatches, stage: int, drafts: int) -> StagePrice:
         if drafts and self._drafting is not None:

@@ -63,16 +63,21 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
 
 
 def slowed(cost: IterationCost, factor: float) -> IterationCost:
-    """The same pass with GPUs, or beside one, that take ``factor`` times as long for everything, host included."""
+    """The same pass with GPUs, or beside one, that take ``factor`` times as long for everything, host included.
+
+    The whole is rounded as such, as in a run of iterations; the largest phase takes what its parts differ by.
+    """
     if factor == 1.0:
         return cost
-    phase_ps, host_ps = tuple(round(part * factor) for part in cost.phase_ps), round(cost.host_ps * factor)
     rest_ps = cost.compute_ps - cost.host_ps - sum(cost.phase_ps)
+    compute_ps, host_ps = round(cost.compute_ps * factor), round(cost.host_ps * factor)
+    phase_ps = [round(part * factor) for part in cost.phase_ps]
+    phase_ps[phase_ps.index(max(phase_ps))] += compute_ps - host_ps - sum(phase_ps) - round(rest_ps * factor)
     return replace(
         cost,
-        compute_ps=sum(phase_ps) + host_ps + round(rest_ps * factor),
+        compute_ps=compute_ps,
         host_ps=host_ps,
-        phase_ps=phase_ps,
+        phase_ps=tuple(phase_ps),
         estimated_ps=round(cost.estimated_ps * factor),
     )
 
