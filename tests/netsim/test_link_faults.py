@@ -21,6 +21,8 @@ from netsim import (
     single_switch,
 )
 from netsim.fluid import FluidBackend
+from netsim.packet import PacketBackend
+from netsim.packet.memo import MemoisedBackend
 from netsim.roce import RoceConfig
 from netsim.routing import Router
 from tests.netsim.strategies import star
@@ -224,6 +226,41 @@ def test_acknowledgements_and_headers_move_with_the_flow() -> None:
     assert ends[0] == ends[1]
     carried = backend.link_stats().carried_bytes
     assert carried[4:8:2].sum() == pytest.approx(carried[0], abs=2)
+
+
+@pytest.mark.parametrize("change", ["down", "slow", "storm"])
+def test_what_was_remembered_of_a_sound_fabric_is_not_replayed_on_another(change: str) -> None:
+    """The graph runs, is replayed, and meets a fabric that changes in the middle of a replay: all as without memory."""
+    ends = {}
+    for memoise in (False, True):
+        backend = create_backend("packet", two_ways(), QUICK.model_copy(update={"memoise": memoise}))
+        assert isinstance(backend, PacketBackend | MemoisedBackend)
+        handles = []
+        for turn in range(4):
+            start_ps = turn * 10_000 * US
+            run_until(backend, start_ps)
+            handles.append(backend.submit(FlowGraph.from_lists([0], [1], [MB4]), start_ps))
+            if turn != 2:
+                continue
+            run_until(backend, start_ps + 20 * US)
+            if change == "down":
+                set_cable(backend, first_uplink(two_ways()), False)
+            elif change == "slow":
+                backend.set_capacity_share(0, 0.5)
+            else:
+                backend.set_storm(0, 3, True)
+                run_until(backend, start_ps + 50 * US)
+                backend.set_storm(0, 3, False)
+            assert 0 < backend.sent_bytes(handles[-1])[0] < MB4
+        run_until(backend, 40_000 * US)
+        ends[memoise] = [int(backend.flow_times(handle).end_ps[0]) for handle in handles]
+        assert getattr(backend, "hits", 1) == 1
+    assert ends[True] == ends[False]
+
+
+def run_until(backend: NetworkBackend, at_ps: int) -> None:
+    while backend.now_ps < at_ps:
+        backend.advance(at_ps)
 
 
 @given(data=st.data())
