@@ -14,7 +14,6 @@ from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import FAR_PS
-from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.flight import Flight
 from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
@@ -82,14 +81,7 @@ class Simulation:
             self._launcher.traffic_changes,
         )
         self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
-        self._faults = FaultScript(
-            self._parts.faults,
-            self._instances,
-            (self._network, self._parts.topology),
-            self,
-            drains_degraded=config.recovery.degraded == "drain",
-            prices_collectives=self._parts.coupling.collectives is not Treatment.SIMULATED,
-        )
+        self._faults = FaultScript(self._parts, self._queue, self)
         self._journeys = [Journey(request) for request in requests_of(workload)]
         self._done = 0
         for instance in self._instances:
@@ -100,7 +92,7 @@ class Simulation:
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
-        self._faults.schedule(self._queue)
+        self._faults.schedule()
         self._schedule_arrival(0)
         while True:
             next_ps = self._queue.next_event_ps()

@@ -243,6 +243,20 @@ def test_an_instance_whose_gpus_cannot_reach_each_other_is_down(coupling: str) -
     assert acted(result) == {"recomputed": 1}
 
 
+@pytest.mark.parametrize("reroute_delay", ["0us", "30ms"])
+def test_an_instance_on_packets_returns_when_routing_has_heard_of_the_repair(reroute_delay: str) -> None:
+    """The cable is out from 50 to 90 ms. Collectives fail when their retries are used up; as long as none can start,
+    or routing is behind what has happened, no further attempt is made."""
+    network = {"backend": "packet", "coupling": "exact", "roce": {**QUICK, "reroute_delay": reroute_delay}}
+    fault = {"kind": "link", "between": ["gpu1", "leaf0.0"], "at_s": 0.05, "for_s": 0.04}
+    rows = [(10_000, 300, 20), (85_000, 20, 2)]
+    result = run([pool("m", "mixed", tp=2)], fault, rows=rows, network=network, recovery={"max_attempts": 2})
+    assert result.summary["completed"] == 2
+    back_s = 0.09 if reroute_delay == "0us" else 0.12
+    assert launches_between(result, "m-0", back_s - 0.005, back_s) == 0
+    assert launches_between(result, "m-0", back_s - 1e-9, back_s + 0.05) > 0
+
+
 def test_packets_of_a_collective_survive_an_outage_shorter_than_their_patience() -> None:
     """The cable is out for 150 µs; three timeouts of 100 µs later the iteration would have failed."""
     rows = [(10_000, 300, 6)]

@@ -13,9 +13,12 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from netsim import FailsLinks, NetworkBackend, NoPath, Router, Topology
+from netsim import FailsLinks, NoPath, Router
+from netsim.backend import PACKET_BACKENDS
 from netsim.packet import PacketBackend
+from vidur_pd.assembly import Parts
 from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.coupling import Treatment
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
 from vidur_pd.instance import Instance
 from vidur_pd.request import Request
@@ -47,51 +50,44 @@ class Cluster(Protocol):
 class FaultScript:
     """Schedules the beginning and the end of every fault."""
 
-    def __init__(
-        self,
-        faults: Sequence[Fault],
-        instances: Sequence[Instance],
-        network: tuple[NetworkBackend, Topology],
-        cluster: Cluster,
-        *,
-        drains_degraded: bool,
-        prices_collectives: bool,
-    ) -> None:
-        """``drains_degraded``: instances that are slow, or with a faulty cable at a GPU, get no new requests.
-        ``prices_collectives``: collectives are no flows, so that a failed link has to be noticed here.
-        """
-        self._faults = faults
-        self._instances = instances
-        self._network, self._topology = network
+    def __init__(self, parts: Parts, queue: EventQueue, cluster: Cluster) -> None:
+        self._faults, self._instances = parts.faults, parts.instances
+        self._network, self._topology = parts.network, parts.topology
+        self._queue = queue
         self._cluster = cluster
-        self._drains_degraded = drains_degraded
-        self._prices_collectives = prices_collectives
+        self._drains_degraded = parts.config.recovery.degraded == "drain"
+        self._prices_collectives = parts.coupling.collectives is not Treatment.SIMULATED
+        network = parts.config.network
+        is_delayed = network.backend in PACKET_BACKENDS and not self._prices_collectives
+        self._reroute_ps = network.roce.reroute_delay if is_delayed else 0
         self._paths = Router(self._topology)
+        self._changes_to_route = 0
+        """Changes of links that routing has not heard of yet."""
         self._out_of_service: Counter[int] = Counter()
         """By instance: faults that keep it down; the same for draining ones."""
         self._draining: Counter[int] = Counter()
         self._severed: set[int] = set()
-        self._slowness: dict[int, list[float]] = {instance.index: [] for instance in instances}
+        self._slowness: dict[int, list[float]] = {instance.index: [] for instance in self._instances}
         self._links_down: Counter[int] = Counter()
         self._link_shares: dict[int, list[float]] = {}
         self._storms: Counter[tuple[int, int]] = Counter()
 
-    def schedule(self, queue: EventQueue) -> None:
+    def schedule(self) -> None:
         """To be called before anything else is scheduled: at one instant, faults come before decisions to launch."""
         for fault in self._faults:
-            queue.schedule(fault.begin_ps, Priority.DISPATCH, self._change(queue, fault, begins=True))
+            self._queue.schedule(fault.begin_ps, Priority.DISPATCH, self._change(fault, begins=True))
             if fault.until_ps is not None:
-                queue.schedule(fault.until_ps, Priority.DISPATCH, self._change(queue, fault, begins=False))
+                self._queue.schedule(fault.until_ps, Priority.DISPATCH, self._change(fault, begins=False))
 
     def collective_failed(self, instance: Instance) -> None:
-        """The network has given up a collective: the instance is down for as long as its GPUs are cut off."""
-        if self._links_down and not self._is_connected(instance):
+        """The network has given up a collective: the instance is down for as long as it cannot communicate."""
+        if not self._can_communicate(instance):
             self._sever(instance)
 
-    def _change(self, queue: EventQueue, fault: Fault, *, begins: bool) -> Change:
+    def _change(self, fault: Fault, *, begins: bool) -> Change:
         def change() -> None:
-            if self._network.now_ps < queue.now_ps:
-                completions = self._network.advance(queue.now_ps)
+            if self._network.now_ps < self._queue.now_ps:
+                completions = self._network.advance(self._queue.now_ps)
                 assert not completions, "the network had nothing to do before this instant"
             self._apply(fault, fault.effect, begins)
 
@@ -158,33 +154,41 @@ class FaultScript:
             self._links_down[link] += 1 if begins else -1
             if self._links_down[link] == int(begins):
                 changed.append(link)
-        self._links_down = +self._links_down
         network = cast(FailsLinks, self._network)
 
         def apply() -> None:
             for link in changed:
-                self._paths.set_link_up(link, not begins)
                 network.set_link_up(link, not begins)
 
         self._cluster.links_change(changed, is_up=not begins, apply=apply)
-        for instance in self._instances:
-            self._notice(instance, begins)
+        for link in changed:
+            self._paths.set_link_up(link, not begins)
+        self._changes_to_route += 1
+        if self._reroute_ps:
+            at_ps = self._queue.now_ps + self._reroute_ps
+            self._queue.schedule(at_ps, Priority.DISPATCH, lambda: self._notice(begins))
+        else:
+            self._notice(begins)
 
-    def _notice(self, instance: Instance, begins: bool) -> None:
-        """Whether links have cut an instance into parts, or joined it."""
-        if begins and self._prices_collectives and not self._is_connected(instance):
-            self._sever(instance)
-        elif instance.index in self._severed and self._is_connected(instance):
-            self._severed.discard(instance.index)
-            self._count_down(instance, begins=False, reason=SEVERED)
+    def _notice(self, begins: bool) -> None:
+        """Routing has heard of a change of links, which may have cut instances into parts, or joined them."""
+        self._changes_to_route -= 1
+        for instance in self._instances:
+            if begins and self._prices_collectives and not self._can_communicate(instance):
+                self._sever(instance)
+            elif instance.index in self._severed and self._can_communicate(instance):
+                self._severed.discard(instance.index)
+                self._count_down(instance, begins=False, reason=SEVERED)
 
     def _sever(self, instance: Instance) -> None:
         if instance.index not in self._severed:
             self._severed.add(instance.index)
             self._count_down(instance, begins=True, reason=SEVERED)
 
-    def _is_connected(self, instance: Instance) -> bool:
-        """Whether every GPU of the instance has a path to every other."""
+    def _can_communicate(self, instance: Instance) -> bool:
+        """Whether every GPU of the instance has a path to every other, and routing knows it."""
+        if self._changes_to_route:
+            return False
         try:
             for src, dst in permutations(instance.placement.gpus, 2):
                 self._paths.route(src, dst)
