@@ -71,15 +71,7 @@ class Simulation:
         routing, seed = config.routing, config.seed
         self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
         self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
-        self._handoff = Handoff(
-            config.kv_transfer,
-            config.recovery,
-            self._wire,
-            self._queue,
-            self._choose_destination,
-            self,
-            self._launcher.traffic_changes,
-        )
+        self._handoff = Handoff(config, self._wire, self._queue, self._choose_destination, self)
         self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
         self._faults = FaultScript(self._parts, self._queue, self)
         self._journeys = [Journey(request) for request in requests_of(workload)]
@@ -151,6 +143,10 @@ class Simulation:
         else:
             request.status, request.status_reason = RequestStatus.REJECTED, reason
             self._done += 1
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on."""
+        self._launcher.traffic_changes(at_ps)
 
     def delivered(self, request: Request) -> None:
         """The user gets a token from elsewhere than an iteration that decodes."""

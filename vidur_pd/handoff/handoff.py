@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from netsim import Completion
-from vidur_pd.config import KvTransferConfig
+from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.flight import Flight
-from vidur_pd.faults.config import RecoveryConfig
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.handoff.delivery import Delivery
 from vidur_pd.handoff.passage import Passage
@@ -29,6 +28,10 @@ from vidur_pd.request import Request
 
 class Outcomes(Protocol):
     """Is told what becomes of requests here."""
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on."""
+        ...
 
     def delivered(self, request: Request) -> None:
         """The user gets a token."""
@@ -50,20 +53,17 @@ class Handoff:
 
     def __init__(
         self,
-        config: KvTransferConfig,
-        recovery: RecoveryConfig,
+        config: SimulationConfig,
         wire: KvWire,
         queue: EventQueue,
         choose_destination: Callable[[Request], Rank | None],
         listener: Outcomes,
-        traffic_changes: Callable[[int], None],
     ) -> None:
-        """``choose_destination`` gives nothing while no instance is in service. ``traffic_changes`` is told of every
-        instant at which transfers begin or cease to load the network."""
-        self._config = config
-        self._recovery = recovery
+        """``choose_destination`` gives nothing while no instance is in service."""
+        self._config = config.kv_transfer
+        self._recovery = config.recovery
         self._queue = queue
-        self._delivery = Delivery(recovery, wire, queue, traffic_changes, self._give_up)
+        self._delivery = Delivery(config.recovery, wire, queue, listener.traffic_changes, self._give_up)
         self._choose_destination = choose_destination
         self._listener = listener
         self._unreserved: Counter[int] = Counter()
