@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from netsim.backend import (
     BACKENDS,
     Completion,
+    FailsLinks,
     FlowTimes,
     GraphHandle,
     LinkStats,
@@ -12,7 +13,7 @@ from netsim.backend import (
     SharesCapacity,
     create_backend,
 )
-from netsim.errors import BackendError, BackendUnavailable, InputError
+from netsim.errors import BackendError, BackendUnavailable, InputError, NoPath
 from netsim.flow import NO_FLOW, FlowGraph, FlowGraphError
 from netsim.routing import Router
 from netsim.topologies import (
@@ -43,6 +44,7 @@ __all__ = [
     "BackendUnavailable",
     "Completion",
     "DragonflyShape",
+    "FailsLinks",
     "FlowGraph",
     "FlowGraphError",
     "FlowTimes",
@@ -51,6 +53,7 @@ __all__ = [
     "LinkKind",
     "LinkStats",
     "NetworkBackend",
+    "NoPath",
     "NodeKind",
     "Router",
     "SharesCapacity",

@@ -70,7 +70,11 @@ class NetworkBackend(Protocol):
     def now_ps(self) -> int: ...
 
     def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
-        """Hands over a whole graph that starts at ``at_ps``; an empty graph completes at ``at_ps``."""
+        """Hands over a whole graph that starts at ``at_ps``; an empty graph completes at ``at_ps``.
+
+        Raises:
+            NoPath: links that are up leave no way between the nodes of some flow.
+        """
         ...
 
     def advance(self, until_ps: int) -> list[Completion]: ...
@@ -87,6 +91,13 @@ class NetworkBackend(Protocol):
         """Times of a graph's flows; kept until ``forget`` is called."""
         ...
 
+    def sent_bytes(self, handle: GraphHandle) -> NDArray[np.int64]:
+        """[flows] bytes that have got through by now, of failed flows and cancelled graphs too; kept as times are.
+
+        Backends that move rates count what has left the sender, those that move packets what the receiver can use.
+        """
+        ...
+
     def forget(self, handle: GraphHandle) -> None:
         """Frees the record of a completed or cancelled graph."""
         ...
@@ -94,6 +105,25 @@ class NetworkBackend(Protocol):
     def link_stats(self) -> LinkStats: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class FailsLinks(Protocol):
+    """A backend whose links can fail, be repaired and lose capacity while flows are on them.
+
+    Flows on a link that fails go on over another shortest path where links that are up leave one. The others fail, as
+    do flows inside a server whose NVLink fails: those get no second path, only flows that start later do. Backends that
+    move packets lose what is under way, hear of changes ``reroute_delay`` later and fail a flow when its retries are
+    used up; the others reroute at once, lose nothing, and fail a flow at the instant at which it has no path.
+    """
+
+    def set_link_up(self, link: int, is_up: bool) -> None:
+        """Fails or repairs one direction of a cable now. Raises: BackendError, for an unknown link."""
+        ...
+
+    def set_capacity_share(self, link: int, share: float) -> None:
+        """The link has 0 < ``share`` ≤ 1 of its capacity from now on. Raises: BackendError, for other values."""
+        ...
 
 
 @runtime_checkable

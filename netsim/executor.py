@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Final, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsim import _core
 from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
 from netsim.errors import BackendError
@@ -60,6 +63,10 @@ class CoreBackend(Generic[Simulation]):
     def flow_times(self, handle: GraphHandle) -> FlowTimes:
         return FlowTimes(*self._simulation.flow_times(handle))
 
+    def sent_bytes(self, handle: GraphHandle) -> NDArray[np.int64]:
+        """See `NetworkBackend.sent_bytes`."""
+        return self._simulation.sent_bytes(handle)
+
     def forget(self, handle: GraphHandle) -> None:
         self._simulation.forget(handle)
 
@@ -111,3 +118,11 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
     ) -> None:
         format_ = wire.to_core() if wire else None
         super().__init__(_core.FlowSimulation(core_network(topology), sharing, format_, rate_tolerance))
+
+    def set_link_up(self, link: int, is_up: bool) -> None:
+        """See `netsim.backend.FailsLinks`."""
+        self._simulation.set_link_up(link, is_up)
+
+    def set_capacity_share(self, link: int, share: float) -> None:
+        """See `netsim.backend.FailsLinks`."""
+        self._simulation.set_capacity_share(link, share)

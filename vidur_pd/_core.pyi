@@ -25,6 +25,8 @@ class Request:
     completed_ps: int | None
     prefill_instance: int | None
     decode_instance: int | None
+    restarts: int
+    """How often it began again after a fault."""
     kv_bytes: int | None
     """Bytes that crossed between instances, if something was handed over."""
 
@@ -54,12 +56,16 @@ class Request:
         """Content ids of the prompt's consecutive blocks (Mooncake: 512 tokens each), the last maybe partial."""
 
     @property
+    def context_tokens(self) -> int:
+        """What prefill computes: the prompt, and what had been generated before the last restart."""
+
+    @property
     def cached_tokens(self) -> int:
         """Prompt tokens found in the prefix cache at the first admission."""
 
     @property
     def resident_tokens(self) -> int:
-        """Prompt tokens the decode instance had when it reserved blocks; the KV transfer moves the others."""
+        """Tokens of the context that the decode instance had when it reserved blocks; the others are transferred."""
 
     @property
     def status(self) -> RequestStatus: ...
@@ -84,6 +90,9 @@ class Request:
     def set_progress(self, computed_tokens: int, generated_tokens: int) -> None:
         """Place a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer."""
 
+    def restart(self, kept: int) -> None:
+        """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
+
 class CachedPrefix:
     """The longest cached prefix of a request at one instant; valid until the pool changes."""
 
@@ -107,6 +116,7 @@ class BlockPool:
     def allocate(self, request: Request, tokens: int, prefix: CachedPrefix = ...) -> None: ...
     def register(self, request: Request, computed_tokens: int) -> None: ...
     def release(self, request: Request) -> None: ...
+    def clear(self) -> None: ...
 
 class CountingBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_tokens: int = 16) -> None: ...
@@ -178,6 +188,7 @@ class Scheduler:
     def make_room_for_remote(self, request: Request, reserved: list[Request]) -> list[Request]: ...
     def remote_arrived(self, request: Request, computed_tokens: int) -> None: ...
     def release(self, request: Request) -> None: ...
+    def clear(self) -> list[Request]: ...
     def schedule(self) -> ScheduledBatch | None: ...
     def credit(self, batch: ScheduledBatch, accepted: list[int]) -> Outcome: ...
     def abandon(self, batch: ScheduledBatch) -> list[Request]: ...
@@ -463,6 +474,19 @@ class Loop:
     def set_out(self, flight: Flight) -> None: ...
     def land(self, flight: Flight) -> None: ...
     def break_off(self, flight: Flight) -> list[Request]: ...
+    def halt(self, instance: int) -> list[Request]:
+        """The instance fails now and launches nothing until ``resume``.
+
+        Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
+        nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
+        too. Returns the requests that the ranks had alone (``Scheduler.clear``), rank by rank.
+        """
+
+    def resume(self, instance: int) -> None: ...
+    def is_up(self, instance: int) -> bool: ...
+    def set_pace(self, instance: int, factor: float) -> None:
+        """Flights launched from now on compute ``factor`` times as long."""
+
     def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
     def couple(self, capacity_bps: NDArray[np.float64]) -> None:
@@ -479,6 +503,9 @@ class Loop:
 
     def add_transfer(self, links: NDArray[np.int64], flows: NDArray[np.int64]) -> None:
         """Flows of transfers on each of some links come, or go (negative numbers)."""
+
+    def set_capacity(self, links: NDArray[np.int64], capacity_bps: NDArray[np.float64]) -> None:
+        """Links have these capacities from now on."""
 
     def transfer_links(self) -> NDArray[np.int64]:
         """Links with transfers."""

@@ -11,7 +11,7 @@ import simccl
 from aicb import Model, Precision, load_model
 from netsim import NetworkBackend, SharesCapacity, Topology, create_backend
 from netsim.units import PS_PER_MS, PS_PER_US
-from vidur_pd._core import Loop
+from vidur_pd._core import Flight, Loop
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
 from vidur_pd.errors import InputError
@@ -23,15 +23,15 @@ from vidur_pd.execution.executor import Exchanges, InstanceExecutor
 from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.execution.isolated import IsolatedLauncher
 from vidur_pd.execution.launcher import Launcher
+from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
-from vidur_pd.request import Request
 from vidur_pd.scheduling import Drafts, VllmV1Scheduler
 from vidur_pd.workload import generator
 
-BrokenOff = Callable[[list[Request], str], None]
-"""Is told of requests whose iteration has come to nothing, and why."""
+BrokenOff = Callable[[Flight], None]
+"""Is told of flights that have come to nothing."""
 
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
@@ -50,6 +50,7 @@ class Parts:
     pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
     coupling: CouplingPlan
+    faults: tuple[Fault, ...]
 
     def launcher(self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff) -> Launcher:
         """The coupling of iterations with the network that the configuration names."""
@@ -62,7 +63,7 @@ class Parts:
             case "exact":
                 parts = [self.pools[instance.placement.pool] for instance in self.instances]
                 pricers = [self.pricers[of_pool.gpu.interconnect] for of_pool in parts]
-                return ExactLauncher(loop, exchanges, self.network, pricers, broken_off)
+                return ExactLauncher(loop, exchanges, self.network, pricers, queue, broken_off)
 
     @property
     def request_latency_ps(self) -> int:
@@ -107,7 +108,8 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
         parts = pools[placement.pool]
         pricer = pricers[parts.gpu.interconnect]
         instances.append(_instance(index, placement, parts, pricer, config.seed, hash_block_tokens))
-    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan)
+    faults = plan_faults(config, cluster.topology, cluster.placements)
+    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan, faults)
 
 
 def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:

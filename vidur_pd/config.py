@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
+from vidur_pd.faults.config import FaultSpec, RecoveryConfig
+from vidur_pd.section import PositiveFloat, Section
 from vidur_pd.workload import WorkloadConfig
 
 Role = Literal["prefill", "decode", "mixed"]
 PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
-
-
-class Section(BaseModel):
-    """A frozen part of the tree; unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class OverlapConfig(Section):
@@ -205,6 +200,10 @@ class SloConfig(Section):
 
     ttft_s: PositiveFloat = 2.0
     tpot_s: PositiveFloat = 0.05
+    attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
+    """Share of the requests of a window that have to meet both for the window to count as good (`slo_loss_minutes`)."""
+    window_s: PositiveFloat = 60.0
+    """Length of the windows in which attainment is measured."""
 
 
 class OutputConfig(Section):
@@ -231,6 +230,8 @@ class SimulationConfig(Section):
     kv_transfer: KvTransferConfig = KvTransferConfig()
     network: NetworkConfig = NetworkConfig()
     slo: SloConfig = SloConfig()
+    faults: tuple[FaultSpec, ...] = ()
+    recovery: RecoveryConfig = RecoveryConfig()
     output: OutputConfig = OutputConfig()
 
     def engine_of(self, pool: PoolConfig) -> EngineConfig:

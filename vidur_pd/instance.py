@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vidur_pd._core import Flight, Loop
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.executor import InstanceExecutor
+from vidur_pd.execution.launcher import Launcher
 from vidur_pd.request import Request
 from vidur_pd.scheduling import VllmV1Scheduler
 
@@ -58,17 +59,16 @@ class Instance:
         self.kv_blocks = sum(scheduler.usable_blocks for scheduler in schedulers)
         self.has_drafts = any(scheduler.has_drafts for scheduler in schedulers)
 
-    def join(self, loop: Loop, *, has_runs: bool, launches_itself: bool, tells_launches: bool) -> None:
-        """Takes its place in a loop: runs of decode iterations are one flight where ``has_runs``, flights take their
-        time on an idle fabric where ``launches_itself``, and the loop tells of each where ``tells_launches``."""
-        self._loop = loop
+    def join(self, loop: Loop, launcher: Launcher, *, tells_launches: bool) -> None:
+        """Takes its place in a loop, which tells of each flight where ``tells_launches``."""
+        self._loop, self._launcher = loop, launcher
         number = loop.add_instance(
             [rank.scheduler for rank in self.ranks],
             self.placement.partition.pp,
-            has_runs=has_runs and self.executor.prices_runs,
+            has_runs=launcher.has_runs and self.executor.prices_runs,
             has_drafts=self.has_drafts,
             tells_launches=tells_launches,
-            launches_itself=launches_itself,
+            launches_itself=launcher.launches_itself,
             pricing=self.executor.pricing(),
         )
         assert number == self.index, "instances join in their order"
@@ -88,6 +88,32 @@ class Instance:
     @property
     def flights(self) -> list[Flight]:
         return self._loop.flights(self.index)
+
+    @property
+    def is_up(self) -> bool:
+        return self._loop.is_up(self.index)
+
+    def halt(self) -> list[Request]:
+        """The instance fails now and launches nothing until ``resume``; see ``Loop::halt``.
+
+        Returns the requests that the ranks had alone (``Scheduler.clear``), rank by rank.
+        """
+        for flight in self.flights:
+            self._launcher.drop(flight)
+        return self._loop.halt(self.index)
+
+    def resume(self) -> None:
+        """The instance is back, empty, and may launch from now on."""
+        self._loop.resume(self.index)
+
+    def set_pace(self, factor: float) -> None:
+        """Iterations launched from now on compute ``factor`` times as long; of those in flight, a run ends with the
+        step in progress, and nothing else changes."""
+        self._loop.set_pace(self.index, factor)
+
+    def break_off(self, flight: Flight) -> list[Request]:
+        """A flight of one step has come to nothing: returns its requests, which the instance has no more."""
+        return self._loop.break_off(flight)
 
     def wake(self) -> None:
         """Something new may be scheduled: act at this instant, or as soon as the step in progress ends."""

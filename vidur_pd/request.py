@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from vidur_pd._core import Request
 
-__all__ = ["STATUSES", "Request", "RequestStatus"]
+if TYPE_CHECKING:
+    from vidur_pd.workload import Workload
+
+__all__ = ["STATUSES", "Request", "RequestStatus", "request_of"]
 
 
 class RequestStatus(StrEnum):
@@ -25,3 +29,16 @@ class RequestStatus(StrEnum):
 
 STATUSES = tuple(RequestStatus)
 """By their number in the core."""
+
+
+def request_of(workload: Workload, index: int) -> Request:
+    """The request of a row of the workload, as it arrives."""
+    hashes = workload.block_hashes
+    return Request(
+        index=index,
+        request_id=workload.request_ids[index],
+        prompt_tokens=int(workload.prefill_tokens[index]),
+        output_tokens=int(workload.decode_tokens[index]),
+        arrived_ps=int(workload.arrived_ps[index]),
+        block_hashes=None if hashes is None else hashes.of(index).tolist(),
+    )

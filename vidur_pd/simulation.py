@@ -4,69 +4,40 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from netsim import Topology
 from netsim.units import PS_PER_MS
-from vidur_pd._core import LinkLog, Loop, Notice
+from vidur_pd._core import Flight, Loop, Notice
+from vidur_pd.account import Account
 from vidur_pd.assembly import Parts, assemble
-from vidur_pd.config import PoolConfig, SimulationConfig
+from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.executor import Exchanges
-from vidur_pd.handoff import FlowRow, Handoff, KvWire
+from vidur_pd.execution.fluid import FluidLauncher
+from vidur_pd.faults.recovery import STOOD_STILL, Recovery
+from vidur_pd.faults.script import FaultScript
+from vidur_pd.handoff import Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
-from vidur_pd.metrics.attribution import attribute, mean_parts
-from vidur_pd.metrics.communication import communication_sources
-from vidur_pd.metrics.energy import PoolActivity, energy_estimate
+from vidur_pd.metrics.faults import Recovered
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.links import link_columns
-from vidur_pd.metrics.requests import RequestRecord, RequestTable
+from vidur_pd.metrics.requests import RequestTable
 from vidur_pd.metrics.summary import summarise
-from vidur_pd.request import Request, RequestStatus
-from vidur_pd.routing import Router
-from vidur_pd.workload import Workload, generator
+from vidur_pd.request import Request, request_of
+from vidur_pd.result import Result
+from vidur_pd.routing import RankRouter
+from vidur_pd.workload import Workload
+
+__all__ = ["Result", "Simulation"]
 
 PROGRESS_EVERY_EVENTS = 256
 
-Routers = tuple[Router[Instance], dict[int, Router[Rank]]]
-"""Chooses among instances, and among the ranks of each, by its index."""
 
 Progress = Callable[[int, int, float], None]
 """Called with (requests done, requests in all, simulated seconds)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a simulation leaves behind."""
-
-    config: SimulationConfig
-    workload: Workload
-    table: RequestTable
-    iterations: IterationLog
-    links: LinkLog
-    flows: list[FlowRow]
-    topology: Topology
-    summary: dict[str, Any]
-
-    @cached_property
-    def requests(self) -> list[RequestRecord]:
-        """In the order of the workload."""
-        return self.table.records()
-
-    def link_columns(self) -> dict[str, Any]:
-        """Columns of ``links.parquet``."""
-        return link_columns(self.links, self.topology)
-
-    def flow_columns(self) -> dict[str, Any]:
-        """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""
-        names = ("src", "dst", "size_bytes", "start_ps", "end_ps")
-        return {name: np.array([getattr(flow, name) for flow in self.flows], dtype=np.int64) for name in names}
 
 
 class Simulation:
@@ -97,17 +68,18 @@ class Simulation:
         )
         exchanges = Exchanges(self._loop)
         self._launcher = self._parts.launcher(self._loop, self._queue, exchanges, self._broken_off)
-        self._pools: dict[tuple[int, ...], list[tuple[str, int]]] = {}
-        self._entries = self._routers(("prefill", "mixed"))
-        self._destinations = self._routers(("decode",)) if config.is_disaggregated else None
-        self._handoff = Handoff(
-            config.kv_transfer, self._wire, self._choose_destination, self, self._launcher.traffic_changes
-        )
+        routing, seed = config.routing, config.seed
+        self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
+        self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
+        self._handoff = Handoff(config, self._wire, self._queue, self._choose_destination, self)
+        self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
+        self._faults = FaultScript(self._parts, self._queue, self)
         self._log = IterationLog(
             self._loop.iterations,
             tuple((instance.name, instance.placement.pool) for instance in self._instances),
             tuple(instance.kv_blocks for instance in self._instances),
         )
+        self._account = Account(self._parts, workload, self._log)
         self._join(exchanges)
         self._handlers = self._handlers_of_notices()
 
@@ -116,38 +88,40 @@ class Simulation:
         is_layerwise = self._config.kv_transfer.mode == "layerwise"
         for instance in self._instances:
             instance.executor.join(self._loop, instance.index, exchanges)
-            instance.join(
-                self._loop,
-                has_runs=self._launcher.has_runs,
-                launches_itself=self._launcher.launches_itself,
-                tells_launches=is_layerwise and instance.placement.role == "prefill",
-            )
+            tells_launches = is_layerwise and instance.placement.role == "prefill"
+            instance.join(self._loop, self._launcher, tells_launches=tells_launches)
 
     def run(self, progress: Progress | None = None) -> Result:
         """Runs until every request has completed, has failed or was refused.
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
+        self._faults.schedule()
         self._schedule_arrival(0)
-        told_events = 0
         while True:
-            network_ps = self._network.next_event_ps()
-            notice = self._loop.run(FAR_PS if network_ps is None else network_ps)
-            if notice is not None:
-                self._handlers[notice.what](notice)
-                if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
-                    told_events = self._loop.executed
-                    progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
-                continue
+            network_ps = self._run_loop(progress)
             next_ps = self._loop.next_event_ps()
             if network_ps is not None:
                 self._advance_network(next_ps)
-            elif next_ps is None:
+            elif next_ps is None and (self._done == len(self._workload) or not self._end_what_waits()):
                 break
         self._check_end()
         if progress is not None:
             progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
         return self._result()
+
+    def _run_loop(self, progress: Progress | None) -> int | None:
+        """Runs the loop's events as long as the network has nothing to do before; returns when it has."""
+        told_events = self._loop.executed
+        while True:
+            network_ps = self._network.next_event_ps()
+            notice = self._loop.run(FAR_PS if network_ps is None else network_ps)
+            if notice is None:
+                return network_ps
+            self._handlers[notice.what](notice)
+            if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
+                told_events = self._loop.executed
+                progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
 
     @property
     def _done(self) -> int:
@@ -161,30 +135,18 @@ class Simulation:
         instances = self._instances
         return (
             lambda notice: self._queue.call(notice.number),
-            lambda notice: self._handoff.before_step(instances[notice.instance], self._queue.now_ps),
+            lambda notice: self._handoff.before_step(instances[notice.instance]),
             lambda notice: instances[notice.instance].executor.price(notice.flight),
             lambda notice: instances[notice.instance].executor.supply(),
             lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
             lambda notice: self._launcher.launch(notice.flight),
             lambda notice: self._handoff.launched(notice.flight, self._queue.now_ps),
             lambda notice: instances[notice.instance].accept(notice.flight),
-            lambda notice: self._handoff.prefilled(notice.request, self._queue.now_ps),
+            lambda notice: self._handoff.prefilled(notice.request),
             lambda notice: self._launcher.rests(notice.instance),
         )
 
     # Requests in and out.
-
-    def _request(self, index: int) -> Request:
-        workload = self._workload
-        hashes = workload.block_hashes
-        return Request(
-            index=index,
-            request_id=workload.request_ids[index],
-            prompt_tokens=int(workload.prefill_tokens[index]),
-            output_tokens=int(workload.decode_tokens[index]),
-            arrived_ps=int(workload.arrived_ps[index]),
-            block_hashes=None if hashes is None else hashes.of(index).tolist(),
-        )
 
     def _schedule_arrival(self, index: int) -> None:
         if index < len(self._workload):
@@ -192,15 +154,17 @@ class Simulation:
             self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
 
     def _arrive(self, index: int) -> None:
-        """A request has come through the front end and is routed."""
-        request = self._request(index)
+        """A request has come through the front end."""
         self._schedule_arrival(index + 1)
-        rank, reason = self._choose(self._entries, request)
+        self._enter(request_of(self._workload, index))
+
+    def _enter(self, request: Request) -> None:
+        """A request is routed, for the first time or again."""
+        rank, reason = self._entries.choose(request)
         if rank is None:
-            assert reason is not None
-            self._loop.reject(request, reason)
+            self._not_routed(request, reason)
             return
-        request.prefill_instance = rank.instance.index
+        request.prefill_instance, request.decode_instance = rank.instance.index, None
         if rank.instance.placement.role == "prefill":
             self._handoff.routed(request, rank)
         else:
@@ -208,68 +172,103 @@ class Simulation:
         rank.scheduler.add(request)
         rank.instance.wake()
 
+    def _not_routed(self, request: Request, reason: str | None) -> None:
+        if reason is None:
+            self._recovery.unserved(request)
+        elif self._recovery.attempts(request):
+            self._recovery.fail(request, reason)
+        else:
+            self._loop.reject(request, reason)
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on."""
+        self._launcher.traffic_changes(at_ps)
+
+    def delivered(self, request: Request) -> None:
+        """The user gets a token from elsewhere than an iteration that decodes."""
+        now_ps = self._queue.now_ps
+        if request.last_token_ps is None:
+            request.first_token_ps = now_ps
+        else:
+            self._loop.iterations.gap_counts.add(now_ps - request.last_token_ps, 1)
+        request.last_token_ps = now_ps
+
     def completed(self, request: Request) -> None:
         """The last token of a request has been delivered."""
         self._loop.complete(request)
 
-    def failed(self, request: Request, reason: str) -> None:
+    def _broken_off(self, flight: Flight) -> None:
+        """An iteration comes to nothing: the network has given up a collective of it."""
+        instance, reason = self._instances[flight.instance], "the network gave up a collective of its iteration"
+        self._lose(instance.break_off(flight), reason)
+        self._faults.collective_failed(instance)
+
+    def _lose(self, requests: list[Request], reason: str) -> None:
+        """Requests have lost their KV. One between two instances is taken off both first."""
+        for request in requests:
+            if not self._handoff.broken_off(request, reason):
+                self._recovery.lost(request, reason, request.generated_tokens)
+
+    def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
+        """A hand-over has failed."""
+        self._recovery.lost(request, reason, delivered_tokens)
+
+    def fail(self, request: Request, reason: str) -> None:
+        """A hand-over has failed for good."""
+        self._recovery.fail(request, reason)
+
+    def _end(self, request: Request, reason: str) -> None:
         """The request will get no more tokens."""
         self._loop.fail(request, reason)
 
-    def _broken_off(self, requests: list[Request], reason: str) -> None:
-        """An iteration has come to nothing. A request between two instances is taken off both first."""
-        for request in requests:
-            if not self._handoff.broken_off(request, reason, self._queue.now_ps):
-                self.failed(request, reason)
+    def _end_what_waits(self) -> bool:
+        """Nothing is going to happen: what waits for an instance, or on a network that stands still, fails."""
+        unfinished = len(self._workload) - self._done
+        self._recovery.end_all()
+        self._handoff.end_all()
+        for instance in self._instances:
+            for flight in instance.flights:
+                self._launcher.drop(flight)
+                flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
+                self._lose(instance.break_off(flight), STOOD_STILL)
+        return len(self._workload) - self._done < unfinished
 
     # Routing.
 
-    def _routers(self, roles: tuple[str, ...]) -> Routers:
-        instances = [instance for instance in self._instances if instance.placement.role in roles]
-        routing, seed, name = self._config.routing, self._config.seed, "+".join(roles)
-        ranks = {
-            instance.index: Router(routing.rank_policy, instance.ranks, generator(seed, f"routing.{instance.name}"))
-            for instance in instances
-        }
-        return Router(routing.policy, instances, generator(seed, f"routing.{name}")), ranks
-
-    def _choose(self, routers: Routers, request: Request) -> tuple[Rank | None, str | None]:
-        """A rank that can hold the request, or why none can."""
-        among, ranks = routers
-        reasons = {pool: self._refusal(self._instances[index], request) for pool, index in self._pools_of(ranks)}
-        if all(reason is None for reason in reasons.values()):
-            return ranks[among.choose().index].choose(), None
-        if None not in reasons.values():
-            return None, next(iter(reasons.values()))
-        instance = among.choose(lambda candidate: reasons[candidate.placement.pool] is None)
-        return ranks[instance.index].choose(), None
-
-    def _pools_of(self, ranks: dict[int, Router[Rank]]) -> list[tuple[str, int]]:
-        """Pools behind a choice, each with one of its instances: they are alike, so that one speaks for all."""
-        key = tuple(ranks)
-        if key not in self._pools:
-            first: dict[str, int] = {}
-            for index in key:
-                first.setdefault(self._instances[index].placement.pool, index)
-            self._pools[key] = list(first.items())
-        return self._pools[key]
-
     def _refusal(self, instance: Instance, request: Request) -> str | None:
         """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
-        reason = instance.ranks[0].scheduler.rejection_reason(request)
+        reason = _own_refusal(instance, request)
         if reason is None and instance.placement.role == "prefill" and self._handoff.must_travel(request):
-            assert self._destinations is not None
-            reasons = [
-                self._refusal(self._instances[index], request) for _, index in self._pools_of(self._destinations[1])
-            ]
-            reason = None if None in reasons else reasons[0]
+            reason = self._destinations.refusal(request)
         return reason
 
-    def _choose_destination(self, request: Request) -> Rank:
-        assert self._destinations is not None
-        rank, reason = self._choose(self._destinations, request)
-        assert rank is not None, f"request {request.request_id} was let in although {reason}"
+    def _choose_destination(self, request: Request) -> Rank | None:
+        rank, reason = self._destinations.choose(request)
+        assert reason is None, f"request {request.request_id} was let in although {reason}"
         return rank
+
+    # What faults do.
+
+    def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
+        self._handoff.instance_down(instance, reason)
+        if instance.placement.role != "prefill":  # whose requests are all in hand-over
+            for request in lost:
+                self._recovery.lost(request, reason, request.generated_tokens)
+
+    def set_open(self, instance: Instance, is_open: bool) -> None:
+        self._entries.set_open(instance, is_open)
+        self._destinations.set_open(instance, is_open)
+        if is_open:
+            self._handoff.in_service_again()
+            self._recovery.in_service_again()
+
+    def links_change(self, links: Sequence[int], *, is_up: bool, apply: Callable[[], None]) -> None:
+        self._wire.links_change(links, self._queue.now_ps, is_up=is_up, apply=apply)
+        self._launcher.traffic_changes(self._queue.now_ps)
+
+    def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+        if isinstance(self._launcher, FluidLauncher):
+            self._launcher.set_capacity_bps(links, capacity_bps)
 
     # The network.
 
@@ -281,6 +280,12 @@ class Simulation:
         for completion in completions:
             if completion.flow is None and not self._handoff.arrived(completion):
                 self._launcher.completed(completion)
+                self._land()
+
+    def _land(self) -> None:
+        """What the last completion has ended is credited before the next one is dealt with."""
+        while (notice := self._loop.run(self._queue.now_ps)) is not None:
+            self._handlers[notice.what](notice)
 
     # The end.
 
@@ -301,8 +306,7 @@ class Simulation:
         names = tuple(instance.name for instance in self._instances)
         table = RequestTable.of(self._workload, self._loop.requests.take(), names)
         summary = summarise(table, self._log, self._config.slo)
-        summary |= self._description(summary["makespan_s"])
-        summary |= self._accounts(table, summary["makespan_s"])
+        summary |= self._account.sections(table, summary["makespan_s"], self._recovered(), self._effort())
         return Result(
             config=self._config,
             workload=self._workload,
@@ -314,81 +318,30 @@ class Simulation:
             summary=summary,
         )
 
-    def _description(self, makespan_s: float) -> dict[str, Any]:
-        """What was simulated, and what simulating it took."""
+    def _effort(self) -> dict[str, Any]:
+        """What simulating it took."""
         from vidur_pd import __version__
 
-        network = self._config.network
         return {
-            "model": self._parts.model.name,
-            "hardware": next(iter(self._parts.pools.values())).gpu.name,
-            "workload": {
-                "name": self._workload.name,
-                "source": self._workload.source,
-                "trimmed_requests": self._workload.trimmed_requests,
-                "skipped_rows": self._workload.skipped_rows,
-            },
-            "network": {
-                "backend": network.backend,
-                "coupling": self._parts.coupling.in_force,
-                "topology": self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
-                "gpus": self._parts.topology.gpus,
-            },
-            "pools": [self._pool(pool.name, makespan_s) for pool in self._config.cluster.pools],
-            "estimated_operators": self._estimated_operators(),
-            "simulator": {
-                "wall_s": time.perf_counter() - self._started_wall_s,
-                "cpu_s": time.process_time() - self._started_cpu_s,
-                "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                "iterations": self._log.iterations,
-                "events": self._loop.executed,
-                "version": __version__,
-            },
+            "wall_s": time.perf_counter() - self._started_wall_s,
+            "cpu_s": time.process_time() - self._started_cpu_s,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "iterations": self._log.iterations,
+            "events": self._loop.executed,
+            "version": __version__,
         }
 
-    def _estimated_operators(self) -> list[dict[str, str]]:
-        """Operators priced by flagged estimates at least once, by pool."""
-        met = {
-            (instance.placement.pool, operator)
-            for instance in self._instances
-            for operator in instance.executor.estimated_operators()
-        }
-        return [{"pool": pool, "operator": operator} for pool, operator in sorted(met)]
+    def _recovered(self) -> Recovered:
+        recovery = self._recovery
+        return Recovered(
+            recomputed=recovery.recomputed,
+            retried=recovery.retried,
+            rerouted=self._handoff.rerouted,
+            failed=recovery.failed,
+            transfers_retried=self._handoff.retried_transfers,
+        )
 
-    def _accounts(self, table: RequestTable, makespan_s: float) -> dict[str, Any]:
-        """Where time and energy went."""
-        tokens = int(table.output_tokens[table.has(RequestStatus.COMPLETED)].sum())
-        return {
-            "communication": communication_sources(self._parts.coupling, self._log, table),
-            "attribution_s": mean_parts(attribute(table)),
-            "energy": energy_estimate(
-                [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
-            ),
-        }
 
-    def _activity(self, pool: PoolConfig) -> PoolActivity:
-        indices = [instance.index for instance in self._instances if instance.placement.pool == pool.name]
-        # A stage computes while its own flight is in it, so each GPU works a share 1 / pp of what is booked.
-        computing_s = float(self._log.computing_ps[indices].sum()) / 10**12 * pool.gpus_per_instance / pool.pp
-        gpus = pool.instances * pool.gpus_per_instance
-        return PoolActivity(pool.name, self._parts.pools[pool.name].gpu.name, gpus, computing_s)
-
-    def _pool(self, name: str, makespan_s: float) -> dict[str, Any]:
-        pool = next(pool for pool in self._config.cluster.pools if pool.name == name)
-        indices = [instance.index for instance in self._instances if instance.placement.pool == name]
-        busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
-        mean, peak = self._log.kv_share(indices, makespan_s)
-        return {
-            "name": name,
-            "role": pool.role,
-            "instances": pool.instances,
-            "tp": pool.tp,
-            "ep": pool.ep,
-            "dp": pool.dp,
-            "pp": pool.pp,
-            "gpus": pool.instances * pool.gpus_per_instance,
-            "kv_blocks_per_rank": self._instances[indices[0]].ranks[0].scheduler.usable_blocks,
-            "busy_share": busy_s / (makespan_s * pool.instances * pool.pp) if makespan_s else None,
-            "kv_use_mean": mean,
-            "kv_use_max": peak,
-        }
+def _own_refusal(instance: Instance, request: Request) -> str | None:
+    """Why an instance could never hold a request; its ranks are alike."""
+    return instance.ranks[0].scheduler.rejection_reason(request)

@@ -34,6 +34,8 @@ void translate(std::exception_ptr error) {
     };
     try {
         if (error) std::rethrow_exception(error);
+    } catch (const NoPath& e) {
+        raise("netsim.errors", "NoPath", e.what());
     } catch (const MisuseError& e) {
         raise("netsim.errors", "BackendError", e.what());
     } catch (const GraphError& e) {

@@ -72,6 +72,9 @@ void bind_base(py::module_& module) {
         .def(
             "forget", [](Simulation& self, Handle handle) { self.executor()->forget(handle); }, py::arg("handle"))
         .def(
+            "sent_bytes", [](Simulation& self, Handle handle) { return to_array(self.executor()->sent_bytes(handle)); },
+            py::arg("handle"))
+        .def(
             "flow_times",
             [](Simulation& self, Handle handle) {
                 auto executor = self.executor();
@@ -112,7 +115,9 @@ void bind_flow_simulation(py::module_& module) {
                 self.set_background_bps(to_vector<std::int64_t>(links), to_vector<double>(rates_bps));
             },
             py::arg("links"), py::arg("rates_bps"))
-        .def("link_rates_bps", [](FlowSimulation& self) { return to_array(self.link_rates_bps()); });
+        .def("link_rates_bps", [](FlowSimulation& self) { return to_array(self.link_rates_bps()); })
+        .def("set_link_up", &FlowSimulation::set_link_up, py::arg("link"), py::arg("is_up"))
+        .def("set_capacity_share", &FlowSimulation::set_capacity_share, py::arg("link"), py::arg("share"));
 }
 
 void bind_parameters(py::module_& module) {
@@ -228,6 +233,7 @@ void bind_packet_simulation(py::module_& module) {
                  return rows;
              })
         .def("set_link_up", &PacketSimulation::set_link_up, py::arg("link"), py::arg("is_up"))
+        .def("set_capacity_share", &PacketSimulation::set_capacity_share, py::arg("link"), py::arg("share"))
         .def("set_storm", &PacketSimulation::set_storm, py::arg("link"), py::arg("priority"), py::arg("is_storming"));
     module.def("make_packet_simulation", &make_packet_simulation, py::arg("network"), py::arg("ecmp_seed"),
                py::arg("parameters"));

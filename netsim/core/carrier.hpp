@@ -20,11 +20,17 @@ struct Delivery {
     TimePs arrives_at_ps;
 };
 
+// A flow will never be delivered.
+struct Loss {
+    FlowRef flow;
+    std::int64_t sent_bytes;  // what got through
+};
+
 // What a carrier reports of an instant, in a deterministic order.
 struct Progress {
     std::vector<FlowRef> left;  // the last byte has been sent; only of flows that want to know
     std::vector<Delivery> delivered;
-    std::vector<FlowRef> failed;  // will never be delivered
+    std::vector<Loss> failed;
 
     bool empty() const { return left.empty() && delivered.empty() && failed.empty(); }
     void clear() {
@@ -62,6 +68,8 @@ class Carrier {
     // Starts a flow between different nodes; the ticket names it until delivered, failed or stopped.
     virtual Ticket start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) = 0;
     virtual void stop(Ticket ticket, TimePs now_ps) = 0;
+    // What has got through of a flow that was neither delivered nor reported as failed.
+    virtual std::int64_t sent_bytes(Ticket ticket, TimePs now_ps) = 0;
     // Runs own events up to `until_ps`, but no further than the first instant with progress, all of which is appended.
     // Returns the instant reached.
     virtual TimePs run(TimePs until_ps, Progress& progress) = 0;

@@ -105,11 +105,32 @@ void Executor::cancel(Handle handle) {
     if (cancelled.state != State::running) return;
     cancelled.state = State::cancelled;
     --running_graphs_;
+    cancelled.sent_bytes = count_sent_bytes(cancelled);
     for (const std::optional<Carrier::Ticket>& ticket : cancelled.tickets) {
         if (ticket) carrier_.stop(*ticket, now_ps_);
     }
     drop_all_but_times(cancelled);
     carrier_.settle(now_ps_);
+}
+
+std::vector<std::int64_t> Executor::sent_bytes(Handle handle) {
+    const Record& owner = record(handle);
+    return owner.state == State::running ? count_sent_bytes(owner) : owner.sent_bytes;
+}
+
+// Of a graph whose flows are still known. A flow that has left its sender has got through, although it is on its way.
+std::vector<std::int64_t> Executor::count_sent_bytes(const Record& record) {
+    std::vector<std::int64_t> sent = record.sent_bytes;
+    sent.resize(record.graph.size());
+    for (FlowIndex flow = 0; flow < sent.size(); ++flow) {
+        if (!record.has_failed.empty() && record.has_failed[flow]) continue;
+        if (record.tickets[flow]) {
+            sent[flow] = carrier_.sent_bytes(*record.tickets[flow], now_ps_);
+        } else if (record.start_ps[flow] != kNotYet) {
+            sent[flow] = record.graph.size_bytes[flow];
+        }
+    }
+    return sent;
 }
 
 void Executor::forget(Handle handle) {
@@ -147,10 +168,13 @@ void Executor::report(const Progress& progress) {
         records_[delivery.flow.graph]->tickets[delivery.flow.flow].reset();
         push(delivery.arrives_at_ps, delivery.flow, Kind::arrive);
     }
-    for (const FlowRef flow : progress.failed) {
-        if (!is_running(flow.graph)) continue;
-        records_[flow.graph]->tickets[flow.flow].reset();
-        fail(flow);
+    for (const Loss& loss : progress.failed) {
+        if (!is_running(loss.flow.graph)) continue;
+        Record& owner = *records_[loss.flow.graph];
+        owner.tickets[loss.flow.flow].reset();
+        owner.sent_bytes.resize(owner.graph.size());
+        owner.sent_bytes[loss.flow.flow] = loss.sent_bytes;
+        fail(loss.flow);
     }
 }
 
@@ -258,6 +282,7 @@ void Executor::complete(std::uint32_t graph) {
     Record& owner = *records_[graph];
     owner.state = State::completed;
     --running_graphs_;
+    owner.sent_bytes = count_sent_bytes(owner);
     completions_.push_back({graph, kWholeGraph, now_ps_, !owner.has_failed.empty()});
     drop_all_but_times(owner);
 }

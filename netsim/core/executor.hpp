@@ -37,6 +37,8 @@ class Executor {
     const std::vector<TimePs>& end_ps(Handle handle) const { return record(handle).end_ps; }
     // [flows] given up, or waiting for one that was; empty where there is none.
     const std::vector<bool>& has_failed(Handle handle) const { return record(handle).has_failed; }
+    // [flows] what has got through by now, of cancelled graphs and failed flows too.
+    std::vector<std::int64_t> sent_bytes(Handle handle);
     std::size_t running_graphs() const { return running_graphs_; }
 
     static constexpr TimePs kNotYet = -1;
@@ -53,6 +55,7 @@ class Executor {
         std::vector<bool> has_left, is_held;                  // [flows] last byte sent; ready before the flow in front
         std::vector<TimePs> start_ps, end_ps;                 // [flows]
         std::vector<bool> has_failed;                         // [flows], or empty
+        std::vector<std::int64_t> sent_bytes;                 // [flows] once the graph has ended or a flow has failed
         TimePs submitted_ps;
         std::size_t unfinished;
         State state = State::running;
@@ -70,7 +73,8 @@ class Executor {
     Record& record(Handle handle) const;
     bool is_running(std::uint32_t graph) const;
     void drop_cancelled_events();
-    static void drop_all_but_times(Record& record);
+    void drop_all_but_times(Record& record);
+    std::vector<std::int64_t> count_sent_bytes(const Record& record);
     void resolve_paths(Record& record);
     void push(TimePs at_ps, FlowRef flow, Kind kind);
     void release(FlowRef flow);

@@ -17,42 +17,107 @@ double to_bytes(Work work, Work per_byte) {
 RateCarrier::RateCarrier(const Network& network, Routing& routing, std::unique_ptr<RatePolicy> policy,
                          std::optional<WireFormat> format)
     : network_(network),
+      routing_(routing),
       loads_(network, routing, format),
       policy_(std::move(policy)),
       active_(network, loads_.rate_units_per_bps()),
       drains_(network.link_count()),
-      records_(network.link_count()) {}
+      records_(network.link_count()),
+      capacity_shares_(network.link_count(), 1.0),
+      background_bps_(network.link_count()) {}
 
 Carrier::Ticket RateCarrier::start(FlowRef flow, const Path& path, const Demand& demand, TimePs now_ps) {
-    const Shipment shipment = loads_.shipment(path, demand);
-    const Slot slot = active_.add(shipment.load);
-    if (slot >= transfers_.size()) transfers_.resize(slot + 1);
-    transfers_[slot] = {shipment.amount, shipment.tail_ps, flow};
-    drains_.insert(slot, shipment.amount);
-    longest_tail_ps_ = std::max(longest_tail_ps_, shipment.tail_ps);
-    for (const auto [link, weight] : active_.hops(slot)) {
-        if (active_.on_link(link).size() == 1) records_[link].busy_since_ps = now_ps;
+    const std::optional<Shipment> shipment =
+        routing_.has_changed() ? shipment_now(demand) : loads_.shipment(path, demand);
+    if (!shipment) {
+        failed_.push_back({kNoTicket, {flow, 0}});
+        failed_at_ps_ = now_ps;
+        return kNoTicket;
     }
-    policy_->on_start(active_, slot);
+    const Slot slot = active_.add(shipment->load);
+    if (slot >= transfers_.size()) transfers_.resize(slot + 1);
+    transfers_[slot] = {shipment->amount, 0, shipment->tail_ps, flow, demand, true};
+    drains_.insert(slot, shipment->amount);
+    enter_links(slot, now_ps);
     return slot;
 }
 
 void RateCarrier::stop(Ticket ticket, TimePs now_ps) {
-    const Work left = drains_.left(ticket, now_ps);
+    if (ticket == kNoTicket || !transfers_[ticket].is_active) return;  // has failed
+    leave_links(ticket, drains_.left(ticket, now_ps), now_ps);
     drains_.remove(ticket, now_ps);
-    release(ticket, transfers_[ticket].amount - left, now_ps);
+    transfers_[ticket].is_active = false;
 }
 
 TimePs RateCarrier::run(TimePs until_ps, Progress& progress) {
     const TimePs now_ps = std::min(until_ps, next_event_ps());
+    for (const Failure& failure : failed_) progress.failed.push_back(failure.loss);
+    failed_.clear();
     done_.clear();
     drains_.pop(now_ps, done_);
     for (const Slot slot : done_) {
         progress.left.push_back(transfers_[slot].flow);
         progress.delivered.push_back({transfers_[slot].flow, now_ps + transfers_[slot].tail_ps});
-        release(slot, transfers_[slot].amount, now_ps);
+        leave_links(slot, 0, now_ps);
+        transfers_[slot].is_active = false;
     }
     return now_ps;
+}
+
+std::int64_t RateCarrier::sent_bytes(Ticket ticket, TimePs now_ps) {
+    if (ticket == kNoTicket) return 0;
+    const Transfer& transfer = transfers_[ticket];
+    if (!transfer.is_active) {
+        return std::ranges::find(failed_, ticket, &Failure::ticket)->loss.sent_bytes;
+    }
+    const Work per_byte = transfer.amount / transfer.demand.size_bytes;
+    const Work sent = (transfer.amount - drains_.left(ticket, now_ps)) / per_byte;
+    return std::min(transfer.demand.size_bytes, static_cast<std::int64_t>(sent));
+}
+
+void RateCarrier::set_link_up(LinkId link, bool is_up, TimePs now_ps) {
+    routing_.set_link_up(link, is_up);
+    for (Slot slot = 0; slot < transfers_.size(); ++slot) {
+        if (!transfers_[slot].is_active) continue;
+        const Path& path = *active_.load(slot).data;
+        const bool is_cut = !is_up && std::ranges::count(path.links, link) > 0;
+        if (is_cut && !loads_.leaves_nvlink(path)) {
+            fail(slot, now_ps);
+        } else if (const std::optional<Shipment> shipment = shipment_now(transfers_[slot].demand)) {
+            move(slot, *shipment, now_ps);
+        } else {
+            fail(slot, now_ps);
+        }
+    }
+}
+
+// Over the links that are up; none where they leave no way there or back.
+std::optional<Shipment> RateCarrier::shipment_now(const Demand& demand) {
+    try {
+        return loads_.shipment(routing_.path(demand.src, demand.dst, demand.flow_label), demand);
+    } catch (const NoPath&) {
+        return std::nullopt;
+    }
+}
+
+// What is left of the flow goes on over other links. It keeps the weight of its packets, also where it moves to NVLink.
+void RateCarrier::move(Slot slot, const Shipment& shipment, TimePs now_ps) {
+    Load load = shipment.load;
+    const Load& old = active_.load(slot);
+    if (load.data == old.data && load.acks == old.acks) return;
+    load.data_weight = old.data_weight;
+    const Work left = drains_.left(slot, now_ps);
+    leave_links(slot, left, now_ps);
+    transfers_[slot].counted = transfers_[slot].amount - left;
+    transfers_[slot].tail_ps = shipment.tail_ps;
+    active_.add(load);  // into the place that has just become free
+    enter_links(slot, now_ps);
+}
+
+void RateCarrier::fail(Slot slot, TimePs now_ps) {
+    failed_.push_back({slot, {transfers_[slot].flow, sent_bytes(slot, now_ps)}});
+    failed_at_ps_ = now_ps;
+    stop(slot, now_ps);
 }
 
 void RateCarrier::settle(TimePs now_ps) {
@@ -69,7 +134,8 @@ LinkTotals RateCarrier::totals(TimePs now_ps) const {
     for (LinkId link = 0; link < records_.size(); ++link) {
         Work carried = records_[link].carried;
         for (const Crossing crossing : active_.on_link(link)) {
-            carried += (transfers_[crossing.slot].amount - drains_.left(crossing.slot, now_ps)) * crossing.weight;
+            const Transfer& transfer = transfers_[crossing.slot];
+            carried += (transfer.amount - drains_.left(crossing.slot, now_ps) - transfer.counted) * crossing.weight;
         }
         totals.carried_bytes.push_back(to_bytes(carried, loads_.work_per_byte()));
         const bool is_busy = !active_.on_link(link).empty();
@@ -82,10 +148,20 @@ void RateCarrier::set_background_bps(const std::vector<LinkId>& links, const std
     std::vector<Rate> available(links.size());
     for (std::size_t i = 0; i < links.size(); ++i) available[i] = available_beside(links[i], rates_bps[i]);
     for (std::size_t i = 0; i < links.size(); ++i) {
-        if (available[i] == active_.available(links[i])) continue;
-        policy_->on_capacity(active_, links[i], available[i]);
-        active_.set_available(links[i], available[i]);
+        background_bps_[links[i]] = rates_bps[i];
+        set_available(links[i], available[i]);
     }
+}
+
+void RateCarrier::set_capacity_share(LinkId link, double share) {
+    capacity_shares_[link] = share;
+    set_available(link, available_beside(link, background_bps_[link]));
+}
+
+void RateCarrier::set_available(LinkId link, Rate available) {
+    if (available == active_.available(link)) return;
+    policy_->on_capacity(active_, link, available);
+    active_.set_available(link, available);
 }
 
 Rate RateCarrier::available_beside(LinkId link, double background_bps) const {
@@ -97,7 +173,9 @@ Rate RateCarrier::available_beside(LinkId link, double background_bps) const {
                           " bit/s, expected 0 to " + std::to_string(capacity_bps));
     }
     const auto taken = static_cast<Rate>(std::ceil(background_bps * static_cast<double>(active_.rate_units_per_bps())));
-    return std::max(Rate{0}, capacity_bps * active_.rate_units_per_bps() - taken);
+    const double share = capacity_shares_[link];
+    const std::int64_t has_bps = share < 1 ? std::max<std::int64_t>(1, std::llround(capacity * share)) : capacity_bps;
+    return std::max(Rate{0}, has_bps * active_.rate_units_per_bps() - taken);
 }
 
 std::vector<double> RateCarrier::link_rates_bps() const {
@@ -111,7 +189,17 @@ std::vector<double> RateCarrier::link_rates_bps() const {
     return rates;
 }
 
-void RateCarrier::release(Slot slot, Work carried, TimePs now_ps) {
+void RateCarrier::enter_links(Slot slot, TimePs now_ps) {
+    longest_tail_ps_ = std::max(longest_tail_ps_, transfers_[slot].tail_ps);
+    for (const auto [link, weight] : active_.hops(slot)) {
+        if (active_.on_link(link).size() == 1) records_[link].busy_since_ps = now_ps;
+    }
+    policy_->on_start(active_, slot);
+}
+
+// Books what the links have carried of the flow.
+void RateCarrier::leave_links(Slot slot, Work left, TimePs now_ps) {
+    const Work carried = transfers_[slot].amount - left - transfers_[slot].counted;
     policy_->on_stop(active_, slot);
     for (const auto [link, weight] : active_.hops(slot)) {
         records_[link].carried += carried * weight;

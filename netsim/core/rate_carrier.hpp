@@ -13,6 +13,10 @@ namespace netsim {
 
 // Draining is exact: what is left of a flow is kept in integer work, rates are integers, and a drain ends at the
 // first whole picosecond by which all work is done. A flow counts as carried by all links of its path while it drains.
+//
+// When a link fails or is repaired, flows go on at once over the path that holds from now on; what has drained is
+// through. Those that have no path any more fail, as do those on the NVLink that failed, and those that start without a
+// path.
 class RateCarrier final : public Carrier {
   public:
     RateCarrier(const Network& network, Routing& routing, std::unique_ptr<RatePolicy> policy,
@@ -22,9 +26,14 @@ class RateCarrier final : public Carrier {
     void stop(Ticket ticket, TimePs now_ps) override;
     TimePs run(TimePs until_ps, Progress& progress) override;
     void settle(TimePs now_ps) override;
-    TimePs next_event_ps() override { return drains_.next_ps(); }
+    TimePs next_event_ps() override { return failed_.empty() ? drains_.next_ps() : failed_at_ps_; }
     LinkTotals totals(TimePs now_ps) const override;
+    std::int64_t sent_bytes(Ticket ticket, TimePs now_ps) override;
 
+    // Effective at the next `settle`.
+    void set_link_up(LinkId link, bool is_up, TimePs now_ps);
+    // The link has this share of its capacity from the next `settle` on.
+    void set_capacity_share(LinkId link, double share);
     // Takes part of the links' capacities for traffic that is not simulated; effective at the next `settle`.
     void set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps);
     // Rates of simulated flows per link.
@@ -33,9 +42,18 @@ class RateCarrier final : public Carrier {
   private:
     struct Transfer {
         Work amount;     // to be sent
+        Work counted;    // part of it that links of former paths have carried
         TimePs tail_ps;  // from the last byte sent to its arrival
         FlowRef flow;
+        Demand demand;
+        bool is_active;
     };
+    // A flow that has failed and has not been reported.
+    struct Failure {
+        Ticket ticket;  // kNoTicket where it never started
+        Loss loss;
+    };
+    static constexpr Ticket kNoTicket = ~Ticket{0};
     struct LinkRecord {
         Work carried = 0;    // by flows that are no longer active
         TimePs busy_ps = 0;  // before the present busy period
@@ -43,15 +61,25 @@ class RateCarrier final : public Carrier {
     };
 
     Rate available_beside(LinkId link, double background_bps) const;
-    void release(Slot slot, Work carried, TimePs now_ps);
+    void set_available(LinkId link, Rate available);
+    std::optional<Shipment> shipment_now(const Demand& demand);
+    void move(Slot slot, const Shipment& shipment, TimePs now_ps);
+    void fail(Slot slot, TimePs now_ps);
+    void enter_links(Slot slot, TimePs now_ps);
+    void leave_links(Slot slot, Work left, TimePs now_ps);
 
     const Network& network_;
+    Routing& routing_;
     WireLoads loads_;
     std::unique_ptr<RatePolicy> policy_;
     ActiveFlows active_;
     std::vector<Transfer> transfers_;  // [slot]
     DrainGroups drains_;
     std::vector<LinkRecord> records_;
+    std::vector<double> capacity_shares_;  // [links] of their capacity that they have
+    std::vector<double> background_bps_;   // [links]
+    std::vector<Failure> failed_;
+    TimePs failed_at_ps_ = 0;
     TimePs longest_tail_ps_ = 0;
     std::vector<Slot> done_;
     Reassignment changes_;

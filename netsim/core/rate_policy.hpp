@@ -47,7 +47,7 @@ class RatePolicy {
     virtual void reassign(const ActiveFlows& flows, Reassignment& changes) = 0;
 };
 
-// Each flow has its path to itself: the beta of an alpha-beta model is the path's smallest capacity, or its cap.
+// Each flow has its path to itself: the beta of an alpha-beta model is the smallest capacity of its links, or its cap.
 class Uncontended final : public RatePolicy {
   public:
     void on_start(const ActiveFlows& flows, Slot slot) override;
@@ -56,7 +56,7 @@ class Uncontended final : public RatePolicy {
     void reassign(const ActiveFlows& flows, Reassignment& changes) override;
 
   private:
-    std::vector<Slot> started_;
+    std::vector<Slot> started_;  // or to be rated again
 };
 
 }  // namespace netsim

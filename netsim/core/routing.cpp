@@ -107,8 +107,8 @@ Path Routing::trace(const Key& key) {
     for (NodeId at = from; at != to;) {
         const std::span<const LinkId> hops = equal_hops(at, to);
         if (hops.empty()) {
-            throw MisuseError("no path: found none from node " + std::to_string(from) + " to node " +
-                              std::to_string(to) + ", expected a connection through switches (GPUs do not forward)");
+            throw NoPath("no path: found none from node " + std::to_string(from) + " to node " + std::to_string(to) +
+                         ", expected a connection through switches (GPUs do not forward)");
         }
         const LinkId chosen =
             hops.size() == 1 ? hops[0] : hops[ecmp_hash(tuple, hash_seed(at, ecmp_seed_)) % hops.size()];

@@ -33,8 +33,8 @@ class Routing {
     Routing(const Routing&) = delete;
     Routing& operator=(const Routing&) = delete;
 
-    // The path of a flow; stays valid, also when links fail. src == dst gives the empty path. Throws where there is
-    // none.
+    // The path of a flow; stays valid, also when links fail. src == dst gives the empty path. Throws NoPath where there
+    // is none.
     const Path& path(NodeId src, NodeId dst, std::uint32_t flow_label);
     // The path that ACKs of the flow take, from its `dst` to its `src`.
     const Path& reverse_path(NodeId src, NodeId dst, std::uint32_t flow_label);
@@ -45,6 +45,8 @@ class Routing {
     // Fails or repairs one direction of a cable, for paths that are asked for from now on. Where nothing has changed
     // for a flow, it is given the same path as before.
     void set_link_up(LinkId link, bool is_up);
+    // Whether any link has ever failed.
+    bool has_changed() const { return epoch_ > 0; }
 
   private:
     using Hops = std::uint16_t;

@@ -45,6 +45,11 @@ LinkId Simulation::checked_link(std::int64_t link, const char* call) const {
     return static_cast<LinkId>(link);
 }
 
+void Simulation::check_capacity_share(double share) {
+    if (share > 0 && share <= 1) return;
+    throw MisuseError("set_capacity_share: found " + std::to_string(share) + ", expected above 0 and at most 1");
+}
+
 FlowSimulation::FlowSimulation(Network network, Sharing sharing, std::optional<WireFormat> format,
                                double rate_tolerance)
     : Simulation(std::move(network)) {
@@ -68,6 +73,19 @@ void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, 
     std::vector<LinkId> ids;
     for (const std::int64_t link : links) ids.push_back(checked_link(link, "set_background_bps"));
     carrier_->set_background_bps(ids, rates_bps);
+    carrier_->settle(now_ps());
+}
+
+void FlowSimulation::set_link_up(std::int64_t link, bool is_up) {
+    const Lease lease(*this);
+    carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
+    carrier_->settle(now_ps());
+}
+
+void FlowSimulation::set_capacity_share(std::int64_t link, double share) {
+    const Lease lease(*this);
+    check_capacity_share(share);
+    carrier_->set_capacity_share(checked_link(link, "set_capacity_share"), share);
     carrier_->settle(now_ps());
 }
 
@@ -130,6 +148,12 @@ const std::vector<roce::Acknowledgement>& PacketSimulation::acknowledgements() {
 void PacketSimulation::set_link_up(std::int64_t link, bool is_up) {
     const Lease lease(*this);
     carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
+}
+
+void PacketSimulation::set_capacity_share(std::int64_t link, double share) {
+    const Lease lease(*this);
+    check_capacity_share(share);
+    carrier_->set_capacity_share(checked_link(link, "set_capacity_share"), share, now_ps());
 }
 
 void PacketSimulation::set_storm(std::int64_t link, std::int64_t priority, bool is_storming) {

@@ -44,6 +44,7 @@ class Simulation {
     TimePs now_ps() const { return executor_->now_ps(); }
     // Throws for a link that does not exist.
     LinkId checked_link(std::int64_t link, const char* call) const;
+    static void check_capacity_share(double share);
 
   private:
     Network network_;
@@ -63,6 +64,8 @@ class FlowSimulation final : public Simulation {
 
     void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
     std::vector<double> link_rates_bps();
+    void set_link_up(std::int64_t link, bool is_up);
+    void set_capacity_share(std::int64_t link, double share);
 
   private:
     RateCarrier* carrier_;
@@ -88,6 +91,7 @@ class PacketSimulation : public Simulation {
     const std::vector<roce::PauseEvent>& pauses();
     const std::vector<roce::Acknowledgement>& acknowledgements();
     void set_link_up(std::int64_t link, bool is_up);
+    void set_capacity_share(std::int64_t link, double share);
     void set_storm(std::int64_t link, std::int64_t priority, bool is_storming);
 
   protected:

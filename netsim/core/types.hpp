@@ -39,6 +39,12 @@ class MisuseError : public std::invalid_argument {
     using std::invalid_argument::invalid_argument;
 };
 
+// Links that are up leave no way from one node to another.
+class NoPath : public MisuseError {
+  public:
+    using MisuseError::MisuseError;
+};
+
 // A flow graph that cannot be executed.
 class GraphError : public std::invalid_argument {
   public:

@@ -35,9 +35,10 @@ class WireLoads {
     // Rate x time of a byte, with weight 1.
     Work work_per_byte() const { return Work{8} * kPsPerSecond * rate_units_per_bps_; }
     Shipment shipment(const Path& path, const Demand& demand) const;
+    // Whether the path has a link outside servers.
+    bool leaves_nvlink(const Path& path) const;
 
   private:
-    bool leaves_nvlink(const Path& path) const;
     TimePs store_and_forward_ps(const Path& path, std::int64_t packet_bytes) const;
 
     const Network& network_;

@@ -129,6 +129,10 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
         """
         self._simulation.set_link_up(link, is_up)
 
+    def set_capacity_share(self, link: int, share: float) -> None:
+        """See `netsim.backend.FailsLinks`; buffers, thresholds and windows stay as they were set up."""
+        self._simulation.set_capacity_share(link, share)
+
     def set_storm(self, link: int, priority: int, is_storming: bool) -> None:
         """From now on the far end of a link keeps its sender paused in a class, as in a PFC storm, or no longer.
 

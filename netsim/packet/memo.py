@@ -60,7 +60,8 @@ class MemoisedBackend:
     those of the backend beneath, with two exceptions: ECN marks of a replay are those of the first run, and
     acknowledgements that trail behind a completed graph do not count as traffic.
 
-    Statistics of a replay are added when it completes.
+    Statistics of a replay are added when it completes. Once a link has failed, become slower or stormed, nothing is
+    replayed any more.
     """
 
     def __init__(self, inner: PacketBackend, *, has_fixed_routes: bool) -> None:
@@ -77,6 +78,8 @@ class MemoisedBackend:
         self._keys: weakref.WeakKeyDictionary[FlowGraph, tuple[bytes, NDArray[np.uint32]]] = weakref.WeakKeyDictionary()
         self._replayed: list[NDArray[np.int64]] = []
         self._hits = 0
+        self._is_sound = True
+        """The fabric is as it was when graphs were remembered."""
 
     @property
     def now_ps(self) -> int:
@@ -92,10 +95,10 @@ class MemoisedBackend:
         """See `NetworkBackend.submit`."""
         if at_ps < self.now_ps:
             raise BackendError(f"submit: found a start at {at_ps} ps, expected no time before now, {self._now_ps} ps")
-        key, links = self._key_of(graph)
+        key, links = self._key_of(graph) if self._is_sound else (b"", np.zeros(0, dtype=np.uint32))
         entry = _Graph(graph, at_ps, key, links)
         self._take_back_replay()
-        is_alone = self._running == 0 and not self._has_leftovers()
+        is_alone = self._is_sound and self._running == 0 and not self._has_leftovers()
         if is_alone and key in self._memory:
             entry.replays = self._memory[key]
         else:
@@ -167,6 +170,30 @@ class MemoisedBackend:
         )
         return FlowTimes(start, end, np.zeros(len(start), dtype=np.bool_))
 
+    def sent_bytes(self, handle: GraphHandle) -> NDArray[np.int64]:
+        entry = self._entry(handle)
+        if entry.inner is None and not entry.is_over:
+            self._take_back_replay()
+        if entry.inner is None:
+            return np.asarray(entry.graph.size_bytes, dtype=np.int64)
+        self._catch_up()
+        return self._inner.sent_bytes(entry.inner)
+
+    def set_link_up(self, link: int, is_up: bool) -> None:
+        """See `PacketBackend.set_link_up`."""
+        self._simulate_from_now()
+        self._inner.set_link_up(link, is_up)
+
+    def set_capacity_share(self, link: int, share: float) -> None:
+        """See `PacketBackend.set_capacity_share`."""
+        self._simulate_from_now()
+        self._inner.set_capacity_share(link, share)
+
+    def set_storm(self, link: int, priority: int, is_storming: bool) -> None:
+        """See `PacketBackend.set_storm`."""
+        self._simulate_from_now()
+        self._inner.set_storm(link, priority, is_storming)
+
     def forget(self, handle: GraphHandle) -> None:
         entry = self._entry(handle)
         if not entry.is_over:
@@ -204,6 +231,14 @@ class MemoisedBackend:
             known = hashlib.blake2b(form.tobytes(), digest_size=32).digest(), links
             self._keys[graph] = known
         return known
+
+    def _simulate_from_now(self) -> None:
+        """The fabric changes: nothing that was remembered holds any more."""
+        self._take_back_replay()
+        self._catch_up()
+        self._is_sound = False
+        for entry in self._graphs.values():
+            entry.counters_before = None
 
     def _catch_up(self) -> None:
         """Brings the clock of the backend beneath to ours; nothing can complete on the way."""

@@ -35,6 +35,7 @@ TENSOR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 ROWS = [(3_000 * index, 500, 8) for index in range(4)]
 FAST = {"estimator": "roofline"}
 """Prices kernels without fitting models to measurements, which matter little here."""
+NO_RECOVERY = {"requests": "fail", "transfer_retries": 0}
 HASTY = {"retransmission_timeout": "1us", "max_retries": 0}
 """Gives up before the first acknowledgement can be back."""
 
@@ -47,7 +48,7 @@ def run(pools: list[dict[str, Any]], **network: Any) -> Result:
 def run_without(gpu: int, pools: list[dict[str, Any]], rows: int = len(ROWS), **sections: Any) -> Result:
     """A run in which a GPU has had no cable from its beginning, which nobody knows."""
     network = {"backend": "packet", "coupling": "exact", "roce": {**IMPATIENT, "reroute_delay": "100s"}}
-    tree = config(pools, topology=HOSTS, engine=FAST, network=network, **sections)
+    tree = config(pools, topology=HOSTS, engine=FAST, network=network, recovery=NO_RECOVERY, **sections)
     parts = assemble(tree)
     assert isinstance(parts.network, PacketBackend)
     for link in np.flatnonzero((parts.topology.link_src == gpu) | (parts.topology.link_dst == gpu)).tolist():
@@ -118,7 +119,8 @@ def test_when_a_cable_breaks_what_decodes_over_it_fails_and_its_blocks_return() 
     """GPU 0 prefills, GPUs 1 and 2 decode together. A millisecond after the KV has arrived, GPU 2 loses its cable."""
     quick = {"retransmission_timeout": "100us", "max_retries": 1, "reroute_delay": "100s"}
     pools = [pool("p", "prefill"), pool("d", "decode", tp=2)]
-    tree = config(pools, topology=HOSTS, engine=FAST, network={"backend": "packet", "coupling": "exact", "roce": quick})
+    network_config = {"backend": "packet", "coupling": "exact", "roce": quick}
+    tree = config(pools, topology=HOSTS, engine=FAST, network=network_config, recovery=NO_RECOVERY)
     arrived_ps = simulate(tree, ROWS[:1]).requests[0].kv_arrived_ps
     assert arrived_ps is not None
     parts = assemble(tree)

@@ -42,6 +42,7 @@ void bind_request(py::module_& module) {
         .def_readonly("output_tokens", &Request::output_tokens)
         .def_readonly("arrived_ps", &Request::arrived_ps)
         .def_readonly("block_hashes", &Request::block_hashes)
+        .def_readonly("context_tokens", &Request::context_tokens)
         .def_readonly("cached_tokens", &Request::cached_tokens)
         .def_readonly("resident_tokens", &Request::resident_tokens)
         .def_readonly("preemptions", &Request::preemptions)
@@ -49,6 +50,7 @@ void bind_request(py::module_& module) {
         .def_readwrite("prefill_instance", &Request::prefill_instance)
         .def_readwrite("decode_instance", &Request::decode_instance)
         .def_readwrite("kv_bytes", &Request::kv_bytes)
+        .def_readonly("restarts", &Request::restarts)
         .def_readwrite("scheduled_ps", &Request::scheduled_ps)
         .def_readwrite("prefill_completed_ps", &Request::prefill_completed_ps)
         .def_readwrite("kv_sent_ps", &Request::kv_sent_ps)
@@ -61,7 +63,8 @@ void bind_request(py::module_& module) {
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
-        .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"));
+        .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"))
+        .def("restart", &Request::restart, py::arg("kept"));
 }
 
 void bind_pools(py::module_& module) {
@@ -84,7 +87,8 @@ void bind_pools(py::module_& module) {
         .def("allocate", &BlockPool::allocate, py::arg("request"), py::arg("tokens"),
              py::arg_v("prefix", CachedPrefix(), "CachedPrefix()"))
         .def("register", &BlockPool::register_blocks, py::arg("request"), py::arg("computed_tokens"))
-        .def("release", &BlockPool::release, py::arg("request"));
+        .def("release", &BlockPool::release, py::arg("request"))
+        .def("clear", &BlockPool::clear);
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
         .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
@@ -143,6 +147,7 @@ void bind_scheduler(py::module_& module) {
         .def(
             "abandon", [](Scheduler& scheduler, ScheduledBatch& batch) { return scheduler.abandon(batch); },
             py::arg("batch"))
+        .def("clear", &Scheduler::clear)
         .def("abandon_remote", &Scheduler::abandon_remote, py::arg("request"))
         .def("steady_decode_steps", &Scheduler::steady_decode_steps)
         .def("decode_kv_tokens",

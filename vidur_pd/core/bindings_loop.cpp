@@ -54,6 +54,7 @@ py::dict columns_of(const RequestColumns& rows) {
     columns["cached_tokens"] = array(rows.cached_tokens);
     columns["resident_tokens"] = array(rows.resident_tokens);
     columns["generated_tokens"] = array(rows.generated_tokens);
+    columns["restarts"] = array(rows.restarts);
     columns["preemptions"] = array(rows.preemptions);
     columns["status"] = array(rows.status);
     columns["prefill_instance"] = array(rows.prefill_instance);
@@ -231,6 +232,10 @@ void bind_loop(py::module_& module) {
             py::arg("flight"))
         .def("land", &Loop::land, py::arg("flight"))
         .def("break_off", &Loop::break_off, py::arg("flight"))
+        .def("halt", &Loop::halt, py::arg("instance"))
+        .def("resume", &Loop::resume, py::arg("instance"))
+        .def("is_up", &Loop::is_up, py::arg("instance"))
+        .def("set_pace", &Loop::set_pace, py::arg("instance"), py::arg("factor"))
         .def(
             "set_communication",
             [](Loop& loop, std::int32_t instance, std::int64_t stage, std::int64_t number, TimePs communication_ps,
@@ -254,6 +259,12 @@ void bind_loop(py::module_& module) {
                 loop.add_transfer(values_of(links), values_of(flows));
             },
             py::arg("links"), py::arg("flows"))
+        .def(
+            "set_capacity",
+            [](Loop& loop, const Numbers& links, const Reals& capacity_bps) {
+                loop.coupling().set_capacity(values_of(links), values_of(capacity_bps));
+            },
+            py::arg("links"), py::arg("capacity_bps"))
         .def("transfer_links", [](Loop& loop) { return array(loop.coupling().transfer_links()); })
         .def(
             "set_rates", [](Loop& loop, const Reals& rates_bps) { loop.coupling().set_rates(values_of(rates_bps)); },

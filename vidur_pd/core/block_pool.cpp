@@ -1,5 +1,7 @@
 #include "block_pool.hpp"
 
+#include <algorithm>
+
 namespace serving {
 
 BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens)
@@ -37,12 +39,32 @@ void CountingBlockPool::release(const Request& request) {
     held_.erase(held);
 }
 
+void CountingBlockPool::clear() {
+    held_.clear();
+    free_blocks_ = usable_blocks();
+}
+
 PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens)
     : BlockPool(num_blocks, block_tokens),
       keys_(block_tokens, hash_block_tokens),
       blocks_(static_cast<std::size_t>(num_blocks)) {
-    blank_.reserve(static_cast<std::size_t>(num_blocks));
-    for (std::int64_t block = num_blocks - 1; block > 0; --block) blank_.push_back(static_cast<BlockId>(block));
+    fill_blank();
+}
+
+void PrefixCachingBlockPool::clear() {
+    std::fill(blocks_.begin(), blocks_.end(), Block{});
+    blank_.clear();
+    cached_free_ = 0;
+    first_shared_.clear();
+    first_unique_.clear();
+    tables_.clear();
+    fill_blank();
+}
+
+// All blocks are free, without a key, in the order of their ids.
+void PrefixCachingBlockPool::fill_blank() {
+    blank_.reserve(blocks_.size());
+    for (std::size_t block = blocks_.size() - 1; block > 0; --block) blank_.push_back(static_cast<BlockId>(block));
 }
 
 std::int64_t PrefixCachingBlockPool::held_blocks(const Request& request) const {

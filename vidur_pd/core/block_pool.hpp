@@ -57,6 +57,8 @@ class BlockPool {
     virtual void register_blocks(const Request& request, Tokens computed_tokens) = 0;
     // Takes all blocks of the request back.
     virtual void release(const Request& request) = 0;
+    // Takes all blocks of all requests back, without their content.
+    virtual void clear() = 0;
 
   private:
     Tokens block_tokens_;
@@ -74,6 +76,7 @@ class CountingBlockPool final : public BlockPool {
     void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) override;
     void register_blocks(const Request&, Tokens) override {}
     void release(const Request& request) override;
+    void clear() override;
 
   private:
     std::int64_t free_blocks_;
@@ -96,6 +99,7 @@ class PrefixCachingBlockPool final : public BlockPool {
     // Blocks of equal content are not merged; the first one registered serves the hits.
     void register_blocks(const Request& request, Tokens computed_tokens) override;
     void release(const Request& request) override;
+    void clear() override;
 
   private:
     static constexpr std::int64_t kNoKey = INT64_MIN;
@@ -112,6 +116,7 @@ class PrefixCachingBlockPool final : public BlockPool {
         std::int64_t registered = 0;  // leading blocks that have been registered
     };
 
+    void fill_blank();
     Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
     BlockId first_copy(std::int64_t key) const;
     void set_first_copy(std::int64_t key, BlockId block);

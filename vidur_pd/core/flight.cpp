@@ -39,6 +39,32 @@ TimePs Stage::exposed_at(double stretch) const {
     return static_cast<TimePs>(std::nearbyint(lasting_ps));
 }
 
+// The whole is rounded as such, as in a run; the largest phase takes what its parts differ by.
+void slow_down(Flight& flight, double factor) {
+    const auto scaled = [factor](TimePs time_ps) {
+        return static_cast<TimePs>(std::nearbyint(static_cast<double>(time_ps) * factor));
+    };
+    for (TimePs& step_ps : flight.compute_ps) step_ps = scaled(step_ps);
+    for (Stage& stage : flight.stages) {
+        TimePs phases_ps = 0, scaled_ps = 0;
+        for (TimePs& phase_ps : stage.phase_ps) {
+            phases_ps += phase_ps;
+            scaled_ps += phase_ps = scaled(phase_ps);
+        }
+        *std::max_element(stage.phase_ps.begin(), stage.phase_ps.end()) += scaled(phases_ps) - scaled_ps;
+        stage.compute_ps = scaled(stage.compute_ps);
+        stage.host_ps = scaled(stage.host_ps);
+        stage.estimated_ps = scaled(stage.estimated_ps);
+        stage.alone_ps *= factor;
+        for (Beside& part : stage.beside) part.compute_ps *= factor;
+        stage.set_stretch(stage.stretch);
+        stage.idle_exposed_ps = stage.exposed_at(1.0);
+    }
+    if (flight.stages.size() == 1) return;  // steps of several stages are sums of rounded ones
+    flight.compute_ps[0] = 0;
+    for (const Stage& stage : flight.stages) flight.compute_ps[0] += stage.compute_ps;
+}
+
 void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps) {
     if (flight.is_pipelined()) {
         pass_stages(flight, stage_free_ps);
@@ -88,6 +114,14 @@ void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std:
         flight.ends_ps.assign(1, ends_ps.back());
     }
     stage_free_ps = std::move(free_ps);
+}
+
+bool keep_ended(Flight& flight, TimePs now_ps) {
+    const auto in_progress = std::upper_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
+    const auto steps = static_cast<std::size_t>(in_progress - flight.ends_ps.begin());
+    flight.compute_ps.resize(steps);
+    flight.ends_ps.resize(steps);
+    return steps > 0;
 }
 
 bool truncate(Flight& flight, TimePs now_ps) {

@@ -74,6 +74,9 @@ struct Flight {
 
 using FlightPtr = std::shared_ptr<Flight>;
 
+// Makes a flight that has its price compute so many times as long, host included.
+void slow_down(Flight& flight, double factor);
+
 // Times of a flight that starts now: step after step, or through stages that take one flight at a time.
 void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps);
 
@@ -84,6 +87,9 @@ void retime_steps(Flight& flight, double stretch, TimePs now_ps);
 // to what follows from it.
 void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<double>>& stretches,
                    std::vector<TimePs>& stage_free_ps, TimePs now_ps);
+
+// Ends a run with the last step that has ended; false where none has.
+bool keep_ended(Flight& flight, TimePs now_ps);
 
 // Ends a run with the step in progress, or with one that ends at this very instant; true if that cuts it short.
 bool truncate(Flight& flight, TimePs now_ps);

@@ -21,7 +21,7 @@ constexpr double kSmallestChange = 1e-3;
 
 FluidCoupling::FluidCoupling(std::vector<double> capacity_bps, std::size_t instances) : instances_(instances) {
     links_.reserve(capacity_bps.size());
-    for (const double rate_bps : capacity_bps) links_.push_back({.capacity_bps = rate_bps, .users = {}});
+    for (const double rate_bps : capacity_bps) links_.push_back({.nominal_bps = rate_bps, .capacity_bps = rate_bps, .users = {}});
 }
 
 void FluidCoupling::uses(std::int32_t number, std::int32_t load_number) {
@@ -34,10 +34,11 @@ void FluidCoupling::uses(std::int32_t number, std::int32_t load_number) {
         if (std::find(on.users.begin(), on.users.end(), number) != on.users.end()) continue;
         on.users.push_back(number);
         instance.transfers += on.transfer_flows;
+        instance.degraded += on.capacity_bps < on.nominal_bps;
         if (on.users.size() < 2) continue;
         for (const std::int32_t user : on.users) at(user).meets = true;
     }
-    note_concerned(number);
+    if (concerns(number)) note_concerned(number);
 }
 
 void FluidCoupling::add_transfer(const Links& links, const std::vector<std::int64_t>& flows) {
@@ -47,10 +48,7 @@ void FluidCoupling::add_transfer(const Links& links, const std::vector<std::int6
         on.transfer_flows += flows[place];
         for (const std::int32_t user : on.users) {
             at(user).transfers += flows[place];
-            if (!at(user).was_concerned) {
-                at(user).was_concerned = true;
-                concerned_.push_back(user);
-            }
+            note_concerned(user);
         }
         if (was_idle) {
             transfer_links_.push_back(links[place]);
@@ -68,10 +66,26 @@ void FluidCoupling::set_rates(const std::vector<double>& rates_bps) {
     }
 }
 
-bool FluidCoupling::concerns(std::int32_t instance) const { return at(instance).meets || at(instance).transfers > 0; }
+void FluidCoupling::set_capacity(const Links& links, const std::vector<double>& capacity_bps) {
+    for (std::size_t place = 0; place < links.size(); ++place) {
+        Link& on = link(links[place]);
+        const int change = (capacity_bps[place] < on.nominal_bps) - (on.capacity_bps < on.nominal_bps);
+        on.capacity_bps = capacity_bps[place];
+        for (const std::int32_t user : on.users) {
+            at(user).degraded += change;
+            note_concerned(user);
+        }
+    }
+}
 
+bool FluidCoupling::concerns(std::int32_t number) const {
+    const Instance& instance = at(number);
+    return instance.meets || instance.transfers > 0 || instance.degraded > 0;
+}
+
+// It is updated once more after the last that concerns it has gone.
 void FluidCoupling::note_concerned(std::int32_t instance) {
-    if (at(instance).was_concerned || !concerns(instance)) return;
+    if (at(instance).was_concerned) return;
     at(instance).was_concerned = true;
     concerned_.push_back(instance);
 }
@@ -80,7 +94,9 @@ std::vector<std::int32_t> FluidCoupling::take_concerned() {
     std::vector<std::int32_t> taken = std::exchange(concerned_, {});
     std::sort(taken.begin(), taken.end());
     for (const std::int32_t instance : taken) at(instance).was_concerned = false;
-    for (const std::int32_t instance : taken) note_concerned(instance);
+    for (const std::int32_t instance : taken) {
+        if (concerns(instance)) note_concerned(instance);
+    }
     return taken;
 }
 

@@ -59,7 +59,10 @@ class FluidCoupling {
     // Rates of the transfers on `transfer_links`.
     void set_rates(const std::vector<double>& rates_bps);
 
-    // Whether other traffic is on links of the instance.
+    // Links have these capacities from now on.
+    void set_capacity(const Links& links, const std::vector<double>& capacity_bps);
+
+    // Whether links of the instance carry other traffic, or less than usual.
     bool concerns(std::int32_t instance) const;
     // Instances that have been beside other traffic since the last call or are now, rising.
     std::vector<std::int32_t> take_concerned();
@@ -82,10 +85,12 @@ class FluidCoupling {
         std::vector<bool> knows;  // [loads]
         std::vector<Entered> entered;
         std::int64_t transfers = 0;  // pairs of a link of its own and a flow of a transfer on it
+        std::int64_t degraded = 0;   // links of its own with less than their capacity
         bool meets = false;          // another instance uses one of its links
         bool was_concerned = false;
     };
     struct Link {
+        double nominal_bps;
         double capacity_bps;
         double mean_bps = 0.0, mean_flows = 0.0;  // of the instances whose load is on it
         double told_bps = 0.0;                    // the part of `mean_bps` that transfers know of

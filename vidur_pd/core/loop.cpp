@@ -114,7 +114,7 @@ std::optional<Notice> Loop::proceed() {
             if (instance.traits.has_drafts) return notice(Notice::What::kAccept);
             return std::nullopt;
         case Step::kCredit:
-            credit(instance);
+            work_.outcome = credit(instance, *work_.flight);
             work_.step = Step::kTell;
             return std::nullopt;
         case Step::kTell:
@@ -142,7 +142,7 @@ void Loop::dispatch(Instance& instance) {
 
 void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
     std::optional<TimePs>& dispatch_at_ps = at(instance).dispatch_at_ps;
-    if (dispatch_at_ps && *dispatch_at_ps <= at_ps) return;
+    if (!at(instance).is_up || (dispatch_at_ps && *dispatch_at_ps <= at_ps)) return;
     dispatch_at_ps = at_ps;
     queue_.schedule(at_ps, Priority::kDispatch, Event::Kind::kDispatch, instance, 0);
 }
@@ -207,6 +207,7 @@ void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
 // Prices a flight by the instance's own pricing as far as that knows it, or asks for what is missing.
 std::optional<Notice> Loop::price(Instance& instance, Flight& flight) {
     if (!flight.stages.empty()) {
+        if (instance.pace != 1.0) slow_down(flight, instance.pace);
         work_.step = Step::kLaunch;
         return std::nullopt;
     }
@@ -237,7 +238,6 @@ std::optional<Notice> Loop::price(Instance& instance, Flight& flight) {
         instance.has_met[static_cast<std::size_t>(cost.estimated)] = true;
     }
     flight.stages = std::move(stages);
-    work_.step = Step::kLaunch;
     return std::nullopt;
 }
 
@@ -265,28 +265,29 @@ void Loop::remove(Instance& instance, const FlightPtr& flight) {
 }
 
 // Gives requests their tokens and stamps, and writes down what the flight was.
-void Loop::credit(Instance& instance) {
-    const Flight& flight = *work_.flight;
+GroupOutcome Loop::credit(Instance& instance, const Flight& flight) {
     const InstanceTime took = iterations.add(flight);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
-    const StepTimes times{flight.ends_ps.front(), now_ps()};
+    const StepTimes times{flight.ends_ps.front(), flight.ends_ps.back()};
+    GroupOutcome outcome;
     if (flight.is_run()) {
-        work_.outcome = instance.group.advance_decode(flight.steps(), times);
-        iterations.kv_use().ramp(work_.instance, now_ps(), instance.group.used_blocks());
-        iterations.add_gaps(flight, work_.outcome.produced);
+        outcome = instance.group.advance_decode(flight.steps(), times);
+        iterations.kv_use().ramp(flight.instance, now_ps(), instance.group.used_blocks());
+        iterations.add_gaps(flight, outcome.produced);
     } else {
-        work_.outcome = instance.group.finish(*flight.batch, accepted_, times);
+        outcome = instance.group.finish(*flight.batch, accepted_, times);
         accepted_.clear();
     }
     const GroupBatch* batch = flight.batch.get();
-    const std::int64_t produced = work_.outcome.produced;
+    const std::int64_t produced = outcome.produced;
     iterations.keep(flight, {batch ? batch->requests : produced, batch ? batch->prefill_tokens : 0,
                              batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
                              instance.group.running_requests(), instance.group.used_blocks()});
     for (const Stage& stage : flight.stages) {
         if (stage.load >= 0) links.add_load(stage.load, flight.steps(), flight.start_ps, flight.ends_ps.back());
     }
+    return outcome;
 }
 
 // Tells of the prompts that are done, one after another; those that have got all their tokens end.
@@ -304,16 +305,44 @@ std::vector<RequestPtr> Loop::break_off(const FlightPtr& flight) {
     Instance& instance = at(flight->instance);
     remove(instance, flight);
     ensure(flight->batch != nullptr, "what may fail has one step");
-    const InstanceTime took = iterations.add(*flight);
-    instance.group.done.compute_ps += took.compute_ps;
-    instance.group.done.communication_ps += took.communication_ps;
-    iterations.keep(
-        *flight, {flight->batch->requests, flight->batch->prefill_tokens, flight->batch->decode_tokens,
-                  instance.group.waiting_requests(), instance.group.running_requests(), instance.group.used_blocks()});
+    if (flight->ends_ps[0] > flight->start_ps) {
+        flight->compute_ps[0] = std::min(flight->compute_ps[0], flight->ends_ps[0] - flight->start_ps);
+        const InstanceTime took = iterations.add(*flight);
+        instance.group.done.compute_ps += took.compute_ps;
+        instance.group.done.communication_ps += took.communication_ps;
+        iterations.keep(*flight, {flight->batch->requests, flight->batch->prefill_tokens, flight->batch->decode_tokens,
+                                  instance.group.waiting_requests(), instance.group.running_requests(),
+                                  instance.group.used_blocks()});
+    }
     std::vector<RequestPtr> lost = instance.group.abandon(*flight->batch);
     note_kv_use(flight->instance);
     dispatch_later(flight->instance, now_ps());
     return lost;
+}
+
+std::vector<RequestPtr> Loop::halt(std::int32_t index) {
+    Instance& instance = at(index);
+    instance.is_up = false;
+    instance.dispatch_at_ps.reset();
+    for (const FlightPtr& flight : std::exchange(instance.flights, {})) {
+        if (flight->is_run() && keep_ended(*flight, now_ps())) credit(instance, *flight);
+    }
+    std::vector<RequestPtr> lost = instance.group.clear();
+    note_kv_use(index);
+    return lost;
+}
+
+void Loop::resume(std::int32_t index) {
+    Instance& instance = at(index);
+    instance.is_up = true;
+    std::fill(instance.stage_free_ps.begin(), instance.stage_free_ps.end(), now_ps());
+    dispatch_later(index, now_ps());
+}
+
+void Loop::set_pace(std::int32_t index, double factor) {
+    Instance& instance = at(index);
+    instance.pace = factor;
+    if (!instance.flights.empty() && truncate(*instance.flights[0], now_ps())) schedule_landing(instance.flights[0]);
 }
 
 void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number,

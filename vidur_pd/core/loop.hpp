@@ -97,6 +97,18 @@ class Loop {
     void land(const FlightPtr& flight) { landing_.push_back(flight); }
     // A flight of one step has come to nothing: returns its requests, which the instance has no more.
     std::vector<RequestPtr> break_off(const FlightPtr& flight);
+    // The instance fails now and launches nothing until `resume`.
+    //
+    // Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
+    // nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
+    // too. Returns the requests that the ranks had alone (`Scheduler::clear`), rank by rank.
+    std::vector<RequestPtr> halt(std::int32_t instance);
+    // The instance is back, empty, and may launch from now on.
+    void resume(std::int32_t instance);
+    bool is_up(std::int32_t instance) const { return at(instance).is_up; }
+    // Flights launched from now on compute `factor` times as long; of those under way, a run ends with the step in
+    // progress, and nothing else changes.
+    void set_pace(std::int32_t instance, double factor);
     // Answers to `kCommunication` and `kAccept`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
     void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
@@ -158,6 +170,8 @@ class Loop {
         std::vector<TimePs> stage_free_ps;
         std::optional<TimePs> dispatch_at_ps;
         bool waits_for_room = false;
+        bool is_up = true;
+        double pace = 1.0;  // by how much longer it computes
 
         bool is_full() const { return flights.size() >= stage_free_ps.size(); }
     };
@@ -181,7 +195,7 @@ class Loop {
     void collect(const RankGroup& group, const GroupBatch* batch);
     std::optional<Notice> price(Instance& instance, Flight& flight);
     bool price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost);
-    void credit(Instance& instance);
+    GroupOutcome credit(Instance& instance, const Flight& flight);
     std::optional<Notice> tell();
     std::optional<Notice> launch(Instance& instance);
     std::optional<Notice> rest(Instance& instance);

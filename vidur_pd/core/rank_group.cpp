@@ -140,6 +140,15 @@ std::vector<RequestPtr> RankGroup::abandon(const GroupBatch& batch) {
     return lost;
 }
 
+std::vector<RequestPtr> RankGroup::clear() {
+    std::vector<RequestPtr> lost;
+    for (const auto& rank : ranks_) {
+        const std::vector<RequestPtr> requests = rank->clear();
+        lost.insert(lost.end(), requests.begin(), requests.end());
+    }
+    return lost;
+}
+
 // Stamps the tokens that requests have got: one at the end of the first step, the last at the end of the last.
 void RankGroup::deliver(const std::vector<RequestPtr>& produced, StepTimes times) {
     for (const RequestPtr& request : produced) {

@@ -74,6 +74,8 @@ class RankGroup {
     GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
     // The iteration has come to nothing: returns its requests, see `Scheduler::abandon`.
     std::vector<RequestPtr> abandon(const GroupBatch& batch);
+    // All ranks have failed: returns the requests that they had alone, see `Scheduler::clear`.
+    std::vector<RequestPtr> clear();
 
     // What the iterations of the group have taken so far; requests count it from when they join a batch on.
     InstanceTime done;

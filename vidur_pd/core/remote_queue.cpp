@@ -13,9 +13,9 @@ std::vector<RequestPtr> RemoteQueue::reserve(std::int64_t promised_blocks) {
     std::vector<RequestPtr> reserved;
     while (!pending_.empty()) {
         const RequestPtr request = pending_.front();
-        const CachedPrefix prefix = pool_.cached_prefix(*request, request->prompt_tokens);
-        if (pool_.blocks(request->prompt_tokens) - prefix.shared_blocks > pool_.free_blocks() - promised_blocks) break;
-        pool_.allocate(*request, request->prompt_tokens, prefix);
+        const CachedPrefix prefix = pool_.cached_prefix(*request, request->context_tokens);
+        if (pool_.blocks(request->context_tokens) - prefix.shared_blocks > pool_.free_blocks() - promised_blocks) break;
+        pool_.allocate(*request, request->context_tokens, prefix);
         request->resident_tokens = prefix.tokens;
         request->status = Status::kTransferring;
         transferring_.insert(request->index);
@@ -26,8 +26,8 @@ std::vector<RequestPtr> RemoteQueue::reserve(std::int64_t promised_blocks) {
 }
 
 bool RemoteQueue::fits(const Request& request, std::int64_t promised_blocks) {
-    const CachedPrefix prefix = pool_.cached_prefix(request, request.prompt_tokens);
-    return pool_.blocks(request.prompt_tokens) - prefix.shared_blocks <= pool_.free_blocks() - promised_blocks;
+    const CachedPrefix prefix = pool_.cached_prefix(request, request.context_tokens);
+    return pool_.blocks(request.context_tokens) - prefix.shared_blocks <= pool_.free_blocks() - promised_blocks;
 }
 
 void RemoteQueue::prefer(const RequestPtr& request) {
@@ -51,15 +51,21 @@ void RemoteQueue::abandon(const RequestPtr& request) {
 }
 
 void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
-    const Tokens prompt = request->prompt_tokens;
-    ensure(prompt - 1 <= computed_tokens && computed_tokens <= prompt, "neither P nor P − 1");
+    const Tokens context = request->context_tokens;
+    ensure(context - 1 <= computed_tokens && computed_tokens <= context, "neither the context nor all but one of it");
     ensure(transferring_.erase(request->index) == 1, "request " + request->request_id + " is not on its way");
-    request->set_progress(computed_tokens, computed_tokens - prompt + 1);
+    request->set_progress(computed_tokens, computed_tokens - request->prompt_tokens + 1);
     ensure(request->generated_tokens < request->output_tokens,
            "request " + request->request_id + " has no token left to decode");
     request->status = Status::kWaiting;
     pool_.register_blocks(*request, computed_tokens);
     arrived.push_back(request);
+}
+
+void RemoteQueue::clear() {
+    pending_.clear();
+    transferring_.clear();
+    arrived.clear();
 }
 
 RequestPtr RemoteQueue::drop_last_arrived() {

@@ -38,8 +38,10 @@ class RemoteQueue {
     void retract(const RequestPtr& request);
     // Forgets a request that will not run.
     void abandon(const RequestPtr& request);
-    // The transfer has ended; `computed_tokens` is P (first token from prefill) or P − 1 (first token here).
+    // The transfer has ended; `computed_tokens` is the context (next token from prefill) or one less (next token here).
     void complete(const RequestPtr& request, Tokens computed_tokens);
+    // Forgets all requests; blocks are the caller's.
+    void clear();
     // Releases the KV of the request that arrived last.
     RequestPtr drop_last_arrived();
 

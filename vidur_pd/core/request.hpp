@@ -32,7 +32,8 @@ struct Request {
           prompt_tokens(prompt_tokens),
           output_tokens(output_tokens),
           arrived_ps(arrived_ps),
-          block_hashes(std::move(block_hashes)) {
+          block_hashes(std::move(block_hashes)),
+          context_tokens(prompt_tokens) {
         check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
         check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
     }
@@ -47,6 +48,23 @@ struct Request {
         generated_tokens = generated;
     }
 
+    // Begins again without KV, with the first `kept` of its generated tokens, after what ran it has failed. Stamps of
+    // stages are those of the new attempt; those of tokens stay with the tokens.
+    void restart(Tokens kept) {
+        ensure(kept <= generated_tokens && kept < output_tokens,
+               "request " + request_id + " has not got so many tokens");
+        is_running = is_in_flight = false;
+        set_progress(0, kept);
+        context_tokens = prompt_tokens + kept;
+        resident_tokens = 0;
+        status = Status::kWaiting;
+        scheduled_ps = prefill_completed_ps = kv_sent_ps = kv_arrived_ps = std::nullopt;
+        if (kept == 0) first_token_ps = last_token_ps = std::nullopt;
+        prefill_time = decode_time = {};
+        is_counting = false;
+        ++restarts;
+    }
+
     std::int64_t index;
     std::string request_id;
     Tokens prompt_tokens;
@@ -54,6 +72,7 @@ struct Request {
     TimePs arrived_ps;
     std::optional<std::vector<std::int64_t>> block_hashes;
 
+    Tokens context_tokens;  // computed by prefill: the prompt, and what was generated before the last restart
     Tokens cached_tokens = 0;
     Tokens resident_tokens = 0;
     std::int64_t preemptions = 0;
@@ -68,6 +87,7 @@ struct Request {
 
     // Where it went, beside what its ranks know.
     std::optional<std::int64_t> prefill_instance, decode_instance;
+    std::int64_t restarts = 0;             // how often it began again after a fault
     std::optional<std::int64_t> kv_bytes;  // that crossed between instances, if something was handed over
 
     // Time of the iterations that it was in, before and after the end of its prompt.

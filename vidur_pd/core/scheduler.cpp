@@ -29,7 +29,8 @@ Tokens Scheduler::pending_prefill_tokens() const {
 }
 
 std::optional<std::string> Scheduler::rejection_reason(const Request& request) const {
-    const Tokens total = request.prompt_tokens + (role_ == Role::kPrefill ? 1 : request.output_tokens);
+    const Tokens total =
+        role_ == Role::kPrefill ? request.context_tokens + 1 : request.prompt_tokens + request.output_tokens;
     if (total > limits_.max_model_len) {
         return std::to_string(total) + " prompt and output tokens exceed the context window of " +
                std::to_string(limits_.max_model_len);
@@ -95,7 +96,7 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         const RequestPtr& request = batch.requests[position];
         request->is_in_flight = false;
         if (!batch.samples[position]) continue;
-        if (request->generated_tokens == 0) outcome.prefill_done.push_back(request);
+        if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
         if (limits_.drafts_per_step) {
             const Tokens kept = accepted.at(outcome.produced.size());
@@ -121,6 +122,20 @@ std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
     return batch.requests;
+}
+
+std::vector<RequestPtr> Scheduler::clear() {
+    std::vector<RequestPtr> lost = std::move(running_);
+    lost.insert(lost.end(), waiting_.begin(), waiting_.end());
+    lost.insert(lost.end(), remote_.arrived.begin(), remote_.arrived.end());
+    for (const RequestPtr& request : lost) request->is_running = request->is_in_flight = false;
+    running_.clear();
+    waiting_.clear();
+    preempted_.clear();
+    remote_.clear();
+    pool_->clear();
+    in_flight_ = 0;
+    return lost;
 }
 
 void Scheduler::retire(const std::vector<RequestPtr>& finished) {
@@ -291,7 +306,8 @@ void Scheduler::admit(ScheduledBatch& batch, Tokens budget) {
         request->set_progress(past, request->generated_tokens);
         request->status = Status::kRunning;
         request->is_running = true;
-        request->end_tokens = request->prompt_tokens + (role_ == Role::kPrefill ? 1 : request->output_tokens);
+        request->end_tokens =
+            role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
         request->capacity_tokens = pool_->blocks(past + chunk) * pool_->block_tokens();
         running_.push_back(request);
         batch.requests.push_back(request);
@@ -307,7 +323,7 @@ std::optional<CachedPrefix> Scheduler::find_admissible_prefix() {
     std::int64_t needed;
     if (!remote_.arrived.empty()) {
         const Request& request = *remote_.arrived.front();
-        needed = pool_->blocks(request.sequence_tokens()) - pool_->blocks(request.prompt_tokens);
+        needed = pool_->blocks(request.sequence_tokens()) - pool_->blocks(request.context_tokens);
     } else if (!waiting_.empty()) {
         const Request& request = *waiting_.front();
         prefix = pool_->cached_prefix(request, request.sequence_tokens());

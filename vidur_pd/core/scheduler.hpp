@@ -116,8 +116,8 @@ class Scheduler {
     std::vector<RequestPtr> make_room_for_remote(const RequestPtr& request, const std::vector<RequestPtr>& reserved);
     // The KV of a remote request is complete: it runs from the next step on, before other waiting requests.
     //
-    // `computed_tokens` is P when prefill's first token is kept, P − 1 when this rank recomputes the last prompt token
-    // and samples the first token itself.
+    // `computed_tokens` is the context (P, for a request that was never restarted) when prefill's token is kept, one
+    // less when this rank recomputes the last token of the context and samples the next one itself.
     void remote_arrived(const RequestPtr& request, Tokens computed_tokens);
     // Frees the KV that a prefill rank has held for a transfer.
     void release(const Request& request);
@@ -134,6 +134,10 @@ class Scheduler {
     // The batch has come to nothing: its requests leave without their tokens, and their blocks return. What a prefix
     // cache holds of them is taken as valid all the same.
     std::vector<RequestPtr> abandon(ScheduledBatch& batch);
+    // The rank has failed: all requests leave, batches in flight come to nothing, blocks and cached content are gone.
+    // Returns those that it had alone, in order: running, waiting, and with all their KV here; the others are in a
+    // hand-over.
+    std::vector<RequestPtr> clear();
     // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
     void abandon_remote(const RequestPtr& request) { remote_.abandon(request); }
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend
+from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
 from vidur_pd._core import Flight, Loop
+from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, Exchanges
-from vidur_pd.request import Request
 
 KEPT_TEMPLATES = 64
 """Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill
@@ -46,11 +46,12 @@ class ExactLauncher:
         exchanges: Exchanges,
         network: NetworkBackend,
         pricers: Sequence[CommunicationPricer],
-        broken_off: Callable[[list[Request], str], None],
+        queue: EventQueue,
+        broken_off: Callable[[Flight], None],
     ) -> None:
-        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of requests whose iteration
-        comes to nothing."""
-        self._loop = loop
+        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of flights that come to nothing
+        because the network gives up a collective."""
+        self._loop, self._queue = loop, queue
         self._exchanges = exchanges
         self._network = network
         self._pricers = pricers
@@ -69,8 +70,19 @@ class ExactLauncher:
         delay_ps = template.graph.delay_ps.copy()
         steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
         delay_ps[template.pauses] = np.diff(steps)
-        handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+        try:
+            handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+        except NoPath:
+            flight.ends_ps = np.array([flight.start_ps], dtype=np.int64)
+            self._queue.schedule(flight.start_ps, Priority.COMPLETION, lambda: self._break_off(flight))
+            return
         self._flying[handle] = flight
+
+    def drop(self, flight: Flight, /) -> None:
+        for handle in [handle for handle, flying in self._flying.items() if flying.number == flight.number]:
+            del self._flying[handle]
+            self._network.cancel(handle)
+            self._network.forget(handle)
 
     def rests(self, instance: int) -> None:
         """Nothing to do: no load is left behind."""
@@ -84,9 +96,14 @@ class ExactLauncher:
         self._network.forget(completion.handle)
         flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
         if completion.is_failed:
-            self._broken_off(self._loop.break_off(flight), "the network gave up a collective of its iteration")
+            self._break_off(flight)
         else:
             self._loop.land(flight)
+
+    def _break_off(self, flight: Flight) -> None:
+        """Its instance may have failed since, and forgotten it."""
+        if any(flying.number == flight.number for flying in self._loop.flights(flight.instance)):
+            self._broken_off(flight)
 
     def _template(self, collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> IterationGraph:
         if collectives in self._templates:

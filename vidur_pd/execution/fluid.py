@@ -6,6 +6,8 @@ what instances take of links.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,15 @@ class FluidLauncher:
         self._ask_network()
         self._loop.launch_coupled(flight)
         self._tell_network()
+
+    def drop(self, _flight: Flight, /) -> None:
+        """Its load is gone at the end of this instant."""
+        self.traffic_changes(self._loop.now_ps)
+
+    def set_capacity_bps(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+        """Links have this capacity from now on; iterations in progress slow down or speed up."""
+        self._loop.set_capacity(np.array(links, dtype=np.int64), np.array(capacity_bps))
+        self.traffic_changes(self._loop.now_ps)
 
     def completed(self, completion: Completion) -> None:
         raise AssertionError(f"{completion}, but iterations submit no graphs")

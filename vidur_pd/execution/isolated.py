@@ -15,6 +15,9 @@ class IsolatedLauncher:
     def launch(self, flight: Flight) -> None:
         raise AssertionError(f"flight {flight.number} is launched by the loop")
 
+    def drop(self, flight: Flight) -> None:
+        """Nothing to do: the loop forgets it."""
+
     def rests(self, instance: int) -> None:
         """Nothing to do: no load is left behind."""
 

@@ -25,6 +25,10 @@ class Launcher(Protocol):
         """Sets the times of a flight that starts now, and the event that ends it."""
         ...
 
+    def drop(self, flight: Flight, /) -> None:
+        """The flight comes to nothing: what it has on the network is taken off."""
+        ...
+
     def rests(self, instance: int, /) -> None:
         """An instance that other traffic concerns has landed its last flight."""
         ...

@@ -2,50 +2,49 @@
 
 A transfer is one or more flow graphs on the shared network; the decode instance runs a request only after the last of
 them has arrived, and the prefill instance keeps the blocks until then.
+
+A passage that fails lets its destination go at once, and its source as soon as that has done with the request: then the
+request is lost, and somebody else decides what becomes of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from netsim import Completion, GraphHandle
+from netsim import Completion
 from vidur_pd._core import Flight
-from vidur_pd.config import KvTransferConfig
+from vidur_pd.config import SimulationConfig
+from vidur_pd.events import EventQueue
+from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
+from vidur_pd.handoff.delivery import Delivery
+from vidur_pd.handoff.passage import Passage
 from vidur_pd.handoff.wire import Computation, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.request import Request
 
 
-@dataclass(slots=True)
-class _Passage:
-    """Where a request's KV is between two instances."""
-
-    request: Request
-    source: Rank
-    destination: Rank | None = None
-    is_reserved: bool = False
-    """The destination holds blocks for it."""
-    is_prefilled: bool = False
-    sent_tokens: int = 0
-    """Prompt tokens whose KV has been put on the network, or need not travel."""
-    is_state_sent: bool = False
-    """The recurrent state of a hybrid model has been put on the network."""
-    outstanding: set[GraphHandle] = field(default_factory=set)
-    failure: str | None = None
-    """Why the request will not run on the decode side."""
-    chunk: tuple[int, Computation] | None = None
-    """In layer-wise mode the prompt tokens that the last chunk reaches, and when it is computed."""
-
-
 class Outcomes(Protocol):
-    """Is told how requests end here."""
+    """Is told what becomes of requests here."""
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on."""
+        ...
+
+    def delivered(self, request: Request) -> None:
+        """The user gets a token."""
+        ...
 
     def completed(self, request: Request) -> None: ...
 
-    def failed(self, request: Request, reason: str) -> None: ...
+    def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
+        """The KV of the request is gone; the user has so many of its tokens."""
+        ...
+
+    def fail(self, request: Request, reason: str) -> None:
+        """The request ends without its tokens."""
+        ...
 
 
 class Handoff:
@@ -53,40 +52,48 @@ class Handoff:
 
     def __init__(
         self,
-        config: KvTransferConfig,
+        config: SimulationConfig,
         wire: KvWire,
-        choose_destination: Callable[[Request], Rank],
+        queue: EventQueue,
+        choose_destination: Callable[[Request], Rank | None],
         listener: Outcomes,
-        traffic_changes: Callable[[int], None],
     ) -> None:
-        """``traffic_changes`` is told of every instant at which transfers begin or cease to load the network."""
-        self._config = config
-        self._wire = wire
+        """``choose_destination`` gives nothing while no instance is in service."""
+        self._config = config.kv_transfer
+        self._recovery = config.recovery
+        self._queue = queue
+        self._delivery = Delivery(config.recovery, wire, queue, listener.traffic_changes, self._give_up)
         self._choose_destination = choose_destination
         self._listener = listener
-        self._traffic_changes = traffic_changes
         self._unreserved: Counter[int] = Counter()
         """Requests that wait for blocks, by index of the decode instance."""
-        self._passages: dict[int, _Passage] = {}
-        self._by_handle: dict[GraphHandle, _Passage] = {}
-        self._withdrawn: set[GraphHandle] = set()
-        """Transfers that ended because another one of the same request failed."""
-        self._stuck: dict[int, _Passage] = {}
+        self._passages: dict[int, Passage] = {}
+        self._unassigned: dict[int, Passage] = {}
+        """Those that need a destination while no decode instance is in service."""
+        self._stuck: dict[int, Passage] = {}
         """Prefilled requests whose decode instance has no blocks for them yet, though they were routed to it before."""
+        self.rerouted = 0
+        """Passages whose decode instance has failed, and that got another."""
 
     @property
     def open_passages(self) -> int:
         """Requests between their routing and the arrival of their KV."""
         return len(self._passages)
 
+    @property
+    def retried_transfers(self) -> int:
+        return self._delivery.retried
+
+    # The way of a request.
+
     def routed(self, request: Request, source: Rank) -> None:
         """A request goes to a prefill rank; unless the decode side pulls, it reserves blocks from now on."""
-        passage = _Passage(request, source)
+        passage = Passage(request, source)
         self._passages[request.index] = passage
         if self._config.mode != "pull" and self.must_travel(request):
             self._assign(passage)
 
-    def prefilled(self, request: Request, now_ps: int) -> None:
+    def prefilled(self, request: Request) -> None:
         """The prompt has been computed and one token sampled on the prefill side."""
         passage = self._passages[request.index]
         passage.is_prefilled = True
@@ -94,22 +101,22 @@ class Handoff:
             passage.source.release(request)
             self._end(passage)
             return
-        if self._config.first_token == "prefill":
-            request.first_token_ps = request.last_token_ps = now_ps
-        if not self.must_travel(request):
-            request.first_token_ps = request.last_token_ps = now_ps
+        travels = self.must_travel(request)
+        if self._config.first_token == "prefill" or not travels:
+            self._listener.delivered(request)
+        if not travels:
             del self._passages[request.index]
             passage.source.release(request)
             self._listener.completed(request)
         elif passage.destination is None:
-            self._assign(passage)
+            if request.index not in self._unassigned:
+                self._assign(passage)
         elif passage.is_reserved:
-            self._send_rest(passage, now_ps)
+            self._send_rest(passage)
         else:
-            self._stuck[request.index] = passage
             self._make_room(passage)
 
-    def before_step(self, instance: Instance, now_ps: int) -> None:
+    def before_step(self, instance: Instance) -> None:
         """A decode instance is about to schedule: it reserves blocks for requests that fit."""
         for rank in instance.ranks:
             for request in rank.scheduler.admit_remote():
@@ -119,9 +126,9 @@ class Handoff:
                 passage.sent_tokens = request.resident_tokens
                 self._stuck.pop(request.index, None)
                 if passage.is_prefilled:
-                    self._send_rest(passage, now_ps)
+                    self._send_rest(passage)
                 elif passage.chunk is not None:
-                    self._send_chunk(passage, now_ps)
+                    self._delivery.send(passage, *passage.chunk)
 
     def launched(self, flight: Flight, now_ps: int) -> None:
         """A prefill instance computes chunks: in layer-wise mode each layer leaves as soon as it is done."""
@@ -132,75 +139,125 @@ class Handoff:
                 continue
             for request, kv_tokens in zip(batch.requests, batch.kv_tokens.tolist(), strict=True):
                 passage = self._passages[request.index]
-                until_tokens = min(kv_tokens, request.prompt_tokens)
+                until_tokens = min(kv_tokens, request.context_tokens)
                 passage.chunk = until_tokens, Computation(now_ps, flight.end_ps)
                 if passage.is_reserved:
-                    self._send_chunk(passage, now_ps)
+                    self._delivery.send(passage, *passage.chunk)
 
-    def broken_off(self, request: Request, reason: str, now_ps: int) -> bool:
+    def arrived(self, completion: Completion) -> bool:
+        """A graph of a transfer has arrived or failed; False where the graph belongs to something else."""
+        if not self._delivery.knows(completion.handle):
+            return False
+        passage = self._delivery.arrived(completion)
+        if passage is None:
+            return True
+        destination = passage.destination
+        self._finish_if_complete(passage, completion.at_ps)
+        if not passage.is_on_its_way and not passage.is_prefilled:
+            for stuck in [other for other in self._stuck.values() if other.destination is destination]:
+                self._make_room(stuck)
+        return True
+
+    def must_travel(self, request: Request) -> bool:
+        """A single missing token is sampled by the prefill instance, unless the decode side recomputes it."""
+        missing = request.prompt_tokens + request.output_tokens - request.context_tokens
+        return missing > 1 or self._config.first_token == "decode_recompute"
+
+    # Failures.
+
+    def broken_off(self, request: Request, reason: str) -> bool:
         """A prefill instance has lost the request; False where the request is not between two instances."""
         passage = self._passages.get(request.index)
         if passage is None:
             return False
-        passage.failure = reason
-        self._withdraw(passage, now_ps)
+        self._fail(passage, reason)
         self._end(passage)
         return True
 
-    def arrived(self, completion: Completion) -> bool:
-        """A graph of a transfer has arrived or failed; False where the graph belongs to something else."""
-        handle, now_ps = completion.handle, completion.at_ps
-        passage = self._by_handle.pop(handle, None)
-        if passage is None:
-            return handle in self._withdrawn
-        if completion.is_failed:
-            passage.failure = "the network gave up its KV transfer"
-            self._withdraw(passage, now_ps)
-            if passage.is_prefilled:
-                passage.source.release(passage.request)
+    def instance_down(self, instance: Instance, reason: str) -> None:
+        """An instance has failed. What it prefilled, or was to prefill, is lost; what came to it goes elsewhere."""
+        self._wait_for_room(instance, -self._unreserved[instance.index])
+        for passage in list(self._passages.values()):
+            if passage.source.instance is instance:
+                if passage.failure is None:
+                    self._fail(passage, reason)
                 self._end(passage)
-            return True
-        self._wire.arrived(handle, now_ps)
-        passage.outstanding.remove(handle)
-        self._traffic_changes(now_ps)
-        self._finish_if_complete(passage, now_ps)
-        if not passage.outstanding and not passage.is_prefilled:
-            for stuck in [other for other in self._stuck.values() if other.destination is passage.destination]:
-                self._make_room(stuck)
-        return True
+            elif passage.goes_to(instance):
+                self._delivery.withdraw(passage)
+                self._stuck.pop(passage.request.index, None)
+                passage.lose_destination()
+                if self._recovery.requests == "fail":
+                    self._give_up(passage, reason)
+                else:
+                    self.rerouted += 1
+                    passage.request.kv_sent_ps = None
+                    self._assign(passage)
 
-    def _withdraw(self, passage: _Passage, now_ps: int) -> None:
-        """Some of the KV is lost, so the rest need not travel."""
-        for handle in sorted(passage.outstanding):
-            self._by_handle.pop(handle, None)
-            self._withdrawn.add(handle)
-            self._wire.abandon(handle)
-        passage.outstanding.clear()
-        self._traffic_changes(now_ps)
+    def in_service_again(self) -> None:
+        """Some instance has come back: passages without a destination may get one."""
+        waiting, self._unassigned = list(self._unassigned.values()), {}
+        for passage in waiting:
+            self._assign(passage)
 
-    def _end(self, passage: _Passage) -> None:
-        """The request fails; its prefill instance has let it go."""
+    def end_all(self) -> None:
+        """Nothing will change any more: what waits for a destination, or for KV that does not move, fails."""
+        self._unassigned.clear()
+        for passage in list(self._passages.values()):
+            if passage.is_on_its_way or passage.destination is None:
+                passage.is_hopeless = True
+                self._give_up(passage, STOOD_STILL if passage.is_on_its_way else NO_INSTANCE)
+
+    def _give_up(self, passage: Passage, reason: str) -> None:
+        """The KV will not reach a destination; the prefill instance lets the request go as soon as it is prefilled."""
+        self._fail(passage, reason)
+        if passage.is_prefilled:
+            passage.source.release(passage.request)
+            self._end(passage)
+
+    def _fail(self, passage: Passage, reason: str) -> None:
+        """The passage leads nowhere: nothing of it stays on the network or at its destination."""
         request, destination = passage.request, passage.destination
+        passage.failure = reason
+        self._delivery.withdraw(passage)
+        self._stuck.pop(request.index, None)
+        self._unassigned.pop(request.index, None)
+        if destination is None:
+            return
+        self._wait_for_room(destination.instance, -int(not passage.is_reserved))
+        passage.lose_destination()
+        destination.scheduler.abandon_remote(request)
+        destination.instance.note_kv_use()
+        destination.instance.wake()
+
+    def _end(self, passage: Passage) -> None:
+        """A failed passage is over: its prefill instance has let the request go."""
+        request = passage.request
         assert passage.failure is not None
         del self._passages[request.index]
-        self._stuck.pop(request.index, None)
-        if destination is not None:
-            self._wait_for_room(destination.instance, -int(not passage.is_reserved))
-            destination.scheduler.abandon_remote(request)
-            destination.instance.note_kv_use()
-            destination.instance.wake()
-        self._listener.failed(request, passage.failure)
+        if passage.is_hopeless:
+            self._listener.fail(request, passage.failure)
+            return
+        is_withheld = passage.is_prefilled and self._config.first_token != "prefill"
+        self._listener.lost(request, passage.failure, request.generated_tokens - int(is_withheld))
 
-    def must_travel(self, request: Request) -> bool:
-        """A single output token is sampled by the prefill instance, unless the decode side recomputes it."""
-        return request.output_tokens > 1 or self._config.first_token == "decode_recompute"
+    # Destinations.
 
-    def _assign(self, passage: _Passage) -> None:
-        rank = self._choose_destination(passage.request)
+    def _assign(self, passage: Passage) -> None:
+        request = passage.request
+        rank = self._choose_destination(request)
+        if rank is None:
+            if self._recovery.without_instance == "wait":
+                self._unassigned[request.index] = passage
+            else:
+                passage.is_hopeless = True
+                self._give_up(passage, NO_INSTANCE)
+            return
         passage.destination = rank
-        passage.request.decode_instance = rank.instance.index
-        rank.scheduler.add_remote(passage.request)
+        request.decode_instance = rank.instance.index
+        rank.scheduler.add_remote(request)
         self._wait_for_room(rank.instance, 1)
+        if passage.is_prefilled and self._config.mode != "pull":
+            self._make_room(passage)
         rank.instance.wake()
 
     def _wait_for_room(self, instance: Instance, more: int) -> None:
@@ -208,17 +265,18 @@ class Handoff:
         self._unreserved[instance.index] += more
         instance.set_waits_for_room(self._unreserved[instance.index] > 0)
 
-    def _make_room(self, passage: _Passage) -> None:
+    def _make_room(self, passage: Passage) -> None:
         """A prefilled request goes before those that have reserved blocks but are not prefilled.
 
         One that has overtaken them would otherwise hold KV on the prefill side that they need to go on.
         """
+        self._stuck[passage.request.index] = passage
         rank = passage.destination
         assert rank is not None
         reserved = {
             other.request.index: other
             for other in self._passages.values()
-            if other.destination is rank and other.is_reserved and not other.is_prefilled and not other.outstanding
+            if other.destination is rank and other.is_reserved and not other.is_prefilled and not other.is_on_its_way
         }
         candidates = [other.request for other in reserved.values()]
         for request in rank.scheduler.make_room_for_remote(passage.request, candidates):
@@ -229,54 +287,23 @@ class Handoff:
         rank.instance.note_kv_use()
         rank.instance.wake()
 
-    def _send_rest(self, passage: _Passage, now_ps: int) -> None:
-        self._send(passage, passage.request.prompt_tokens, now_ps, None)
-        self._finish_if_complete(passage, now_ps)
+    # KV.
 
-    def _send_chunk(self, passage: _Passage, now_ps: int) -> None:
-        assert passage.chunk is not None
-        until_tokens, computed = passage.chunk
-        self._send(passage, until_tokens, now_ps, computed)
+    def _send_rest(self, passage: Passage) -> None:
+        self._delivery.send(passage, passage.request.context_tokens, None)
+        self._finish_if_complete(passage, self._queue.now_ps)
 
-    def _send(self, passage: _Passage, until_tokens: int, now_ps: int, computed: Computation | None) -> None:
-        """Puts the KV of the tokens up to ``until_tokens`` on the network, each layer once it is computed."""
-        if passage.failure is not None:
-            return
+    def _finish_if_complete(self, passage: Passage, now_ps: int) -> None:
         request, destination = passage.request, passage.destination
-        assert destination is not None
-        tokens = until_tokens - passage.sent_tokens
-        sends_state = self._wire.has_state and until_tokens == request.prompt_tokens and not passage.is_state_sent
-        if tokens <= 0 and not sends_state:
-            return
-        sent = self._wire.send(
-            passage.source,
-            destination,
-            max(tokens, 0),
-            with_state=sends_state,
-            now_ps=now_ps,
-            computed=computed,
-        )
-        passage.sent_tokens = max(until_tokens, passage.sent_tokens)
-        passage.is_state_sent |= sends_state
-        passage.outstanding.add(sent.handle)
-        self._by_handle[sent.handle] = passage
-        request.kv_bytes = (request.kv_bytes or 0) + sent.size_bytes
-        if request.kv_sent_ps is None:
-            request.kv_sent_ps = sent.first_byte_ps
-        self._traffic_changes(now_ps)
-        self._traffic_changes(sent.first_byte_ps)
-
-    def _finish_if_complete(self, passage: _Passage, now_ps: int) -> None:
-        request, destination = passage.request, passage.destination
-        if passage.outstanding or not passage.is_prefilled or passage.sent_tokens < request.prompt_tokens:
+        if passage.is_on_its_way or not passage.is_prefilled or passage.sent_tokens < request.context_tokens:
             return
         assert destination is not None
-        assert request.kv_sent_ps is not None, "the last token of a prompt is never resident, so something was sent"
+        assert request.kv_sent_ps is not None, "the last token of a context is never resident, so something was sent"
         del self._passages[request.index]
         request.kv_arrived_ps = now_ps
         passage.source.release(request)
         recomputes = self._config.first_token == "decode_recompute"
         if self._config.first_token == "decode_after_transfer":
-            request.first_token_ps = request.last_token_ps = now_ps
-        destination.scheduler.remote_arrived(request, request.prompt_tokens - int(recomputes))
+            self._listener.delivered(request)
+        destination.scheduler.remote_arrived(request, request.context_tokens - int(recomputes))
         destination.instance.wake()

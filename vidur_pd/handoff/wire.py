@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -13,7 +14,7 @@ import simccl
 from aicb import Model, Precision, stage_layers
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from aicb.precision import ELEMENT_BYTES
-from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
+from netsim import FlowGraph, GraphHandle, NetworkBackend, NoPath, Topology
 from netsim.routing import Router as PathFinder
 from vidur_pd._core import Loop
 from vidur_pd.instance import Rank
@@ -47,7 +48,8 @@ class _Lane:
     def link_bytes(self, flow_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
         """[links] what each carries of the flows' bytes."""
         pair_bytes = np.bincount(self.flows.template.pair, flow_bytes)
-        return np.bincount(self.hop_link, pair_bytes[self.hop_pair]).astype(np.float64, copy=False)
+        carried = np.bincount(self.hop_link, pair_bytes[self.hop_pair], minlength=len(self.links))
+        return carried.astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,11 @@ class _OnTheWay:
 
     lane: _Lane
     graph: FlowGraph
-    start_ps: int
+    ends: tuple[Rank, Rank, _Contents]
+    since_ps: int
+    """Up to when links have been booked."""
+    booked_bytes: NDArray[np.int64]
+    """[flows] of the sizes, what has been booked on links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +166,8 @@ class KvWire:
         ready_ps = None if computed is None else computed.layers_after(now_ps, len(self._model.pattern))
         graph = lane.flows.graph(tokens, ready_ps)
         handle = self._network.submit(graph, now_ps)
-        self._on_the_way[handle] = _OnTheWay(lane, graph, now_ps)
-        self._loop.add_transfer(lane.links, lane.pairs_on_link)
+        nothing = np.zeros(len(graph), dtype=np.int64)
+        self._put(handle, _OnTheWay(lane, graph, (source, destination, contents), now_ps, nothing))
         first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
         return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
@@ -169,18 +175,51 @@ class KvWire:
         """Books the links of an arrived transfer."""
         sent = self._off_the_way(handle)
         graph = sent.graph
+        self._book(sent, graph.size_bytes, now_ps)
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
             self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         self._network.forget(handle)
-        self._loop.links.add("kv", sent.lane.links, sent.lane.link_bytes(graph.size_bytes), (sent.start_ps, now_ps))
 
-    def abandon(self, handle: GraphHandle) -> None:
-        """Takes a transfer off the network, or forgets one that failed; what it has carried is not booked."""
-        self._off_the_way(handle)
+    def abandon(self, handle: GraphHandle, now_ps: int) -> int:
+        """Takes a transfer off the network, or forgets one that failed; returns the bytes that have not got through.
+
+        What has got through is booked on the links of its flows.
+        """
+        sent = self._off_the_way(handle)
         self._network.cancel(handle)
+        got_through = np.maximum(self._network.sent_bytes(handle), sent.booked_bytes)
         self._network.forget(handle)
+        self._book(sent, got_through, now_ps)
+        return int((sent.graph.size_bytes - got_through).sum())
+
+    def links_change(self, links: Sequence[int], now_ps: int, *, is_up: bool, apply: Callable[[], None]) -> None:
+        """Links fail or return when ``apply`` is called: what they have carried is booked before, and after it flows
+        are taken to use the paths that hold then."""
+        on_the_way = list(self._on_the_way)
+        left = [self._off_the_way(handle) for handle in on_the_way]
+        carried = []
+        for handle, sent in zip(on_the_way, left, strict=True):
+            got_through = np.maximum(self._network.sent_bytes(handle), sent.booked_bytes)
+            self._book(sent, got_through, now_ps)
+            carried.append(got_through)
+        apply()
+        for link in links:
+            self._paths.set_link_up(link, is_up)
+        self._lane.cache_clear()
+        for handle, sent, got_through in zip(on_the_way, left, carried, strict=True):
+            lane = self._lane(*sent.ends)
+            self._put(handle, replace(sent, lane=lane, since_ps=now_ps, booked_bytes=got_through))
+
+    def _put(self, handle: GraphHandle, sent: _OnTheWay) -> None:
+        self._on_the_way[handle] = sent
+        self._loop.add_transfer(sent.lane.links, sent.lane.pairs_on_link)
+
+    def _book(self, sent: _OnTheWay, until_bytes: NDArray[np.int64], now_ps: int) -> None:
+        """Books ``until_bytes`` [flows] on the links of the flows, less what has been booked."""
+        new_bytes = np.maximum(until_bytes - sent.booked_bytes, 0)
+        self._loop.links.add("kv", sent.lane.links, sent.lane.link_bytes(new_bytes), (sent.since_ps, now_ps))
 
     def _off_the_way(self, handle: GraphHandle) -> _OnTheWay:
         sent = self._on_the_way.pop(handle)
@@ -193,17 +232,25 @@ class KvWire:
         first = np.flatnonzero(flows.template.previous < 0)
         pairs = zip(flows.src[first].tolist(), flows.dst[first].tolist(), strict=True)
         # All flows of a hand-off have label 0.
-        hops = [(pair, link) for pair, ends in enumerate(pairs) for link in self._paths.route(*ends).tolist()]
+        hops = [(pair, link) for pair, ends in enumerate(pairs) for link in self._route(*ends)]
         links = sorted({link for _, link in hops})
         place = {link: index for index, link in enumerate(links)}
         hop_link = np.array([place[link] for _, link in hops], dtype=np.int64)
         return _Lane(
             flows=flows,
             links=np.array(links, dtype=np.int64),
-            pairs_on_link=np.bincount(hop_link),
+            pairs_on_link=np.bincount(hop_link, minlength=len(links)),
             hop_pair=np.array([pair for pair, _ in hops], dtype=np.int64),
             hop_link=hop_link,
         )
+
+    def _route(self, src: int, dst: int) -> list[int]:
+        """Links from one GPU to another; none where there is no path."""
+        try:
+            links: list[int] = self._paths.route(src, dst).tolist()
+        except NoPath:
+            return []
+        return links
 
     def _template(
         self, source: simccl.KvLayout, destination: simccl.KvLayout, contents: _Contents

@@ -32,6 +32,7 @@ COLUMNS = (
     "kv_exposed_s",
     "preemptions",
     "status",
+    "restarts",
 )
 
 
@@ -82,4 +83,5 @@ def _row(record: RequestRecord, times: tuple[int, int, int]) -> tuple[str | int,
         seconds_text(exposed_ps),
         record.preemptions,
         status,
+        record.restarts,
     )

@@ -33,6 +33,8 @@ class RequestRecord:
     """Prompt tokens that the decode instance had when it reserved blocks."""
     generated_tokens: int
     preemptions: int
+    restarts: int
+    """How often it began again after a fault."""
     status: RequestStatus
     status_reason: str | None
     prefill_instance: str
@@ -66,6 +68,8 @@ class RequestTable:
     """Prompt tokens that the decode instance had when it reserved blocks."""
     generated_tokens: Times
     preemptions: Times
+    restarts: Times
+    """How often it began again after a fault."""
     prefill_instance: Times
     """Positions in ``instances``."""
     decode_instance: Times
@@ -142,7 +146,7 @@ class RequestTable:
         columns = zip(
             *(of.tolist() for of in (self.index, self.request_id, self.arrived_ps, self.prompt_tokens)),
             *(of.tolist() for of in (self.output_tokens, self.cached_tokens, self.resident_tokens)),
-            *(of.tolist() for of in (self.generated_tokens, self.preemptions)),
+            *(of.tolist() for of in (self.generated_tokens, self.preemptions, self.restarts)),
             (STATUSES[status] for status in self.status.tolist()),
             (self.reasons.get(index) for index in self.index.tolist()),
             self._names(self.prefill_instance),

@@ -28,7 +28,7 @@ def summarise(table: RequestTable, log: IterationLog, slo: SloConfig) -> dict[st
     last_ps = int(table.completed_ps[done].max()) if completed else first_ps
     makespan_s = to_seconds(last_ps - first_ps)
     ttft_ps, tpot_ps, e2e_ps = table.ttft_ps[done], table.tpot_ps[done], table.e2e_ps[done]
-    met = int(np.count_nonzero((seconds(ttft_ps) <= slo.ttft_s) & (seconds(np.maximum(tpot_ps, 0)) <= slo.tpot_s)))
+    met = int(np.count_nonzero(served(table, slo)))
     gap_s, gap_count = log.gaps()
     return {
         "requests": len(table),
@@ -52,6 +52,13 @@ def summarise(table: RequestTable, log: IterationLog, slo: SloConfig) -> dict[st
         "preemptions": int(table.preemptions.sum()),
         "itl_histogram": _histogram(gap_s, gap_count),
     }
+
+
+def served(table: RequestTable, slo: SloConfig) -> NDArray[np.bool_]:
+    """[requests] whether each has completed and met every objective; one of a single token meets that of TPOT."""
+    in_time = seconds(table.ttft_ps) <= slo.ttft_s
+    steady = seconds(np.maximum(table.tpot_ps, 0)) <= slo.tpot_s
+    return np.asarray(table.has(RequestStatus.COMPLETED) & in_time & steady)
 
 
 def _rate(count: int, duration_s: float) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
+from vidur_pd.report.figures_faults import fault_tables, fault_timeline
 from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
 from vidur_pd.report.figures_latency import (
     distribution_chart,
@@ -40,6 +41,7 @@ def run_page(run: RunOutput, title: str | None) -> str:
         Section("headline", "Headline", _headline(run)),
         Section("latency", "Latency", _latency(run)),
         Section("load", "Load and throughput", charts_html([*throughput_charts(run), arrivals_chart(run)])),
+        *([Section("faults", "Faults", _faults(run))] if run.summary.fault_actions else []),
         Section("instances", "Instances", _instances(run)),
         Section("iterations", "Iterations", _iterations(run)),
         Section("network", "Network", _network(run)),
@@ -171,6 +173,10 @@ def _latency(run: RunOutput) -> str:
     objectives = {"ttft": summary.slo_ttft_s, "tpot": summary.slo_tpot_s}
     charts = [distribution_chart(metric, [curve], objectives.get(metric)) for metric, curve in curves.items()]
     return charts_html([attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)])
+
+
+def _faults(run: RunOutput) -> str:
+    return charts_html([fault_timeline(run)]) + fault_tables(run.summary)
 
 
 def _instances(run: RunOutput) -> str:

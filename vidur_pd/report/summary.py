@@ -63,6 +63,16 @@ class ItlHistogram:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """Something that failed or was slow; ``until_s`` ``None``: for ever."""
+
+    kind: str
+    target: str
+    at_s: float
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Headline figures of one run. Rates are per second of simulated time."""
 
@@ -94,6 +104,11 @@ class Summary:
     """Share of communication time by what it rests on; empty where the run has not recorded them."""
     gpu_j: float | None
     """Estimated energy of all GPUs."""
+    faults: tuple[FaultEvent, ...]
+    """By their beginning."""
+    fault_actions: Mapping[str, float]
+    """How often recovery acted, by kind; empty where nothing failed."""
+    slo_loss_minutes: Mapping[str, float]
     simulator_wall_s: float | None
     simulator_version: str
 
@@ -154,6 +169,9 @@ class _Reader:
             itl_histogram=self.histogram(self.section(tree, "itl_histogram")),
             attribution_s=self.numbers(self.section(tree, "attribution_s")),
             communication_shares=self.numbers(self.section(self.section(tree, "communication"), "shares")),
+            faults=self.faults(self.section(tree, "faults")),
+            fault_actions=self.fault_actions(self.section(tree, "faults")),
+            slo_loss_minutes=self.numbers(self.section(self.section(tree, "faults"), "slo_loss_minutes")),
             gpu_j=self.number(self.section(tree, "energy"), "gpu_j"),
             simulator_wall_s=self.number(simulator, "wall_s"),
             simulator_version=_text(simulator.get("version")),
@@ -192,6 +210,22 @@ class _Reader:
     def estimated_operators(self, tree: Json) -> tuple[EstimatedOperator, ...]:
         items = self.items(tree, "estimated_operators")
         return tuple(EstimatedOperator(_text(item.get("pool")), _text(item.get("operator"))) for item in items)
+
+    def faults(self, tree: Json) -> tuple[FaultEvent, ...]:
+        return tuple(
+            FaultEvent(
+                _text(item.get("kind")),
+                _text(item.get("target")),
+                self.number(item, "at_s") or 0.0,
+                self.number(item, "until_s"),
+            )
+            for item in self.items(tree, "events")
+        )
+
+    def fault_actions(self, tree: Json) -> Mapping[str, float]:
+        actions = {f"requests {name}": count for name, count in self.numbers(self.section(tree, "requests")).items()}
+        retried = self.number(tree, "transfers_retried")
+        return actions if retried is None else {**actions, "transfers retried": retried}
 
     def count(self, tree: Json, key: str) -> int:
         value = self.number(tree, key)

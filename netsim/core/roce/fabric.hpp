@@ -46,7 +46,7 @@ struct SilentObserver {
 struct News {
     std::vector<FlowRef> left;       // last byte sent by the network interface
     std::vector<FlowRef> delivered;  // last byte received
-    std::vector<FlowRef> failed;     // given up
+    std::vector<Loss> failed;        // given up
 
     bool empty() const { return left.empty() && delivered.empty() && failed.empty(); }
     void clear() {
@@ -73,6 +73,8 @@ class Fabric {
     void handle(EventCode code);
     // A direction of a cable fails or is repaired; routes follow after the reroute delay.
     void set_link_up(LinkId link, bool is_up);
+    // Packets on a link take as long as with this share of its capacity, from the next one that is sent.
+    void set_capacity_share(LinkId link, double share);
     // The far end of a link sends pause frames for a priority all the time, as defective interfaces do (a PFC storm).
     void set_storm(LinkId link, std::uint8_t priority, bool is_storming);
 

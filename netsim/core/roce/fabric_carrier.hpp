@@ -42,6 +42,11 @@ class FabricCarrier : public PacketCarrier {
         fabric_.close(ticket);
     }
 
+    std::int64_t sent_bytes(Ticket ticket, TimePs now_ps) override {
+        catch_up(now_ps);
+        return fabric_.queue_pairs()[ticket].received_bytes();
+    }
+
     TimePs run(TimePs until_ps, Progress& progress) override {
         if (!fabric_.is_busy() && !fabric_.has_news()) {
             if (sampler_.next_ps() <= until_ps) {
@@ -123,6 +128,10 @@ class FabricCarrier : public PacketCarrier {
     void set_link_up(LinkId link, bool is_up, TimePs now_ps) override {
         catch_up(now_ps);
         fabric_.set_link_up(link, is_up);
+    }
+    void set_capacity_share(LinkId link, double share, TimePs now_ps) override {
+        catch_up(now_ps);
+        fabric_.set_capacity_share(link, share);
     }
     void set_storm(LinkId link, std::uint8_t priority, bool is_storming, TimePs now_ps) override {
         catch_up(now_ps);

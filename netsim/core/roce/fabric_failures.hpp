@@ -1,5 +1,7 @@
-// Fabric, part: links that fail and are repaired, and the new ways of flows.
+// Fabric, part: links that fail, are repaired and lose capacity, and the new ways of flows.
 #pragma once
+
+#include <cmath>
 
 #include "fabric.hpp"
 
@@ -18,6 +20,16 @@ void Fabric<Engine, Observer>::set_link_up(LinkId link, bool is_up) {
     }
     pending_reroutes_.push_back({link, is_up});
     schedule(now_ps() + parameters_.reroute_delay_ps, Kind::reroute, 0, 0);
+}
+
+// Buffers, thresholds and windows stay as they were set up.
+template <EventEngine Engine, typename Observer>
+void Fabric<Engine, Observer>::set_capacity_share(LinkId link, double share) {
+    Port& port = ports_[link];
+    const auto nominal_bps = static_cast<double>(network_.link(link).capacity_bps);
+    port.capacity_bps = std::max<std::int64_t>(1, std::llround(nominal_bps * share));
+    port.known_bytes[0] = port.known_bytes[1] = -1;
+    ++changes_;
 }
 
 // NVLink has no transport that would try again.

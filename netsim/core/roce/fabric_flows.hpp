@@ -228,7 +228,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::give_up(QueuePairIndex index) {
     QueuePair& qp = queue_pairs_[index];
     if (qp.is_closed) return free_if_unused(index);
-    if (!qp.is_delivered) news_.failed.push_back(qp.flow);
+    if (!qp.is_delivered) news_.failed.push_back({qp.flow, qp.received_bytes()});
     close(index);
 }
 

@@ -53,6 +53,7 @@ class PacketCarrier : public Carrier {
     virtual const std::vector<PauseEvent>& pauses() const = 0;
     virtual const std::vector<Acknowledgement>& acknowledgements() const = 0;
     virtual void set_link_up(LinkId link, bool is_up, TimePs now_ps) = 0;
+    virtual void set_capacity_share(LinkId link, double share, TimePs now_ps) = 0;
     virtual void set_storm(LinkId link, std::uint8_t priority, bool is_storming, TimePs now_ps) = 0;
 };
 

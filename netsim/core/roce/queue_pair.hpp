@@ -1,6 +1,7 @@
 // A flow in transport: sender and receiver of one message.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -101,6 +102,10 @@ struct QueuePair {
     std::unique_ptr<SelectiveRepeat> selective;
     CongestionControl control{kNoCongestionControl, {1, 0, 0, 0}, 0};
 
+    // What the receiver can use.
+    std::int64_t received_bytes() const {
+        return std::min(size_bytes, selective ? selective->received_bytes : expected_seq);
+    }
     std::int64_t in_flight_bytes() const {
         return selective ? next_seq - selective->acknowledged_bytes : next_seq - acked_seq;
     }

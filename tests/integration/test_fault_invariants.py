@@ -1,0 +1,193 @@
+"""What holds whatever fails: every request ends, nothing comes early, blocks return, bytes add up, clocks go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from netsim.topology import LinkKind
+from tests.integration.small_runs import config, pool, requests
+from vidur_pd.assembly import assemble
+from vidur_pd.config import SimulationConfig
+from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
+from vidur_pd.metrics.request_rows import requests_csv
+from vidur_pd.request import RequestStatus
+from vidur_pd.simulation import Result, Simulation
+
+ENDS = (RequestStatus.COMPLETED, RequestStatus.REJECTED, RequestStatus.FAILED)
+ROWS = st.lists(st.tuples(st.integers(0, 150_000), st.integers(1, 2_000), st.integers(1, 25)), min_size=1, max_size=10)
+"""(arrival in µs, prompt tokens, output tokens)"""
+CLUSTERS = {
+    "p2d2": [pool("p", "prefill", instances=2), pool("d", "decode", instances=2)],
+    "p1d2m": [pool("p", "prefill", tp=2), pool("d", "decode", instances=2), pool("m", "mixed")],
+    "m2": [pool("m", "mixed", instances=2, tp=2)],
+    "pp": [pool("p", "prefill", pp=2), pool("d", "decode", instances=2, pp=2)],
+    "dp": [pool("p", "prefill", instances=2), pool("d", "decode", dp=2)],
+}
+NETWORKS = [
+    {"backend": "fluid", "coupling": "fluid"},
+    {"backend": "fluid", "coupling": "isolated"},
+    {"backend": "fluid", "coupling": "exact"},
+    {"backend": "analytical", "coupling": "isolated"},
+    {"backend": "packet", "coupling": "isolated"},
+    {"backend": "packet", "coupling": "exact"},
+]
+ROCE = {"retransmission_timeout": "100us", "max_retries": 2, "reroute_delay": "50us", "packets_per_ack": 16}
+TOPOLOGY = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps", "spines": 2, "nodes_per_segment": 1}
+TIMES = st.floats(0.0, 0.2).map(lambda value: round(value, 6))
+DURATIONS = st.one_of(st.none(), st.floats(1e-5, 0.1).map(lambda value: round(value, 6)))
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> tuple[SimulationConfig, list[tuple[int, int, int]]]:
+    """A small cluster, what fails in it, and its requests."""
+    name = draw(st.sampled_from(sorted(CLUSTERS)))
+    network: dict[str, Any] = dict(draw(st.sampled_from(NETWORKS)))
+    if name == "pp" and network["coupling"] == "exact":
+        network["coupling"] = "isolated"
+    if network["backend"] == "packet":
+        network["roce"] = ROCE
+    sections = {
+        "engine": {
+            "estimator": "roofline",
+            "num_kv_blocks": draw(st.sampled_from([160, 2_000])),
+            "max_batched_tokens": draw(st.sampled_from([256, 2_048])),
+            "prefix_caching": draw(st.booleans()),
+        },
+        "kv_transfer": {
+            "mode": draw(st.sampled_from(["pull", "push", "layerwise"])),
+            "first_token": draw(st.sampled_from(["prefill", "decode_after_transfer", "decode_recompute"])),
+        },
+        "network": network,
+        "routing": {"policy": draw(st.sampled_from(["round_robin", "least_requests"]))},
+        "recovery": {
+            "requests": draw(st.sampled_from(["recompute", "retry", "fail"])),
+            "max_attempts": draw(st.sampled_from([1, 3])),
+            "transfer_retries": draw(st.sampled_from([0, 2])),
+            "without_instance": draw(st.sampled_from(["wait", "fail"])),
+            "degraded": draw(st.sampled_from(["keep", "drain"])),
+        },
+        "topology": TOPOLOGY,
+    }
+    bare = config(CLUSTERS[name], **sections)
+    faults = [draw(faults_in(bare)) for _ in range(draw(st.integers(1, 4)))]
+    return config(CLUSTERS[name], faults=faults, **{**sections, "topology": TOPOLOGY}), draw(ROWS)
+
+
+@st.composite
+def faults_in(draw: st.DrawFn, bare: SimulationConfig) -> dict[str, Any]:
+    """One fault of any kind that the cluster can have."""
+    parts = assemble(bare)
+    topology = parts.topology
+    names = [instance.name for instance in parts.instances]
+    gpus = sorted(gpu for instance in parts.instances for gpu in instance.placement.gpus)
+    link = draw(st.integers(0, topology.links - 1))
+    cable = [topology.node_name[topology.link_src[link]], topology.node_name[topology.link_dst[link]]]
+    kinds = ["gpu", "instance", "drain", "straggler", "slow_gpu", "nic", "link", "link_flap", "slow_link"]
+    if bare.network.backend == "packet" and topology.link_kind[link] != LinkKind.NVLINK:
+        kinds.append("pfc_storm")
+    kind = draw(st.sampled_from(kinds))
+    fields: dict[str, Any] = {
+        "gpu": {"gpu": draw(st.sampled_from(gpus))},
+        "nic": {"gpu": draw(st.sampled_from(gpus))},
+        "slow_gpu": {"gpu": draw(st.sampled_from(gpus)), "factor": 3.0},
+        "instance": {"instance": draw(st.sampled_from(names))},
+        "drain": {"instance": draw(st.sampled_from(names))},
+        "straggler": {"instance": draw(st.sampled_from(names)), "factor": 1.7},
+        "slow_link": {"between": cable, "share": draw(st.sampled_from([0.02, 0.5]))},
+        "link_flap": {"between": cable, "count": draw(st.integers(1, 6)), "down_s": 2e-3, "up_s": 1e-3},
+    }.get(kind, {"between": cable})
+    timing = {} if kind == "link_flap" else {"for_s": draw(DURATIONS)}
+    return {"kind": kind, "at_s": draw(TIMES), **fields, **timing}
+
+
+@given(scenarios())
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],
+)
+def test_nothing_is_lost_whatever_fails(scenario: tuple[SimulationConfig, list[tuple[int, int, int]]]) -> None:
+    """The run itself checks that no KV block is held and no hand-over open at its end, and that clocks go on."""
+    tree, rows = scenario
+    result = Simulation(tree, requests(rows)).run()
+    check_every_request_has_an_end(result, len(rows))
+    check_the_order_of_stamps(result)
+    check_kv_bytes(result)
+    check_iterations(result)
+    check_nothing_was_given_up_for_want_of_events(result)
+    again = tree
+    if tree.network.coupling == "isolated":  # runs of iterations are cut by faults where single ones end
+        again = tree.model_copy(update={"engine": tree.engine.model_copy(update={"fast_forward": False})})
+    assert requests_csv(result.table) == requests_csv(Simulation(again, requests(rows)).run().requests)
+
+
+def check_every_request_has_an_end(result: Result, rows: int) -> None:
+    """Completed with all its tokens, or ended with a reason; what the summary counts is what there is."""
+    ended = result.requests
+    assert len(ended) == rows
+    for request in ended:
+        assert request.status in ENDS
+        if request.status is RequestStatus.COMPLETED:
+            assert request.generated_tokens == request.output_tokens
+        else:
+            assert request.status_reason
+    summary = result.summary
+    assert summary["completed"] + summary["rejected"] + summary["failed"] == summary["requests"] == rows
+
+
+def check_the_order_of_stamps(result: Result) -> None:
+    """Stages are those of the last attempt, in order; tokens of earlier ones may come before. KV precedes decode."""
+    for record in result.requests:
+        request = record
+        if request.status is not RequestStatus.COMPLETED:
+            continue
+        assert request.scheduled_ps is not None
+        assert request.prefill_completed_ps is not None
+        stages = [request.arrived_ps, request.scheduled_ps, request.prefill_completed_ps]
+        if request.kv_arrived_ps is not None:
+            assert request.kv_sent_ps is not None
+            assert request.kv_sent_ps <= request.kv_arrived_ps
+            stages.append(request.kv_arrived_ps)
+        stages.append(request.completed_ps)
+        assert stages == sorted(stages)
+        assert request.arrived_ps < request.first_token_ps <= request.last_token_ps == request.completed_ps
+
+
+def check_kv_bytes(result: Result) -> None:
+    """What requests count as moved, cut transfers included, is what links into GPUs have carried.
+
+    Exact where paths change at once. Packets find their new path later than the books take it to be.
+    """
+    into_gpus = result.topology.link_dst < result.topology.gpus
+    carried = result.links.total_bytes("kv")[into_gpus].sum()
+    counted = sum(record.kv_bytes or 0 for record in result.requests)
+    assert all((record.kv_bytes or 0) >= 0 for record in result.requests)
+    if result.config.network.backend != "packet":
+        assert carried == pytest.approx(counted, rel=1e-9, abs=1)
+
+
+def check_nothing_was_given_up_for_want_of_events(result: Result) -> None:
+    """Where every fault ends and requests may wait, nothing fails because the simulation has come to rest."""
+    faults = result.config.faults
+    ends = all(not hasattr(fault, "for_s") or fault.for_s is not None for fault in faults)
+    if ends and result.config.recovery.without_instance == "wait":
+        reasons = {record.status_reason for record in result.requests}
+        assert not reasons & {NO_INSTANCE, STOOD_STILL}
+
+
+def check_iterations(result: Result) -> None:
+    """Iterations of an instance take time, and without pipeline stages never overlap."""
+    stages = {placement.name: placement.pp for placement in result.config.cluster.pools}
+    last_end: dict[int, int] = {}
+    for run in result.iterations.runs:
+        assert np.all(np.diff(run.ends_ps, prepend=run.start_ps) > 0)
+        assert np.all(run.communication_ps >= 0)
+        if stages[result.iterations.instances[run.instance][1]] == 1:
+            assert run.start_ps >= last_end.get(run.instance, 0)
+        last_end[run.instance] = int(run.ends_ps[-1])

@@ -1,0 +1,112 @@
+"""What a run did besides serving requests: what was simulated, where time and energy went, what it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vidur_pd.assembly import Parts
+from vidur_pd.config import PoolConfig
+from vidur_pd.metrics.attribution import attribute, mean_parts
+from vidur_pd.metrics.communication import communication_sources
+from vidur_pd.metrics.energy import PoolActivity, energy_estimate
+from vidur_pd.metrics.faults import Recovered, fault_summary
+from vidur_pd.metrics.iterations import IterationLog
+from vidur_pd.metrics.requests import RequestTable
+from vidur_pd.request import RequestStatus
+from vidur_pd.workload import Workload
+
+
+class Account:
+    """The sections of ``summary.json`` that are not about requests."""
+
+    def __init__(self, parts: Parts, workload: Workload, log: IterationLog) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._workload = workload
+        self._instances = parts.instances
+        self._log = log
+
+    def sections(
+        self, table: RequestTable, makespan_s: float, recovered: Recovered, effort: dict[str, Any]
+    ) -> dict[str, Any]:
+        """By their names; ``effort``: what simulating it took."""
+        return {
+            **self._description(makespan_s),
+            "simulator": effort,
+            **self._accounts(table, makespan_s),
+            **self._faults(table, recovered),
+        }
+
+    def _description(self, makespan_s: float) -> dict[str, Any]:
+        """What was simulated, and what simulating it took."""
+        network = self._config.network
+        return {
+            "model": self._parts.model.name,
+            "hardware": next(iter(self._parts.pools.values())).gpu.name,
+            "workload": {
+                "name": self._workload.name,
+                "source": self._workload.source,
+                "trimmed_requests": self._workload.trimmed_requests,
+                "skipped_rows": self._workload.skipped_rows,
+            },
+            "network": {
+                "backend": network.backend,
+                "coupling": self._parts.coupling.in_force,
+                "topology": self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
+                "gpus": self._parts.topology.gpus,
+            },
+            "pools": [self._pool(pool.name, makespan_s) for pool in self._config.cluster.pools],
+            "estimated_operators": self._estimated_operators(),
+        }
+
+    def _estimated_operators(self) -> list[dict[str, str]]:
+        """Operators priced by flagged estimates at least once, by pool."""
+        met = {
+            (instance.placement.pool, operator)
+            for instance in self._instances
+            for operator in instance.executor.estimated_operators()
+        }
+        return [{"pool": pool, "operator": operator} for pool, operator in sorted(met)]
+
+    def _accounts(self, table: RequestTable, makespan_s: float) -> dict[str, Any]:
+        """Where time and energy went."""
+        tokens = int(table.output_tokens[table.has(RequestStatus.COMPLETED)].sum())
+        return {
+            "communication": communication_sources(self._parts.coupling, self._log, table),
+            "attribution_s": mean_parts(attribute(table)),
+            "energy": energy_estimate(
+                [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
+            ),
+        }
+
+    def _faults(self, table: RequestTable, recovered: Recovered) -> dict[str, Any]:
+        """What faults did, where something failed."""
+        account = fault_summary(self._parts.faults, recovered, table, self._config.slo)
+        return {} if account is None else {"faults": account}
+
+    def _activity(self, pool: PoolConfig) -> PoolActivity:
+        indices = [instance.index for instance in self._instances if instance.placement.pool == pool.name]
+        # A stage computes while its own flight is in it, so each GPU works a share 1 / pp of what is booked.
+        computing_s = float(self._log.computing_ps[indices].sum()) / 10**12 * pool.gpus_per_instance / pool.pp
+        gpus = pool.instances * pool.gpus_per_instance
+        return PoolActivity(pool.name, self._parts.pools[pool.name].gpu.name, gpus, computing_s)
+
+    def _pool(self, name: str, makespan_s: float) -> dict[str, Any]:
+        pool = next(pool for pool in self._config.cluster.pools if pool.name == name)
+        indices = [instance.index for instance in self._instances if instance.placement.pool == name]
+        busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
+        mean, peak = self._log.kv_share(indices, makespan_s)
+        return {
+            "name": name,
+            "role": pool.role,
+            "instances": pool.instances,
+            "tp": pool.tp,
+            "ep": pool.ep,
+            "dp": pool.dp,
+            "pp": pool.pp,
+            "gpus": pool.instances * pool.gpus_per_instance,
+            "kv_blocks_per_rank": self._instances[indices[0]].ranks[0].scheduler.usable_blocks,
+            "busy_share": busy_s / (makespan_s * pool.instances * pool.pp) if makespan_s else None,
+            "kv_use_mean": mean,
+            "kv_use_max": peak,
+        }

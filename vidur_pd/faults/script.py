@@ -1,0 +1,214 @@
+"""Makes the faults of a plan happen to instances, links and routing.
+
+Faults may overlap: a link is down while any fault keeps it down, slow-downs multiply, an instance is in service when
+nothing keeps it out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import permutations
+from typing import Protocol, cast
+
+import numpy as np
+
+from netsim import FailsLinks, NoPath, Router
+from netsim.backend import PACKET_BACKENDS
+from netsim.packet import PacketBackend
+from vidur_pd.assembly import Parts
+from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.coupling import Treatment
+from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
+from vidur_pd.instance import Instance
+from vidur_pd.request import Request
+
+SEVERED = "its GPUs cannot reach each other"
+Change = Callable[[], None]
+
+
+class Cluster(Protocol):
+    """What hears of faults."""
+
+    def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
+        """An instance has failed; ``lost`` are the requests that its ranks had alone."""
+        ...
+
+    def set_open(self, instance: Instance, is_open: bool) -> None:
+        """The instance gets new requests from now on, or gets none."""
+        ...
+
+    def links_change(self, links: Sequence[int], *, is_up: bool, apply: Change) -> None:
+        """``apply`` makes links fail or return; what they have carried until now is booked before."""
+        ...
+
+    def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+        """Links have another capacity from now on."""
+        ...
+
+
+class FaultScript:
+    """Schedules the beginning and the end of every fault."""
+
+    def __init__(self, parts: Parts, queue: EventQueue, cluster: Cluster) -> None:
+        self._faults, self._instances = parts.faults, parts.instances
+        self._network, self._topology = parts.network, parts.topology
+        self._queue = queue
+        self._cluster = cluster
+        self._drains_degraded = parts.config.recovery.degraded == "drain"
+        self._prices_collectives = parts.coupling.collectives is not Treatment.SIMULATED
+        network = parts.config.network
+        is_delayed = network.backend in PACKET_BACKENDS and not self._prices_collectives
+        self._reroute_ps = network.roce.reroute_delay if is_delayed else 0
+        self._paths = Router(self._topology)
+        self._changes_to_route = 0
+        """Changes of links that routing has not heard of yet."""
+        self._out_of_service: Counter[int] = Counter()
+        """By instance: faults that keep it down; the same for draining ones."""
+        self._draining: Counter[int] = Counter()
+        self._severed: set[int] = set()
+        self._slowness: dict[int, list[float]] = {instance.index: [] for instance in self._instances}
+        self._links_down: Counter[int] = Counter()
+        self._link_shares: dict[int, list[float]] = {}
+        self._storms: Counter[tuple[int, int]] = Counter()
+
+    def schedule(self) -> None:
+        """To be called before anything else is scheduled: at one instant, faults come before decisions to launch."""
+        for fault in self._faults:
+            self._queue.schedule(fault.begin_ps, Priority.DISPATCH, self._change(fault, begins=True))
+            if fault.until_ps is not None:
+                self._queue.schedule(fault.until_ps, Priority.DISPATCH, self._change(fault, begins=False))
+
+    def collective_failed(self, instance: Instance) -> None:
+        """The network has given up a collective: the instance is down for as long as it cannot communicate."""
+        if not self._can_communicate(instance):
+            self._sever(instance)
+
+    def _change(self, fault: Fault, *, begins: bool) -> Change:
+        def change() -> None:
+            if self._network.now_ps < self._queue.now_ps:
+                completions = self._network.advance(self._queue.now_ps)
+                assert not completions, "the network had nothing to do before this instant"
+            self._apply(fault, fault.effect, begins)
+
+        return change
+
+    def _apply(self, fault: Fault, effect: Effect, begins: bool) -> None:
+        match effect:
+            case InstanceDown():
+                self._count_down(self._instances[effect.instance], begins, f"{fault.target} failed")
+            case Draining():
+                self._count_draining(self._instances[effect.instance], begins)
+            case Slowness():
+                self._pace(self._instances[effect.instance], effect.factor, begins)
+            case LinksDown():
+                self._degrade(effect.links, begins)
+                self._fail_links(effect.links, begins)
+            case LinksSlow():
+                self._degrade(effect.links, begins)
+                self._slow_links(effect, begins)
+            case Storm():
+                self._degrade(effect.links, begins)
+                self._storm(effect, begins)
+
+    # Instances.
+
+    def _count_down(self, instance: Instance, begins: bool, reason: str) -> None:
+        self._out_of_service[instance.index] += 1 if begins else -1
+        if begins and instance.is_up:
+            lost = instance.halt()
+            self._open_or_close(instance)
+            self._cluster.instance_down(instance, lost, reason)
+        elif not self._out_of_service[instance.index]:
+            instance.resume()
+            self._open_or_close(instance)
+
+    def _count_draining(self, instance: Instance, begins: bool) -> None:
+        self._draining[instance.index] += 1 if begins else -1
+        self._open_or_close(instance)
+
+    def _open_or_close(self, instance: Instance) -> None:
+        self._cluster.set_open(instance, instance.is_up and not self._draining[instance.index])
+
+    def _pace(self, instance: Instance, factor: float, begins: bool) -> None:
+        factors = self._slowness[instance.index]
+        (factors.append if begins else factors.remove)(factor)
+        instance.set_pace(float(np.prod(factors)))
+        if self._drains_degraded:
+            self._count_draining(instance, begins)
+
+    def _degrade(self, links: Sequence[int], begins: bool) -> None:
+        """Instances with a GPU at one of the links are degraded, or a fault less so."""
+        if not self._drains_degraded:
+            return
+        ends = set(self._topology.link_src[list(links)].tolist()) | set(self._topology.link_dst[list(links)].tolist())
+        for instance in self._instances:
+            if ends.intersection(instance.placement.gpus):
+                self._count_draining(instance, begins)
+
+    # Links.
+
+    def _fail_links(self, links: Sequence[int], begins: bool) -> None:
+        changed = []
+        for link in links:
+            self._links_down[link] += 1 if begins else -1
+            if self._links_down[link] == int(begins):
+                changed.append(link)
+        network = cast(FailsLinks, self._network)
+
+        def apply() -> None:
+            for link in changed:
+                network.set_link_up(link, not begins)
+
+        self._cluster.links_change(changed, is_up=not begins, apply=apply)
+        for link in changed:
+            self._paths.set_link_up(link, not begins)
+        self._changes_to_route += 1
+        if self._reroute_ps:
+            at_ps = self._queue.now_ps + self._reroute_ps
+            self._queue.schedule(at_ps, Priority.DISPATCH, lambda: self._notice(begins))
+        else:
+            self._notice(begins)
+
+    def _notice(self, begins: bool) -> None:
+        """Routing has heard of a change of links, which may have cut instances into parts, or joined them."""
+        self._changes_to_route -= 1
+        for instance in self._instances:
+            if begins and self._prices_collectives and not self._can_communicate(instance):
+                self._sever(instance)
+            elif instance.index in self._severed and self._can_communicate(instance):
+                self._severed.discard(instance.index)
+                self._count_down(instance, begins=False, reason=SEVERED)
+
+    def _sever(self, instance: Instance) -> None:
+        if instance.index not in self._severed:
+            self._severed.add(instance.index)
+            self._count_down(instance, begins=True, reason=SEVERED)
+
+    def _can_communicate(self, instance: Instance) -> bool:
+        """Whether every GPU of the instance has a path to every other, and routing knows it."""
+        if self._changes_to_route:
+            return False
+        try:
+            for src, dst in permutations(instance.placement.gpus, 2):
+                self._paths.route(src, dst)
+        except NoPath:
+            return False
+        return True
+
+    def _slow_links(self, effect: LinksSlow, begins: bool) -> None:
+        capacities = []
+        for link in effect.links:
+            shares = self._link_shares.setdefault(link, [])
+            (shares.append if begins else shares.remove)(effect.share)
+            share = float(np.prod(shares))
+            cast(FailsLinks, self._network).set_capacity_share(link, share)
+            capacities.append(share * float(self._topology.capacity_bps[link]))
+        self._cluster.capacity_changes(effect.links, capacities)
+
+    def _storm(self, effect: Storm, begins: bool) -> None:
+        for link in effect.links:
+            key = (link, effect.priority)
+            self._storms[key] += 1 if begins else -1
+            if self._storms[key] == int(begins):
+                cast(PacketBackend, self._network).set_storm(link, effect.priority, begins)

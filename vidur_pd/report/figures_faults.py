@@ -1,0 +1,136 @@
+"""What faults did: their intervals over throughput and TTFT."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, series_colour, time_axis
+from vidur_pd.report.figures_load import token_rates
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.series import Floats, middles, time_edges
+from vidur_pd.report.summary import FaultEvent, Summary
+from vidur_pd.report.text import digits, duration, percent, table_html
+
+MOST_SHADED = 200
+"""Intervals drawn; a link that flaps all the time would make a page of rectangles."""
+MOST_LISTED = 40
+MOST_LABELLED = 12
+KIND_COLOURS = {
+    "gpu": "#c4262e",
+    "instance": "#c4262e",
+    "drain": "#8a8f98",
+    "straggler": "#b58900",
+    "slow_gpu": "#b58900",
+}
+NETWORK_COLOUR = "#8e4ec6"
+
+
+def fault_timeline(run: RunOutput) -> Chart | None:
+    """Output tokens per second and mean TTFT by arrival, with every fault as a shaded interval."""
+    import plotly.graph_objects as go
+
+    events = run.summary.faults
+    if not events or run.requests.empty:
+        return None
+    edges = time_edges(run.span_s, at_most=80)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=compact(middles(edges)),
+        y=compact(token_rates(run, edges)[1]),
+        name="output tokens per second",
+        mode="lines",
+        line={"color": series_colour(0), "width": 1.8},
+        hovertemplate="%{y:.4s} tokens/s at %{x:.4g} s<extra></extra>",
+    )
+    figure.add_scatter(
+        x=compact(middles(edges)),
+        y=compact(_mean_ttft(run, edges)),
+        name="mean TTFT of arrivals (right)",
+        mode="lines+markers",
+        marker={"size": 3},
+        line={"color": series_colour(1), "width": 1.4},
+        yaxis="y2",
+        hovertemplate="TTFT %{y:.4g} s for arrivals around %{x:.4g} s<extra></extra>",
+    )
+    for place, event in enumerate(events[:MOST_SHADED]):
+        _shade(figure, event, float(edges[-1]), is_labelled=place < MOST_LABELLED)
+    figure.update_layout(
+        showlegend=True,
+        yaxis2={
+            "overlaying": "y",
+            "side": "right",
+            "title": {"text": "TTFT (s)"},
+            "rangemode": "tozero",
+            "showgrid": False,
+        },
+    )
+    figure.update_xaxes(**time_axis(edges))
+    hidden = f" {len(events) - MOST_SHADED:,} further intervals are not drawn." if len(events) > MOST_SHADED else ""
+    reading = f"Shaded: faults. A rate that returns later than the shade ends shows the work that had piled up.{hidden}"
+    frame = Frame("faults", "Faults over throughput and TTFT", reading, height_px=360, is_wide=True)
+    return finish(figure, frame, "Simulated time (s)", "Output tokens per second")
+
+
+def _mean_ttft(run: RunOutput, edges: Floats) -> Floats:
+    """[bins] NaN where no completed request arrived."""
+    known = run.completed.dropna(subset=["ttft_s"])
+    arrived, ttft = known["arrived_at_s"].to_numpy(dtype=float), known["ttft_s"].to_numpy(dtype=float)
+    counts, _ = np.histogram(arrived, edges)
+    sums, _ = np.histogram(arrived, edges, weights=ttft)
+    mean: Floats = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    return mean
+
+
+def _shade(figure: object, event: FaultEvent, last_s: float, *, is_labelled: bool) -> None:
+    import plotly.graph_objects as go
+
+    assert isinstance(figure, go.Figure)
+    colour = KIND_COLOURS.get(event.kind, NETWORK_COLOUR)
+    until_s = last_s if event.until_s is None else min(event.until_s, last_s)
+    if event.at_s >= last_s:
+        return
+    figure.add_shape(
+        type="rect",
+        x0=event.at_s,
+        x1=until_s,
+        y0=0,
+        y1=1,
+        yref="paper",
+        fillcolor=fainter(colour, 0.16),
+        line={"width": 0.5, "color": fainter(colour, 0.5)},
+        layer="below",
+    )
+    if is_labelled:
+        figure.add_annotation(
+            x=event.at_s,
+            y=1,
+            yref="paper",
+            xanchor="left",
+            yanchor="top",
+            showarrow=False,
+            text=label(f"{event.kind} {event.target}", 28),
+            font={"size": 10, "color": INK},
+        )
+
+
+def fault_tables(summary: Summary) -> str:
+    """SLO-loss minutes with what recovery did, and the events."""
+    loss, acted = summary.slo_loss_minutes, summary.fault_actions
+    rows = [[name.replace("_", " "), f"{count:,.0f}"] for name, count in acted.items()]
+    parts = ("total", "before_faults", "during_faults", "after_faults", "beyond_fault_free")
+    rows += [[f"SLO-loss minutes, {part.replace('_', ' ')}", digits(loss[part])] for part in parts if part in loss]
+    if "worst_attainment" in loss:
+        rows.append(["smallest attainment of a window", percent(loss["worst_attainment"])])
+    events = [
+        [
+            event.kind,
+            event.target,
+            duration(event.at_s),
+            "for ever" if event.until_s is None else duration(event.until_s),
+        ]
+        for event in summary.faults[:MOST_LISTED]
+    ]
+    text = table_html(("What faults cost", ""), rows, text_columns=1)
+    if len(summary.faults) > MOST_LISTED:
+        events.append([f"{len(summary.faults) - MOST_LISTED:,} more", "", "", ""])
+    return text + (table_html(("Fault", "Of", "From", "Until"), events, text_columns=2) if events else "")

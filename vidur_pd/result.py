@@ -1,0 +1,46 @@
+"""What a simulation leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from netsim import Topology
+from vidur_pd._core import LinkLog
+from vidur_pd.config import SimulationConfig
+from vidur_pd.handoff import FlowRow
+from vidur_pd.metrics.iterations import IterationLog
+from vidur_pd.metrics.links import link_columns
+from vidur_pd.metrics.requests import RequestRecord, RequestTable
+from vidur_pd.workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a simulation leaves behind."""
+
+    config: SimulationConfig
+    workload: Workload
+    table: RequestTable
+    iterations: IterationLog
+    links: LinkLog
+    flows: list[FlowRow]
+    topology: Topology
+    summary: dict[str, Any]
+
+    @cached_property
+    def requests(self) -> list[RequestRecord]:
+        """In the order of the workload."""
+        return self.table.records()
+
+    def link_columns(self) -> dict[str, Any]:
+        """Columns of ``links.parquet``."""
+        return link_columns(self.links, self.topology)
+
+    def flow_columns(self) -> dict[str, Any]:
+        """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""
+        names = ("src", "dst", "size_bytes", "start_ps", "end_ps")
+        return {name: np.array([getattr(flow, name) for flow in self.flows], dtype=np.int64) for name in names}
