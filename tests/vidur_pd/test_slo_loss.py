@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+import numpy as np
 import pytest
 
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Draining, Fault
 from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.metrics.requests import NEVER, RequestTable
 from vidur_pd.metrics.slo_loss import slo_loss_minutes
-from vidur_pd.request import Request, RequestStatus
+from vidur_pd.request import STATUSES, RequestStatus
 
 SLO = SloConfig(ttft_s=1.0, tpot_s=1.0, attainment=0.5, window_s=60.0)
 
 
-def request(index: int, arrived_s: float, ttft_s: float | None) -> Request:
-    """Of one token; ``None``: it failed."""
-    made = Request(index, f"r{index}", 10, 1, round(arrived_s * PS_PER_S))
-    if ttft_s is None:
-        made.status = RequestStatus.FAILED
-        return made
-    made.status = RequestStatus.COMPLETED
-    made.first_token_ps = made.last_token_ps = made.completed_ps = made.arrived_ps + round(ttft_s * PS_PER_S)
-    return made
-
-
-def requests(*rows: tuple[float, float | None]) -> list[Request]:
-    return [request(index, *row) for index, row in enumerate(rows)]
+def requests(*rows: tuple[float, float | None]) -> RequestTable:
+    """(arrival, TTFT) [s] of requests of one token; ``None``: it failed."""
+    arrived_ps = np.array([round(arrived_s * PS_PER_S) for arrived_s, _ in rows])
+    ended_ps = np.array([NEVER if ttft_s is None else round((at_s + ttft_s) * PS_PER_S) for at_s, ttft_s in rows])
+    status = [RequestStatus.FAILED if ttft_s is None else RequestStatus.COMPLETED for _, ttft_s in rows]
+    ones = np.ones(len(rows), dtype=np.int64)
+    columns = {field.name: ones for field in fields(RequestTable)} | {
+        "arrived_ps": arrived_ps,
+        "output_tokens": ones,
+        "status": np.array([STATUSES.index(of) for of in status]),
+        **dict.fromkeys(("first_token_ps", "last_token_ps", "completed_ps"), ended_ps),
+    }
+    return RequestTable(**columns)
 
 
 def fault(begin_s: float, until_s: float | None) -> Fault:
@@ -59,5 +63,5 @@ def test_without_a_window_before_the_faults_nothing_is_known_about_the_fault_fre
 
 
 def test_no_requests_lose_no_minutes() -> None:
-    loss = slo_loss_minutes([], SLO, [fault(5, None)])
+    loss = slo_loss_minutes(requests(), SLO, [fault(5, None)])
     assert (loss["total"], loss["worst_attainment"]) == (0.0, None)

@@ -53,6 +53,7 @@ py::dict columns_of(const RequestColumns& rows) {
     columns["index"] = array(rows.index);
     columns["cached_tokens"] = array(rows.cached_tokens);
     columns["resident_tokens"] = array(rows.resident_tokens);
+    columns["context_tokens"] = array(rows.context_tokens);
     columns["generated_tokens"] = array(rows.generated_tokens);
     columns["restarts"] = array(rows.restarts);
     columns["preemptions"] = array(rows.preemptions);

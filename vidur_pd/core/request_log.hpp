@@ -14,7 +14,7 @@ constexpr std::int64_t kNever = -1;  // in a column of times, bytes or instances
 
 // [requests] in the order of their ends.
 struct RequestColumns {
-    std::vector<std::int64_t> index, cached_tokens, resident_tokens, generated_tokens, preemptions, restarts, status,
+    std::vector<std::int64_t> index, cached_tokens, resident_tokens, context_tokens, generated_tokens, preemptions, restarts, status,
         prefill_instance, decode_instance, kv_bytes;
     std::vector<std::int64_t> scheduled_ps, prefill_completed_ps, kv_sent_ps, kv_arrived_ps;
     std::vector<std::int64_t> first_token_ps, last_token_ps, completed_ps;
@@ -30,6 +30,7 @@ class RequestLog {
         rows_.index.push_back(request.index);
         rows_.cached_tokens.push_back(request.cached_tokens);
         rows_.resident_tokens.push_back(request.resident_tokens);
+        rows_.context_tokens.push_back(request.context_tokens);
         rows_.generated_tokens.push_back(request.generated_tokens);
         rows_.restarts.push_back(request.restarts);
         rows_.preemptions.push_back(request.preemptions);

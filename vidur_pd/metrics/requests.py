@@ -31,6 +31,8 @@ class RequestRecord:
     cached_tokens: int
     resident_tokens: int
     """Prompt tokens that the decode instance had when it reserved blocks."""
+    context_tokens: int
+    """What its last prefill had to compute: the prompt, and tokens kept from before a restart."""
     generated_tokens: int
     preemptions: int
     restarts: int
@@ -66,6 +68,8 @@ class RequestTable:
     cached_tokens: Times
     resident_tokens: Times
     """Prompt tokens that the decode instance had when it reserved blocks."""
+    context_tokens: Times
+    """What the last prefill had to compute: the prompt, and tokens kept from before a restart."""
     generated_tokens: Times
     preemptions: Times
     restarts: Times
@@ -146,7 +150,7 @@ class RequestTable:
         columns = zip(
             *(of.tolist() for of in (self.index, self.request_id, self.arrived_ps, self.prompt_tokens)),
             *(of.tolist() for of in (self.output_tokens, self.cached_tokens, self.resident_tokens)),
-            *(of.tolist() for of in (self.generated_tokens, self.preemptions, self.restarts)),
+            *(of.tolist() for of in (self.context_tokens, self.generated_tokens, self.preemptions, self.restarts)),
             (STATUSES[status] for status in self.status.tolist()),
             (self.reasons.get(index) for index in self.index.tolist()),
             self._names(self.prefill_instance),
