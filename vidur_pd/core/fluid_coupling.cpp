@@ -21,7 +21,8 @@ constexpr double kSmallestChange = 1e-3;
 
 FluidCoupling::FluidCoupling(std::vector<double> capacity_bps, std::size_t instances) : instances_(instances) {
     links_.reserve(capacity_bps.size());
-    for (const double rate_bps : capacity_bps) links_.push_back({.nominal_bps = rate_bps, .capacity_bps = rate_bps, .users = {}});
+    for (const double rate_bps : capacity_bps)
+        links_.push_back({.nominal_bps = rate_bps, .capacity_bps = rate_bps, .users = {}});
 }
 
 void FluidCoupling::uses(std::int32_t number, std::int32_t load_number) {

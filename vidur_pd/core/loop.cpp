@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::int64_t kLongestRun = 4096;  // decode iterations in one flight; bounds the memory of a run
 
-// Relative change of a stretch below which an iteration in progress is left alone: keeps the work per change small, at an
-// error of that order.
+// Relative change of a stretch below which an iteration in progress is left alone: keeps the work per change small, at
+// an error of that order.
 constexpr double kSmallestChange = 1e-3;
 
 }  // namespace

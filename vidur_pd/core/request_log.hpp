@@ -14,8 +14,8 @@ constexpr std::int64_t kNever = -1;  // in a column of times, bytes or instances
 
 // [requests] in the order of their ends.
 struct RequestColumns {
-    std::vector<std::int64_t> index, cached_tokens, resident_tokens, context_tokens, generated_tokens, preemptions, restarts, status,
-        prefill_instance, decode_instance, kv_bytes;
+    std::vector<std::int64_t> index, cached_tokens, resident_tokens, context_tokens, generated_tokens, preemptions,
+        restarts, status, prefill_instance, decode_instance, kv_bytes;
     std::vector<std::int64_t> scheduled_ps, prefill_completed_ps, kv_sent_ps, kv_arrived_ps;
     std::vector<std::int64_t> first_token_ps, last_token_ps, completed_ps;
     std::vector<std::int64_t> prefill_compute_ps, prefill_communication_ps, decode_compute_ps, decode_communication_ps;
