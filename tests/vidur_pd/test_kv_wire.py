@@ -107,7 +107,8 @@ def test_a_transfer_that_is_abandoned_leaves_no_flow_behind() -> None:
     wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=False)
     sent = wire.send(*first_ranks(parts), 10, with_state=False, now_ps=0, computed=None)
     assert len(loop.transfer_links()) > 0
-    wire.abandon(sent.handle)
+    lost_bytes = wire.abandon(sent.handle, 0)
+    assert lost_bytes == sent.size_bytes
     assert wire.active == 0
     assert len(loop.transfer_links()) == 0
     assert parts.network.advance(FAR_PS) == []

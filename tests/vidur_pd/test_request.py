@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from vidur_pd._core import Loop
 from vidur_pd.errors import InputError
 from vidur_pd.kv import CountingBlockPool
-from vidur_pd.request import Request, RequestStatus
+from vidur_pd.request import STATUSES, Request, RequestStatus
 from vidur_pd.scheduling import VllmV1Scheduler
 
 
@@ -22,11 +23,17 @@ def test_a_new_request_has_no_stamps_and_no_progress() -> None:
     assert request.status is RequestStatus.WAITING
 
 
-@pytest.mark.parametrize("status", list(RequestStatus))
-def test_every_status_is_kept(status: RequestStatus) -> None:
-    request = _request()
-    request.status = status
-    assert request.status is status
+def test_statuses_have_the_numbers_of_the_core() -> None:
+    loop = Loop(0, keeps_runs=False, links=0, link_windows=2)
+    ended = [Request(index, "r", 10, 5, 0) for index in range(3)]
+    loop.complete(ended[0])
+    loop.reject(ended[1], "too long")
+    loop.fail(ended[2], "its instance failed")
+    found = [request.status for request in ended]
+    assert found == [RequestStatus.COMPLETED, RequestStatus.REJECTED, RequestStatus.FAILED]
+    rows = loop.requests.take()
+    assert [STATUSES[number] for number in rows["status"]] == found
+    assert rows["reasons"] == [(1, "too long"), (2, "its instance failed")]
 
 
 def test_a_running_request_cannot_be_moved_by_others() -> None:
