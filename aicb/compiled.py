@@ -1,7 +1,7 @@
 """Iterations of one pipeline stage priced in C++ (``aicb/core``) from parts that are priced here when first asked for.
 
 C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
-of the lengths. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
+of the lengths or is given. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
 
 Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
 octave (all below 256), and C++ interpolates linearly between them, so that more tokens never take less time where the
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from aicb import _core
 from aicb._core import PartKind
 from aicb.attention_pricing import AttentionPricing
+from aicb.batch import RankBatches
 from aicb.gpu import Gpu
 from aicb.host import GraphMode
 from aicb.operators import Communication
@@ -85,7 +86,7 @@ class CompiledStage:
 
     Args:
         rules: padding, host and clock of the stage.
-        attention: of the model; must know the stage (``AttentionPricing.is_compiled``).
+        attention: of the model.
         price_part: prices a part that is not attention.
         ledger: of the model.
         stage: pipeline stage.
@@ -100,42 +101,58 @@ class CompiledStage:
         stage: int,
     ):
         self._attention, self._price_part, self._ledger, self._stage = attention, price_part, ledger, stage
-        kernels, self._prefills = attention.compiled_prefills(stage, ledger.bit)
-        expands = attention.expands(stage)
-        self.pricing = _core.StagePricing(rules, kernels, expands=expands, numbers=ledger.numbers)
-        self._corrections: list[Callable[[tuple[int, int, int]], float]] = [each.correction for each in self._prefills]
+        self.knows_attention = attention.is_compiled(stage)
+        """Whether an event loop in C++ can price iterations without Python."""
+        kernels, prefills = attention.compiled_prefills(stage, ledger.bit) if self.knows_attention else ([], [])
+        self._corrections = [prefill.correction for prefill in prefills]
+        self.pricing = _core.StagePricing(rules, kernels, attention.beside_prefills(stage), ledger.numbers)
 
     def price(
-        self,
-        new_tokens: NDArray[np.int64] | None,
-        kv_tokens: NDArray[np.int64],
-        requests: Sequence[int],
-        *,
-        logit_rows: int,
-        steps: int = 1,
-        queries: int = 1,
+        self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
     ) -> tuple[IterationCost, NDArray[np.int64]]:
-        """The first of ``steps`` iterations and [steps] ``compute_ps`` of all; arguments as of ``RankBatches``."""
-        counts = np.array(requests, dtype=np.int64)
-        while True:
-            found = self.pricing.price(
-                new_tokens, kv_tokens, counts, logit_rows=logit_rows, steps=steps, queries=queries
-            )
-            if found is not None:
-                return self._ledger.cost(found[0]), found[1]
+        """The first of ``steps`` iterations that compute ``rows`` of logits, and [steps] ``compute_ps`` of all."""
+        ask = self._of_lengths if self.knows_attention else self._given
+        price = ask(ranks, rows, steps, queries)
+        while (found := price()) is None:
             self.supply()
+        return self._ledger.cost(found[0]), found[1]
+
+    def _of_lengths(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+        counts = np.array(ranks.requests, dtype=np.int64)
+        return lambda: self.pricing.price(
+            ranks.new_tokens, ranks.kv_tokens, counts, logit_rows=rows, steps=steps, queries=queries
+        )
+
+    def _given(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+        is_decode = ranks.is_decode
+        given = []
+        for batch in ranks.split():
+            first, loads_ps = self._attention.given(
+                batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage
+            )
+            given.append((batch.tokens * queries, self._part(first), list(loads_ps)))
+        return lambda: self.pricing.price_given(
+            given, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
+        )
 
     def supply(self) -> None:
         """Prices what C++ found missing."""
         for key in dict.fromkeys(self.pricing.take_missing_parts()):
             part = self._attention.compiled_part(key, self._stage) or self._price_part(key)
-            sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
-            names, collectives = self._ledger.bits(part.estimated), self._ledger.list_of(part.communications)
-            self.pricing.insert_part(key, part.phase_ps, sums_ps, names, collectives)
+            self.pricing.insert_part(key, self._part(part))
         for size in dict.fromkeys(self.pricing.take_missing_sizes()):
-            self.pricing.insert_size(size, self._attention.compiled_decodes(*size, self._stage, self._ledger.bit))
+            kernels = self._attention.decode_kernels(*size, self._stage)
+            self.pricing.insert_size(size, [kernel.compiled(self._ledger.bit(kernel.name)) for kernel in kernels])
         for at in dict.fromkeys(self.pricing.take_missing_corrections()):
             self.pricing.insert_correction(at, self._corrections[at[0]](at[1:]))
+
+    def _part(self, part: Part) -> _core.Part:
+        sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
+        names, collectives = self._ledger.bits(part.estimated), self._ledger.list_of(part.communications)
+        return _core.Part(part.phase_ps, sums_ps, names, collectives)
+
+
+Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
 
 
 def compiled_rules(

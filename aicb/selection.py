@@ -6,18 +6,15 @@ FlashMLA). What it holds is priced from it; the rest is transferred from the H20
 
 from __future__ import annotations
 
-from aicb import _core
 from aicb.estimators import (
     DecodeTimes,
     Estimate,
     Estimator,
     InterpolationEstimator,
-    ManyTimes,
     Timing,
     make_estimator,
 )
 from aicb.estimators.estimate import CompiledPrefill
-from aicb.estimators.roofline import PrefillBatches
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -77,14 +74,8 @@ class PartialTableEstimator:
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)
 
-    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
-        return self._estimator_of(work).compiled_decode(work, batch)
-
     def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
         return self._estimator_of(work).compiled_prefill(work)
-
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        return self._estimator_of(batches.work).prefill_times(batches)
 
     def _estimator_of(self, work: Work) -> InterpolationEstimator | TransferEstimator:
         key = _operation(work)

@@ -85,7 +85,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     }
     const auto heads = static_cast<double>(geometry.heads), kv_heads = static_cast<double>(geometry.kv_heads);
     const auto d_qk = static_cast<double>(geometry.d_qk), d_v = static_cast<double>(geometry.d_v);
-    Found found{0.0, is_estimate || transfer || inside / pairs < 0.5, {}};
+    Found found{0.0, false, is_estimate || transfer || inside / pairs < 0.5, {}};
     found.demand.flops = 2.0 * heads * geometry.width() * pairs;
     found.demand.moved_bytes =
         kv_sum * kv_heads * geometry.width() * element_bytes + new_sum * heads * (d_qk * element_bytes + d_v * 2.0);
@@ -93,7 +93,8 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     const Request& first = requests_.front();
     const double* known =
         is_equal ? measured(static_cast<std::int64_t>(count), first.kv_tokens, first.new_tokens) : nullptr;
-    if (known != nullptr) {
+    found.is_measured = known != nullptr;
+    if (found.is_measured) {
         found.time_us = *known;
     } else if (is_equal) {
         found.time_us = modelled_us(heads * all, kv_heads * all, first);
@@ -101,7 +102,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     } else {
         found.time_us = unequal_us(pairs);
     }
-    found.time_us = bounded_us(found.time_us, known != nullptr, found.demand);
+    found.time_us = bounded_us(found.time_us, found.is_measured, found.demand);
     return found;
 }
 

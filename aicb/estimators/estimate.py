@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
 from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
-
-if TYPE_CHECKING:
-    from aicb.estimators.roofline import PrefillBatches
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -67,6 +64,20 @@ class DecodeTimes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VolumeTimes:
+    """Decode attention as a function of the KV volume, evaluated in C++ (``DecodeTimes``)."""
+
+    times: _core.DecodeTimes
+    source: str
+    error: float
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        time_us, is_estimate = self.times.over(kv_tokens.reshape(-1, kv_tokens.shape[-1]), steps)
+        batches = kv_tokens.shape[:-1]
+        return time_us.reshape(*batches, steps), is_estimate.reshape(batches)
+
+
 class Estimator(Protocol):
     """Prices the computing operators of ``aicb.operators``.
 
@@ -86,10 +97,6 @@ class Estimator(Protocol):
         """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
         ...
 
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        """[batches] time of one execution for each."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class CompiledPrefill:
@@ -102,14 +109,10 @@ class CompiledPrefill:
 
 @runtime_checkable
 class CompiledEstimator(Estimator, Protocol):
-    """An estimator whose dense attention is priced in C++ where many batches are."""
-
-    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
-        """``decode_times`` in C++; ``None`` where C++ does not know the kernel."""
-        ...
+    """An estimator whose attention over all keys is evaluated in C++: ``decode_times`` are ``VolumeTimes``."""
 
     def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
-        """``prefill_times`` of the geometry of ``work`` in C++."""
+        """Prefills of the geometry of ``work``; its lengths do not matter."""
         ...
 
 

@@ -19,13 +19,12 @@ from aicb.errors import InputError
 from aicb.estimators.estimate import (
     DecodeTimes,
     Estimate,
-    ManyTimes,
     Timing,
     tokens_by_step,
 )
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import PrefillBatches, check, demand, prefills_one_by_one, roofline_us
+from aicb.estimators.roofline import check, demand, roofline_us
 from aicb.estimators.surface import Surface
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -115,9 +114,6 @@ class ForestEstimator:
         bound_us = roofline_us(one, self._measured.gpu)
         reach = self._measured.decode_times(work, batch)
         return ForestDecode(self._forest(surface), site, bound_us, reach)
-
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        return prefills_one_by_one(self, batches)
 
     def _price(self, surface: Surface, shapes: list[list[float]]) -> Estimate:
         forest, rows = self._forest(surface), np.array(shapes, dtype=np.float64)

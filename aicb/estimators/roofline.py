@@ -6,13 +6,13 @@ The bound is ``max(FLOPs / peak, bytes / bandwidth)`` of the nominal device. Byt
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, singledispatch
+from functools import singledispatch
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb.errors import InputError
-from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, tokens_by_step
+from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, tokens_by_step
 from aicb.gpu import Gpu
 from aicb.layers.gqa import chosen_pairs
 from aicb.operators import (
@@ -94,66 +94,11 @@ def attention_pairs(
 
 @demand.register
 def _(work: PrefillAttention, _precision: Precision) -> Demand:
-    return PrefillBatches(work, np.array([len(work.new_tokens)])).demand(0)
-
-
-@dataclass(frozen=True, eq=False)
-class PrefillBatches:
-    """Batches of prefills of one geometry, one after another in ``work``; sums are taken once."""
-
-    work: PrefillAttention
-    requests: NDArray[np.int64]
-    """[batches] at least 1 each."""
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """[batches] first request of each."""
-        return np.asarray(np.cumsum(self.requests) - self.requests)
-
-    @cached_property
-    def pairs(self) -> NDArray[np.float64]:
-        """[requests of all batches]"""
-        return attention_pairs(self.work.new_tokens, self.work.kv_tokens)
-
-    @cached_property
-    def batch_pairs(self) -> NDArray[np.float64]:
-        """[batches]"""
-        return np.asarray(np.add.reduceat(self.pairs, self.starts))
-
-    @cached_property
-    def flops(self) -> NDArray[np.float64]:
-        """[batches]"""
-        return np.asarray(2.0 * self.work.heads * (self.work.d_qk + self.work.d_v) * self.batch_pairs)
-
-    @cached_property
-    def kv_bytes(self) -> NDArray[np.float64]:
-        """[batches]"""
-        work, tokens = self.work, np.add.reduceat(self.work.kv_tokens, self.starts).astype(np.float64)
-        return np.asarray(tokens * work.kv_heads * (work.d_qk + work.d_v) * ELEMENT_BYTES[work.dtype])
-
-    @cached_property
-    def moved_bytes(self) -> NDArray[np.float64]:
-        """[batches]"""
-        work, tokens = self.work, np.add.reduceat(self.work.new_tokens, self.starts).astype(np.float64)
-        return np.asarray(
-            self.kv_bytes + tokens * work.heads * (work.d_qk * ELEMENT_BYTES[work.dtype] + work.d_v * 2.0)
-        )
-
-    def demand(self, batch: int) -> Demand:
-        flops, moved, cold = (float(column[batch]) for column in (self.flops, self.moved_bytes, self.kv_bytes))
-        return Demand(flops, moved, cold, self.work.dtype)
-
-    def split(self) -> list[PrefillAttention]:
-        """[batches]"""
-        ends = self.starts[1:]
-        parts = zip(np.split(self.work.new_tokens, ends), np.split(self.work.kv_tokens, ends), strict=True)
-        return [replace(self.work, new_tokens=new, kv_tokens=kv) for new, kv in parts]
-
-
-def prefills_one_by_one(estimator: Estimator, batches: PrefillBatches) -> ManyTimes:
-    """``Estimator.prefill_times`` without a faster way."""
-    found = [estimator.price(work) for work in batches.split()]
-    return ManyTimes(np.array([each.time_us for each in found]), np.array([each.is_estimate for each in found]))
+    width, element_bytes = work.d_qk + work.d_v, ELEMENT_BYTES[work.dtype]
+    flops = 2.0 * work.heads * width * float(attention_pairs(work.new_tokens, work.kv_tokens).sum())
+    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * width * element_bytes
+    moved = kv_bytes + float(work.new_tokens.sum()) * work.heads * (work.d_qk * element_bytes + work.d_v * 2.0)
+    return Demand(flops, moved, kv_bytes, work.dtype)
 
 
 @demand.register
@@ -297,9 +242,6 @@ class RooflineEstimator:
             return EachStep(self, work, batch)
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
         return LinearDecode(self._busy_us(one))
-
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        return prefills_one_by_one(self, batches)
 
     def _busy_us(self, need: Demand) -> float:
         compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])
