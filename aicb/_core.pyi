@@ -231,27 +231,37 @@ class IterationCost:
 class IterationPricing:
     """What an event loop in C++ calls (aicb/core/iteration_pricing.hpp)."""
 
+    def price(
+        self,
+        new_tokens: NDArray[np.int64] | None,
+        kv_tokens: NDArray[np.int64],
+        requests: NDArray[np.int64],
+        logit_rows: NDArray[np.int64],
+        steps: int = 1,
+    ) -> tuple[IterationCost, NDArray[np.int64]] | None:
+        """The first of ``steps`` iterations, and [steps] ``compute_ps``; ``None`` where something is missing.
+
+        ``new_tokens``, ``kv_tokens``: [requests of all ranks], one new token each without the first; ``requests``,
+        ``logit_rows``: [ranks].
+        """
+
 class StagePricing(IterationPricing):
     """Prices the iterations of one pipeline stage from parts that it is given."""
 
     def __init__(
         self, rules: StageRules, prefills: list[PrefillKernel], beside: BesidePrefills, numbers: Numbers
     ) -> None: ...
-    def price(
+    def price_queries(
         self,
         new_tokens: NDArray[np.int64] | None,
         kv_tokens: NDArray[np.int64],
         requests: NDArray[np.int64],
         *,
-        logit_rows: int,
-        steps: int = 1,
-        queries: int = 1,
+        rows: int,
+        steps: int,
+        queries: int,
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
-        """The first of ``steps`` iterations, and [steps] ``compute_ps``; ``None`` where something is missing.
-
-        ``new_tokens``, ``kv_tokens``: [requests of all ranks], one new token each without the first; ``requests``:
-        [ranks]; ``logit_rows``: of the rank with most; ``queries``: of each decode.
-        """
+        """``price`` of decodes with so many queries each (1 with prefills), and ``rows`` of logits."""
 
     def price_given(
         self,

@@ -119,8 +119,8 @@ class CompiledStage:
 
     def _of_lengths(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
         counts = np.array(ranks.requests, dtype=np.int64)
-        return lambda: self.pricing.price(
-            ranks.new_tokens, ranks.kv_tokens, counts, logit_rows=rows, steps=steps, queries=queries
+        return lambda: self.pricing.price_queries(
+            ranks.new_tokens, ranks.kv_tokens, counts, rows=rows, steps=steps, queries=queries
         )
 
     def _given(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:

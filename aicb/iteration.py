@@ -5,6 +5,8 @@ an iteration depend on few integers (tokens, rows) and are priced once; only att
 
     iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + host
 
+The sum is taken in C++ (``aicb.compiled``); this module prices the parts that are not attention.
+
 Assumes that all layers of one kind cost the same, so that a maximum per layer is the maximum of the sums; exact for
 models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Routed experts are
 priced for the slowest rank of the EP group (``aicb.load_profile``). Collectives are returned with their counts, not

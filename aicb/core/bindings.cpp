@@ -235,13 +235,27 @@ void bind_rules(py::module_& module) {
 
 using Priced = std::optional<std::pair<IterationCost, py::array_t<TimePs>>>;
 
-Priced price(StagePricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
-             const Integers& requests, std::int64_t logit_rows, std::int64_t steps, std::int64_t queries) {
-    const RankBatches batches{new_tokens ? new_tokens->data() : nullptr, kv_tokens.data(), requests.data(), nullptr,
-                              static_cast<std::size_t>(requests.size())};
+RankBatches view(const std::optional<Integers>& new_tokens, const Integers& kv_tokens, const Integers& requests,
+                 const std::int64_t* logit_rows) {
+    return {new_tokens ? new_tokens->data() : nullptr, kv_tokens.data(), requests.data(), logit_rows,
+            static_cast<std::size_t>(requests.size())};
+}
+
+Priced price(IterationPricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
+             const Integers& requests, const Integers& logit_rows, std::int64_t steps) {
     IterationCost first{};
     std::vector<TimePs> compute_ps;
-    if (!pricing.price_queries(batches, steps, queries, logit_rows, first, compute_ps)) return std::nullopt;
+    const RankBatches batches = view(new_tokens, kv_tokens, requests, logit_rows.data());
+    if (!pricing.price(batches, steps, first, compute_ps)) return std::nullopt;
+    return std::pair(first, array(compute_ps));
+}
+
+Priced price_queries(StagePricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
+                     const Integers& requests, std::int64_t rows, std::int64_t steps, std::int64_t queries) {
+    IterationCost first{};
+    std::vector<TimePs> compute_ps;
+    const RankBatches batches = view(new_tokens, kv_tokens, requests, nullptr);
+    if (!pricing.price_queries(batches, steps, queries, rows, first, compute_ps)) return std::nullopt;
     return std::pair(first, array(compute_ps));
 }
 
@@ -262,7 +276,9 @@ Priced price_given(StagePricing& pricing, const std::vector<RankAttention>& rank
 }
 
 void bind_pricing(py::module_& module) {
-    py::class_<IterationPricing, std::shared_ptr<IterationPricing>>(module, "IterationPricing");
+    py::class_<IterationPricing, std::shared_ptr<IterationPricing>>(module, "IterationPricing")
+        .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::arg("logit_rows"),
+             py::arg("steps") = 1);
     py::class_<StagePricing, IterationPricing, std::shared_ptr<StagePricing>>(module, "StagePricing")
         .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, const BesidePrefills& beside,
                          std::shared_ptr<Numbers> numbers) {
@@ -270,8 +286,8 @@ void bind_pricing(py::module_& module) {
                                                        std::move(numbers));
              }),
              py::arg("rules"), py::arg("prefills"), py::arg("beside"), py::arg("numbers"))
-        .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::kw_only(),
-             py::arg("logit_rows"), py::arg("steps") = 1, py::arg("queries") = 1)
+        .def("price_queries", &price_queries, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"),
+             py::kw_only(), py::arg("rows"), py::arg("steps"), py::arg("queries"))
         .def("price_given", &price_given, py::arg("ranks"), py::kw_only(), py::arg("most_requests"),
              py::arg("logit_rows"), py::arg("is_decode"))
         .def("take_missing_parts",

@@ -13,6 +13,12 @@ std::int64_t grid_number(double value) {
     return static_cast<std::int64_t>(std::nearbyint(std::log2(value) * kGridPerOctave));
 }
 
+// Equal requests, as a key: contexts stay below 2^24 tokens.
+std::uint64_t packed(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens) {
+    return static_cast<std::uint64_t>(requests) << 48 | static_cast<std::uint64_t>(kv_tokens) << 24 |
+           static_cast<std::uint64_t>(new_tokens);
+}
+
 // Sum with a running compensation (Neumaier): the order of requests must not matter.
 class ExactSum {
   public:
@@ -50,12 +56,12 @@ double PrefillReference::time_us(double heads, double kv_heads, double width, do
 
 void PrefillTimes::insert_measured(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens,
                                    double time_us) {
-    measured_.insert(GridShape{requests, kv_tokens, new_tokens}.packed(), time_us);
+    measured_.insert(packed(requests, kv_tokens, new_tokens), time_us);
 }
 
 const double* PrefillTimes::measured(std::int64_t requests, double kv_tokens, double new_tokens) const {
-    const GridShape shape{requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)};
-    return measured_.find(shape.packed());
+    return measured_.find(
+        packed(requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)));
 }
 
 double PrefillTimes::modelled_us(double heads, double kv_heads, const Request& request) {

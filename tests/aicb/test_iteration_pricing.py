@@ -83,10 +83,10 @@ def test_an_event_loop_gets_the_cost_that_python_gets(name):
     if name.startswith("deepseek-v3.2"):
         assert pricing is None
         return
-    assert isinstance(pricing, _core.StagePricing)
-    requests, rows = np.array(ranks.requests), max(ranks.logit_rows)
+    assert isinstance(pricing, _core.IterationPricing)
+    requests, rows = np.array(ranks.requests), np.array(ranks.logit_rows)
     expected = iterations.price(ranks)
-    found, run_ps = pricing.price(ranks.new_tokens, ranks.kv_tokens, requests, logit_rows=rows)
+    found, run_ps = pricing.price(ranks.new_tokens, ranks.kv_tokens, requests, rows)
     assert run_ps.tolist() == [found.compute_ps] == [expected.compute_ps]
     assert (found.host_ps, tuple(found.phase_ps)) == (expected.host_ps, expected.phase_ps)
     assert found.estimated_ps == expected.estimated_ps
@@ -97,7 +97,7 @@ def test_an_event_loop_gets_the_cost_that_python_gets(name):
 def test_what_is_missing_is_named_until_it_is_supplied():
     iterations = model("deepseek-v3", Partition(tp=8, ep=8), FP8)
     pricing, asked = iterations.compiled(), 0
-    while (found := pricing.price(np.array([700, 1]), np.array([900, 40]), np.array([2]), logit_rows=1)) is None:
+    while (found := pricing.price(np.array([700, 1]), np.array([900, 40]), np.array([2]), np.array([1]))) is None:
         iterations.supply()
         asked += 1
     assert asked == 1
@@ -108,8 +108,8 @@ def test_what_is_missing_is_named_until_it_is_supplied():
 def test_decodes_without_new_tokens_are_decodes_of_one():
     pricing, kv = MODELS["qwen3-8b"].compiled(), np.array([300, 4000, 77])
     MODELS["qwen3-8b"].price([Batch.decode(kv)])
-    _, with_ones = pricing.price(np.ones(3, dtype=np.int64), kv, np.array([3]), logit_rows=3, steps=5)
-    _, without = pricing.price(None, kv, np.array([3]), logit_rows=3, steps=5)
+    _, with_ones = pricing.price(np.ones(3, dtype=np.int64), kv, np.array([3]), np.array([3]), 5)
+    _, without = pricing.price(None, kv, np.array([3]), np.array([3]), 5)
     assert with_ones.tolist() == without.tolist()
 
 
