@@ -4,8 +4,8 @@ C++ composes an iteration from parts that depend on few integers and from attent
 of the lengths or is given. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
 
 Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
-octave (all below 256), and C++ interpolates linearly between them, so that more tokens never take less time where the
-priced parts do not.
+octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
+tiles, so that times jump from a multiple of the tile to the count after it, by up to a sixth, and hardly grow between.
 """
 
 from __future__ import annotations

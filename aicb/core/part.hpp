@@ -56,8 +56,8 @@ class PartTable {
     void insert(const PartKey& key, const Part& part) { parts_.insert(key.packed(), part); }
     const Part& at(const PartKey& key);
 
-    // Between the two nearest of the 128 token counts per octave that are priced (exact below 256), linearly in the
-    // tokens. Collectives are those of the nearest count, so that there are few.
+    // Linear in the tokens between two of 128 grid points per octave, from the count after the lower one: both are
+    // priced, and all counts below 256. Collectives are those of the nearest priced count, so that there are few.
     Part between(PartKind kind, std::int64_t tokens);
     // The same in both integers; equal integers stay equal.
     Part between(PartKind kind, std::int64_t first, std::int64_t second);
