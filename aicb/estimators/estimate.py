@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aicb.operators import DecodeAttention, MlaDecode, Work
 
 if TYPE_CHECKING:
-    from aicb.estimators.roofline import PrefillBatches
+    from aicb.estimators.roofline import Demands, PrefillBatches
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -78,6 +78,14 @@ class Estimator(Protocol):
 
         Raises:
             InputError: a dimension is not positive, or the work is a ``Communication``.
+        """
+        ...
+
+    def times(self, demands: Demands) -> ManyTimes:
+        """[works] what ``price`` says of each, worked out together; to 1e-12 of the time.
+
+        Raises:
+            InputError: as ``price``.
         """
         ...
 

@@ -25,7 +25,15 @@ from aicb.estimators.estimate import (
 )
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import PrefillBatches, check, demand, prefills_one_by_one, roofline_us
+from aicb.estimators.roofline import (
+    Demands,
+    PrefillBatches,
+    check,
+    demand,
+    prefills_one_by_one,
+    roofline_us,
+    works_one_by_one,
+)
 from aicb.estimators.surface import Surface
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -115,6 +123,9 @@ class ForestEstimator:
         bound_us = roofline_us(one, self._measured.gpu)
         reach = self._measured.decode_times(work, batch)
         return ForestDecode(self._forest(surface), site, bound_us, reach)
+
+    def times(self, demands: Demands) -> ManyTimes:
+        return works_one_by_one(self, demands.works)
 
     def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
         return prefills_one_by_one(self, batches)

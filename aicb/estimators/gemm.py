@@ -238,13 +238,17 @@ class ExpertsGemm:
                 self.surfaces[dtype], *stand_ins = surfaces
                 self._stand_ins[dtype] = stand_ins
 
+    @staticmethod
+    def shape_of(work: GroupedGemm) -> tuple[float, ...]:
+        """Site and axis of this work."""
+        active = max(float(work.active_groups), 1.0)
+        return float(work.groups), active, float(work.n), float(work.k), max(work.rows / active, 1.0)
+
     def price(self, work: GroupedGemm) -> Estimate:
         """As measured; bf16 without measurements at fp8's share of its own roofline, flagged."""
-        groups, active = float(work.groups), max(float(work.active_groups), 1.0)
-        rows = max(work.rows / active, 1.0)
+        shape = groups, active, _, _, rows = self.shape_of(work)
         surface = self.surfaces.get(work.dtype)
         if surface is not None:
-            shape = (groups, active, float(work.n), float(work.k), rows)
             found = surface.price(*shape)
             others = [other.price(*shape) for other in self._stand_ins[work.dtype]] if found.is_estimate else []
             return next((other for other in others if not other.is_estimate), found)

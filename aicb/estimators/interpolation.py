@@ -23,7 +23,8 @@ from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
-from aicb.estimators.roofline import PrefillBatches, RooflineEstimator, check, demand, roofline_us
+from aicb.estimators.roofline import Demands, PrefillBatches, RooflineEstimator, check, demand, roofline_us
+from aicb.estimators.works import interpolate_works
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -145,6 +146,9 @@ class InterpolationEstimator:
         if found.time_us >= bound:
             return found
         return replace(found, time_us=bound, source=f"roofline, above {found.source}")
+
+    def times(self, demands: Demands) -> ManyTimes:
+        return interpolate_works(self, demands)
 
     def _prefill(self, work: PrefillAttention) -> Estimate:
         """Unmeasured fp8 takes the time of bf16, flagged."""
