@@ -9,6 +9,7 @@ take a tenth of a prefill.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -25,7 +26,7 @@ from aicb.operator_list import attention_operators, expansion_operators
 from aicb.operators import DecodeAttention, MlaDecode, Operator, Phase, PrefillAttention
 from aicb.parallelism import Partition
 from aicb.precision import Precision
-from aicb.pricing import NOTHING, PHASES, PS_PER_US, Part, Pricing, price_operators
+from aicb.pricing import NOTHING, PHASES, PS_PER_US, Part, Pricing, price_lists, price_operators
 
 Expansion = Literal["chunk", "past", "merge"]
 
@@ -254,8 +255,10 @@ class AttentionPricing:
             return NOTHING
         key = (part, priced_tokens(tokens), stage)
         if key not in self._expansions:
-            listed = expansion_operators(*self._parallel, part=part, tokens=key[1], stage=stage)
-            self._expansions[key] = price_operators(listed, self._pricing)
+            counts = priced_together(key[1])
+            lists = [expansion_operators(*self._parallel, part=part, tokens=count, stage=stage) for count in counts]
+            keys = [(part, count, stage) for count in counts]
+            self._expansions.update(zip(keys, price_lists(lists, self._pricing), strict=True))
         return self._expansions[key]
 
     def _size(self, requests: int, padded: tuple[int, int], stage: int) -> _DecodeSize:
@@ -304,6 +307,25 @@ def priced_tokens(tokens: int) -> int:
     and each would be priced anew."""
     step = 1 << max(0, tokens.bit_length() - 8)
     return (tokens + step // 2) // step * step
+
+
+def priced_together(tokens: int, sizes: Sequence[int] = ()) -> list[int]:
+    """Token counts that are priced with this one, itself among them: a dozen together take the time of two alone.
+
+    Of ``sizes`` where it is one of them, else of the counts of ``priced_tokens``.
+    """
+    if tokens in sizes:
+        first = bisect_left(sizes, tokens) // _TOGETHER * _TOGETHER
+        return list(sizes[first : first + _TOGETHER])
+    step = 1 << max(0, tokens.bit_length() - 8)
+    if tokens % step:
+        return [tokens]
+    first = tokens // (_TOGETHER * step) * _TOGETHER * step
+    return [count for count in range(first, first + _TOGETHER * step, step) if count]
+
+
+_TOGETHER = 16
+"""Counts in a run of those priced together."""
 
 
 def _kernel_part(name: str, loads_ps: Sequence[int], is_estimate: bool) -> Part:

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.attention_pricing import AttentionPricing, priced_tokens
+from aicb.attention_pricing import AttentionPricing, priced_together, priced_tokens
 from aicb.batch import Batch, RankBatches
 from aicb.errors import InputError
 from aicb.estimators import Estimator
@@ -37,7 +37,7 @@ from aicb.operators import Communication, Operator
 from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
-from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_operators
+from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_lists, price_operators
 from aicb.selection import select_estimator
 from aicb.speculative import Drafting, SpeculativeCost, later
 
@@ -294,10 +294,14 @@ class IterationModel:
         """What depends on a rank's tokens alone; the shared expert only where it runs by itself."""
         key = (tokens, stage)
         if key not in self._tokens:
-            listed = self._token_operators(tokens, stage)
-            if self.overlap.shared_expert_stream:
-                listed = [operator for operator in listed if operator.name not in SHARED_EXPERT_OPERATORS]
-            self._tokens[key] = self._price(listed)
+            counts = priced_together(tokens, self._sizes)
+            hidden = SHARED_EXPERT_OPERATORS if self.overlap.shared_expert_stream else frozenset[str]()
+            lists = [
+                [operator for operator in self._token_operators(count, stage) if operator.name not in hidden]
+                for count in counts
+            ]
+            keys = [(count, stage) for count in counts]
+            self._tokens.update(zip(keys, price_lists(lists, self._pricing), strict=True))
         return self._tokens[key]
 
     def _common(self, padded: list[int], rows: int, is_decode: bool, stage: int) -> Part:
