@@ -76,7 +76,7 @@ def choose_tiles(m: Floats, n: Floats, k: Floats, groups: Floats, *, sms: int, l
 
 
 class TileChooser:
-    """``choose_tiles`` of one device and layout that remembers its choices: products of few sizes are asked for often."""
+    """``choose_tiles`` of one device and layout that remembers its choices: few products are asked for often."""
 
     def __init__(self, sms: int, layout: Layout):
         self._sms, self._layout = sms, layout
@@ -88,15 +88,19 @@ class TileChooser:
         unknown = list({product: None for product in products if product not in self._chosen})
         for start in range(0, len(unknown), _CHUNK):
             part = unknown[start : start + _CHUNK]
-            cycles = _cycles(*np.array(part).T, self._sms, self._layout)
+            cycles = _cycles(np.array(part).T, self._sms, self._layout)
             self._chosen.update(zip(part, cycles.argmin(axis=0).tolist(), strict=True))  # ties keep the first
         table = _candidates(self._layout)[[self._chosen[product] for product in products]]
         blocks = np.ceil(m / table[:, 0]) * np.ceil(n / table[:, 1]) * groups
         return Tiles(table[:, 0], table[:, 1], table[:, 2] * table[:, 3], blocks, np.ceil(blocks / self._sms))
 
 
-def _cycles(m: Floats, n: Floats, k: Floats, groups: Floats, sms: int, layout: Layout) -> Floats:
-    """[candidates, products] DeepGEMM's cost of each tile; infinite where it may not be used."""
+def _cycles(products: Floats, sms: int, layout: Layout) -> Floats:
+    """[candidates, products] DeepGEMM's cost of each tile; infinite where it may not be used.
+
+    ``products`` is [4, products]: m, n, k and groups of ``choose_tiles``.
+    """
+    m, n, k, groups = products
     block_m, block_n, cluster_m, cluster_n = _candidates(layout).T[:, :, None]
     columns = np.ceil(n / block_n)
     blocks = np.ceil(m / block_m) * columns * groups

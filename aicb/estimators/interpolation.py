@@ -24,8 +24,8 @@ from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
 from aicb.estimators.roofline import Demands, PrefillBatches, RooflineEstimator, check, demand, roofline_us
-from aicb.estimators.works import interpolate_works
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
+from aicb.estimators.works import interpolate_works
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,

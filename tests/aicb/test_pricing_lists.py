@@ -100,7 +100,8 @@ def test_counts_are_priced_in_runs_that_do_not_overlap() -> None:
     """Whichever count of a run is asked for first, the same ones are priced."""
     for count in sorted({priced_tokens(tokens) for tokens in range(1, 5000)}):
         run = priced_together(count)
-        assert count in run and len(run) <= 16
+        assert count in run
+        assert len(run) <= 16
         assert all(priced_tokens(other) == other and priced_together(other) == run for other in run)
     sizes = [1, 2, 4, *range(8, 256, 8)]
     assert sorted({size for each in sizes for size in priced_together(each, sizes)}) == sizes

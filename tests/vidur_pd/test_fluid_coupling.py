@@ -27,6 +27,7 @@ class Links:
         self.background_bps = np.zeros(links)
         self.flows_on_links = np.zeros(links)
         self.active = 0
+        self.asked: list[int] = []
 
     def carry(self, link: int, rate_bps: float, flows: int) -> None:
         self.rates_bps[link], self.flows_on_links[link] = rate_bps, flows
@@ -36,7 +37,9 @@ class Links:
         self.background_bps[links] = rates_bps
 
     def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        return self.rates_bps if links is None else self.rates_bps[links]
+        assert links is not None, "rates of all links were asked for"
+        self.asked += links.tolist()
+        return self.rates_bps[links]
 
 
 class Repeating:
@@ -176,6 +179,29 @@ def test_what_is_done_when_a_transfer_comes_is_kept() -> None:
     launcher.traffic_changes(50 * US)
     advance(queue, 115 * US)
     assert instance.ends_ps == [115 * US]
+
+
+def test_an_update_looks_at_instances_on_links_with_transfers_alone() -> None:
+    """Two instances in progress, a transfer comes to the link of the second: the first one's link is not asked for."""
+    queue, links, launcher = rig()
+    far, near = (
+        Repeating(link, launcher, queue, price(link, compute_us=60, communication_us=40, drain_us=30))
+        for link in range(2)
+    )
+    far.launch()
+    near.launch()
+    launcher.traffic_changes(0)
+    advance(queue, 50 * US)
+    links.carry(1, CAPACITY_BPS, flows=1)
+    launcher.traffic_changes(50 * US)
+    advance(queue, 50 * US)
+    assert set(links.asked) == {1}
+    links.carry(1, 0.0, flows=0)
+    launcher.traffic_changes(80 * US)
+    advance(queue, 120 * US)
+    assert far.ends_ps == [100 * US]
+    # 50 µs at full speed, 30 µs of which 30/130 of the 130 µs are done, the rest at full speed again.
+    assert near.ends_ps == pytest.approx([round((80 + (65 - 30) * 100 / 130) * US)], abs=1)
 
 
 def test_two_updates_at_one_instant_are_one() -> None:

@@ -51,4 +51,5 @@ class LinkUsers:
 
     def used_among(self, amounts: NDArray[np.float64]) -> NDArray[np.int64]:
         """Used links where ``amounts`` [links] is not zero."""
-        return self._used[amounts[self._used] != 0]
+        is_there: NDArray[np.bool_] = amounts[self._used] != 0
+        return self._used[is_there]

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class AlikeServers:
     """Moves collectives within one server to the first that is like it.
 
-    A server is like the first if all its GPUs have one NVLink in each direction, to one NVSwitch, as fast and as long as
-    that of the same GPU there: flows then have no choice of paths, as they prefer NVLink. Others stay where they are.
+    A server is like the first if all its GPUs have one NVLink in each direction, to one NVSwitch, as fast and as long
+    as that of the same GPU there: flows then have no choice of paths, as they prefer NVLink. Others stay where they
+    are.
     """
 
     def __init__(self, topology: Topology) -> None:
