@@ -64,7 +64,8 @@ std::vector<double> FlowSimulation::link_rates_bps(const std::optional<std::vect
     const Lease lease(*this);
     std::vector<double> rates(links ? links->size() : network().link_count());
     for (std::size_t i = 0; i < rates.size(); ++i) {
-        rates[i] = carrier_->link_rate_bps(links ? checked_link((*links)[i], "link_rates_bps") : static_cast<LinkId>(i));
+        rates[i] =
+            carrier_->link_rate_bps(links ? checked_link((*links)[i], "link_rates_bps") : static_cast<LinkId>(i));
     }
     return rates;
 }

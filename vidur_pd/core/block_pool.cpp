@@ -38,9 +38,7 @@ void CountingBlockPool::release(const Request& request) {
 }
 
 PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens)
-    : BlockPool(num_blocks, block_tokens),
-      keys_(block_tokens, hash_block_tokens),
-      blocks_(1) {}
+    : BlockPool(num_blocks, block_tokens), keys_(block_tokens, hash_block_tokens), blocks_(1) {}
 
 std::int64_t PrefixCachingBlockPool::held_blocks(const Request& request) const {
     const auto table = tables_.find(request.index);

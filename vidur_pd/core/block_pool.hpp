@@ -126,7 +126,8 @@ class PrefixCachingBlockPool final : public BlockPool {
     void remove_cached(BlockId block);
 
     BlockKeys keys_;
-    std::vector<Block> blocks_;   // the null block, whose neighbours are the ends of the cached list, and all used so far
+    std::vector<Block>
+        blocks_;  // the null block, whose neighbours are the ends of the cached list, and all used so far
     std::vector<BlockId> blank_;  // free blocks without a key that have been used; the last is the queue's front
     std::int64_t cached_free_ = 0;
     std::vector<BlockId> first_shared_;                       // by key of content that requests can share
