@@ -34,13 +34,13 @@ class ParquetColumns:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        content = pq.ParquetFile(file, memory_map=True, read_dictionary=list(texts))
-        names = content.schema_arrow.names  # read_table would import the dataset machinery, 0.2 s
+        names = pq.read_schema(file).names
         missing = [name for name in needed if name not in names]
         if missing:
             raise InputError(f"{file.name}: columns: found none named {missing[0]}, expected those of the table")
         texts, numbers = ([name for name in wanted if name in names] for wanted in (texts, numbers))
-        table = content.read(columns=[*texts, *numbers], use_threads=False)
+        content = pq.ParquetFile(file, memory_map=True, read_dictionary=texts)
+        table = content.read(columns=[*texts, *numbers], use_threads=False)  # read_table imports datasets, 0.2 s
         columns = cls(
             {name: _text(table[name].combine_chunks()) for name in texts},
             {name: _number(table[name].combine_chunks()) for name in numbers},
@@ -68,6 +68,7 @@ class ParquetColumns:
 
 
 def _text(column: Any) -> tuple[NDArray[np.int32], list[str | None]]:
+    column = column if hasattr(column, "dictionary") else column.cast("string").dictionary_encode()  # no cell has any
     values = [*column.dictionary.to_pylist(), None]
     places = np.where(_is_valid(column), _cells(column.indices, np.int32), len(values) - 1)
     return places.astype(np.int32), values
@@ -83,4 +84,5 @@ def _is_valid(column: Any) -> NDArray[np.bool_]:
 
 def _cells(column: Any, dtype: type[Cell]) -> NDArray[Cell]:
     """[rows] what the array holds, whatever where it is empty."""
-    return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
+    buffer = column.buffers()[1] if len(column) else b""
+    return np.frombuffer(buffer, dtype=dtype)[column.offset : column.offset + len(column)]
