@@ -211,6 +211,8 @@ class StageRules:
     def __init__(
         self, *, graph_sizes: Sequence[int], shares_experts: bool, host: HostTimes, clock: ClockLaw | None
     ) -> None: ...
+    @property
+    def graph_sizes(self) -> list[int]: ...
 
 class IterationCost:
     """``aicb.pricing.IterationCost`` with numbers for names and collectives."""

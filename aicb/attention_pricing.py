@@ -122,19 +122,18 @@ class AttentionPricing:
                 kernels.append(kernel)
         return kernels, compiled
 
-    def compiled_part(self, key: tuple[PartKind, int, int], stage: int) -> Part | None:
-        """A part of attention for C++; ``None`` where ``key`` names another part."""
+    def part_operators(self, key: tuple[PartKind, int, int], stage: int) -> list[Operator]:
+        """Operators of a part of attention for C++."""
         kind, tokens, requests = key
         if kind in EXPANSIONS:
             listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
         elif kind == PartKind.BESIDE_DECODES:
             listed = self._operators(_decodes(tokens), stage)
-        elif kind == PartKind.RECURRENT_PROMPTS:
-            listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
         else:
-            return None
+            assert kind == PartKind.RECURRENT_PROMPTS, kind
+            listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
         of_lengths = (DecodeAttention, MlaDecode, PrefillAttention)
-        return self._price([operator for operator in listed if not isinstance(operator.work, of_lengths)])
+        return [operator for operator in listed if not isinstance(operator.work, of_lengths)]
 
     def decode_kernels(self, requests: int, queries: int, stage: int) -> list[DecodeKernel]:
         """Kernels that read the cache of so many decodes with so many queries each.
@@ -159,7 +158,7 @@ class AttentionPricing:
         if len(batch.new_tokens) == 0:
             return NOTHING, np.zeros((3, steps), dtype=np.int64)
         if not is_decode:
-            whole = self._price(self._operators(batch, stage))
+            whole = price_operators(self._operators(batch, stage), self._pricing)
             return whole, np.array([[whole.total_ps], [whole.clocked_ps], [whole.tensor_ps]])
         sum_ps, first = np.zeros((3, steps), dtype=np.int64), NOTHING
         for kernel in self.decode_kernels(len(batch.new_tokens), queries, stage):
@@ -170,9 +169,6 @@ class AttentionPricing:
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
         return attention_operators(*self._parallel, batch, stage=stage)
-
-    def _price(self, operators: list[Operator]) -> Part:
-        return price_operators(operators, self._pricing)
 
     def _decode_kernel(
         self, operator: Operator, one_query: DecodeAttention | MlaDecode, requests: int, queries: int

@@ -10,6 +10,7 @@ tiles, so that times jump from a multiple of the tile to the count after it, by 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from aicb import _core
 from aicb._core import PartKind
 from aicb.attention_pricing import AttentionPricing
 from aicb.batch import RankBatches
+from aicb.estimators.estimate import GridPoint
 from aicb.gpu import Gpu
 from aicb.host import GraphMode
 from aicb.operators import Communication
@@ -28,6 +30,8 @@ from aicb.pricing import IterationCost, Part
 Communications = tuple[tuple[Communication, int], ...]
 PartKey = tuple[PartKind, int, int]
 
+RUN = 16
+"""Token counts in a run of those priced together, where fewer parts are missing."""
 MOST_NAMES = 64
 """Names of estimated operators are bits of one integer in C++."""
 
@@ -87,7 +91,7 @@ class CompiledStage:
     Args:
         rules: padding, host and clock of the stage.
         attention: of the model.
-        price_part: prices a part that is not attention.
+        price_parts: prices parts together.
         ledger: of the model.
         stage: pipeline stage.
     """
@@ -96,15 +100,17 @@ class CompiledStage:
         self,
         rules: _core.StageRules,
         attention: AttentionPricing,
-        price_part: Callable[[PartKey], Part],
+        price_parts: Callable[[Sequence[PartKey]], list[Part]],
         ledger: Ledger,
         stage: int,
     ):
-        self._attention, self._price_part, self._ledger, self._stage = attention, price_part, ledger, stage
+        self._attention, self._price_parts, self._ledger, self._stage = attention, price_parts, ledger, stage
         self.knows_attention = attention.is_compiled(stage)
         """Whether an event loop in C++ can price iterations without Python."""
         kernels, prefills = attention.compiled_prefills(stage, ledger.bit) if self.knows_attention else ([], [])
-        self._corrections = [prefill.correction for prefill in prefills]
+        self._corrections = [prefill.corrections for prefill in prefills]
+        self._graph_sizes = rules.graph_sizes
+        self._supplied: set[PartKey] = set()
         self.pricing = _core.StagePricing(rules, kernels, attention.beside_prefills(stage), ledger.numbers)
 
     def price(
@@ -136,15 +142,33 @@ class CompiledStage:
         )
 
     def supply(self) -> None:
-        """Prices what C++ found missing."""
-        for key in dict.fromkeys(self.pricing.take_missing_parts()):
-            part = self._attention.compiled_part(key, self._stage) or self._price_part(key)
+        """Prices what C++ found missing, all of it together."""
+        missing = list(dict.fromkeys(self.pricing.take_missing_parts()))
+        if len(missing) < RUN:
+            missing = list(dict.fromkeys(each for key in missing for each in self._neighbours(key)))
+        missing = [key for key in missing if key not in self._supplied]
+        for key, part in zip(missing, self._price_parts(missing), strict=True):
             self.pricing.insert_part(key, self._part(part))
+        self._supplied.update(missing)
         for size in dict.fromkeys(self.pricing.take_missing_sizes()):
             kernels = self._attention.decode_kernels(*size, self._stage)
             self.pricing.insert_size(size, [kernel.compiled(self._ledger.bit(kernel.name)) for kernel in kernels])
-        for at in dict.fromkeys(self.pricing.take_missing_corrections()):
-            self.pricing.insert_correction(at, self._corrections[at[0]](at[1:]))
+        grids: dict[int, dict[GridPoint, None]] = {}
+        for number, *grid in self.pricing.take_missing_corrections():
+            grids.setdefault(number, {})[(grid[0], grid[1], grid[2])] = None
+        for number, points in grids.items():
+            for point, factor in zip(points, self._corrections[number](list(points)), strict=True):
+                self.pricing.insert_correction((number, *point), factor)
+
+    def _neighbours(self, key: PartKey) -> list[PartKey]:
+        """Parts that are priced with this one, itself among them: many together take little more than one alone."""
+        kind, tokens, second = key
+        match kind:
+            case PartKind.TOKENS | PartKind.BESIDE_DECODES:
+                return [(kind, count, second) for count in priced_together(tokens, self._graph_sizes)]
+            case PartKind.EXPANDED_CHUNK | PartKind.EXPANDED_PAST | PartKind.MERGED:
+                return [(kind, count, second) for count in priced_together(tokens)]
+        return [key]
 
     def _part(self, part: Part) -> _core.Part:
         sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
@@ -153,6 +177,20 @@ class CompiledStage:
 
 
 Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
+
+
+def priced_together(tokens: int, sizes: Sequence[int] = ()) -> list[int]:
+    """Counts that are priced with this one, itself among them: of ``sizes`` where it is one of them, else of those
+    between which C++ interpolates."""
+    if tokens in sizes:
+        first = bisect_left(sizes, tokens) // RUN * RUN
+        return list(sizes[first : first + RUN])
+    step = 1 << max(0, tokens.bit_length() - 8)
+    if tokens % step > 1:
+        return [tokens]
+    points = RUN // 2 * step
+    first = tokens // points * points
+    return [count for count in range(max(first, 1), first + points) if count % step < 2]
 
 
 def compiled_rules(

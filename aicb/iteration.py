@@ -41,11 +41,13 @@ from aicb.operators import Communication, Operator
 from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
-from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_operators
+from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_lists
 from aicb.selection import select_estimator
 from aicb.speculative import Drafting, SpeculativeCost, later
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
+
+EXPERTS = (PartKind.MASKED_EXPERTS, PartKind.CONTIGUOUS_EXPERTS)
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192) -> list[int]:
@@ -121,20 +123,42 @@ class IterationModel:
             host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
             rules = compiled_rules(self._sizes, self._shares_experts, host, self.gpu)
             self._stages[stage] = CompiledStage(
-                rules, self._attention, lambda key: self._part(key, stage), self._ledger, stage
+                rules, self._attention, lambda keys: self._parts(keys, stage), self._ledger, stage
             )
         return self._stages[stage]
 
-    def _part(self, key: PartKey, stage: int) -> Part:
-        """A part for C++."""
+    def _parts(self, keys: Sequence[PartKey], stage: int) -> list[Part]:
+        """Parts for C++, priced together."""
+        lists = [self._part_operators(key, stage) for key in keys]
+        parts = price_lists(lists, self._pricing)
+        if not self.overlap.shared_expert_stream:
+            return parts
+        places = [place for place, (kind, _, _) in enumerate(keys) if kind in EXPERTS]
+        seconds = [self._shared_expert_operators(keys[place][1], stage) for place in places]
+        for place, second, shared in zip(places, seconds, price_lists(seconds, self._pricing), strict=True):
+            routed = parts[place]
+            both_ps = side_by_side_ps(
+                routed.total_ps,
+                shared.total_ps,
+                self.overlap.shared_expert_sm_share,
+                bound_ps([*lists[place], *second], self.gpu),
+            )
+            parts[place] = routed + shared.scaled_to(both_ps - routed.total_ps)
+        return parts
+
+    def _part_operators(self, key: PartKey, stage: int) -> list[Operator]:
+        """Operators of a part; the shared expert only where it runs by itself."""
         kind, first, second = key
         match kind:
             case PartKind.TOKENS:
-                return self._token_part(first, stage)
+                hidden = SHARED_EXPERT_OPERATORS if self.overlap.shared_expert_stream else frozenset[str]()
+                return [each for each in self._token_operators(first, stage) if each.name not in hidden]
             case PartKind.HEAD:
-                return self._price(head_operators(self.model, self.partition, self.precision, rows=first, stage=stage))
+                return head_operators(self.model, self.partition, self.precision, rows=first, stage=stage)
+            case PartKind.MASKED_EXPERTS | PartKind.CONTIGUOUS_EXPERTS:
+                return self._expert_operators(first, second, stage, kind == PartKind.MASKED_EXPERTS)
             case _:
-                return self._expert_part(first, second, stage, kind == PartKind.MASKED_EXPERTS)
+                return self._attention.part_operators(key, stage)
 
     def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
         """One iteration of one pipeline stage.
@@ -236,16 +260,12 @@ class IterationModel:
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
         return token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
 
-    def _token_part(self, tokens: int, stage: int) -> Part:
-        """What depends on a rank's tokens alone; the shared expert only where it runs by itself."""
-        listed = self._token_operators(tokens, stage)
-        if self.overlap.shared_expert_stream:
-            listed = [operator for operator in listed if operator.name not in SHARED_EXPERT_OPERATORS]
-        return self._price(listed)
+    def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
+        return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]
 
-    def _expert_part(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> Part:
-        """Routed experts of the slowest rank, and the shared expert where it runs beside them."""
-        listed = expert_operators(
+    def _expert_operators(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> list[Operator]:
+        """Routed experts of the slowest rank."""
+        return expert_operators(
             self.model,
             self.partition,
             self.precision,
@@ -255,27 +275,10 @@ class IterationModel:
             stage=stage,
             load=self._rank_load,
         )
-        routed = self._price(listed)
-        if not self.overlap.shared_expert_stream:
-            return routed
-        second = [
-            operator for operator in self._token_operators(tokens, stage) if operator.name in SHARED_EXPERT_OPERATORS
-        ]
-        shared = self._price(second)
-        both_ps = side_by_side_ps(
-            routed.total_ps,
-            shared.total_ps,
-            self.overlap.shared_expert_sm_share,
-            bound_ps([*listed, *second], self.gpu),
-        )
-        return routed + shared.scaled_to(both_ps - routed.total_ps)
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
         profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
         return profile(tokens)
-
-    def _price(self, operators: Sequence[Operator]) -> Part:
-        return price_operators(operators, self._pricing)
 
 
 class _DraftLayer(IterationModel):

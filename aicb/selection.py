@@ -6,15 +6,19 @@ FlashMLA). What it holds is priced from it; the rest is transferred from the H20
 
 from __future__ import annotations
 
+import numpy as np
+
 from aicb.estimators import (
     DecodeTimes,
     Estimate,
     Estimator,
     InterpolationEstimator,
+    ManyTimes,
     Timing,
     make_estimator,
 )
 from aicb.estimators.estimate import CompiledPrefill
+from aicb.estimators.roofline import Demands
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -70,6 +74,14 @@ class PartialTableEstimator:
 
     def price(self, work: Work) -> Estimate:
         return self._estimator_of(work).price(work)
+
+    def times(self, demands: Demands) -> ManyTimes:
+        is_own = np.array([self._estimator_of(work) is self._own for work in demands.works])
+        time_us, is_estimate = np.zeros(len(is_own)), np.ones(len(is_own), dtype=np.bool_)
+        for estimator, here in ((self._own, is_own), (self._transferred, ~is_own)):
+            found = estimator.times(demands.take(np.flatnonzero(here)))
+            time_us[here], is_estimate[here] = found.time_us, found.is_estimate
+        return ManyTimes(time_us, is_estimate)
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)

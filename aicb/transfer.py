@@ -18,12 +18,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from aicb import _core
 from aicb.errors import InputError
-from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, Timing
+from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
 from aicb.estimators.estimate import CompiledPrefill, VolumeTimes
-from aicb.estimators.roofline import Demand, EachStep, demand, roofline_us
+from aicb.estimators.roofline import Demand, Demands, EachStep, demand, roofline_us, works_one_by_one
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from aicb.precision import Precision
@@ -45,8 +46,12 @@ def transfer_ratio(work: Work, precision: Precision, origin: Gpu, target: Gpu) -
 
 
 def _busy_us(need: Demand, gpu: Gpu) -> float:
-    compute_s = need.flops / (PEAK_SHARE * gpu.peak_flops[need.dtype])
-    return float(np.hypot(compute_s, need.moved_bytes / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s))) * 1e6
+    return float(_many_busy_us(need.flops, need.moved_bytes, gpu.peak_flops[need.dtype], gpu))
+
+
+def _many_busy_us(flops: ArrayLike, moved_bytes: ArrayLike, peak_flops: ArrayLike, gpu: Gpu) -> NDArray[np.float64]:
+    compute_s = np.asarray(flops) / (PEAK_SHARE * np.asarray(peak_flops))
+    return np.hypot(compute_s, np.asarray(moved_bytes) / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s)) * 1e6
 
 
 TRANSFER_ERROR = 0.13
@@ -87,6 +92,19 @@ class TransferEstimator:
         if not isinstance(work, Elementwise):  # whose operands may stay in L2
             time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
         return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", _error(found))
+
+    def times(self, demands: Demands) -> ManyTimes:
+        if bool(demands.is_fp8.any()) and "fp8" not in self.gpu.peak_flops:
+            return works_one_by_one(self, demands.works)
+        found_us = self._measured.times(demands).time_us
+        origin_us, target_us = (
+            LATENCY_US + _many_busy_us(demands.flops, demands.moved_bytes, demands.peak_flops(gpu), gpu)
+            for gpu in (self._origin, self.gpu)
+        )
+        time_us = found_us * (target_us / origin_us)
+        in_cache = np.array([isinstance(work, Elementwise) for work in demands.works])  # operands may stay in L2
+        bound_us = np.where(in_cache, 0.0, demands.roofline_us(self.gpu, np.zeros_like(in_cache)))
+        return ManyTimes(np.maximum(time_us, bound_us), np.ones(len(time_us), dtype=np.bool_))
 
     def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
         if work.dtype not in self.gpu.peak_flops:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
 from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
+
+if TYPE_CHECKING:
+    from aicb.estimators.roofline import Demands
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -93,9 +96,21 @@ class Estimator(Protocol):
         """
         ...
 
+    def times(self, demands: Demands) -> ManyTimes:
+        """[works] what ``price`` says of each, worked out together; to 1e-12 of the time.
+
+        Raises:
+            InputError: as ``price``.
+        """
+        ...
+
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
         ...
+
+
+GridPoint = tuple[int, int, int]
+"""Numbers of (heads, KV tokens, new tokens) on a geometric grid: value = 2^(number / 16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +118,8 @@ class CompiledPrefill:
     """Prefills of one geometry in C++, and where its corrections come from."""
 
     times: _core.PrefillTimes
-    correction: Callable[[tuple[int, int, int]], float]
-    """Factor at a point of the grid (heads, KV tokens, new tokens)."""
+    corrections: Callable[[Sequence[GridPoint]], list[float]]
+    """Factors at points of the grid."""
 
 
 @runtime_checkable

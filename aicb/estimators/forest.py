@@ -19,12 +19,13 @@ from aicb.errors import InputError
 from aicb.estimators.estimate import (
     DecodeTimes,
     Estimate,
+    ManyTimes,
     Timing,
     tokens_by_step,
 )
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import check, demand, roofline_us
+from aicb.estimators.roofline import Demands, check, demand, roofline_us, works_one_by_one
 from aicb.estimators.surface import Surface
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -114,6 +115,9 @@ class ForestEstimator:
         bound_us = roofline_us(one, self._measured.gpu)
         reach = self._measured.decode_times(work, batch)
         return ForestDecode(self._forest(surface), site, bound_us, reach)
+
+    def times(self, demands: Demands) -> ManyTimes:
+        return works_one_by_one(self, demands.works)
 
     def _price(self, surface: Surface, shapes: list[list[float]]) -> Estimate:
         forest, rows = self._forest(surface), np.array(shapes, dtype=np.float64)

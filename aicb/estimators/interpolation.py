@@ -16,12 +16,13 @@ import numpy as np
 from aicb import _core
 from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode
 from aicb.estimators.elementwise import ElementwiseTimes
-from aicb.estimators.estimate import CompiledPrefill, DecodeTimes, Estimate, Timing, VolumeTimes
+from aicb.estimators.estimate import CompiledPrefill, DecodeTimes, Estimate, ManyTimes, Timing, VolumeTimes
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
-from aicb.estimators.roofline import RooflineEstimator, check, demand, roofline_us
+from aicb.estimators.roofline import Demands, RooflineEstimator, check, demand, roofline_us
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
+from aicb.estimators.works import interpolate_works
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -143,6 +144,9 @@ class InterpolationEstimator:
             return found
         return replace(found, time_us=bound, source=f"roofline, above {found.source}")
 
+    def times(self, demands: Demands) -> ManyTimes:
+        return interpolate_works(self, demands)
+
     def _prefill(self, work: PrefillAttention) -> Estimate:
         """Unmeasured fp8 takes the time of bf16, flagged."""
         if work.dtype == "bf16":
@@ -187,7 +191,7 @@ class InterpolationEstimator:
             resident_bytes=self.gpu.l2_bytes if self.timing == "graph" else 0.0,
         )
         times = measured.compiled(work, bound, is_own=is_own, transfer=transfer)
-        return CompiledPrefill(times, lambda grid: measured.correction(work, grid))
+        return CompiledPrefill(times, lambda grids: measured.corrections(work, grids))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         if isinstance(work, SparseMlaDecode):

@@ -11,13 +11,14 @@ bound. So small requests fill the SMs together, and a prompt split in two costs 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.estimators.estimate import Estimate
+from aicb.estimators.estimate import Estimate, GridPoint
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
@@ -65,8 +66,9 @@ class PrefillTimes:
             self._compiled[geometry] = self.compiled(work, _UNBOUNDED, is_own=True, transfer=None)
         times = self._compiled[geometry]
         while (found := times.of(work.new_tokens, work.kv_tokens)) is None:
-            for grid in dict.fromkeys(times.take_missing()):
-                times.insert_correction(grid, self.correction(work, grid))
+            grids = list(dict.fromkeys(times.take_missing()))
+            for grid, factor in zip(grids, self.corrections(work, grids), strict=True):
+                times.insert_correction(grid, factor)
         time_us, is_measured, is_estimate = found
 
         def error() -> float:
@@ -106,10 +108,12 @@ class PrefillTimes:
             made.insert_measured(requests, kv_tokens, new_tokens, float(time_us))
         return made
 
-    def correction(self, work: PrefillAttention, grid: tuple[int, int, int]) -> float:
-        """Factor of the reference for the geometry of ``work`` at a grid point (heads, KV tokens, new tokens)."""
-        heads, kv, new = (2.0 ** (number / GRID_PER_OCTAVE) for number in grid)
-        return self.surface.correction((heads, heads / (work.heads / work.kv_heads), work.d_qk, work.d_v, 1.0, kv, new))
+    def corrections(self, work: PrefillAttention, grids: Sequence[GridPoint]) -> list[float]:
+        """[grids] factors of the reference for the geometry of ``work``, worked out together."""
+        heads, kv, new = np.exp2(np.array(grids, dtype=np.float64).reshape(-1, 3) / GRID_PER_OCTAVE).T
+        one = np.ones(len(heads))
+        columns = (heads, heads / (work.heads / work.kv_heads), work.d_qk * one, work.d_v * one, one, kv, new)
+        return self.surface.corrections(np.column_stack(columns)).tolist()
 
     @cached_property
     def _reference(self) -> _core.PrefillReference:

@@ -5,6 +5,7 @@ The bound is ``max(FLOPs / peak, bytes / bandwidth)`` of the nominal device. Byt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.errors import InputError
-from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, tokens_by_step
+from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, tokens_by_step
 from aicb.gpu import Gpu
 from aicb.layers.gqa import chosen_pairs
 from aicb.operators import (
@@ -99,6 +100,46 @@ def _(work: PrefillAttention, _precision: Precision) -> Demand:
     kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * width * element_bytes
     moved = kv_bytes + float(work.new_tokens.sum()) * work.heads * (work.d_qk * element_bytes + work.d_v * 2.0)
     return Demand(flops, moved, kv_bytes, work.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """What each of several works asks of the device."""
+
+    works: Sequence[Work]
+    flops: NDArray[np.float64]
+    """[works]"""
+    moved_bytes: NDArray[np.float64]
+    """[works] as in ``Demand``."""
+    is_fp8: NDArray[np.bool_]
+    """[works] whether the FLOPs run in fp8."""
+
+    @classmethod
+    def of(cls, works: Sequence[Work], precision: Precision) -> Demands:
+        needs = [demand(work, precision) for work in works]
+        columns = np.array([(need.flops, need.moved_bytes, need.dtype == "fp8") for need in needs]).reshape(-1, 3)
+        return cls(works, columns[:, 0], columns[:, 1], columns[:, 2] > 0)
+
+    def take(self, places: NDArray[np.intp]) -> Demands:
+        """Those at these places."""
+        works = [self.works[place] for place in places.tolist()]
+        return Demands(works, self.flops[places], self.moved_bytes[places], self.is_fp8[places])
+
+    def peak_flops(self, gpu: Gpu) -> NDArray[np.float64]:
+        """[works] nominal peak of the tensor cores in the format of each."""
+        return np.where(self.is_fp8, gpu.peak_flops.get("fp8", np.nan), gpu.peak_flops["bf16"])
+
+    def roofline_us(self, gpu: Gpu, is_resident: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """[works] as ``roofline_us``."""
+        is_cached = is_resident & (self.moved_bytes <= gpu.l2_bytes)
+        memory_us = np.where(is_cached, 0.0, self.moved_bytes / gpu.hbm_bytes_per_s * 1e6)
+        return np.maximum(self.flops / self.peak_flops(gpu) * 1e6, memory_us)
+
+
+def works_one_by_one(estimator: Estimator, works: Sequence[Work]) -> ManyTimes:
+    """``Estimator.times`` without a faster way."""
+    found = [estimator.price(work) for work in works]
+    return ManyTimes(np.array([each.time_us for each in found]), np.array([each.is_estimate for each in found]))
 
 
 @demand.register
@@ -242,6 +283,9 @@ class RooflineEstimator:
             return EachStep(self, work, batch)
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
         return LinearDecode(self._busy_us(one))
+
+    def times(self, demands: Demands) -> ManyTimes:
+        return works_one_by_one(self, demands.works)
 
     def _busy_us(self, need: Demand) -> float:
         compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb import _core
+from aicb._core import PartKind
 from aicb.batch import Batch, RankBatches
 from aicb.catalog import load_model
 from aicb.errors import InputError
@@ -153,7 +154,7 @@ def test_eager_iterations_take_what_their_own_counts_take(tokens):
     """DeepSeek-V3's products jump by a seventh from 768 to 769 tokens: a new tile of 128 rows, and a new wave."""
     iterations = model("deepseek-v3", Partition(tp=8, ep=8), FP8, has_clock=False)
     interpolated = iterations.price([Batch.decode([50] * tokens)]).phase_ps[PHASES.index(Phase.DENSE)]
-    own = iterations._token_part(tokens, 0)
+    own = iterations._parts([(PartKind.TOKENS, tokens, 0)], 0)[0]
     assert interpolated == pytest.approx(own.phase_ps[PHASES.index(Phase.DENSE)], rel=2e-3)
 
 

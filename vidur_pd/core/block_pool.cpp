@@ -38,12 +38,7 @@ void CountingBlockPool::release(const Request& request) {
 }
 
 PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens)
-    : BlockPool(num_blocks, block_tokens),
-      keys_(block_tokens, hash_block_tokens),
-      blocks_(static_cast<std::size_t>(num_blocks)) {
-    blank_.reserve(static_cast<std::size_t>(num_blocks));
-    for (std::int64_t block = num_blocks - 1; block > 0; --block) blank_.push_back(static_cast<BlockId>(block));
-}
+    : BlockPool(num_blocks, block_tokens), keys_(block_tokens, hash_block_tokens), blocks_(1) {}
 
 std::int64_t PrefixCachingBlockPool::held_blocks(const Request& request) const {
     const auto table = tables_.find(request.index);
@@ -110,6 +105,9 @@ BlockId PrefixCachingBlockPool::take_block() {
     if (!blank_.empty()) {
         block = blank_.back();
         blank_.pop_back();
+    } else if (unused_blocks() > 0) {
+        block = static_cast<BlockId>(blocks_.size());
+        blocks_.emplace_back();
     } else {
         block = blocks_[kNone].after;
         ensure(block != kNone, "no free block");
