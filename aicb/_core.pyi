@@ -47,6 +47,13 @@ class DecodeTimes:
     def transferred(self, transfer: DecodeTransfer) -> DecodeTimes:
         """The same on another GPU."""
 
+    def over(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[batches, steps] µs and [batches] whether they are estimates, of ``kv_tokens`` [batches, requests]; in step j
+        every request attends to j more tokens."""
+
+    def of_totals(self, totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[batches] µs for so many KV tokens in all, and whether each is an estimate; not for a schedule."""
+
 class DecodeKernel:
     """A kernel that reads the KV cache of decodes."""
 
@@ -83,6 +90,8 @@ class PrefillReference:
         element_bytes: float,
         sms: float,
     ) -> None: ...
+    def times_us(self, shapes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[shapes] µs; columns as of ``PrefillTimes`` there."""
 
 class PrefillBound:
     """Peaks of the GPU that prefills are measured on; operands up to ``resident_bytes`` stay in L2."""
@@ -125,6 +134,15 @@ class PrefillTimes:
     def insert_measured(self, requests: int, kv_tokens: int, new_tokens: int, time_us: float) -> None:
         """Time of a batch of equal requests that was measured."""
 
+    def insert_correction(self, grid: tuple[int, int, int], factor: float) -> None:
+        """Factor of the reference at the grid numbers of (heads, KV tokens, new tokens): value = 2^(number / 16)."""
+
+    def take_missing(self) -> list[tuple[int, int, int]]:
+        """Grid numbers of corrections that ``of`` lacked."""
+
+    def of(self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]) -> tuple[float, bool, bool] | None:
+        """µs of one batch, whether it was measured, whether it is an estimate; ``None`` where corrections miss."""
+
 class PrefillKernel:
     """A kernel over the prompts of an iteration."""
 
@@ -144,6 +162,24 @@ class PartKind(Enum):
     EXPANDED_CHUNK = 5
     EXPANDED_PAST = 6
     MERGED = 7
+    RECURRENT_PROMPTS = 8
+
+class Part:
+    """``aicb.pricing.Part`` with numbers for names and collectives."""
+
+    def __init__(
+        self,
+        phase_ps: Sequence[int],
+        sums_ps: tuple[int, int, int, int],
+        estimated: int,
+        communications: int,
+    ) -> None:
+        """``sums_ps``: total, estimated, clocked and tensor time; ``estimated``: bits of names."""
+
+class BesidePrefills:
+    """Kernels over prompts beside those that are functions of all lengths."""
+
+    def __init__(self, *, expand_latents: bool, are_recurrent: bool) -> None: ...
 
 class Numbers:
     """Numbers of sets of estimated operators and of lists of collectives."""
@@ -175,6 +211,8 @@ class StageRules:
     def __init__(
         self, *, graph_sizes: Sequence[int], shares_experts: bool, host: HostTimes, clock: ClockLaw | None
     ) -> None: ...
+    @property
+    def graph_sizes(self) -> list[int]: ...
 
 class IterationCost:
     """``aicb.pricing.IterationCost`` with numbers for names and collectives."""
@@ -195,27 +233,48 @@ class IterationCost:
 class IterationPricing:
     """What an event loop in C++ calls (aicb/core/iteration_pricing.hpp)."""
 
-class StagePricing(IterationPricing):
-    """Prices the iterations of one pipeline stage from parts that it is given."""
-
-    def __init__(self, rules: StageRules, prefills: list[PrefillKernel], *, expands: bool, numbers: Numbers) -> None:
-        """``expands``: prefills expand latents."""
-
     def price(
         self,
         new_tokens: NDArray[np.int64] | None,
         kv_tokens: NDArray[np.int64],
         requests: NDArray[np.int64],
-        *,
-        logit_rows: int,
+        logit_rows: NDArray[np.int64],
         steps: int = 1,
-        queries: int = 1,
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
         """The first of ``steps`` iterations, and [steps] ``compute_ps``; ``None`` where something is missing.
 
-        ``new_tokens``, ``kv_tokens``: [requests of all ranks], one new token each without the first; ``requests``:
-        [ranks]; ``logit_rows``: of the rank with most; ``queries``: of each decode.
+        ``new_tokens``, ``kv_tokens``: [requests of all ranks], one new token each without the first; ``requests``,
+        ``logit_rows``: [ranks].
         """
+
+class StagePricing(IterationPricing):
+    """Prices the iterations of one pipeline stage from parts that it is given."""
+
+    def __init__(
+        self, rules: StageRules, prefills: list[PrefillKernel], beside: BesidePrefills, numbers: Numbers
+    ) -> None: ...
+    def price_queries(
+        self,
+        new_tokens: NDArray[np.int64] | None,
+        kv_tokens: NDArray[np.int64],
+        requests: NDArray[np.int64],
+        *,
+        rows: int,
+        steps: int,
+        queries: int,
+    ) -> tuple[IterationCost, NDArray[np.int64]] | None:
+        """``price`` of decodes with so many queries each (1 with prefills), and ``rows`` of logits."""
+
+    def price_given(
+        self,
+        ranks: list[tuple[int, Part, list[NDArray[np.int64]]]],
+        *,
+        most_requests: int,
+        logit_rows: int,
+        is_decode: bool,
+    ) -> tuple[IterationCost, NDArray[np.int64]] | None:
+        """``price`` with attention that is priced elsewhere: per rank its tokens, attention in the first step,
+        and total, clocked and tensor time [steps]; where all decode, of the kernels that read the cache alone."""
 
     def take_missing_parts(self) -> list[tuple[PartKind, int, int]]: ...
     def take_missing_sizes(self) -> list[tuple[int, int]]:
@@ -224,15 +283,6 @@ class StagePricing(IterationPricing):
     def take_missing_corrections(self) -> list[tuple[int, int, int, int]]:
         """Number of the prefill kernel and grid numbers of (heads, KV tokens, new tokens): value = 2^(number / 16)."""
 
-    def insert_part(
-        self,
-        key: tuple[PartKind, int, int],
-        phase_ps: Sequence[int],
-        sums_ps: tuple[int, int, int, int],
-        estimated: int,
-        communications: int,
-    ) -> None:
-        """``sums_ps``: total, estimated, clocked and tensor time; ``estimated``: bits of names."""
-
+    def insert_part(self, key: tuple[PartKind, int, int], part: Part) -> None: ...
     def insert_size(self, size: tuple[int, int], kernels: list[DecodeKernel]) -> None: ...
     def insert_correction(self, at: tuple[int, int, int, int], factor: float) -> None: ...

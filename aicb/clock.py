@@ -65,3 +65,12 @@ def clocked_share(time_us: float, moved_bytes: float, hbm_bytes_per_s: float) ->
     """
     memory_us = moved_bytes / (STREAMED_SHARE * hbm_bytes_per_s) * 1e6
     return float(1.0 - min(memory_us / time_us, 1.0) ** 2) if time_us > 0 else 0.0
+
+
+def clocked_shares(
+    time_us: NDArray[np.float64], moved_bytes: NDArray[np.float64], hbm_bytes_per_s: float
+) -> NDArray[np.float64]:
+    """[kernels] ``clocked_share`` of each."""
+    memory_us = moved_bytes / (STREAMED_SHARE * hbm_bytes_per_s) * 1e6
+    by_memory = np.minimum(memory_us / np.where(time_us > 0, time_us, np.inf), 1.0)
+    return np.where(time_us > 0, 1.0 - by_memory * by_memory, 0.0)

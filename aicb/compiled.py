@@ -1,15 +1,16 @@
 """Iterations of one pipeline stage priced in C++ (``aicb/core``) from parts that are priced here when first asked for.
 
 C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
-of the lengths. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
+of the lengths or is given. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
 
 Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
-octave (all below 256), and C++ interpolates linearly between them, so that more tokens never take less time where the
-priced parts do not.
+octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
+tiles, so that times jump from a multiple of the tile to the count after it, by up to a sixth, and hardly grow between.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from aicb import _core
 from aicb._core import PartKind
 from aicb.attention_pricing import AttentionPricing
+from aicb.batch import RankBatches
+from aicb.estimators.estimate import GridPoint
 from aicb.gpu import Gpu
 from aicb.host import GraphMode
 from aicb.operators import Communication
@@ -27,6 +30,8 @@ from aicb.pricing import IterationCost, Part
 Communications = tuple[tuple[Communication, int], ...]
 PartKey = tuple[PartKind, int, int]
 
+RUN = 16
+"""Token counts in a run of those priced together, where fewer parts are missing."""
 MOST_NAMES = 64
 """Names of estimated operators are bits of one integer in C++."""
 
@@ -85,8 +90,8 @@ class CompiledStage:
 
     Args:
         rules: padding, host and clock of the stage.
-        attention: of the model; must know the stage (``AttentionPricing.is_compiled``).
-        price_part: prices a part that is not attention.
+        attention: of the model.
+        price_parts: prices parts together.
         ledger: of the model.
         stage: pipeline stage.
     """
@@ -95,47 +100,97 @@ class CompiledStage:
         self,
         rules: _core.StageRules,
         attention: AttentionPricing,
-        price_part: Callable[[PartKey], Part],
+        price_parts: Callable[[Sequence[PartKey]], list[Part]],
         ledger: Ledger,
         stage: int,
     ):
-        self._attention, self._price_part, self._ledger, self._stage = attention, price_part, ledger, stage
-        kernels, self._prefills = attention.compiled_prefills(stage, ledger.bit)
-        expands = attention.expands(stage)
-        self.pricing = _core.StagePricing(rules, kernels, expands=expands, numbers=ledger.numbers)
-        self._corrections: list[Callable[[tuple[int, int, int]], float]] = [each.correction for each in self._prefills]
+        self._attention, self._price_parts, self._ledger, self._stage = attention, price_parts, ledger, stage
+        self.knows_attention = attention.is_compiled(stage)
+        """Whether an event loop in C++ can price iterations without Python."""
+        kernels, prefills = attention.compiled_prefills(stage, ledger.bit) if self.knows_attention else ([], [])
+        self._corrections = [prefill.corrections for prefill in prefills]
+        self._graph_sizes = rules.graph_sizes
+        self._supplied: set[PartKey] = set()
+        self.pricing = _core.StagePricing(rules, kernels, attention.beside_prefills(stage), ledger.numbers)
 
     def price(
-        self,
-        new_tokens: NDArray[np.int64] | None,
-        kv_tokens: NDArray[np.int64],
-        requests: Sequence[int],
-        *,
-        logit_rows: int,
-        steps: int = 1,
-        queries: int = 1,
+        self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
     ) -> tuple[IterationCost, NDArray[np.int64]]:
-        """The first of ``steps`` iterations and [steps] ``compute_ps`` of all; arguments as of ``RankBatches``."""
-        counts = np.array(requests, dtype=np.int64)
-        while True:
-            found = self.pricing.price(
-                new_tokens, kv_tokens, counts, logit_rows=logit_rows, steps=steps, queries=queries
-            )
-            if found is not None:
-                return self._ledger.cost(found[0]), found[1]
+        """The first of ``steps`` iterations that compute ``rows`` of logits, and [steps] ``compute_ps`` of all."""
+        ask = self._of_lengths if self.knows_attention else self._given
+        price = ask(ranks, rows, steps, queries)
+        while (found := price()) is None:
             self.supply()
+        return self._ledger.cost(found[0]), found[1]
+
+    def _of_lengths(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+        counts = np.array(ranks.requests, dtype=np.int64)
+        return lambda: self.pricing.price_queries(
+            ranks.new_tokens, ranks.kv_tokens, counts, rows=rows, steps=steps, queries=queries
+        )
+
+    def _given(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+        is_decode = ranks.is_decode
+        given = []
+        for batch in ranks.split():
+            first, loads_ps = self._attention.given(
+                batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage
+            )
+            given.append((batch.tokens * queries, self._part(first), list(loads_ps)))
+        return lambda: self.pricing.price_given(
+            given, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
+        )
 
     def supply(self) -> None:
-        """Prices what C++ found missing."""
-        for key in dict.fromkeys(self.pricing.take_missing_parts()):
-            part = self._attention.compiled_part(key, self._stage) or self._price_part(key)
-            sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
-            names, collectives = self._ledger.bits(part.estimated), self._ledger.list_of(part.communications)
-            self.pricing.insert_part(key, part.phase_ps, sums_ps, names, collectives)
+        """Prices what C++ found missing, all of it together."""
+        missing = list(dict.fromkeys(self.pricing.take_missing_parts()))
+        if len(missing) < RUN:
+            missing = list(dict.fromkeys(each for key in missing for each in self._neighbours(key)))
+        missing = [key for key in missing if key not in self._supplied]
+        for key, part in zip(missing, self._price_parts(missing), strict=True):
+            self.pricing.insert_part(key, self._part(part))
+        self._supplied.update(missing)
         for size in dict.fromkeys(self.pricing.take_missing_sizes()):
-            self.pricing.insert_size(size, self._attention.compiled_decodes(*size, self._stage, self._ledger.bit))
-        for at in dict.fromkeys(self.pricing.take_missing_corrections()):
-            self.pricing.insert_correction(at, self._corrections[at[0]](at[1:]))
+            kernels = self._attention.decode_kernels(*size, self._stage)
+            self.pricing.insert_size(size, [kernel.compiled(self._ledger.bit(kernel.name)) for kernel in kernels])
+        grids: dict[int, dict[GridPoint, None]] = {}
+        for number, *grid in self.pricing.take_missing_corrections():
+            grids.setdefault(number, {})[(grid[0], grid[1], grid[2])] = None
+        for number, points in grids.items():
+            for point, factor in zip(points, self._corrections[number](list(points)), strict=True):
+                self.pricing.insert_correction((number, *point), factor)
+
+    def _neighbours(self, key: PartKey) -> list[PartKey]:
+        """Parts that are priced with this one, itself among them: many together take little more than one alone."""
+        kind, tokens, second = key
+        match kind:
+            case PartKind.TOKENS | PartKind.BESIDE_DECODES:
+                return [(kind, count, second) for count in priced_together(tokens, self._graph_sizes)]
+            case PartKind.EXPANDED_CHUNK | PartKind.EXPANDED_PAST | PartKind.MERGED:
+                return [(kind, count, second) for count in priced_together(tokens)]
+        return [key]
+
+    def _part(self, part: Part) -> _core.Part:
+        sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
+        names, collectives = self._ledger.bits(part.estimated), self._ledger.list_of(part.communications)
+        return _core.Part(part.phase_ps, sums_ps, names, collectives)
+
+
+Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
+
+
+def priced_together(tokens: int, sizes: Sequence[int] = ()) -> list[int]:
+    """Counts that are priced with this one, itself among them: of ``sizes`` where it is one of them, else of those
+    between which C++ interpolates."""
+    if tokens in sizes:
+        first = bisect_left(sizes, tokens) // RUN * RUN
+        return list(sizes[first : first + RUN])
+    step = 1 << max(0, tokens.bit_length() - 8)
+    if tokens % step > 1:
+        return [tokens]
+    points = RUN // 2 * step
+    first = tokens // points * points
+    return [count for count in range(max(first, 1), first + points) if count % step < 2]
 
 
 def compiled_rules(

@@ -5,6 +5,8 @@ an iteration depend on few integers (tokens, rows) and are priced once; only att
 
     iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + host
 
+The sum is taken in C++ (``aicb.compiled``); this module prices the parts that are not attention.
+
 Assumes that all layers of one kind cost the same, so that a maximum per layer is the maximum of the sums; exact for
 models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Routed experts are
 priced for the slowest rank of the EP group (``aicb.load_profile``). Collectives are returned with their counts, not
@@ -13,8 +15,7 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from aicb import _core
 from aicb._core import PartKind
-from aicb.attention_pricing import AttentionPricing, priced_tokens
+from aicb.attention_pricing import AttentionPricing
 from aicb.batch import Batch, RankBatches
 from aicb.compiled import CompiledStage, Ledger, PartKey, compiled_rules, host_times
 from aicb.errors import InputError
@@ -40,11 +41,13 @@ from aicb.operators import Communication, Operator
 from aicb.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision
-from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_operators
+from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_lists
 from aicb.selection import select_estimator
 from aicb.speculative import Drafting, SpeculativeCost, later
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
+
+EXPERTS = (PartKind.MASKED_EXPERTS, PartKind.CONTIGUOUS_EXPERTS)
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192) -> list[int]:
@@ -94,25 +97,18 @@ class IterationModel:
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
-        self._tokens: dict[tuple[int, int], Part] = {}
-        self._experts: dict[tuple[int, int, int, bool], Part] = {}
-        self._heads: dict[tuple[int, int], Part] = {}
-        self._commons: dict[tuple[tuple[int, int, int, bool], int], Part] = {}
-        self._launches: dict[tuple[GraphMode, int], int] = {}
         self._ledger = Ledger()
-        self._stages: dict[int, CompiledStage | None] = {}
+        self._stages: dict[int, CompiledStage] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing)
 
     def compiled(self, stage: int = 0) -> _core.IterationPricing | None:
         """The pricing of a stage for an event loop in C++; ``None`` where C++ does not know its attention."""
-        compiled = self._compiled(stage)
-        return None if compiled is None else compiled.pricing
+        found = self._stage(stage)
+        return found.pricing if found.knows_attention else None
 
     def supply(self, stage: int = 0) -> None:
         """Prices the parts that ``compiled(stage)`` did not know when last asked."""
-        compiled = self._compiled(stage)
-        assert compiled is not None, f"stage {stage} is not priced in C++"
-        compiled.supply()
+        self._stage(stage).supply()
 
     def communications_of(self, number: int) -> tuple[tuple[Communication, int], ...]:
         """``IterationCost.communications`` of a number that C++ gave."""
@@ -122,26 +118,47 @@ class IterationModel:
         """``IterationCost.estimated_operators`` of a number that C++ gave."""
         return self._ledger.estimated(number)
 
-    def _compiled(self, stage: int) -> CompiledStage | None:
+    def _stage(self, stage: int) -> CompiledStage:
         if stage not in self._stages:
-            self._stages[stage] = self._compile(stage) if self._attention.is_compiled(stage) else None
+            host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
+            rules = compiled_rules(self._sizes, self._shares_experts, host, self.gpu)
+            self._stages[stage] = CompiledStage(
+                rules, self._attention, lambda keys: self._parts(keys, stage), self._ledger, stage
+            )
         return self._stages[stage]
 
-    def _compile(self, stage: int) -> CompiledStage:
-        host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
-        rules = compiled_rules(self._sizes, self._shares_experts, host, self.gpu)
-        return CompiledStage(rules, self._attention, lambda key: self._part(key, stage), self._ledger, stage)
+    def _parts(self, keys: Sequence[PartKey], stage: int) -> list[Part]:
+        """Parts for C++, priced together."""
+        lists = [self._part_operators(key, stage) for key in keys]
+        parts = price_lists(lists, self._pricing)
+        if not self.overlap.shared_expert_stream:
+            return parts
+        places = [place for place, (kind, _, _) in enumerate(keys) if kind in EXPERTS]
+        seconds = [self._shared_expert_operators(keys[place][1], stage) for place in places]
+        for place, second, shared in zip(places, seconds, price_lists(seconds, self._pricing), strict=True):
+            routed = parts[place]
+            both_ps = side_by_side_ps(
+                routed.total_ps,
+                shared.total_ps,
+                self.overlap.shared_expert_sm_share,
+                bound_ps([*lists[place], *second], self.gpu),
+            )
+            parts[place] = routed + shared.scaled_to(both_ps - routed.total_ps)
+        return parts
 
-    def _part(self, key: PartKey, stage: int) -> Part:
-        """A part for C++."""
+    def _part_operators(self, key: PartKey, stage: int) -> list[Operator]:
+        """Operators of a part; the shared expert only where it runs by itself."""
         kind, first, second = key
         match kind:
             case PartKind.TOKENS:
-                return self._token_part(first, stage)
+                hidden = SHARED_EXPERT_OPERATORS if self.overlap.shared_expert_stream else frozenset[str]()
+                return [each for each in self._token_operators(first, stage) if each.name not in hidden]
             case PartKind.HEAD:
-                return self._price(head_operators(self.model, self.partition, self.precision, rows=first, stage=stage))
+                return head_operators(self.model, self.partition, self.precision, rows=first, stage=stage)
+            case PartKind.MASKED_EXPERTS | PartKind.CONTIGUOUS_EXPERTS:
+                return self._expert_operators(first, second, stage, kind == PartKind.MASKED_EXPERTS)
             case _:
-                return self._expert_part(first, second, stage, kind == PartKind.MASKED_EXPERTS)
+                return self._attention.part_operators(key, stage)
 
     def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
         """One iteration of one pipeline stage.
@@ -159,11 +176,10 @@ class IterationModel:
 
     def _iteration(self, ranks: RankBatches, stage: int, queries: int, rows: int) -> IterationCost:
         """An iteration that computes logits of ``rows`` rows."""
-        if ranks.is_decode:
-            return self._decodes(ranks, stage, queries, rows, 1)[0]
-        if queries > 1:
+        self._check(ranks)
+        if queries > 1 and not ranks.is_decode:
             raise InputError(f"queries: found {queries} in a batch with prefills, expected decodes only")
-        return self._mixed(ranks, stage, rows)
+        return self._stage(stage).price(ranks, rows=rows, queries=queries)[0]
 
     def price_run(
         self, batches: Sequence[Batch] | RankBatches, steps: int, *, stage: int = 0
@@ -178,76 +194,13 @@ class IterationModel:
             stage: pipeline stage.
 
         Raises:
-            InputError: the number of ranks is not dp, or all are empty.
+            InputError: the number of ranks is not dp, all are empty, or there are prefills.
         """
         ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
-        return self._decodes(ranks, stage, 1, max(ranks.logit_rows, default=0), steps)
-
-    def _decodes(
-        self, ranks: RankBatches, stage: int, queries: int, rows: int, steps: int
-    ) -> tuple[IterationCost, NDArray[np.int64]]:
-        tokens = [requests * queries for requests in ranks.requests]
-        self._check(tokens)
-        mode, padded = self._pad(tokens, True)
-        attention = self._attention.decodes(
-            ranks.kv_tokens, ranks.requests, padded, queries=queries, steps=steps, stage=stage
-        )
-        own = {pad: self._token_part(pad, stage) for pad in set(padded)}
-        token_ps = {pad: (part.total_ps, part.clocked_ps, part.tensor_ps) for pad, part in own.items()}
-        loads_ps = attention.ps + np.array([token_ps[pad] for pad in padded]).T[:, :, None]
-        slowest = loads_ps[0].argmax(axis=0)
-        first, common = int(slowest[0]), self._common(padded, rows, True, stage)
-        common_ps = np.array([[common.total_ps], [common.clocked_ps], [common.tensor_ps]])
-        busy_ps, clocked_ps, tensor_ps = loads_ps[:, slowest, np.arange(steps)] + common_ps
-        host = (self._exposed_ps(max(ranks.requests)), self._launch_ps(mode, stage))
-        busy_ps = self._at_clock(busy_ps, clocked_ps, tensor_ps, host)
-        whole = (own[padded[first]] + attention.part(first) + common).scaled_to(int(busy_ps[0]))
-        cost = self._cost(whole, host, self._token_part(max(padded), stage).communications + common.communications)
-        return cost, np.asarray(busy_ps + host[0] + np.maximum(host[1] - busy_ps, 0))
-
-    def _mixed(self, ranks: RankBatches, stage: int, rows: int) -> IterationCost:
-        """An iteration with prefills."""
-        ends = np.concatenate([[0], np.cumsum(ranks.new_tokens)])[np.cumsum([0, *ranks.requests])]
-        tokens = np.diff(ends).tolist()
-        self._check(tokens)
-        mode, padded = self._pad(tokens, False)
-        own = [self._token_part(pad, stage) for pad in padded]
-        attention_ps, attention_of = self._mixed_attention(ranks, stage)
-        totals = [part.total_ps + more_ps for part, more_ps in zip(own, attention_ps, strict=True)]
-        slowest, common = totals.index(max(totals)), self._common(padded, rows, False, stage)
-        whole = own[slowest] + attention_of(slowest) + common
-        host = (self._exposed_ps(max(ranks.requests)), self._launch_ps(mode, stage))
-        whole = whole.scaled_to(int(self._at_clock(whole.total_ps, whole.clocked_ps, whole.tensor_ps, host)))
-        return self._cost(whole, host, self._token_part(max(padded), stage).communications + common.communications)
-
-    def _mixed_attention(self, ranks: RankBatches, stage: int) -> tuple[list[int], Callable[[int], Part]]:
-        """[ranks] time [ps] of attention, and its part by rank."""
-        if not self._attention.prices_together(stage):
-            parts = [self._attention.whole(batch, stage) for batch in ranks.split()]
-            return [part.total_ps for part in parts], parts.__getitem__
-        is_decode = (ranks.new_tokens == 1) & (ranks.kv_tokens > 1)
-        owner = np.repeat(np.arange(len(ranks.requests)), ranks.requests)
-        counts = np.bincount(owner[is_decode], minlength=len(ranks.requests))
-        decodes = self._attention.decodes(ranks.kv_tokens[is_decode], counts.tolist(), counts.tolist(), stage=stage)
-        prefills = self._attention.prefills(
-            ranks.new_tokens[~is_decode], ranks.kv_tokens[~is_decode], np.array(ranks.requests) - counts, stage
-        )
-        totals = (prefills.total_ps + decodes.ps[0, :, 0]).tolist()
-        return totals, lambda rank: prefills.part(rank) + decodes.part(rank)
-
-    def _cost(
-        self, whole: Part, host: tuple[int, int], communications: tuple[tuple[Communication, int], ...]
-    ) -> IterationCost:
-        """``host`` is exposed and launching time [ps]."""
-        host_ps = host[0] + max(host[1] - whole.total_ps, 0)
-        return IterationCost(
-            whole.total_ps + host_ps,
-            host_ps,
-            whole.phase_ps,
-            communications,
-            whole.estimated_ps,
-            tuple(sorted(whole.estimated)),
-        )
+        self._check(ranks)
+        if not ranks.is_decode:
+            raise InputError("batches: found prefills, expected decodes only")
+        return self._stage(stage).price(ranks, rows=max(ranks.logit_rows, default=0), steps=steps)
 
     def decode_steps(
         self, kv_tokens: NDArray[np.int64] | Sequence[NDArray[np.int64]], steps: int, *, stage: int = 0
@@ -291,75 +244,28 @@ class IterationModel:
             overlap=self.overlap,
         )
 
-    def _check(self, tokens: Sequence[int]) -> None:
-        if len(tokens) != self.partition.dp:
+    def _check(self, ranks: RankBatches) -> None:
+        if len(ranks.requests) != self.partition.dp:
             raise InputError(
-                f"batches: found {len(tokens)}, expected one per data-parallel rank (dp {self.partition.dp})"
+                f"batches: found {len(ranks.requests)}, expected one per data-parallel rank (dp {self.partition.dp})"
             )
-        if not any(tokens):
+        if not any(ranks.requests):
             raise InputError("batches: all are empty, expected work on at least one rank")
 
-    def _pad(self, tokens: Sequence[int], is_decode: bool) -> tuple[GraphMode, list[int]]:
-        """Graph mode of the group and the tokens each rank computes."""
-        largest = max(tokens)
-        if self._sizes and largest <= self._sizes[-1]:
-            size = self._sizes[bisect_left(self._sizes, largest)]
-            return (GraphMode.FULL if is_decode else GraphMode.PIECEWISE), [size] * len(tokens)
-        return GraphMode.EAGER, [priced_tokens(max(count, 1)) for count in tokens]
-
     def _launch_ps(self, mode: GraphMode, stage: int) -> int:
-        if (mode, stage) not in self._launches:
-            layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
-            experts = sum(count for layer, count in layers if isinstance(layer.ffn, MoeFfn))
-            launching_us = self.host.launching_us(mode, sum(count for _, count in layers), experts)
-            self._launches[mode, stage] = round(launching_us * PS_PER_US)
-        return self._launches[mode, stage]
-
-    def _at_clock(
-        self,
-        busy_ps: NDArray[np.int64] | int,
-        clocked_ps: NDArray[np.int64] | int,
-        tensor_ps: NDArray[np.int64] | int,
-        host: tuple[int, int],
-    ) -> NDArray[np.int64]:
-        """[iterations] busy time at the clock that the load allows; ``host`` is exposed and launching time [ps]."""
-        if self.gpu.clock is None:
-            return np.asarray(busy_ps)
-        step_ps = host[0] + np.maximum(busy_ps, host[1])
-        stretch = self.gpu.clock.stretch(np.asarray(tensor_ps / step_ps))
-        return np.asarray(busy_ps + np.rint(clocked_ps * (stretch - 1.0)).astype(np.int64))
-
-    def _exposed_ps(self, requests: int) -> int:
-        return round(self.host.exposed_us(requests) * PS_PER_US)
+        layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
+        experts = sum(count for layer, count in layers if isinstance(layer.ffn, MoeFfn))
+        return round(self.host.launching_us(mode, sum(count for _, count in layers), experts) * PS_PER_US)
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
         return token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
 
-    def _token_part(self, tokens: int, stage: int) -> Part:
-        """What depends on a rank's tokens alone; the shared expert only where it runs by itself."""
-        key = (tokens, stage)
-        if key not in self._tokens:
-            listed = self._token_operators(tokens, stage)
-            if self.overlap.shared_expert_stream:
-                listed = [operator for operator in listed if operator.name not in SHARED_EXPERT_OPERATORS]
-            self._tokens[key] = self._price(listed)
-        return self._tokens[key]
+    def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
+        return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]
 
-    def _common(self, padded: list[int], rows: int, is_decode: bool, stage: int) -> Part:
-        """Routed experts and head."""
-        experts = (max(padded), sum(padded) if self._shares_experts else max(padded), stage, is_decode)
-        if (experts, rows) not in self._commons:
-            if experts not in self._experts:
-                self._experts[experts] = self._expert_part(*experts)
-            if (rows, stage) not in self._heads:
-                head = head_operators(self.model, self.partition, self.precision, rows=rows, stage=stage)
-                self._heads[rows, stage] = self._price(head)
-            self._commons[experts, rows] = self._experts[experts] + self._heads[rows, stage]
-        return self._commons[experts, rows]
-
-    def _expert_part(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> Part:
-        """Routed experts of the slowest rank, and the shared expert where it runs beside them."""
-        listed = expert_operators(
+    def _expert_operators(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> list[Operator]:
+        """Routed experts of the slowest rank."""
+        return expert_operators(
             self.model,
             self.partition,
             self.precision,
@@ -369,27 +275,10 @@ class IterationModel:
             stage=stage,
             load=self._rank_load,
         )
-        routed = self._price(listed)
-        if not self.overlap.shared_expert_stream:
-            return routed
-        second = [
-            operator for operator in self._token_operators(tokens, stage) if operator.name in SHARED_EXPERT_OPERATORS
-        ]
-        shared = self._price(second)
-        both_ps = side_by_side_ps(
-            routed.total_ps,
-            shared.total_ps,
-            self.overlap.shared_expert_sm_share,
-            bound_ps([*listed, *second], self.gpu),
-        )
-        return routed + shared.scaled_to(both_ps - routed.total_ps)
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
         profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
         return profile(tokens)
-
-    def _price(self, operators: Sequence[Operator]) -> Part:
-        return price_operators(operators, self._pricing)
 
 
 class _DraftLayer(IterationModel):

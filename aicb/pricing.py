@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import add
 
-from aicb.clock import clocked_share
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.clock import clocked_share, clocked_shares
 from aicb.estimators import Estimator
-from aicb.estimators.roofline import Demand, demand
+from aicb.estimators.roofline import Demand, Demands
 from aicb.gpu import Gpu
 from aicb.operators import Communication, Elementwise, Operator, Phase
 from aicb.precision import Precision
@@ -104,29 +107,56 @@ class Pricing:
         share = clocked_share(time_us, need.moved_bytes, self.gpu.hbm_bytes_per_s)
         return share * time_us, need.flops / self.gpu.peak_flops[need.dtype] * 1e6
 
+    def loads(self, demands: Demands, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[3, works] time, the part of it that follows the clock, time at the tensor cores' nominal peak [µs]."""
+        shares = clocked_shares(time_us, demands.moved_bytes, self.gpu.hbm_bytes_per_s)
+        return np.array([time_us, shares * time_us, demands.flops / demands.peak_flops(self.gpu) * 1e6])
+
 
 def price_operators(operators: Sequence[Operator], pricing: Pricing) -> Part:
     """Sum over a list; fused operators save a launch each."""
+    return price_lists([operators], pricing)[0]
+
+
+def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[Part]:
+    """``price_operators`` of each list, all worked out together."""
+    computing = [[each for each in listed if not isinstance(each.work, Communication)] for listed in lists]
+    operators = [operator for listed in computing for operator in listed]
+    if not operators:
+        return [_part([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
+    demands = Demands.of([operator.work for operator in operators], pricing.precision)
+    found = pricing.estimator.times(demands)
+    saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)
+    counts = np.array([operator.count for operator in operators])
+    loads_us = pricing.loads(demands, found.time_us - saved_us)
+    loads_ps = np.rint(loads_us * counts * PS_PER_US).astype(np.int64)
+    ends = np.cumsum([len(listed) for listed in computing])[:-1]
+    columns = zip(computing, lists, np.split(loads_ps, ends, axis=1), np.split(found.is_estimate, ends), strict=True)
+    return [_part(own, listed, own_ps, flags.tolist()) for own, listed, own_ps, flags in columns]
+
+
+def _are_fused(lists: Sequence[Sequence[Operator]]) -> list[bool]:
+    """[operators of all lists] whether each runs inside the kernel of the one before it."""
+    fused: list[bool] = []
+    for listed in lists:
+        names = [operator.name for operator in listed]
+        has_fused_norm = "q_norm" in names
+        fused += [has_fused_norm and name in FUSED_OPERATORS for name in names]
+    return fused
+
+
+def _part(
+    computing: Sequence[Operator], listed: Sequence[Operator], loads_ps: NDArray[np.int64], are_estimates: list[bool]
+) -> Part:
+    """One list of which ``computing`` takes ``loads_ps`` [3, computing]: total, clocked and tensor time."""
     phase_ps = dict.fromkeys(PHASES, 0)
-    estimated_ps = clocked_ps = tensor_ps = 0
-    estimated, communications = set(), []
-    has_fused_norm = any(operator.name == "q_norm" for operator in operators)
-    for operator in operators:
-        if isinstance(operator.work, Communication):
-            communications.append((operator.work, operator.count))
-            continue
-        found = pricing.estimator.price(operator.work)
-        time_us, is_estimate = found.time_us, found.is_estimate
-        if has_fused_norm and operator.name in FUSED_OPERATORS:
-            time_us -= pricing.launch_floor_us
-        clocked_us, tensor_us = pricing.load(demand(operator.work, pricing.precision), time_us)
-        clocked_ps += round(clocked_us * operator.count * PS_PER_US)
-        tensor_ps += round(tensor_us * operator.count * PS_PER_US)
-        time_ps = round(time_us * operator.count * PS_PER_US)
+    estimated_ps, estimated = 0, set()
+    for operator, time_ps, is_estimate in zip(computing, loads_ps[0].tolist(), are_estimates, strict=True):
         phase_ps[operator.phase] += time_ps
         if is_estimate:
             estimated_ps += time_ps
             estimated.add(operator.name)
-    total_ps = sum(phase_ps.values())
-    phases = tuple(phase_ps[phase] for phase in PHASES)
-    return Part(phases, total_ps, estimated_ps, frozenset(estimated), tuple(communications), clocked_ps, tensor_ps)
+    total_ps, clocked_ps, tensor_ps = loads_ps.sum(axis=1).tolist()
+    communications = tuple((each.work, each.count) for each in listed if isinstance(each.work, Communication))
+    phases = tuple(phase_ps.values())
+    return Part(phases, total_ps, estimated_ps, frozenset(estimated), communications, clocked_ps, tensor_ps)

@@ -6,7 +6,8 @@ FlashMLA). What it holds is priced from it; the rest is transferred from the H20
 
 from __future__ import annotations
 
-from aicb import _core
+import numpy as np
+
 from aicb.estimators import (
     DecodeTimes,
     Estimate,
@@ -17,7 +18,7 @@ from aicb.estimators import (
     make_estimator,
 )
 from aicb.estimators.estimate import CompiledPrefill
-from aicb.estimators.roofline import PrefillBatches
+from aicb.estimators.roofline import Demands
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -74,17 +75,19 @@ class PartialTableEstimator:
     def price(self, work: Work) -> Estimate:
         return self._estimator_of(work).price(work)
 
+    def times(self, demands: Demands) -> ManyTimes:
+        is_own = np.array([self._estimator_of(work) is self._own for work in demands.works])
+        time_us, is_estimate = np.zeros(len(is_own)), np.ones(len(is_own), dtype=np.bool_)
+        for estimator, here in ((self._own, is_own), (self._transferred, ~is_own)):
+            found = estimator.times(demands.take(np.flatnonzero(here)))
+            time_us[here], is_estimate[here] = found.time_us, found.is_estimate
+        return ManyTimes(time_us, is_estimate)
+
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)
 
-    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
-        return self._estimator_of(work).compiled_decode(work, batch)
-
     def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
         return self._estimator_of(work).compiled_prefill(work)
-
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        return self._estimator_of(batches.work).prefill_times(batches)
 
     def _estimator_of(self, work: Work) -> InterpolationEstimator | TransferEstimator:
         key = _operation(work)

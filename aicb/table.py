@@ -18,7 +18,7 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from aicb.errors import InputError
+from aicb.parquet_columns import ParquetColumns
 
 SCHEMA_VERSION = 1
 """Of ``kernels.csv``."""
@@ -193,25 +194,20 @@ class ParquetPart:
         return _parquet_rows(self.file, op)
 
 
-@cache
+@lru_cache(maxsize=6)  # two operations of three parts: readers ask for one again and again, then for the next
 def _parquet_rows(file: Path, op: str) -> tuple[KernelRow, ...]:
-    table, part = _parquet(file), file.parent.name if file.name == "profile.parquet" else file.stem
-    import pyarrow.compute as pc
-
-    found = table.filter(pc.equal(table["op"], op))
-    return tuple(_parquet_row(cells, f"{file.name}: {op}", part) for cells in found.to_pylist())
+    columns, part = _parquet(file), file.parent.name if file.name == "profile.parquet" else file.stem
+    return tuple(_parquet_row(cells, f"{file.name}: {op}", part) for cells in columns.rows("op", op))
 
 
 @cache
-def _parquet(file: Path):  # type: ignore[no-untyped-def]  # pyarrow has no types
-    import pyarrow.parquet as pq
+def _parquet(file: Path) -> ParquetColumns:
+    needed = ("op", "kernel", "dtype", "cold_us", "graph_us", "run")
+    return ParquetColumns.read(file, _PARQUET_TEXTS, _PARQUET_NUMBERS, needed)
 
-    content = pq.ParquetFile(file)  # read_table would import the dataset machinery, 0.2 s
-    names = content.schema_arrow.names
-    missing = [name for name in ("op", "kernel", "dtype", "cold_us", "graph_us", "run") if name not in names]
-    if missing:
-        raise InputError(f"{file.name}: columns: found none named {missing[0]}, expected those of the table")
-    return content.read(columns=[name for name in (*COLUMNS, *REPLAY_COLUMNS, "lengths") if name in names])
+
+_PARQUET_TEXTS = (*sorted(TEXT_COLUMNS - {"tag"}), "lengths")
+_PARQUET_NUMBERS = (*_SHAPE_COLUMNS, "cold_us", "graph_us", *REPLAY_COLUMNS)
 
 
 def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
@@ -220,7 +216,7 @@ def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
         raise InputError(f"{place}: cold_us: found {cold_us}, expected a positive time in microseconds")
     shape = {name: int(value) for name in _SHAPE_COLUMNS if (value := cells.get(name)) is not None}
     texts = (cells["op"], cells["dtype"] or "", cells["kernel"], cells.get("distribution") or "")
-    replays = (cells.get(name) for name in ("rotated_us", "rotated_clock_mhz", "bytes"))
+    replays = (cells.get(name) for name in REPLAY_COLUMNS)
     return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "", *replays)
 
 

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from aicb import _core
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
-from aicb.estimators.estimate import CompiledPrefill, tokens_by_step
-from aicb.estimators.roofline import Demand, EachStep, PrefillBatches, demand, roofline_us
+from aicb.estimators.estimate import CompiledPrefill, VolumeTimes
+from aicb.estimators.roofline import Demand, Demands, EachStep, demand, roofline_us, works_one_by_one
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from aicb.precision import Precision
@@ -49,8 +49,8 @@ def _busy_us(need: Demand, gpu: Gpu) -> float:
     return float(_many_busy_us(need.flops, need.moved_bytes, gpu.peak_flops[need.dtype], gpu))
 
 
-def _many_busy_us(flops: ArrayLike, moved_bytes: ArrayLike, peak_flops: float, gpu: Gpu) -> NDArray[np.float64]:
-    compute_s = np.asarray(flops) / (PEAK_SHARE * peak_flops)
+def _many_busy_us(flops: ArrayLike, moved_bytes: ArrayLike, peak_flops: ArrayLike, gpu: Gpu) -> NDArray[np.float64]:
+    compute_s = np.asarray(flops) / (PEAK_SHARE * np.asarray(peak_flops))
     return np.hypot(compute_s, np.asarray(moved_bytes) / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s)) * 1e6
 
 
@@ -93,18 +93,18 @@ class TransferEstimator:
             time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
         return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", _error(found))
 
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        if batches.work.dtype not in self.gpu.peak_flops:
-            batches = replace(batches, work=replace(batches.work, dtype="bf16"))
-        found = self._measured.prefill_times(batches)
-        flops, moved_bytes, dtype = batches.flops, batches.moved_bytes, batches.work.dtype
+    def times(self, demands: Demands) -> ManyTimes:
+        if bool(demands.is_fp8.any()) and "fp8" not in self.gpu.peak_flops:
+            return works_one_by_one(self, demands.works)
+        found_us = self._measured.times(demands).time_us
         origin_us, target_us = (
-            LATENCY_US + _many_busy_us(flops, moved_bytes, gpu.peak_flops[dtype], gpu)
+            LATENCY_US + _many_busy_us(demands.flops, demands.moved_bytes, demands.peak_flops(gpu), gpu)
             for gpu in (self._origin, self.gpu)
         )
-        bound_us = 1e6 * np.maximum(flops / self.gpu.peak_flops[dtype], moved_bytes / self.gpu.hbm_bytes_per_s)
-        time_us = np.maximum(found.time_us * target_us / origin_us, bound_us)
-        return ManyTimes(time_us, np.ones_like(found.is_estimate))
+        time_us = found_us * (target_us / origin_us)
+        in_cache = np.array([isinstance(work, Elementwise) for work in demands.works])  # operands may stay in L2
+        bound_us = np.where(in_cache, 0.0, demands.roofline_us(self.gpu, np.zeros_like(in_cache)))
+        return ManyTimes(np.maximum(time_us, bound_us), np.ones(len(time_us), dtype=np.bool_))
 
     def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
         if work.dtype not in self.gpu.peak_flops:
@@ -121,40 +121,17 @@ class TransferEstimator:
         )
         return self._measured.compiled_prefill(work, transfer)
 
-    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
-        measured = self._measured.compiled_decode(work, batch)
-        if measured is None:
-            return None
+    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
+        """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""
+        if isinstance(work, SparseMlaDecode):
+            return EachStep(self, work, batch)
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
+        measured = self._measured.dense_decode(work, batch)
         transfer = _core.DecodeTransfer(
             latency_us=LATENCY_US,
             origin_us=_busy_us(one, self._origin),
             target_us=_busy_us(one, self.gpu),
             bound_us=roofline_us(one, self.gpu),
         )
-        return measured.transferred(transfer)
-
-    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""
-        if isinstance(work, SparseMlaDecode):
-            return EachStep(self, work, batch)
-        one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
-        measured = self._measured.decode_times(work, batch)
-        busy_us = (_busy_us(one, self._origin), _busy_us(one, self.gpu))
         source = f"estimate: transferred from {self._origin.name}: {measured.source}"
-        return TransferredDecode(measured, busy_us, roofline_us(one, self.gpu), source)
-
-
-class TransferredDecode:
-    """Decode attention of one geometry and batch size, scaled from the measured GPU."""
-
-    def __init__(self, measured: DecodeTimes, busy_us: tuple[float, float], bound_us: float, source: str):
-        """``busy_us``: reference per KV token on the measured GPU and on the target; ``bound_us``: its roofline."""
-        self._measured, self._busy_us, self._bound_us, self.source = measured, busy_us, bound_us, source
-        self.error = _error(measured)
-
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        time_us, is_estimate = self._measured(kv_tokens, steps)
-        totals = tokens_by_step(kv_tokens, steps)
-        origin_us, target_us = (LATENCY_US + busy * totals for busy in self._busy_us)
-        return np.maximum(time_us * target_us / origin_us, totals * self._bound_us), np.ones_like(is_estimate)
+        return VolumeTimes(measured.times.transferred(transfer), source, _error(measured))

@@ -134,8 +134,8 @@ class SharesCapacity(Protocol):
         """From now on this much of each link's capacity is taken by other traffic (at most its capacity)."""
         ...
 
-    def link_rates_bps(self) -> NDArray[np.float64]:
-        """[links] rate of simulated flows at this instant, background not included."""
+    def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """[links] rate of simulated flows on these links, or on all, at this instant; background not included."""
         ...
 
 

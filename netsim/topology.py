@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -138,16 +138,17 @@ class Topology:
     link_kind: NDArray[np.int8]
     """[links] `LinkKind`"""
     gpus_per_node: int
+    _gpus: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_gpus", int((self.node_kind == NodeKind.GPU).sum()))
         self._check_nodes()
         self._check_links()
         for name in ("node_kind", "link_src", "link_dst", "capacity_bps", "latency_ps", "link_kind"):
             getattr(self, name).flags.writeable = False
 
     def _check_nodes(self) -> None:
-        is_gpu = self.node_kind == NodeKind.GPU
-        gpus = int(is_gpu.sum())
+        is_gpu, gpus = self.node_kind == NodeKind.GPU, self.gpus
         if len(self.node_name) != len(self.node_kind) or len(set(self.node_name)) != len(self.node_name):
             raise InputError(f"Topology.node_name: expected {len(self.node_kind)} unique names, one per node")
         if not is_gpu[:gpus].all():
@@ -222,7 +223,8 @@ class Topology:
 
     @property
     def gpus(self) -> int:
-        return int((self.node_kind == NodeKind.GPU).sum())
+        """Number of GPUs."""
+        return self._gpus
 
     def node_of(self, gpu: int) -> int:
         """Server that holds the GPU."""

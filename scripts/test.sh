@@ -20,7 +20,7 @@ if [ "${#ns3[@]}" -gt 0 ]; then
 fi
 ruff check .
 ruff format --check .
-find netsim/core vidur_pd/core -name '*.?pp' -print0 | xargs -0 clang-format --dry-run --Werror
+find aicb/core netsim/core vidur_pd/core -name '*.?pp' -print0 | xargs -0 clang-format --dry-run --Werror
 mypy
 lint-imports
 codespell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,16 +69,15 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         needed = max(last for _, _, last in _spans(config.pools, width))
     topology = build(spec, needed)
     placements: list[Placement] = []
+    numbers = {pool.name: itertools.count() for pool in config.pools}
     for pool, first, last in _spans(config.pools, topology.gpus_per_node):
         if last > topology.gpus:
             raise InputError(
                 f"cluster.pools.{pool.name}: the pools need {last} GPUs up to here "
                 f"(instances do not straddle nodes of {topology.gpus_per_node}), the topology has {topology.gpus}"
             )
-        index = sum(placement.pool == pool.name for placement in placements)
-        placements.append(
-            Placement(f"{pool.name}-{index}", pool.name, pool.role, partitions[pool.name], tuple(range(first, last)))
-        )
+        name = f"{pool.name}-{next(numbers[pool.name])}"
+        placements.append(Placement(name, pool.name, pool.role, partitions[pool.name], tuple(range(first, last))))
     return Cluster(topology, tuple(placements))
 
 

@@ -84,7 +84,15 @@ void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int
                       to_ps((1.0 - by_memory * by_memory) * found.time_us * executions), to_ps(tensor_us * executions),
                       found.is_estimate ? load.name : 0);
     }
-    if (!expands_) return;
+    if (beside_.expand_latents) add_expansions(new_tokens, kv_tokens, count, parts, sum);
+    if (beside_.are_recurrent) {
+        const std::int64_t tokens = std::accumulate(new_tokens, new_tokens + count, std::int64_t{0});
+        sum += parts.between(PartKind::kRecurrentPrompts, tokens, static_cast<std::int64_t>(count));
+    }
+}
+
+void StageAttention::add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
+                                    PartTable& parts, Part& sum) const {
     std::int64_t chunk = 0, past = 0, merged = 0;
     for (std::size_t i = 0; i < count; ++i) {
         chunk += new_tokens[i];

@@ -44,6 +44,12 @@ struct StepLoads {
     void assign(std::size_t steps) {
         for (auto* column : {&total_ps, &clocked_ps, &tensor_ps}) column->assign(steps, 0);
     }
+    // Adds a part to every step.
+    void add(const Part& part) {
+        for (TimePs& time_ps : total_ps) time_ps += part.total_ps;
+        for (TimePs& time_ps : clocked_ps) time_ps += part.clocked_ps;
+        for (TimePs& time_ps : tensor_ps) time_ps += part.tensor_ps;
+    }
 };
 
 // Decodes of so many requests with so many queries each.
@@ -57,18 +63,23 @@ struct MissingCorrection {
     GridShape shape;
 };
 
+// Kernels over prompts beside those that are functions of all lengths.
+struct BesidePrefills {
+    bool expand_latents;
+    bool are_recurrent;  // linear attention
+};
+
 class StageAttention {
   public:
-    // `expands`: prefills expand latents.
-    StageAttention(std::vector<PrefillKernel> prefills, bool expands)
-        : prefills_(std::move(prefills)), expands_(expands) {}
+    StageAttention(std::vector<PrefillKernel> prefills, const BesidePrefills& beside)
+        : prefills_(std::move(prefills)), beside_(beside) {}
 
     void insert(const DecodeSize& size, std::vector<DecodeKernel> kernels);
 
     // Adds the kernels that read the cache in `loads.total_ps.size()` steps to `loads`, and those of the first to
     // `first`.
     void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, Part& first);
-    // Adds prefills with the expansion of their latents.
+    // Adds prefills with the kernels beside them.
     void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
                       PartTable& parts, Part& sum);
 
@@ -82,8 +93,11 @@ class StageAttention {
     void add_kernel(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count, StepLoads& loads,
                     Part& first);
 
+    void add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
+                        PartTable& parts, Part& sum) const;
+
     std::vector<PrefillKernel> prefills_;
-    bool expands_;
+    BesidePrefills beside_;
     FlatMap<std::vector<DecodeKernel>> sizes_;
     std::vector<double> time_us_, one_query_us_;  // [steps]
 };

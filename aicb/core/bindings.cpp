@@ -19,9 +19,41 @@ using Floats = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
 std::vector<double> values(const Floats& array) { return {array.data(), array.data() + array.size()}; }
 
+using Grid = std::array<std::int64_t, 3>;
+
 template <typename T>
 py::array_t<T> array(const std::vector<T>& values) {
     return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+void bind_decode_calls(py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>>& decodes) {
+    decodes
+        .def(
+            "over",
+            [](const DecodeTimes& times, const Integers& kv_tokens, std::size_t steps) {
+                const auto batches = static_cast<std::size_t>(kv_tokens.shape(0));
+                const auto requests = static_cast<std::size_t>(kv_tokens.shape(1));
+                py::array_t<double> time_us({batches, steps});
+                py::array_t<bool> is_estimate(static_cast<py::ssize_t>(batches));
+                for (std::size_t batch = 0; batch < batches; ++batch) {
+                    is_estimate.mutable_data()[batch] = times.over(kv_tokens.data() + batch * requests, requests, steps,
+                                                                   time_us.mutable_data() + batch * steps);
+                }
+                return std::pair(time_us, is_estimate);
+            },
+            py::arg("kv_tokens"), py::arg("steps"))
+        .def(
+            "of_totals",
+            [](const DecodeTimes& times, const Floats& totals) {
+                py::array_t<double> time_us(totals.size());
+                py::array_t<bool> is_estimate(totals.size());
+                for (py::ssize_t batch = 0; batch < totals.size(); ++batch) {
+                    std::tie(time_us.mutable_data()[batch], is_estimate.mutable_data()[batch]) =
+                        times.at(totals.data()[batch]);
+                }
+                return std::pair(time_us, is_estimate);
+            },
+            py::arg("totals"));
 }
 
 void bind_decodes(py::module_& module) {
@@ -32,7 +64,8 @@ void bind_decodes(py::module_& module) {
     py::class_<DecodeTransfer>(module, "DecodeTransfer")
         .def(py::init<double, double, double, double>(), py::kw_only(), py::arg("latency_us"), py::arg("origin_us"),
              py::arg("target_us"), py::arg("bound_us"));
-    py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>>(module, "DecodeTimes")
+    py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>> decodes(module, "DecodeTimes");
+    decodes
         .def(py::init([](const Floats& volume, const Floats& time_us, const Floats& slope,
                          const std::variant<double, SplitKv>& volume_of, double bound_us,
                          const std::pair<double, double>& volume_range, bool is_estimate) {
@@ -58,6 +91,7 @@ void bind_decodes(py::module_& module) {
                 return made;
             },
             py::arg("transfer"));
+    bind_decode_calls(decodes);
     py::class_<DecodeKernel>(module, "DecodeKernel")
         .def(py::init([](std::shared_ptr<DecodeTimes> times, std::shared_ptr<DecodeTimes> one_query, std::int64_t count,
                          std::uint64_t name, double memory_us, double tensor_us) {
@@ -74,7 +108,19 @@ void bind_prefills(py::module_& module) {
              py::kw_only(), py::arg("floor_us"), py::arg("wave_us"), py::arg("tiled_share"), py::arg("cache_share"),
              py::arg("longest_share"), py::arg("norm"), py::arg("throttling"), py::arg("throttling_us"),
              py::arg("tile_rows"), py::arg("peak_flops"), py::arg("bytes_per_s"), py::arg("element_bytes"),
-             py::arg("sms"));
+             py::arg("sms"))
+        .def(
+            "times_us",
+            [](const PrefillReference& reference, const Floats& shapes) {
+                py::array_t<double> found(shapes.shape(0));
+                for (py::ssize_t row = 0; row < shapes.shape(0); ++row) {
+                    const double* shape = shapes.data(row, 0);
+                    found.mutable_data()[row] =
+                        reference.time_us(shape[0], shape[1], shape[2] + shape[3], shape[5], shape[6]);
+                }
+                return found;
+            },
+            py::arg("shapes"));
     py::class_<PrefillBound>(module, "PrefillBound")
         .def(py::init<double, double, double>(), py::kw_only(), py::arg("peak_flops"), py::arg("bytes_per_s"),
              py::arg("resident_bytes"));
@@ -102,7 +148,31 @@ void bind_prefills(py::module_& module) {
              py::arg("geometry"), py::kw_only(), py::arg("reference"), py::arg("bound"), py::arg("element_bytes"),
              py::arg("reach"), py::arg("is_estimate"), py::arg("keeps_measured"), py::arg("transfer") = py::none())
         .def("insert_measured", &PrefillTimes::insert_measured, py::arg("requests"), py::arg("kv_tokens"),
-             py::arg("new_tokens"), py::arg("time_us"));
+             py::arg("new_tokens"), py::arg("time_us"))
+        .def(
+            "insert_correction",
+            [](PrefillTimes& times, const Grid& grid, double factor) {
+                times.insert_correction({grid[0], grid[1], grid[2]}, factor);
+            },
+            py::arg("grid"), py::arg("factor"))
+        .def("take_missing",
+             [](PrefillTimes& times) {
+                 std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> taken;
+                 for (const GridShape& shape : std::exchange(times.missing, {})) {
+                     taken.emplace_back(shape.heads, shape.kv_tokens, shape.new_tokens);
+                 }
+                 return taken;
+             })
+        .def(
+            "of",
+            [](PrefillTimes& times, const Integers& new_tokens,
+               const Integers& kv_tokens) -> std::optional<std::tuple<double, bool, bool>> {
+                const auto found =
+                    times.of(new_tokens.data(), kv_tokens.data(), static_cast<std::size_t>(new_tokens.size()));
+                if (!times.missing.empty()) return std::nullopt;
+                return std::tuple(found.time_us, found.is_measured, found.is_estimate);
+            },
+            py::arg("new_tokens"), py::arg("kv_tokens"));
     py::class_<PrefillKernel>(module, "PrefillKernel")
         .def(py::init([](std::shared_ptr<PrefillTimes> times, std::int64_t count, std::uint64_t name,
                          double stream_bytes_per_s, double peak_flops) {
@@ -121,7 +191,15 @@ void bind_parts(py::module_& module) {
         .value("HEAD", PartKind::kHead)
         .value("EXPANDED_CHUNK", PartKind::kExpandedChunk)
         .value("EXPANDED_PAST", PartKind::kExpandedPast)
-        .value("MERGED", PartKind::kMerged);
+        .value("MERGED", PartKind::kMerged)
+        .value("RECURRENT_PROMPTS", PartKind::kRecurrentPrompts);
+    py::class_<Part>(module, "Part")
+        .def(py::init([](const std::array<TimePs, kPhases>& phase_ps, const std::array<TimePs, 4>& sums_ps,
+                         std::uint64_t estimated, std::int32_t communications) {
+                 const auto [total_ps, estimated_ps, clocked_ps, tensor_ps] = sums_ps;
+                 return Part{phase_ps, total_ps, estimated_ps, clocked_ps, tensor_ps, estimated, communications};
+             }),
+             py::arg("phase_ps"), py::arg("sums_ps"), py::arg("estimated"), py::arg("communications"));
     py::class_<Numbers, std::shared_ptr<Numbers>>(module, "Numbers")
         .def(py::init<>())
         .def("estimated", &Numbers::estimated, py::arg("number"))
@@ -135,6 +213,8 @@ void bind_parts(py::module_& module) {
 }
 
 void bind_rules(py::module_& module) {
+    py::class_<BesidePrefills>(module, "BesidePrefills")
+        .def(py::init<bool, bool>(), py::kw_only(), py::arg("expand_latents"), py::arg("are_recurrent"));
     py::class_<ClockLaw>(module, "ClockLaw")
         .def(py::init<double, double, double, double, double>(), py::kw_only(), py::arg("reference_mhz"),
              py::arg("light_mhz"), py::arg("heavy_mhz"), py::arg("light_share"), py::arg("heavy_share"));
@@ -143,7 +223,8 @@ void bind_rules(py::module_& module) {
              py::arg("request_us"), py::arg("full_ps"), py::arg("piecewise_ps"), py::arg("eager_ps"));
     py::class_<StageRules>(module, "StageRules")
         .def(py::init<std::vector<std::int64_t>, bool, HostTimes, std::optional<ClockLaw>>(), py::kw_only(),
-             py::arg("graph_sizes"), py::arg("shares_experts"), py::arg("host"), py::arg("clock"));
+             py::arg("graph_sizes"), py::arg("shares_experts"), py::arg("host"), py::arg("clock"))
+        .def_readonly("graph_sizes", &StageRules::graph_sizes);
     py::class_<IterationCost>(module, "IterationCost")
         .def_readonly("compute_ps", &IterationCost::compute_ps)
         .def_readonly("host_ps", &IterationCost::host_ps)
@@ -155,27 +236,61 @@ void bind_rules(py::module_& module) {
 
 using Priced = std::optional<std::pair<IterationCost, py::array_t<TimePs>>>;
 
-Priced price(StagePricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
-             const Integers& requests, std::int64_t logit_rows, std::int64_t steps, std::int64_t queries) {
-    const RankBatches batches{new_tokens ? new_tokens->data() : nullptr, kv_tokens.data(), requests.data(), nullptr,
-                              static_cast<std::size_t>(requests.size())};
+RankBatches view(const std::optional<Integers>& new_tokens, const Integers& kv_tokens, const Integers& requests,
+                 const std::int64_t* logit_rows) {
+    return {new_tokens ? new_tokens->data() : nullptr, kv_tokens.data(), requests.data(), logit_rows,
+            static_cast<std::size_t>(requests.size())};
+}
+
+Priced price(IterationPricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
+             const Integers& requests, const Integers& logit_rows, std::int64_t steps) {
     IterationCost first{};
     std::vector<TimePs> compute_ps;
-    if (!pricing.price_queries(batches, steps, queries, logit_rows, first, compute_ps)) return std::nullopt;
+    const RankBatches batches = view(new_tokens, kv_tokens, requests, logit_rows.data());
+    if (!pricing.price(batches, steps, first, compute_ps)) return std::nullopt;
+    return std::pair(first, array(compute_ps));
+}
+
+Priced price_queries(StagePricing& pricing, const std::optional<Integers>& new_tokens, const Integers& kv_tokens,
+                     const Integers& requests, std::int64_t rows, std::int64_t steps, std::int64_t queries) {
+    IterationCost first{};
+    std::vector<TimePs> compute_ps;
+    const RankBatches batches = view(new_tokens, kv_tokens, requests, nullptr);
+    if (!pricing.price_queries(batches, steps, queries, rows, first, compute_ps)) return std::nullopt;
+    return std::pair(first, array(compute_ps));
+}
+
+std::vector<TimePs> times(const Integers& row) { return {row.data(), row.data() + row.size()}; }
+
+using RankAttention = std::tuple<std::int64_t, Part, std::array<Integers, 3>>;
+
+Priced price_given(StagePricing& pricing, const std::vector<RankAttention>& ranks, std::int64_t most_requests,
+                   std::int64_t logit_rows, bool is_decode) {
+    GivenAttention given{{}, most_requests, logit_rows, is_decode};
+    for (const auto& [tokens, first, loads] : ranks) {
+        given.ranks.push_back({tokens, first, {times(loads[0]), times(loads[1]), times(loads[2])}});
+    }
+    IterationCost first{};
+    std::vector<TimePs> compute_ps;
+    if (!pricing.price_given(given, first, compute_ps)) return std::nullopt;
     return std::pair(first, array(compute_ps));
 }
 
 void bind_pricing(py::module_& module) {
-    py::class_<IterationPricing, std::shared_ptr<IterationPricing>>(module, "IterationPricing");
+    py::class_<IterationPricing, std::shared_ptr<IterationPricing>>(module, "IterationPricing")
+        .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::arg("logit_rows"),
+             py::arg("steps") = 1);
     py::class_<StagePricing, IterationPricing, std::shared_ptr<StagePricing>>(module, "StagePricing")
-        .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, bool expands,
+        .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, const BesidePrefills& beside,
                          std::shared_ptr<Numbers> numbers) {
-                 return std::make_shared<StagePricing>(rules, StageAttention(std::move(prefills), expands),
+                 return std::make_shared<StagePricing>(rules, StageAttention(std::move(prefills), beside),
                                                        std::move(numbers));
              }),
-             py::arg("rules"), py::arg("prefills"), py::kw_only(), py::arg("expands"), py::arg("numbers"))
-        .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::kw_only(),
-             py::arg("logit_rows"), py::arg("steps") = 1, py::arg("queries") = 1)
+             py::arg("rules"), py::arg("prefills"), py::arg("beside"), py::arg("numbers"))
+        .def("price_queries", &price_queries, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"),
+             py::kw_only(), py::arg("rows"), py::arg("steps"), py::arg("queries"))
+        .def("price_given", &price_given, py::arg("ranks"), py::kw_only(), py::arg("most_requests"),
+             py::arg("logit_rows"), py::arg("is_decode"))
         .def("take_missing_parts",
              [](StagePricing& pricing) {
                  std::vector<std::tuple<PartKind, std::int64_t, std::int64_t>> taken;
@@ -202,15 +317,11 @@ void bind_pricing(py::module_& module) {
              })
         .def(
             "insert_part",
-            [](StagePricing& pricing, const std::tuple<PartKind, std::int64_t, std::int64_t>& key,
-               const std::array<TimePs, kPhases>& phase_ps, const std::array<TimePs, 4>& sums_ps,
-               std::uint64_t estimated, std::int32_t communications) {
-                const auto [total_ps, estimated_ps, clocked_ps, tensor_ps] = sums_ps;
+            [](StagePricing& pricing, const std::tuple<PartKind, std::int64_t, std::int64_t>& key, const Part& part) {
                 const auto [kind, first, second] = key;
-                pricing.parts.insert({kind, first, second}, {phase_ps, total_ps, estimated_ps, clocked_ps, tensor_ps,
-                                                             estimated, communications});
+                pricing.parts.insert({kind, first, second}, part);
             },
-            py::arg("key"), py::arg("phase_ps"), py::arg("sums_ps"), py::arg("estimated"), py::arg("communications"))
+            py::arg("key"), py::arg("part"))
         .def(
             "insert_size",
             [](StagePricing& pricing, const std::pair<std::int64_t, std::int64_t>& size,

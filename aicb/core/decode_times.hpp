@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace aicb {
@@ -55,7 +56,11 @@ class DecodeTimes {
     // Returns whether they are estimates.
     bool over(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* time_us) const;
 
+    // Time for so many KV tokens in all, where the volume is proportional to them; and whether it is an estimate.
+    std::pair<double, bool> at(double kv_tokens) const;
+
   private:
+    double scaled_us(double found_us, double kv_tokens) const;
     void volumes(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* volume) const;
 };
 

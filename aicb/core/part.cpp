@@ -18,17 +18,17 @@ TimePs scaled(TimePs value, TimePs numerator, TimePs denominator) {
     return static_cast<TimePs>(quotient - (product % denominator < 0));
 }
 
-// The grid points around a count of tokens.
+// The priced counts around a count of tokens: kernels compute whole tiles, so that times jump right after a grid point.
 struct Neighbours {
     std::int64_t low, high;
-    std::int64_t beyond;  // tokens above `low`, 0 on a grid point
+    std::int64_t beyond;  // tokens above `low`, 0 where the count is priced itself
 
     explicit Neighbours(std::int64_t tokens) {
         const int bits = std::bit_width(static_cast<std::uint64_t>(tokens));
         const std::int64_t step = std::int64_t{1} << std::max(0, bits - 8);
-        low = tokens / step * step;
+        low = tokens % step == 0 ? tokens : tokens / step * step + 1;
+        high = (tokens + step - 1) / step * step;
         beyond = tokens - low;
-        high = low + step;
     }
 };
 

@@ -36,6 +36,7 @@ enum class PartKind : std::uint8_t {
     kExpandedChunk,      // sums of tokens over the prefills of a rank
     kExpandedPast,
     kMerged,
+    kRecurrentPrompts,  // tokens and requests of the prefills of a rank: linear attention
 };
 
 struct PartKey {
@@ -55,10 +56,10 @@ class PartTable {
     void insert(const PartKey& key, const Part& part) { parts_.insert(key.packed(), part); }
     const Part& at(const PartKey& key);
 
-    // Between the two nearest of the 128 token counts per octave that are priced (exact below 256), linearly in the
-    // tokens. Collectives are those of the nearest count, so that there are few.
+    // Linear in the tokens between two of 128 grid points per octave, from the count after the lower one: both are
+    // priced, and all counts below 256. Collectives are those of the nearest priced count, so that there are few.
     Part between(PartKind kind, std::int64_t tokens);
-    // The same in both integers of the kinds of experts; equal integers stay equal.
+    // The same in both integers; equal integers stay equal.
     Part between(PartKind kind, std::int64_t first, std::int64_t second);
 
     std::vector<PartKey> missing;

@@ -13,6 +13,12 @@ std::int64_t grid_number(double value) {
     return static_cast<std::int64_t>(std::nearbyint(std::log2(value) * kGridPerOctave));
 }
 
+// Equal requests, as a key: contexts stay below 2^24 tokens.
+std::uint64_t packed(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens) {
+    return static_cast<std::uint64_t>(requests) << 48 | static_cast<std::uint64_t>(kv_tokens) << 24 |
+           static_cast<std::uint64_t>(new_tokens);
+}
+
 // Sum with a running compensation (Neumaier): the order of requests must not matter.
 class ExactSum {
   public:
@@ -50,12 +56,12 @@ double PrefillReference::time_us(double heads, double kv_heads, double width, do
 
 void PrefillTimes::insert_measured(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens,
                                    double time_us) {
-    measured_.insert(GridShape{requests, kv_tokens, new_tokens}.packed(), time_us);
+    measured_.insert(packed(requests, kv_tokens, new_tokens), time_us);
 }
 
 const double* PrefillTimes::measured(std::int64_t requests, double kv_tokens, double new_tokens) const {
-    const GridShape shape{requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)};
-    return measured_.find(shape.packed());
+    return measured_.find(
+        packed(requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)));
 }
 
 double PrefillTimes::modelled_us(double heads, double kv_heads, const Request& request) {
@@ -85,7 +91,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     }
     const auto heads = static_cast<double>(geometry.heads), kv_heads = static_cast<double>(geometry.kv_heads);
     const auto d_qk = static_cast<double>(geometry.d_qk), d_v = static_cast<double>(geometry.d_v);
-    Found found{0.0, is_estimate || transfer || inside / pairs < 0.5, {}};
+    Found found{0.0, false, is_estimate || transfer || inside / pairs < 0.5, {}};
     found.demand.flops = 2.0 * heads * geometry.width() * pairs;
     found.demand.moved_bytes =
         kv_sum * kv_heads * geometry.width() * element_bytes + new_sum * heads * (d_qk * element_bytes + d_v * 2.0);
@@ -93,7 +99,8 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     const Request& first = requests_.front();
     const double* known =
         is_equal ? measured(static_cast<std::int64_t>(count), first.kv_tokens, first.new_tokens) : nullptr;
-    if (known != nullptr) {
+    found.is_measured = known != nullptr;
+    if (found.is_measured) {
         found.time_us = *known;
     } else if (is_equal) {
         found.time_us = modelled_us(heads * all, kv_heads * all, first);
@@ -101,7 +108,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     } else {
         found.time_us = unequal_us(pairs);
     }
-    found.time_us = bounded_us(found.time_us, known != nullptr, found.demand);
+    found.time_us = bounded_us(found.time_us, found.is_measured, found.demand);
     return found;
 }
 

@@ -74,6 +74,7 @@ class PrefillTimes {
 
     struct Found {
         double time_us;
+        bool is_measured;
         bool is_estimate;
         PrefillDemand demand;
     };

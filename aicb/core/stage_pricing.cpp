@@ -56,28 +56,52 @@ bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps,
         most_tokens = std::max(most_tokens, rank.tokens);
     }
     const Padding padding = pad(most_tokens, is_decode);
-    const auto count = static_cast<std::size_t>(steps);
-    loads_.assign(count);
+    Shared shared{0, *std::max_element(batches.requests, batches.requests + batches.ranks), rows, is_decode};
+    loads_.assign(static_cast<std::size_t>(steps));
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        shared.group_tokens += padded(padding, ranks_[rank].tokens);
         price_rank(rank, padding, queries, is_decode);
         keep_slower(rank);
     }
+    return finish(padding, shared, first, compute_ps);
+}
+
+bool StagePricing::price_given(const GivenAttention& given, IterationCost& first, std::vector<TimePs>& compute_ps) {
+    std::int64_t most_tokens = 0;
+    for (const auto& rank : given.ranks) most_tokens = std::max(most_tokens, rank.tokens);
+    const Padding padding = pad(most_tokens, given.is_decode);
+    Shared shared{0, given.most_requests, given.logit_rows, given.is_decode};
+    for (std::size_t rank = 0; rank < given.ranks.size(); ++rank) {
+        const auto& own = given.ranks[rank];
+        shared.group_tokens += padded(padding, own.tokens);
+        first_ = token_part(padding, own.tokens);
+        if (given.is_decode && own.tokens > 0) first_ += beside_decodes(padding, own.tokens, true);
+        loads_ = own.loads;
+        loads_.add(first_);
+        first_ += own.first;
+        keep_slower(rank);
+    }
+    return finish(padding, shared, first, compute_ps);
+}
+
+// What the slowest rank and all ranks together take, at the clock of the load.
+bool StagePricing::finish(const Padding& padding, const Shared& shared, IterationCost& first,
+                          std::vector<TimePs>& compute_ps) {
     Numbers::Collectives lists{};
-    const Part shared = common(padding, is_decode, rows, lists);
+    const Part all = common(padding, shared, lists);
     if (!parts.missing.empty() || !attention.is_complete()) return false;
 
-    const std::int64_t most_requests = *std::max_element(batches.requests, batches.requests + batches.ranks);
     const HostTimes& host = rules_.host;
     const auto exposed_ps = static_cast<TimePs>(
-        std::nearbyint((host.step_us + host.request_us * static_cast<double>(most_requests)) * kPsPerUs));
-    compute_ps.resize(count);
-    for (std::size_t step = 0; step < count; ++step) {
-        compute_ps[step] =
-            at_clock(slowest_.total_ps[step] + shared.total_ps, slowest_.clocked_ps[step] + shared.clocked_ps,
-                     slowest_.tensor_ps[step] + shared.tensor_ps, exposed_ps, padding.launch_ps);
+        std::nearbyint((host.step_us + host.request_us * static_cast<double>(shared.most_requests)) * kPsPerUs));
+    slowest_.add(all);
+    compute_ps.resize(slowest_.total_ps.size());
+    for (std::size_t step = 0; step < compute_ps.size(); ++step) {
+        compute_ps[step] = at_clock(slowest_.total_ps[step], slowest_.clocked_ps[step], slowest_.tensor_ps[step],
+                                    exposed_ps, padding.launch_ps);
     }
     Part whole = slowest_first_;
-    whole += shared;
+    whole += all;
     whole = whole.scaled_to(compute_ps[0]);
     for (TimePs& busy_ps : compute_ps) busy_ps = exposed_ps + std::max(busy_ps, padding.launch_ps);
     first = {compute_ps[0],  compute_ps[0] - whole.total_ps,          whole.estimated_ps,
@@ -125,23 +149,32 @@ std::int64_t StagePricing::padded(const Padding& padding, std::int64_t tokens) c
     return padding.is_captured ? padding.tokens : std::max<std::int64_t>(tokens, 1);
 }
 
+Part StagePricing::token_part(const Padding& padding, std::int64_t tokens) {
+    const std::int64_t computed = padded(padding, tokens);
+    return padding.is_captured ? parts.at({PartKind::kTokens, computed, 0})
+                               : parts.between(PartKind::kTokens, computed);
+}
+
+// Kernels of attention that do not read the cache, of a rank with so many decodes' tokens.
+Part StagePricing::beside_decodes(const Padding& padding, std::int64_t tokens, bool is_decode) {
+    const std::int64_t computed = is_decode ? padded(padding, tokens) : tokens;
+    return padding.is_captured ? parts.at({PartKind::kBesideDecodes, computed, 0})
+                               : parts.between(PartKind::kBesideDecodes, computed);
+}
+
 void StagePricing::price_rank(std::size_t number, const Padding& padding, std::int64_t queries, bool is_decode) {
     const Rank& rank = ranks_[number];
-    const std::int64_t tokens = padded(padding, rank.tokens);
-    first_ = padding.is_captured ? parts.at({PartKind::kTokens, tokens, 0}) : parts.between(PartKind::kTokens, tokens);
+    first_ = token_part(padding, rank.tokens);
     if (rank.prefills > 0) {
         attention.add_prefills(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
                                parts, first_);
     }
+    // Beside prefills no full graph is replayed, whose padding kernels would compute.
     if (rank.decodes > 0) {
-        // Prefills leave no full graph whose padding the kernels beside attention would compute.
-        const std::int64_t beside = is_decode ? tokens : static_cast<std::int64_t>(rank.decodes);
-        first_ += padding.is_captured ? parts.at({PartKind::kBesideDecodes, beside, 0})
-                                      : parts.between(PartKind::kBesideDecodes, beside);
+        first_ += beside_decodes(padding, is_decode ? rank.tokens : static_cast<std::int64_t>(rank.decodes), is_decode);
     }
-    std::fill(loads_.total_ps.begin(), loads_.total_ps.end(), first_.total_ps);
-    std::fill(loads_.clocked_ps.begin(), loads_.clocked_ps.end(), first_.clocked_ps);
-    std::fill(loads_.tensor_ps.begin(), loads_.tensor_ps.end(), first_.tensor_ps);
+    loads_.assign(loads_.total_ps.size());
+    loads_.add(first_);
     if (rank.decodes > 0) {
         attention.add_decodes(&decode_kv_[rank.decodes_begin], {static_cast<std::int64_t>(rank.decodes), queries},
                               loads_, first_);
@@ -166,19 +199,12 @@ void StagePricing::keep_slower(std::size_t rank) {
 }
 
 // Routed experts and head, and the collectives of the iteration.
-Part StagePricing::common(const Padding& padding, bool is_decode, std::int64_t rows, Numbers::Collectives& lists) {
-    std::int64_t group = 0;
-    for (const Rank& rank : ranks_) group += padded(padding, rank.tokens);
-    const std::int64_t most = padding.tokens;
-    const PartKind kind = is_decode ? PartKind::kMaskedExperts : PartKind::kContiguousExperts;
-    if (!rules_.shares_experts) group = most;
+Part StagePricing::common(const Padding& padding, const Shared& shared, Numbers::Collectives& lists) {
+    const std::int64_t most = padding.tokens, group = rules_.shares_experts ? shared.group_tokens : most;
+    const PartKind kind = shared.is_decode ? PartKind::kMaskedExperts : PartKind::kContiguousExperts;
     Part made = padding.is_captured ? parts.at({kind, most, group}) : parts.between(kind, most, group);
-    lists.tokens =
-        (padding.is_captured ? parts.at({PartKind::kTokens, most, 0}) : parts.between(PartKind::kTokens, most))
-            .communications;
-    lists.experts = made.communications;
-    const Part& head = parts.at({PartKind::kHead, rows, 0});
-    lists.head = head.communications;
+    const Part& head = parts.at({PartKind::kHead, shared.rows, 0});
+    lists = {token_part(padding, most).communications, made.communications, head.communications};
     made += head;
     return made;
 }

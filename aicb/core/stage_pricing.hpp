@@ -58,6 +58,19 @@ class Numbers {
     std::vector<Collectives> communications_;
 };
 
+// Attention of the ranks in consecutive iterations, priced elsewhere; of decodes the kernels that read the cache.
+struct GivenAttention {
+    struct RankAttention {
+        std::int64_t tokens;
+        Part first;       // in the first step
+        StepLoads loads;  // [steps]
+    };
+    std::vector<RankAttention> ranks;
+    std::int64_t most_requests;  // of a rank
+    std::int64_t logit_rows;
+    bool is_decode;
+};
+
 class StagePricing final : public IterationPricing {
   public:
     StagePricing(StageRules rules, StageAttention attention, std::shared_ptr<Numbers> numbers)
@@ -69,6 +82,9 @@ class StagePricing final : public IterationPricing {
     // Decodes that each compute so many queries; `rows` of logits.
     bool price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries, std::int64_t rows,
                        IterationCost& first, std::vector<TimePs>& compute_ps);
+
+    // The same with attention that is priced elsewhere.
+    bool price_given(const GivenAttention& given, IterationCost& first, std::vector<TimePs>& compute_ps);
 
     PartTable parts;
     StageAttention attention;
@@ -82,9 +98,18 @@ class StagePricing final : public IterationPricing {
     Padding pad(std::int64_t most_tokens, bool is_decode) const;
     std::int64_t padded(const Padding& padding, std::int64_t tokens) const;
     bool split(const RankBatches& batches);
+    struct Shared {
+        std::int64_t group_tokens;   // of all ranks, padded
+        std::int64_t most_requests;  // of a rank
+        std::int64_t rows;
+        bool is_decode;
+    };
+    Part token_part(const Padding& padding, std::int64_t tokens);
+    Part beside_decodes(const Padding& padding, std::int64_t tokens, bool is_decode);
     void price_rank(std::size_t rank, const Padding& padding, std::int64_t queries, bool is_decode);
+    bool finish(const Padding& padding, const Shared& shared, IterationCost& first, std::vector<TimePs>& compute_ps);
     void keep_slower(std::size_t rank);
-    Part common(const Padding& padding, bool is_decode, std::int64_t rows, Numbers::Collectives& lists);
+    Part common(const Padding& padding, const Shared& shared, Numbers::Collectives& lists);
     TimePs at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs exposed_ps, TimePs launch_ps) const;
 
     StageRules rules_;

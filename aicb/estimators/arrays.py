@@ -96,5 +96,5 @@ def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     for site, part in zip(sites.astype(np.int64).tolist(), parts, strict=True):
         heads, kv_heads, dim, batch = site
         function = estimator.dense_decode(DecodeAttention(nothing, heads, kv_heads, dim), batch)
-        time_us[part], is_estimate[part] = function.of_totals(batch * shapes[part, 4])
+        time_us[part], is_estimate[part] = function.times.of_totals(batch * shapes[part, 4])
     return ManyTimes(time_us, is_estimate)

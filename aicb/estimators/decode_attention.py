@@ -263,7 +263,7 @@ class LatentDecode:
         return np.asarray(blocks / parts_of(heads, self._gpu.sms) + OVERHEAD_BLOCKS)
 
     def split_kv(self, heads: int) -> _core.SplitKv:
-        """``payload`` and ``unequal_us`` for C++."""
+        """How the lengths of a batch give its ``payload`` and the penalty of unequal ones."""
         return _core.SplitKv(
             block_tokens=BLOCK_TOKENS,
             overhead_blocks=OVERHEAD_BLOCKS,
@@ -300,12 +300,6 @@ class LatentDecode:
     def _nearest_heads(self, heads: int) -> int:
         """A measured number of heads that fills as many tiles: tiles are computed whole."""
         return _nearest(heads, [other for other in self._heads if head_tiles(other) == head_tiles(heads)])
-
-    @staticmethod
-    def unequal_us(deviation: float, totals: Floats, time_us: Floats) -> Floats:
-        """Penalty of unequal lengths. ``deviation`` = Σ|S_i − mean|, which does not change as all lengths grow."""
-        spread = np.minimum(deviation / totals / _EQUAL_SPREAD, 1.0)
-        return np.asarray(np.minimum(MLA_UNEQUAL_US * spread, MLA_UNEQUAL_SHARE * spread * time_us))
 
 
 class GatedDeltaRecurrent:

@@ -61,12 +61,6 @@ class Tiles:
         """Whether blocks of columns straddle weight-scale blocks of 128 in the slow way (80, 96, 112, 144, …)."""
         return np.asarray((128 % self.block_n != 0) & (self.block_n != 192))
 
-    def take(self, index: NDArray[np.intp]) -> Tiles:
-        """The tiles at these positions."""
-        return Tiles(
-            self.block_m[index], self.block_n[index], self.cluster[index], self.blocks[index], self.waves[index]
-        )
-
 
 def choose_tiles(m: Floats, n: Floats, k: Floats, groups: Floats, *, sms: int, layout: Layout) -> Tiles:
     """Tiles of fp8 products ``[m, k] × [n, k]`` with bf16 output.
@@ -78,18 +72,35 @@ def choose_tiles(m: Floats, n: Floats, k: Floats, groups: Floats, *, sms: int, l
         sms: streaming multiprocessors.
         layout: rule for the rows of a tile.
     """
-    chosen = np.empty(m.shape, dtype=np.intp)
-    for start in range(0, len(m), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        cycles = _cycles(m[part], n[part], k[part], groups[part], sms, layout)
-        chosen[part] = cycles.argmin(axis=0)  # ties keep the first
-    table = _candidates(layout)[chosen]
-    blocks = np.ceil(m / table[:, 0]) * np.ceil(n / table[:, 1]) * groups
-    return Tiles(table[:, 0], table[:, 1], table[:, 2] * table[:, 3], blocks, np.ceil(blocks / sms))
+    return TileChooser(sms, layout)(m, n, k, groups)
 
 
-def _cycles(m: Floats, n: Floats, k: Floats, groups: Floats, sms: int, layout: Layout) -> Floats:
-    """[candidates, products] DeepGEMM's cost of each tile; infinite where it may not be used."""
+class TileChooser:
+    """``choose_tiles`` of one device and layout that remembers its choices: few products are asked for often."""
+
+    def __init__(self, sms: int, layout: Layout):
+        self._sms, self._layout = sms, layout
+        self._chosen: dict[tuple[float, ...], int] = {}
+
+    def __call__(self, m: Floats, n: Floats, k: Floats, groups: Floats) -> Tiles:
+        """Arguments as ``choose_tiles``."""
+        products = list(zip(m.tolist(), n.tolist(), k.tolist(), groups.tolist(), strict=True))
+        unknown = list({product: None for product in products if product not in self._chosen})
+        for start in range(0, len(unknown), _CHUNK):
+            part = unknown[start : start + _CHUNK]
+            cycles = _cycles(np.array(part).T, self._sms, self._layout)
+            self._chosen.update(zip(part, cycles.argmin(axis=0).tolist(), strict=True))  # ties keep the first
+        table = _candidates(self._layout)[[self._chosen[product] for product in products]]
+        blocks = np.ceil(m / table[:, 0]) * np.ceil(n / table[:, 1]) * groups
+        return Tiles(table[:, 0], table[:, 1], table[:, 2] * table[:, 3], blocks, np.ceil(blocks / self._sms))
+
+
+def _cycles(products: Floats, sms: int, layout: Layout) -> Floats:
+    """[candidates, products] DeepGEMM's cost of each tile; infinite where it may not be used.
+
+    ``products`` is [4, products]: m, n, k and groups of ``choose_tiles``.
+    """
+    m, n, k, groups = products
     block_m, block_n, cluster_m, cluster_n = _candidates(layout).T[:, :, None]
     columns = np.ceil(n / block_n)
     blocks = np.ceil(m / block_m) * columns * groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ from aicb import _core
 from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
 
 if TYPE_CHECKING:
-    from aicb.estimators.roofline import PrefillBatches
+    from aicb.estimators.roofline import Demands
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -67,6 +67,20 @@ class DecodeTimes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VolumeTimes:
+    """Decode attention as a function of the KV volume, evaluated in C++ (``DecodeTimes``)."""
+
+    times: _core.DecodeTimes
+    source: str
+    error: float
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        time_us, is_estimate = self.times.over(kv_tokens.reshape(-1, kv_tokens.shape[-1]), steps)
+        batches = kv_tokens.shape[:-1]
+        return time_us.reshape(*batches, steps), is_estimate.reshape(batches)
+
+
 class Estimator(Protocol):
     """Prices the computing operators of ``aicb.operators``.
 
@@ -82,13 +96,21 @@ class Estimator(Protocol):
         """
         ...
 
+    def times(self, demands: Demands) -> ManyTimes:
+        """[works] what ``price`` says of each, worked out together; to 1e-12 of the time.
+
+        Raises:
+            InputError: as ``price``.
+        """
+        ...
+
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
         ...
 
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        """[batches] time of one execution for each."""
-        ...
+
+GridPoint = tuple[int, int, int]
+"""Numbers of (heads, KV tokens, new tokens) on a geometric grid: value = 2^(number / 16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +118,16 @@ class CompiledPrefill:
     """Prefills of one geometry in C++, and where its corrections come from."""
 
     times: _core.PrefillTimes
-    correction: Callable[[tuple[int, int, int]], float]
-    """Factor at a point of the grid (heads, KV tokens, new tokens)."""
+    corrections: Callable[[Sequence[GridPoint]], list[float]]
+    """Factors at points of the grid."""
 
 
 @runtime_checkable
 class CompiledEstimator(Estimator, Protocol):
-    """An estimator whose dense attention is priced in C++ where many batches are."""
-
-    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
-        """``decode_times`` in C++; ``None`` where C++ does not know the kernel."""
-        ...
+    """An estimator whose attention over all keys is evaluated in C++: ``decode_times`` are ``VolumeTimes``."""
 
     def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
-        """``prefill_times`` of the geometry of ``work`` in C++."""
+        """Prefills of the geometry of ``work``; its lengths do not matter."""
         ...
 
 

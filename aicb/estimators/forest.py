@@ -25,7 +25,7 @@ from aicb.estimators.estimate import (
 )
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import PrefillBatches, check, demand, prefills_one_by_one, roofline_us
+from aicb.estimators.roofline import Demands, check, demand, roofline_us, works_one_by_one
 from aicb.estimators.surface import Surface
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -116,8 +116,8 @@ class ForestEstimator:
         reach = self._measured.decode_times(work, batch)
         return ForestDecode(self._forest(surface), site, bound_us, reach)
 
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        return prefills_one_by_one(self, batches)
+    def times(self, demands: Demands) -> ManyTimes:
+        return works_one_by_one(self, demands.works)
 
     def _price(self, surface: Surface, shapes: list[list[float]]) -> Estimate:
         forest, rows = self._forest(surface), np.array(shapes, dtype=np.float64)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aicb.estimators.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, Tiles, choose_tiles
+from aicb.estimators.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes, gemm_weight_bytes
@@ -91,15 +91,13 @@ def dense_structure(gpu: Gpu, dtype: GemmDtype, is_resident: bool) -> Structure:
 
 
 def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
+    choose = TileChooser(gpu.sms, "dense")
+
     def tiles_of(shapes: Floats) -> Tiles:
-        """The choice depends on m by its tiles of 64 rows; it is made once per tile count and site."""
-        m = shapes[:, 2]
+        """The choice depends on m by its tiles of 64 rows."""
+        n, k, m = shapes.T
         rows = np.where(m <= 16, 16.0, np.where(m <= 32, 32.0, np.ceil(m / 64) * 64))
-        keys = np.column_stack([rows, shapes[:, 0], shapes[:, 1]])
-        unique, inverse = _unique_rows(keys)
-        rows, n, k = unique.T
-        tiles = choose_tiles(rows, n, k, np.ones(len(n)), sms=gpu.sms, layout="dense")
-        return tiles.take(inverse)
+        return choose(rows, n, k, np.ones(len(n)))
 
     def reference_us(shapes: Floats) -> Floats:
         n, k, m = shapes.T
@@ -185,14 +183,15 @@ def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
     """Shapes (experts, active experts, n, k, rows per active expert). bf16 is tiled as fp8 of the same bytes."""
     size = ELEMENT_BYTES[dtype]
     costs = MASKED_COSTS if layout == "masked" else CONTIGUOUS_COSTS
+    choose = TileChooser(gpu.sms, layout)
 
     def tiles_of(shapes: Floats) -> Tiles:
         _, active, n, k, rows = shapes.T
         k = k * size
         if layout == "masked":
-            return choose_tiles(np.ceil(rows), n, k, active, sms=gpu.sms, layout=layout)
+            return choose(np.ceil(rows), n, k, active)
         padded = np.ceil(rows / CONTIGUOUS_ROWS) * CONTIGUOUS_ROWS * active
-        return choose_tiles(padded, n, k, np.ones(len(n)), sms=gpu.sms, layout=layout)
+        return choose(padded, n, k, np.ones(len(n)))
 
     def reference_us(shapes: Floats) -> Floats:
         groups, active, n, k, rows = shapes.T
@@ -238,13 +237,17 @@ class ExpertsGemm:
                 self.surfaces[dtype], *stand_ins = surfaces
                 self._stand_ins[dtype] = stand_ins
 
+    @staticmethod
+    def shape_of(work: GroupedGemm) -> tuple[float, ...]:
+        """Site and axis of this work."""
+        active = max(float(work.active_groups), 1.0)
+        return float(work.groups), active, float(work.n), float(work.k), max(work.rows / active, 1.0)
+
     def price(self, work: GroupedGemm) -> Estimate:
         """As measured; bf16 without measurements at fp8's share of its own roofline, flagged."""
-        groups, active = float(work.groups), max(float(work.active_groups), 1.0)
-        rows = max(work.rows / active, 1.0)
+        shape = groups, active, _, _, rows = self.shape_of(work)
         surface = self.surfaces.get(work.dtype)
         if surface is not None:
-            shape = (groups, active, float(work.n), float(work.k), rows)
             found = surface.price(*shape)
             others = [other.price(*shape) for other in self._stand_ins[work.dtype]] if found.is_estimate else []
             return next((other for other in others if not other.is_estimate), found)
@@ -275,11 +278,3 @@ def _surface(structure: Structure, rows: list[KernelRow], measured: MeasuredTime
 def _grouped_shape(row: KernelRow) -> tuple[float, ...]:
     active = row["active_groups"]
     return row["groups"], active, row["n"], row["k"], max(row["rows"] / active, 1.0)
-
-
-def _unique_rows(keys: Floats) -> tuple[Floats, np.ndarray[tuple[int, ...], np.dtype[np.intp]]]:
-    """Unique rows and where each key is among them; sorts one packed number instead of rows."""
-    rows, n, k = keys.astype(np.int64).T
-    packed = (rows << 40) + (n << 20) + k
-    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
-    return keys[first], inverse.reshape(-1)

@@ -6,26 +6,23 @@ and holds every estimate to the roofline of the device. Measured points are retu
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode, Priced
+from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode
 from aicb.estimators.elementwise import ElementwiseTimes
-from aicb.estimators.estimate import CompiledPrefill, DecodeTimes, Estimate, ManyTimes, Timing, tokens_by_step
+from aicb.estimators.estimate import CompiledPrefill, DecodeTimes, Estimate, ManyTimes, Timing, VolumeTimes
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
-from aicb.estimators.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
-from aicb.estimators.roofline import PrefillBatches, RooflineEstimator, check, demand, roofline_us
+from aicb.estimators.roofline import Demands, RooflineEstimator, check, demand, roofline_us
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
+from aicb.estimators.works import interpolate_works
 from aicb.gpu import Gpu
 from aicb.operators import (
     BatchedGemm,
@@ -147,6 +144,9 @@ class InterpolationEstimator:
             return found
         return replace(found, time_us=bound, source=f"roofline, above {found.source}")
 
+    def times(self, demands: Demands) -> ManyTimes:
+        return interpolate_works(self, demands)
+
     def _prefill(self, work: PrefillAttention) -> Estimate:
         """Unmeasured fp8 takes the time of bf16, flagged."""
         if work.dtype == "bf16":
@@ -175,22 +175,13 @@ class InterpolationEstimator:
                 return Estimate(time_us, is_estimate, f"{kind} recurrent gated delta rule", RECURRENT_ERROR)
         raise AssertionError(work)
 
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        """Unmeasured fp8 takes the time of bf16, flagged."""
-        is_fp8 = batches.work.dtype != "bf16"
-        is_own = not is_fp8 or self.prefill_fp8 is not None
-        measured = self.prefill_fp8 if is_fp8 and self.prefill_fp8 is not None else self.prefill
-        found = measured.times(batches)
-        is_resident = (self.timing == "graph") & (batches.moved_bytes <= self.gpu.l2_bytes)
-        memory_s = np.where(is_resident, 0.0, batches.moved_bytes / self.gpu.hbm_bytes_per_s)
-        bound_us = np.maximum(batches.flops / self.gpu.peak_flops[batches.work.dtype], memory_s) * 1e6
-        bounded_us = np.maximum(found.time_us, bound_us)
-        time_us = np.where(found.is_measured, found.time_us, bounded_us) if is_own else bounded_us
-        return ManyTimes(time_us, found.is_estimate | (not is_own))
-
     def compiled_prefill(
         self, work: PrefillAttention, transfer: _core.PrefillTransfer | None = None
     ) -> CompiledPrefill:
+        """Prefills of the geometry of ``work`` in C++, on this GPU or transferred.
+
+        Unmeasured fp8 takes the time of bf16, flagged.
+        """
         is_fp8 = work.dtype != "bf16"
         is_own = not is_fp8 or self.prefill_fp8 is not None
         measured = self.prefill_fp8 if is_fp8 and self.prefill_fp8 is not None else self.prefill
@@ -200,13 +191,9 @@ class InterpolationEstimator:
             resident_bytes=self.gpu.l2_bytes if self.timing == "graph" else 0.0,
         )
         times = measured.compiled(work, bound, is_own=is_own, transfer=transfer)
-        return CompiledPrefill(times, lambda grid: measured.correction(work, grid))
-
-    def compiled_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> _core.DecodeTimes | None:
-        return None if isinstance(work, SparseMlaDecode) else self.dense_decode(work, batch).compiled()
+        return CompiledPrefill(times, lambda grids: measured.corrections(work, grids))
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        """Time of this attention for ``batch`` sequences as a function of their KV lengths."""
         if isinstance(work, SparseMlaDecode):
             return self._sparse_decode(work, batch) if self.sparse else self._roofline.decode_times(work, batch)
         return self.dense_decode(work, batch)
@@ -220,7 +207,7 @@ class InterpolationEstimator:
         most = work.topk if is_attention else None
         return SparseDecode(self.sparse.function(work, batch), most, bound_us)
 
-    def dense_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
+    def dense_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> VolumeTimes:
         """Decode attention over the whole cache."""
         priced = self._in_format(work.kv_dtype or self.precision.kv)
         return priced._dense_decode(work, batch)
@@ -236,80 +223,23 @@ class InterpolationEstimator:
             self._other_format.precision = replace(self.precision, kv=kv)
         return self._other_format
 
-    def _dense_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> MeasuredDecode:
+    def _dense_decode(self, work: DecodeAttention | MlaDecode, batch: int) -> VolumeTimes:
+        volume_of: float | _core.SplitKv
         if isinstance(work, MlaDecode):
-            return MeasuredDecode(self, work, self.latent.function(work, batch))
-        return MeasuredDecode(self, work, self.paged.function(work, batch))
-
-
-class MeasuredDecode:
-    """Decode attention of one geometry and batch size over k consecutive iterations (``DecodeTimes``)."""
-
-    def __init__(self, estimator: InterpolationEstimator, work: DecodeAttention | MlaDecode, priced: Priced):
-        self.priced, self.source, self.error = priced, priced.source, priced.error
-        self._volumes: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]]
-        self._is_latent = isinstance(work, MlaDecode)
-        self._volume_of: float | _core.SplitKv
-        if isinstance(work, MlaDecode):
-            heads, payload = work.heads, estimator.latent.payload
-            self._volume_of = estimator.latent.split_kv(heads)
-            self._volumes = lambda kv, totals: payload(_blocks(kv, totals.shape[-1]), heads)
-            per_token = work.d_qk * (2 if estimator.precision.kv == "bf16" else 1)
+            priced, volume_of = self.latent.function(work, batch), self.latent.split_kv(work.heads)
+            per_token = work.d_qk * (2 if self.precision.kv == "bf16" else 1)
             flops = 2.0 * work.heads * (work.d_qk + work.d_v)
         else:
-            per_token = estimator.paged.bytes_per_token(work)
-            self._volumes = lambda _, totals: totals * per_token
-            self._volume_of = float(per_token)
-            flops = 4.0 * work.heads * work.head_dim
-        self._per_token_bytes = per_token
-        gpu = estimator.gpu
-        memory = 0.0 if estimator.timing == "graph" else per_token / gpu.hbm_bytes_per_s
-        self._bound_us_per_token = max(memory, flops / gpu.peak_flops["bf16"]) * 1e6
-
-    def compiled(self) -> _core.DecodeTimes:
-        """The same function in C++."""
-        time = self.priced.time
-        return _core.DecodeTimes(
-            time.volume,
-            time.time_us,
-            time.slope,
-            volume_of=self._volume_of,
-            bound_us=self._bound_us_per_token,
-            volume_range=self.priced.volume_range,
-            is_estimate=self.priced.is_estimate,
+            priced, per_token = self.paged.function(work, batch), self.paged.bytes_per_token(work)
+            volume_of, flops = float(per_token), 4.0 * work.heads * work.head_dim
+        memory_s = 0.0 if self.timing == "graph" else per_token / self.gpu.hbm_bytes_per_s
+        times = _core.DecodeTimes(
+            priced.time.volume,
+            priced.time.time_us,
+            priced.time.slope,
+            volume_of=volume_of,
+            bound_us=max(memory_s, flops / self.gpu.peak_flops["bf16"]) * 1e6,
+            volume_range=priced.volume_range,
+            is_estimate=priced.is_estimate,
         )
-
-    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """[…, steps] µs, and […] whether the lengths lie beyond the reach of the measurements; see ``DecodeTimes``."""
-        totals = tokens_by_step(kv_tokens, steps)
-        volumes = self._volumes(kv_tokens, totals)
-        time_us = self.priced.time(volumes)
-        if self._is_latent:
-            count = kv_tokens.shape[-1]
-            deviation = np.abs(kv_tokens * count - kv_tokens.sum(axis=-1, keepdims=True)).sum(axis=-1) / count
-            if deviation.any():
-                time_us = time_us + LatentDecode.unequal_us(deviation[..., None], totals, time_us)
-        low, high = self.priced.volume_range
-        is_estimate = self.priced.is_estimate | (volumes[..., 0] < low) | (volumes[..., -1] > high)
-        return np.maximum(time_us, totals * self._bound_us_per_token), np.asarray(is_estimate)
-
-    def of_totals(self, totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """[batches] µs of FA3 for so many KV tokens in all, and whether each is an estimate."""
-        volumes = totals * self._per_token_bytes
-        low, high = self.priced.volume_range
-        is_estimate = self.priced.is_estimate | (volumes < low) | (volumes > high)
-        return np.maximum(self.priced.time(volumes), totals * self._bound_us_per_token), is_estimate
-
-
-def _blocks(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
-    """[…, steps] Σ_i (⌈(S_i + j) / 64⌉ + 5), by the count of each residue instead of request by request."""
-    start = (-(-kv_tokens // BLOCK_TOKENS)).sum(axis=-1, keepdims=True) + OVERHEAD_BLOCKS * kv_tokens.shape[-1]
-    if steps == 1:
-        return np.asarray(start)
-    # A request opens a block in step j ≥ 1 when (S + j - 1) is a multiple of the block.
-    batches = math.prod(kv_tokens.shape[:-1])
-    own = BLOCK_TOKENS * np.arange(batches)[:, None]
-    cells = (kv_tokens.reshape(batches, -1) % BLOCK_TOKENS + own).reshape(-1)
-    residues = np.bincount(cells, minlength=batches * BLOCK_TOKENS).reshape(batches, BLOCK_TOKENS)
-    opened = residues[:, -np.arange(steps - 1) % BLOCK_TOKENS].cumsum(axis=1)
-    return np.asarray(np.concatenate([start, start + opened.reshape(*kv_tokens.shape[:-1], steps - 1)], axis=-1))
+        return VolumeTimes(times, priced.source, priced.error)

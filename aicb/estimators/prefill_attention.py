@@ -11,17 +11,17 @@ bound. So small requests fill the SMs together, and a prompt split in two costs 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.estimators.estimate import Estimate
+from aicb.estimators.estimate import Estimate, GridPoint
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
-from aicb.estimators.roofline import PrefillBatches
+from aicb.estimators.roofline import attention_pairs
 from aicb.estimators.surface import AXIS_REACH, GRID_PER_OCTAVE, SITE_REACH_OCTAVES, Structure, Surface, on_grid
 from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, GemmDtype, PrefillAttention
@@ -34,15 +34,6 @@ FLOOR_US, WAVE_US, TILED_SHARE, CACHE_SHARE, LONGEST_SHARE, NORM = 11.5, 3.3, 1.
 THROTTLING, THROTTLING_US = 0.069, 1000.0
 """Least squares over the FA3 prefill rows of the H200 table: 7 % median, which kriging halves. The shares multiply
 times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels stretch with the power limit."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillTimesFound:
-    """[batches] each."""
-
-    time_us: Floats
-    is_measured: NDArray[np.bool_]
-    is_estimate: NDArray[np.bool_]
 
 
 class PrefillTimes:
@@ -66,63 +57,38 @@ class PrefillTimes:
         self._q_range = shapes[:, 6].min() / AXIS_REACH, shapes[:, 6].max() * AXIS_REACH
         self._longest = shapes[:, 5].max() * AXIS_REACH
         self._geometries: dict[tuple[int, ...], float] = {}
+        self._compiled: dict[tuple[int, int, int, int], _core.PrefillTimes] = {}
 
     def price(self, work: PrefillAttention) -> Estimate:
         """One batch, with the error of its largest request and where the time comes from."""
-        batch = PrefillBatches(work, np.array([len(work.new_tokens)]))
-        found = self.times(batch)
+        geometry = (work.heads, work.kv_heads, work.d_qk, work.d_v)
+        if geometry not in self._compiled:
+            self._compiled[geometry] = self.compiled(work, _UNBOUNDED, is_own=True, transfer=None)
+        times = self._compiled[geometry]
+        while (found := times.of(work.new_tokens, work.kv_tokens)) is None:
+            grids = list(dict.fromkeys(times.take_missing()))
+            for grid, factor in zip(grids, self.corrections(work, grids), strict=True):
+                times.insert_correction(grid, factor)
+        time_us, is_measured, is_estimate = found
 
         def error() -> float:
-            shapes, _, _ = self._shapes(batch)
-            largest = batch.pairs.argmax() if len(shapes) > 1 else 0
-            return float(self.surface.errors(shapes[largest][None, :])[0])
+            return float(self.surface.errors(self._largest(work))[0])
 
-        kind = "measured" if found.is_measured[0] else "borrowed" if self._octaves_of(work) else "interpolated"
-        source = f"{'estimate:' if found.is_estimate[0] else kind} {self._name}"
-        return Estimate(float(found.time_us[0]), bool(found.is_estimate[0]), source, error)
+        kind = "measured" if is_measured else "borrowed" if self._octaves_of(work) else "interpolated"
+        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} {self._name}", error)
 
-    def times(self, batches: PrefillBatches) -> PrefillTimesFound:
-        work, requests = batches.work, batches.requests
-        shapes, share, rows = self._shapes(batches)
-        row_starts = np.cumsum(rows) - rows
-        times_us, hits = self.surface.times_and_hits(shapes)
-        is_measured = np.logical_and.reduceat(hits, row_starts)
-        time_us = _sums(share * times_us, rows, row_starts)
-        if (requests > 1).any():
-            shapes[:, :2], shapes[:, 4] = (work.heads, work.kv_heads), 1.0
-            alone_us = _sums(self.surface.times(shapes), rows, row_starts) * requests / rows
-            time_us = np.where(~is_measured & (requests > 1), np.minimum(time_us, alone_us), time_us)
-        is_far = self._octaves_of(work) > SITE_REACH_OCTAVES
-        inside = np.add.reduceat(batches.pairs * self._is_inside(work.kv_tokens, work.new_tokens), batches.starts)
-        is_estimate = is_far | (inside / batches.batch_pairs < 0.5)
-        return PrefillTimesFound(time_us, is_measured, np.asarray(is_estimate))
-
-    def _shapes(self, batches: PrefillBatches) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """([rows, columns] shapes, [rows] share of each in its batch, [batches] rows): one row per request, scaled to
-        its whole batch, or one for a batch of equal requests."""
-        work, requests, starts = batches.work, batches.requests, batches.starts
-        new, kv = work.new_tokens, work.kv_tokens
-        share = batches.pairs / np.repeat(batches.batch_pairs, requests)
-        shapes = np.empty((len(new), 7))
-        shapes[:, 0], shapes[:, 1] = work.heads / share, work.kv_heads / share
-        shapes[:, 2:4] = work.d_qk, work.d_v
-        shapes[:, 4], shapes[:, 5], shapes[:, 6] = 0.5, kv, new
-        if len(new) == len(requests):  # one request each
-            shapes[:, 4] = 1.0
-            return shapes, share, requests
-        like_first = (new == np.repeat(new[starts], requests)) & (kv == np.repeat(kv[starts], requests))
-        is_equal = np.logical_and.reduceat(like_first, starts)
-        first = starts[is_equal]
-        shapes[first, :2], shapes[first, 4] = shapes[first, :2].round(), requests[is_equal]
-        share[first] = 1.0
-        kept = ~np.repeat(is_equal, requests)
-        kept[first] = True
-        return shapes[kept], share[kept], np.where(is_equal, 1, requests)
+    def _largest(self, work: PrefillAttention) -> Floats:
+        """[1, columns] the request with most FLOPs, scaled to the whole batch."""
+        pairs = attention_pairs(work.new_tokens, work.kv_tokens)
+        largest = int(pairs.argmax())
+        requests = pairs.sum() / pairs[largest]
+        new, kv = work.new_tokens[largest], work.kv_tokens[largest]
+        return np.array([[work.heads * requests, work.kv_heads * requests, work.d_qk, work.d_v, requests, kv, new]])
 
     def compiled(
         self, work: PrefillAttention, bound: _core.PrefillBound, *, is_own: bool, transfer: _core.PrefillTransfer | None
     ) -> _core.PrefillTimes:
-        """``times`` of the geometry of ``work`` in C++; ``is_own``: the number format is the measured one."""
+        """The geometry of ``work``; ``is_own``: the number format is the measured one."""
         low, high = self._q_range
         made = _core.PrefillTimes(
             (work.heads, work.kv_heads, work.d_qk, work.d_v),
@@ -142,10 +108,12 @@ class PrefillTimes:
             made.insert_measured(requests, kv_tokens, new_tokens, float(time_us))
         return made
 
-    def correction(self, work: PrefillAttention, grid: tuple[int, int, int]) -> float:
-        """Factor of the reference for the geometry of ``work`` at a grid point (heads, KV tokens, new tokens)."""
-        heads, kv, new = (2.0 ** (number / GRID_PER_OCTAVE) for number in grid)
-        return self.surface.correction((heads, heads / (work.heads / work.kv_heads), work.d_qk, work.d_v, 1.0, kv, new))
+    def corrections(self, work: PrefillAttention, grids: Sequence[GridPoint]) -> list[float]:
+        """[grids] factors of the reference for the geometry of ``work``, worked out together."""
+        heads, kv, new = np.exp2(np.array(grids, dtype=np.float64).reshape(-1, 3) / GRID_PER_OCTAVE).T
+        one = np.ones(len(heads))
+        columns = (heads, heads / (work.heads / work.kv_heads), work.d_qk * one, work.d_v * one, one, kv, new)
+        return self.surface.corrections(np.column_stack(columns)).tolist()
 
     @cached_property
     def _reference(self) -> _core.PrefillReference:
@@ -190,18 +158,7 @@ class PrefillTimes:
         return np.asarray(np.hypot(heads, width).min(axis=1))
 
     def _reference_us(self, shapes: Floats) -> Floats:
-        _, kv_heads, d_qk, d_v, _, kv, new = shapes.T
-        row_us = 2.0 * (d_qk + d_v) / self._gpu.peak_flops[self._dtype] * 1e6
-        keys = np.maximum(kv - new / 2, 64.0) + 64.0
-        tiles = _tiles(shapes)
-        tiled_us = TILED_SHARE * row_us * tiles * TILE_ROWS * keys
-        cache_us = (
-            CACHE_SHARE * ELEMENT_BYTES[self._dtype] * kv * kv_heads * (d_qk + d_v) / self._gpu.hbm_bytes_per_s * 1e6
-        )
-        longest_us = LONGEST_SHARE * row_us * TILE_ROWS * kv * self._gpu.sms
-        busy_us = (tiled_us**NORM + cache_us**NORM + longest_us**NORM) ** (1.0 / NORM)
-        time_us = FLOOR_US + busy_us + WAVE_US * np.ceil(tiles / self._gpu.sms)
-        return np.asarray(time_us * (1.0 + THROTTLING * np.log1p(time_us / THROTTLING_US)))
+        return self._reference.times_us(shapes)
 
     def _coordinates(self, shapes: Floats) -> Floats:
         heads, kv_heads, d_qk, d_v, _, kv, new = shapes.T
@@ -211,18 +168,14 @@ class PrefillTimes:
         return np.column_stack([*logs, efficiency, np.log2(kv)])
 
 
+_UNBOUNDED = _core.PrefillBound(peak_flops=math.inf, bytes_per_s=math.inf, resident_bytes=0.0)
+"""Measured times before they are held to the roofline."""
+
+
 def _tiles(shapes: Floats) -> Floats:
     """[shapes] tiles of 128 rows."""
     heads, kv_heads, new = shapes[:, 0], shapes[:, 1], shapes[:, 6]
     return np.asarray(kv_heads * np.ceil(new * heads / kv_heads / TILE_ROWS))
-
-
-def _sums(values: Floats, counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Floats:
-    """[groups] exact sums of consecutive values, whatever their order within a group."""
-    if len(values) == len(counts):
-        return values
-    ends = (starts + counts).tolist()
-    return np.array([math.fsum(values[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)])
 
 
 def _shape(row: KernelRow) -> tuple[float, ...]:

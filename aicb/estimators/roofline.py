@@ -5,8 +5,9 @@ The bound is ``max(FLOPs / peak, bytes / bandwidth)`` of the nominal device. Byt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, singledispatch
+from functools import singledispatch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,65 +95,50 @@ def attention_pairs(
 
 @demand.register
 def _(work: PrefillAttention, _precision: Precision) -> Demand:
-    return PrefillBatches(work, np.array([len(work.new_tokens)])).demand(0)
+    width, element_bytes = work.d_qk + work.d_v, ELEMENT_BYTES[work.dtype]
+    flops = 2.0 * work.heads * width * float(attention_pairs(work.new_tokens, work.kv_tokens).sum())
+    kv_bytes = float(work.kv_tokens.sum()) * work.kv_heads * width * element_bytes
+    moved = kv_bytes + float(work.new_tokens.sum()) * work.heads * (work.d_qk * element_bytes + work.d_v * 2.0)
+    return Demand(flops, moved, kv_bytes, work.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class PrefillBatches:
-    """Batches of prefills of one geometry, one after another in ``work``; sums are taken once."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """What each of several works asks of the device."""
 
-    work: PrefillAttention
-    requests: NDArray[np.int64]
-    """[batches] at least 1 each."""
+    works: Sequence[Work]
+    flops: NDArray[np.float64]
+    """[works]"""
+    moved_bytes: NDArray[np.float64]
+    """[works] as in ``Demand``."""
+    is_fp8: NDArray[np.bool_]
+    """[works] whether the FLOPs run in fp8."""
 
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """[batches] first request of each."""
-        return np.asarray(np.cumsum(self.requests) - self.requests)
+    @classmethod
+    def of(cls, works: Sequence[Work], precision: Precision) -> Demands:
+        needs = [demand(work, precision) for work in works]
+        columns = np.array([(need.flops, need.moved_bytes, need.dtype == "fp8") for need in needs]).reshape(-1, 3)
+        return cls(works, columns[:, 0], columns[:, 1], columns[:, 2] > 0)
 
-    @cached_property
-    def pairs(self) -> NDArray[np.float64]:
-        """[requests of all batches]"""
-        return attention_pairs(self.work.new_tokens, self.work.kv_tokens)
+    def take(self, places: NDArray[np.intp]) -> Demands:
+        """Those at these places."""
+        works = [self.works[place] for place in places.tolist()]
+        return Demands(works, self.flops[places], self.moved_bytes[places], self.is_fp8[places])
 
-    @cached_property
-    def batch_pairs(self) -> NDArray[np.float64]:
-        """[batches]"""
-        return np.asarray(np.add.reduceat(self.pairs, self.starts))
+    def peak_flops(self, gpu: Gpu) -> NDArray[np.float64]:
+        """[works] nominal peak of the tensor cores in the format of each."""
+        return np.where(self.is_fp8, gpu.peak_flops.get("fp8", np.nan), gpu.peak_flops["bf16"])
 
-    @cached_property
-    def flops(self) -> NDArray[np.float64]:
-        """[batches]"""
-        return np.asarray(2.0 * self.work.heads * (self.work.d_qk + self.work.d_v) * self.batch_pairs)
-
-    @cached_property
-    def kv_bytes(self) -> NDArray[np.float64]:
-        """[batches]"""
-        work, tokens = self.work, np.add.reduceat(self.work.kv_tokens, self.starts).astype(np.float64)
-        return np.asarray(tokens * work.kv_heads * (work.d_qk + work.d_v) * ELEMENT_BYTES[work.dtype])
-
-    @cached_property
-    def moved_bytes(self) -> NDArray[np.float64]:
-        """[batches]"""
-        work, tokens = self.work, np.add.reduceat(self.work.new_tokens, self.starts).astype(np.float64)
-        return np.asarray(
-            self.kv_bytes + tokens * work.heads * (work.d_qk * ELEMENT_BYTES[work.dtype] + work.d_v * 2.0)
-        )
-
-    def demand(self, batch: int) -> Demand:
-        flops, moved, cold = (float(column[batch]) for column in (self.flops, self.moved_bytes, self.kv_bytes))
-        return Demand(flops, moved, cold, self.work.dtype)
-
-    def split(self) -> list[PrefillAttention]:
-        """[batches]"""
-        ends = self.starts[1:]
-        parts = zip(np.split(self.work.new_tokens, ends), np.split(self.work.kv_tokens, ends), strict=True)
-        return [replace(self.work, new_tokens=new, kv_tokens=kv) for new, kv in parts]
+    def roofline_us(self, gpu: Gpu, is_resident: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """[works] as ``roofline_us``."""
+        is_cached = is_resident & (self.moved_bytes <= gpu.l2_bytes)
+        memory_us = np.where(is_cached, 0.0, self.moved_bytes / gpu.hbm_bytes_per_s * 1e6)
+        return np.maximum(self.flops / self.peak_flops(gpu) * 1e6, memory_us)
 
 
-def prefills_one_by_one(estimator: Estimator, batches: PrefillBatches) -> ManyTimes:
-    """``Estimator.prefill_times`` without a faster way."""
-    found = [estimator.price(work) for work in batches.split()]
+def works_one_by_one(estimator: Estimator, works: Sequence[Work]) -> ManyTimes:
+    """``Estimator.times`` without a faster way."""
+    found = [estimator.price(work) for work in works]
     return ManyTimes(np.array([each.time_us for each in found]), np.array([each.is_estimate for each in found]))
 
 
@@ -298,8 +284,8 @@ class RooflineEstimator:
         one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
         return LinearDecode(self._busy_us(one))
 
-    def prefill_times(self, batches: PrefillBatches) -> ManyTimes:
-        return prefills_one_by_one(self, batches)
+    def times(self, demands: Demands) -> ManyTimes:
+        return works_one_by_one(self, demands.works)
 
     def _busy_us(self, need: Demand) -> float:
         compute = need.flops / (UTILISATION["compute"] * self.gpu.peak_flops[need.dtype])

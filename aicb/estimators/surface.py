@@ -25,7 +25,7 @@ MAX_POINTS = 900
 """Measurements one kriging system may hold; with more, each site solves the system of its nearest ``LOCAL_POINTS``."""
 LOCAL_POINTS = 500
 FEW_SHAPES = 32
-"""Up to so many shapes are looked up one by one among those asked for before."""
+"""Up to so many shapes are looked up among those asked for before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class Surface:
         self._models: dict[Hashable, Kriging] = {}
         self._errors_near: dict[Hashable, float] = {}
         self._values: dict[Hashable, float] = {}
+        self._octaves_to: dict[Hashable, Floats] = {}
 
     def price(self, *shape: float) -> Estimate:
         """Time of one shape, its error, and where both come from."""
@@ -93,10 +94,9 @@ class Surface:
         def error() -> float:
             return self._error_near(self._model_of(row[0]), shape)
 
-        site = row[0, : self.structure.site_columns]
-        octaves = _octaves(self._sites, site[None, :])[:, 0]
+        octaves = self._octaves_from(shape[: self.structure.site_columns])
         nearest = int(octaves.argmin())
-        overshoot = np.maximum(np.maximum(self._low / shape[-1], shape[-1] / self._high), 1.0)
+        overshoot = self._overshoot(row[:, -1])[0]
         if octaves[nearest] == 0.0 and overshoot[nearest] <= AXIS_REACH:
             kind = "interpolated" if overshoot[nearest] == 1.0 else "interpolated (beyond the axis)"
             return Estimate(time_us, False, f"{kind} {label}", error)
@@ -130,6 +130,10 @@ class Surface:
     def times_and_hits(self, shapes: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         """[shapes] µs, and whether each is a measurement."""
         times_us = self._modelled(shapes)
+        if len(shapes) <= FEW_SHAPES:
+            exact = [self._exact.get(shape) for shape in map(tuple, shapes.tolist())]
+            is_exact = np.array([time is not None for time in exact])
+            return np.where(is_exact, np.array(exact, dtype=np.float64), times_us), is_exact
         keys = _keys(shapes)
         found = self._order[np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._order) - 1)]
         is_exact = (self.shapes[found] == shapes).all(axis=1)
@@ -139,17 +143,26 @@ class Surface:
         """[shapes] relative error (68 %) of modelled times."""
         return self._by_model(shapes, Kriging.error)
 
-    def correction(self, shape: tuple[float, ...]) -> float:
-        """The factor by which the reference is multiplied at ``shape`` and all shapes that are alike."""
-        return float(np.exp(self._by_model(np.array([shape]), Kriging.mean))[0])
+    def corrections(self, shapes: Floats) -> Floats:
+        """[shapes] factors by which the reference is multiplied there and at all shapes that are alike."""
+        return np.asarray(np.exp(self._by_model(shapes, Kriging.mean)))
 
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time."""
-        sites, inverse = np.unique(shapes[:, : self.structure.site_columns], axis=0, return_inverse=True)
-        near = _octaves(self._sites, sites) <= SITE_REACH_OCTAVES
-        low = np.where(near, self._low[:, None], np.inf).min(axis=0)[inverse.reshape(-1)]
-        high = np.where(near, self._high[:, None], 0.0).max(axis=0)[inverse.reshape(-1)]
-        return np.asarray((shapes[:, -1] * AXIS_REACH < low) | (shapes[:, -1] > AXIS_REACH * high))
+        sites, inverse = _distinct(shapes[:, : self.structure.site_columns])
+        near = np.array([self._octaves_from(tuple(site)) <= SITE_REACH_OCTAVES for site in sites.tolist()])
+        is_within = self._overshoot(shapes[:, -1]) <= AXIS_REACH
+        return np.asarray(~(near[inverse] & is_within).any(axis=1))
+
+    def _octaves_from(self, site: tuple[float, ...]) -> Floats:
+        """[measured sites] distance from this one."""
+        if site not in self._octaves_to:
+            self._octaves_to[site] = _octaves(self._sites, np.array([site]))[:, 0]
+        return self._octaves_to[site]
+
+    def _overshoot(self, axis: Floats) -> Floats:
+        """[shapes, measured sites] factor by which the axis lies beyond the measured range, 1 within."""
+        return np.asarray(np.maximum(np.maximum(self._low / axis[:, None], axis[:, None] / self._high), 1.0))
 
     def hold_out(self, folds: Sequence[Hashable]) -> HeldOut:
         """Each point predicted without all points of its fold; ``folds`` is [points] in the order of ``shapes``."""
@@ -164,47 +177,52 @@ class Surface:
         return HeldOut(relative, claimed)
 
     def _modelled(self, shapes: Floats) -> Floats:
-        return np.asarray(self.structure.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))
+        return np.asarray(self.structure.reference_us(shapes) * self.corrections(shapes))
 
     def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         """[shapes] a quantity of the kriging system that covers each shape."""
         alike = self.structure.alike(shapes)
         if len(alike) <= FEW_SHAPES:
-            return np.array([self._remembered(shape, quantity) for shape in map(tuple, alike.tolist())])
-        _, first, inverse = np.unique(_keys(alike), return_index=True, return_inverse=True)
-        return self._of_distinct(alike[first], quantity)[inverse.reshape(-1)]
+            return self._remembered(alike, quantity)
+        distinct, inverse = _distinct(alike)
+        return self._of_distinct(distinct, quantity)[inverse]
 
-    def _remembered(self, shape: tuple[float, ...], quantity: Callable[[Kriging, Floats], Floats]) -> float:
-        """One value, kept: simulations ask for the same shapes again, and the order of asking must not matter."""
-        key = (quantity.__name__, shape)
-        if (value := self._values.get(key)) is None:
-            value = self._values[key] = float(self._of_distinct(np.array([shape]), quantity)[0])
-        return value
+    def _remembered(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
+        """[shapes] values that are kept: simulations ask for the same shapes again."""
+        keys = [(quantity.__name__, *shape) for shape in shapes.tolist()]
+        unknown = {key: place for place, key in enumerate(keys) if key not in self._values}
+        if unknown:
+            found = self._of_distinct(shapes[list(unknown.values())], quantity)
+            self._values.update(zip(unknown, found.tolist(), strict=True))
+        return np.array([self._values[key] for key in keys])
 
     def _of_distinct(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         coordinates = self.structure.coordinates(shapes)
         if len(self.shapes) <= MAX_POINTS:
             return quantity(self._model_of(shapes[0]), coordinates)
-        local = shapes[:, self._local]
-        _, first, inverse = np.unique(local, axis=0, return_index=True, return_inverse=True)
-        inverse, found = inverse.reshape(-1), np.empty(len(shapes))
-        for index, shape in enumerate(shapes[first]):
-            here = inverse == index
-            found[here] = quantity(self._model_of(shape), coordinates[here])
+        first, inverse = _distinct(shapes[:, self._local])
+        found = np.empty(len(shapes))
+        for index, local in enumerate(first):
+            here = np.flatnonzero(inverse == index)
+            found[here] = quantity(self._model_near(local), coordinates[here])
         return found
 
     def _model_of(self, shape: Floats) -> Kriging:
         """The kriging system that covers a shape."""
+        return self._model_near(shape[self._local])
+
+    def _model_near(self, local: Floats) -> Kriging:
+        """The kriging system that covers the shapes with these local columns."""
         is_whole = len(self.shapes) <= MAX_POINTS
-        key = () if is_whole else tuple(shape[self._local])
+        key = () if is_whole else tuple(local)
         if key not in self._models:
-            chosen = slice(None) if is_whole else self._nearest(shape)
+            chosen = slice(None) if is_whole else self._nearest(local)
             self._models[key] = Kriging(self._points[chosen], self._residuals[chosen], self.structure.scales)
         return self._models[key]
 
-    def _nearest(self, shape: Floats) -> NDArray[np.intp]:
-        """The points nearest to ``shape`` in its local columns."""
-        octaves = _octaves(self.shapes[:, self._local], shape[None, self._local])[:, 0]
+    def _nearest(self, local: Floats) -> NDArray[np.intp]:
+        """The points nearest to ``local`` in the local columns."""
+        octaves = _octaves(self.shapes[:, self._local], local[None, :])[:, 0]
         return np.argsort(octaves, kind="stable")[:LOCAL_POINTS]
 
 
@@ -220,6 +238,14 @@ def _octaves(sites: Floats, others: Floats) -> Floats:
     """[sites, others] Euclidean distance of log2 coordinates."""
     gaps = np.log2(sites)[:, None, :] - np.log2(others)[None, :, :]
     return np.asarray(np.sqrt((gaps * gaps).sum(axis=2)))
+
+
+def _distinct(shapes: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Distinct shapes, and where each shape is among them."""
+    if len(shapes) == 1:
+        return shapes, np.zeros(1, dtype=np.intp)
+    _, first, inverse = np.unique(_keys(shapes), return_index=True, return_inverse=True)
+    return shapes[first], inverse.reshape(-1)
 
 
 def _keys(shapes: Floats) -> NDArray[np.uint64]:

@@ -115,7 +115,13 @@ void bind_flow_simulation(py::module_& module) {
                 self.set_background_bps(to_vector<std::int64_t>(links), to_vector<double>(rates_bps));
             },
             py::arg("links"), py::arg("rates_bps"))
-        .def("link_rates_bps", [](FlowSimulation& self) { return to_array(self.link_rates_bps()); })
+        .def(
+            "link_rates_bps",
+            [](FlowSimulation& self, const std::optional<Array<std::int64_t>>& links) {
+                if (!links) return to_array(self.link_rates_bps());
+                return to_array(self.link_rates_bps(to_vector<std::int64_t>(*links)));
+            },
+            py::arg("links") = std::nullopt)
         .def("set_link_up", &FlowSimulation::set_link_up, py::arg("link"), py::arg("is_up"))
         .def("set_capacity_share", &FlowSimulation::set_capacity_share, py::arg("link"), py::arg("share"));
 }

@@ -178,15 +178,10 @@ Rate RateCarrier::available_beside(LinkId link, double background_bps) const {
     return std::max(Rate{0}, has_bps * active_.rate_units_per_bps() - taken);
 }
 
-std::vector<double> RateCarrier::link_rates_bps() const {
-    std::vector<double> rates(records_.size());
-    for (LinkId link = 0; link < records_.size(); ++link) {
-        Work sum = 0;
-        for (const Crossing crossing : active_.on_link(link))
-            sum += Work{drains_.rate(crossing.slot)} * crossing.weight;
-        rates[link] = static_cast<double>(sum) / static_cast<double>(active_.rate_units_per_bps());
-    }
-    return rates;
+double RateCarrier::link_rate_bps(LinkId link) const {
+    Work sum = 0;
+    for (const Crossing crossing : active_.on_link(link)) sum += Work{drains_.rate(crossing.slot)} * crossing.weight;
+    return static_cast<double>(sum) / static_cast<double>(active_.rate_units_per_bps());
 }
 
 void RateCarrier::enter_links(Slot slot, TimePs now_ps) {

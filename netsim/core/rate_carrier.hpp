@@ -36,8 +36,8 @@ class RateCarrier final : public Carrier {
     void set_capacity_share(LinkId link, double share);
     // Takes part of the links' capacities for traffic that is not simulated; effective at the next `settle`.
     void set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps);
-    // Rates of simulated flows per link.
-    std::vector<double> link_rates_bps() const;
+    // Rate of the simulated flows on a link.
+    double link_rate_bps(LinkId link) const;
 
   private:
     struct Transfer {

@@ -59,9 +59,14 @@ FlowSimulation::FlowSimulation(Network network, Sharing sharing, std::optional<W
     carry_with(std::move(carrier));
 }
 
-std::vector<double> FlowSimulation::link_rates_bps() {
+std::vector<double> FlowSimulation::link_rates_bps(const std::optional<std::vector<std::int64_t>>& links) {
     const Lease lease(*this);
-    return carrier_->link_rates_bps();
+    std::vector<double> rates(links ? links->size() : network().link_count());
+    for (std::size_t i = 0; i < rates.size(); ++i) {
+        rates[i] =
+            carrier_->link_rate_bps(links ? checked_link((*links)[i], "link_rates_bps") : static_cast<LinkId>(i));
+    }
+    return rates;
 }
 
 void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps) {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "canonical.hpp"
 #include "exclusive_use.hpp"
@@ -63,7 +65,8 @@ class FlowSimulation final : public Simulation {
                    double rate_tolerance = 0);
 
     void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
-    std::vector<double> link_rates_bps();
+    // Of these links, or of all.
+    std::vector<double> link_rates_bps(const std::optional<std::vector<std::int64_t>>& links = std::nullopt);
     void set_link_up(std::int64_t link, bool is_up);
     void set_capacity_share(std::int64_t link, double share);
 

@@ -43,6 +43,10 @@ class FluidBackend(FlowBackend):
         """
         self._simulation.set_background_bps(links, rates_bps)
 
-    def link_rates_bps(self) -> NDArray[np.float64]:
-        """See `SharesCapacity.link_rates_bps`; flows submitted for this instant count once it has been advanced to."""
-        return self._simulation.link_rates_bps()
+    def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """See `SharesCapacity.link_rates_bps`; flows submitted for this instant count once it has been advanced to.
+
+        Raises:
+            BackendError: an unknown link.
+        """
+        return self._simulation.link_rates_bps(links)

@@ -9,6 +9,8 @@ llama: Llama-2-7B on one A100, chunks of 512, Azure conversation lengths at 3 re
 Vidur, 22.6 s.
 million: synthetic requests on 16 + 16 instances, ``isolated`` (1,000,000 unless --requests says fewer). Reference: the
 ten minutes that the project allows itself.
+wide: 10,000 synthetic requests on 2,048 instances of Llama-2-7B, each on the 8 GPUs of a server, in a rail-optimised
+cluster of 100,000 GPUs (12,500 servers), ``fluid`` coupling. No reference.
 start: ``vidur-pd --help``, and the time until the first event of the mooncake case can be simulated.
 
 Every case runs in a process of its own; writing result files is included. Prints; does not gate. Traces are read from
@@ -31,7 +33,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 REFERENCE_S = {"mooncake": ("DynoSim", 5.0), "llama": ("Vidur", 22.6), "million": ("limit", 600.0)}
-CASES = (*REFERENCE_S, "start")
+CASES = (*REFERENCE_S, "wide", "start")
 
 
 def configuration(case: str, requests: int, traces: Path) -> dict[str, Any]:
@@ -55,6 +57,8 @@ def configuration(case: str, requests: int, traces: Path) -> dict[str, Any]:
                 },
                 "engine": {"max_batched_tokens": 512, "max_seqs": 128},
             }
+        case "wide":
+            return wide_configuration(instances=2048, servers=12_500, requests=10_000)
         case "million":
             return {
                 "model": "llama-2-7b",
@@ -91,6 +95,31 @@ def configuration(case: str, requests: int, traces: Path) -> dict[str, Any]:
             ],
         },
         "engine": {"prefix_caching": True, "weights": "fp8"},
+        "network": {"backend": "fluid", "coupling": "fluid"},
+    }
+
+
+def wide_configuration(*, instances: int, servers: int, requests: int) -> dict[str, Any]:
+    """Half of the instances prefill and half decode; each has the 8 GPUs of a server."""
+    return {
+        "model": "llama-2-7b",
+        "hardware": "h200",
+        "workload": {
+            "kind": "synthetic",
+            "requests": requests,
+            "arrivals": {"kind": "poisson", "qps": 2 * instances},
+            "lengths": {
+                "kind": "lognormal",
+                "prefill": {"median": 1020, "p90": 2734, "max": 3000},
+                "decode": {"median": 129, "p90": 450, "max": 1000},
+            },
+        },
+        "cluster": {
+            "topology": {"kind": "rail_optimized", "gpus_per_node": 8, "nic": "400Gbps", "nodes": servers},
+            "pools": [
+                {"name": role, "role": role, "instances": instances // 2, "tp": 8} for role in ("prefill", "decode")
+            ],
+        },
         "network": {"backend": "fluid", "coupling": "fluid"},
     }
 
@@ -138,7 +167,7 @@ def in_own_process(arguments: list[str]) -> tuple[str, float, float]:
 
 
 def report(case: str, requests: int, traces: Path) -> None:
-    if case != "million" and not traces.is_dir():
+    if case not in ("million", "wide") and not traces.is_dir():
         print(f"{case:9} skipped: no {traces}")
         return
     if case == "start":
@@ -151,12 +180,13 @@ def report(case: str, requests: int, traces: Path) -> None:
     if case == "start":
         print(f"{case:9} ready for the first event after {found['ready_s']:.2f} s wall")
         return
-    name, reference_s = REFERENCE_S[case]
+    name, reference_s = REFERENCE_S.get(case, ("", 0.0))
+    ratio = f"; {name} {reference_s:g} s = {reference_s / cpu_s:.2f} x our CPU time" if name else ""
     print(
         f"{case:9} {found['requests']:>9,.0f} requests ({found['completed']:,.0f} completed, "
         f"{found['iterations']:,.0f} iterations): {wall_s:.1f} s wall, {cpu_s:.1f} s CPU "
-        f"(results written after {found['simulated_cpu_s']:.1f} s), peak {found['peak_mb']:.0f} MB; "
-        f"{name} {reference_s:g} s = {reference_s / cpu_s:.2f} x our CPU time"
+        f"(ready after {found['ready_s']:.1f} s wall, results written after {found['simulated_cpu_s']:.1f} s), "
+        f"peak {found['peak_mb']:.0f} MB{ratio}"
     )
 
 

@@ -36,6 +36,16 @@ def test_one_block_is_the_null_block() -> None:
     assert CountingBlockPool(10).usable_blocks == PrefixCachingBlockPool(10).usable_blocks == 9
 
 
+def test_a_pool_takes_memory_for_the_blocks_it_has_used() -> None:
+    """10⁹ blocks would take 28 GB; clusters have thousands of pools."""
+    pool = PrefixCachingBlockPool(10**9)
+    request = _request(1000)
+    pool.allocate(request, 1000, pool.cached_prefix(request))
+    assert pool.free_blocks == pool.usable_blocks - 63
+    pool.release(request)
+    assert pool.free_blocks == pool.usable_blocks
+
+
 @pytest.mark.parametrize("kind", [CountingBlockPool, PrefixCachingBlockPool])
 def test_blocks_grow_with_the_tokens_and_all_return(kind: type[CountingBlockPool | PrefixCachingBlockPool]) -> None:
     """33 tokens need 3 blocks of 16; 48 fit into the same; the 49th needs a fourth."""

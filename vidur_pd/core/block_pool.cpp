@@ -1,7 +1,5 @@
 #include "block_pool.hpp"
 
-#include <algorithm>
-
 namespace serving {
 
 BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens)
@@ -45,26 +43,15 @@ void CountingBlockPool::clear() {
 }
 
 PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens)
-    : BlockPool(num_blocks, block_tokens),
-      keys_(block_tokens, hash_block_tokens),
-      blocks_(static_cast<std::size_t>(num_blocks)) {
-    fill_blank();
-}
+    : BlockPool(num_blocks, block_tokens), keys_(block_tokens, hash_block_tokens), blocks_(1) {}
 
 void PrefixCachingBlockPool::clear() {
-    std::fill(blocks_.begin(), blocks_.end(), Block{});
+    blocks_.assign(1, Block{});
     blank_.clear();
     cached_free_ = 0;
     first_shared_.clear();
     first_unique_.clear();
     tables_.clear();
-    fill_blank();
-}
-
-// All blocks are free, without a key, in the order of their ids.
-void PrefixCachingBlockPool::fill_blank() {
-    blank_.reserve(blocks_.size());
-    for (std::size_t block = blocks_.size() - 1; block > 0; --block) blank_.push_back(static_cast<BlockId>(block));
 }
 
 std::int64_t PrefixCachingBlockPool::held_blocks(const Request& request) const {
@@ -132,6 +119,9 @@ BlockId PrefixCachingBlockPool::take_block() {
     if (!blank_.empty()) {
         block = blank_.back();
         blank_.pop_back();
+    } else if (unused_blocks() > 0) {
+        block = static_cast<BlockId>(blocks_.size());
+        blocks_.emplace_back();
     } else {
         block = blocks_[kNone].after;
         ensure(block != kNone, "no free block");

@@ -89,7 +89,9 @@ class PrefixCachingBlockPool final : public BlockPool {
   public:
     PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens);
 
-    std::int64_t free_blocks() const override { return static_cast<std::int64_t>(blank_.size()) + cached_free_; }
+    std::int64_t free_blocks() const override {
+        return unused_blocks() + static_cast<std::int64_t>(blank_.size()) + cached_free_;
+    }
     // Free blocks whose content could still be hit.
     std::int64_t cached_free_blocks() const { return cached_free_; }
     std::int64_t held_blocks(const Request& request) const override;
@@ -116,7 +118,8 @@ class PrefixCachingBlockPool final : public BlockPool {
         std::int64_t registered = 0;  // leading blocks that have been registered
     };
 
-    void fill_blank();
+    // Blocks that have never been taken; they follow the blank ones in the queue.
+    std::int64_t unused_blocks() const { return usable_blocks() + 1 - static_cast<std::int64_t>(blocks_.size()); }
     Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
     BlockId first_copy(std::int64_t key) const;
     void set_first_copy(std::int64_t key, BlockId block);
@@ -127,8 +130,9 @@ class PrefixCachingBlockPool final : public BlockPool {
     void remove_cached(BlockId block);
 
     BlockKeys keys_;
-    std::vector<Block> blocks_;   // [blocks], the null block's neighbours are the ends of the cached list
-    std::vector<BlockId> blank_;  // free blocks without a key; the last is the queue's front
+    std::vector<Block>
+        blocks_;  // the null block, whose neighbours are the ends of the cached list, and all used so far
+    std::vector<BlockId> blank_;  // free blocks without a key that have been used; the last is the queue's front
     std::int64_t cached_free_ = 0;
     std::vector<BlockId> first_shared_;                       // by key of content that requests can share
     std::unordered_map<std::int64_t, BlockId> first_unique_;  // by key of content unique to a request

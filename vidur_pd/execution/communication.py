@@ -15,6 +15,7 @@ from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, Topology,
 from netsim.backend import PACKET_BACKENDS
 from netsim.roce import RoceConfig
 from netsim.routing import Router as PathFinder
+from vidur_pd.execution.servers import AlikeServers
 
 Gpus = tuple[int, ...]
 
@@ -53,7 +54,8 @@ class CommunicationPricer:
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
     time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
-    are on a link at a time is taken from the first size that is run.
+    are on a link at a time is taken from the first size that is run. What runs within a server runs on one for all that
+    are alike.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class CommunicationPricer:
         self._stack = stack
         self._topology = topology
         self._paths = PathFinder(topology)
+        self._servers = AlikeServers(topology)
         self._gpu = gpu
         self._is_packet_level = backend in PACKET_BACKENDS
         self._closed_form = backend == "analytical"
@@ -93,7 +96,11 @@ class CommunicationPricer:
         """Cost of a collective among ``gpus``; nothing among fewer than two."""
         key = (communication.op, communication.size_bytes, gpus)
         if key not in self._priced:
-            self._priced[key] = self._interpolated(*key)
+            home = self._servers.home(gpus)
+            if home == gpus:
+                self._priced[key] = self._interpolated(*key)
+            else:
+                self._priced[key] = self._servers.moved(self.cost(communication, home), gpus)
         return self._priced[key]
 
     def _interpolated(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
