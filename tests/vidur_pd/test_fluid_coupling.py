@@ -29,8 +29,8 @@ class Links:
     def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
         self.background_bps[links] = rates_bps
 
-    def link_rates_bps(self) -> NDArray[np.float64]:
-        return self.rates_bps
+    def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        return self.rates_bps if links is None else self.rates_bps[links]
 
 
 class Iteration:

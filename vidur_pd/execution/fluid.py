@@ -67,7 +67,7 @@ class FluidLauncher:
     def _ask_network(self) -> None:
         links = self._loop.transfer_links()
         if len(links):
-            self._loop.set_rates(self._network.link_rates_bps()[links])
+            self._loop.set_rates(self._network.link_rates_bps(links))
 
     def _tell_network(self) -> None:
         links, rates_bps = self._loop.take_changed_background()
