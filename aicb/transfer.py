@@ -91,7 +91,9 @@ class TransferEstimator:
         time_us = found.time_us * transfer_ratio(work, self.precision, self._origin, self.gpu)
         if not isinstance(work, Elementwise):  # whose operands may stay in L2
             time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
-        return Estimate(time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", _error(found))
+        return Estimate(
+            time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", lambda: _error(found)
+        )
 
     def times(self, demands: Demands) -> ManyTimes:
         if bool(demands.is_fp8.any()) and "fp8" not in self.gpu.peak_flops:
@@ -134,4 +136,4 @@ class TransferEstimator:
             bound_us=roofline_us(one, self.gpu),
         )
         source = f"estimate: transferred from {self._origin.name}: {measured.source}"
-        return VolumeTimes(measured.times.transferred(transfer), source, _error(measured))
+        return VolumeTimes(measured.times.transferred(transfer), source, lambda: _error(measured))

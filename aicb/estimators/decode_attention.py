@@ -14,7 +14,7 @@ same bits as the volumes one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -83,14 +83,15 @@ class Priced:
     """Volumes outside are estimates."""
     is_estimate: bool
     source: str
-    error: float
-    """Relative (68 %), mean over the knots."""
+    error_of: Callable[[], float]
+    """Relative (68 %), mean over the knots; worked out when asked for, as in ``Estimate``."""
 
 
 def through_lengths(
     surface: Surface, site: tuple[float, ...], lengths: Floats, volumes: Floats, last_slope: float
-) -> tuple[VolumeFunction, float]:
-    """The time of one site as a function of volume, never falling between measured points, and its mean error."""
+) -> tuple[VolumeFunction, Callable[[], float]]:
+    """The time of one site as a function of volume, never falling between measured points, and what works out its mean
+    error."""
     shapes = np.column_stack([np.broadcast_to(site, (len(lengths), len(site))), lengths])
     times, is_measured = surface.times_and_hits(shapes)
     below = np.maximum.accumulate(np.where(is_measured, times, 0.0))
@@ -101,7 +102,7 @@ def through_lengths(
     first = np.unique(volumes[order := np.lexsort((~is_measured, volumes))], return_index=True)[1]
     kept = order[first]
     function = VolumeFunction.through([*start, *zip(volumes[kept], knots[kept], strict=True)], last_slope)
-    return function, float(surface.errors(shapes[::_KNOTS_PER_ERROR]).mean())
+    return function, lambda: float(surface.errors(shapes[::_KNOTS_PER_ERROR]).mean())
 
 
 def lengths_between(low: float, high: float, step: int, measured: Iterable[float]) -> Floats:

@@ -73,7 +73,12 @@ class VolumeTimes:
 
     times: _core.DecodeTimes
     source: str
-    error: float
+    error_of: Callable[[], float]
+
+    @property
+    def error(self) -> float:
+        """See ``Estimate.error``."""
+        return self.error_of()
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         time_us, is_estimate = self.times.over(kv_tokens.reshape(-1, kv_tokens.shape[-1]), steps)

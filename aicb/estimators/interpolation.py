@@ -161,7 +161,7 @@ class InterpolationEstimator:
             case DecodeAttention() | MlaDecode():
                 function = self.decode_times(work, len(work.kv_tokens))
                 steps, is_far = function(work.kv_tokens, 1)
-                return Estimate(float(steps[0]), bool(is_far), function.source, function.error)
+                return Estimate(float(steps[0]), bool(is_far), function.source, lambda: function.error)
             case GatedDeltaDecode():
                 exact = self.recurrent.measured_us(work)
                 if exact is not None:
@@ -242,4 +242,4 @@ class InterpolationEstimator:
             volume_range=priced.volume_range,
             is_estimate=priced.is_estimate,
         )
-        return VolumeTimes(times, priced.source, priced.error)
+        return VolumeTimes(times, priced.source, priced.error_of)

@@ -11,6 +11,7 @@ backs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +56,23 @@ class Kriging:
         self._variance = max(float(centred @ centred) / len(centred), 1e-6)
         covariance = self._correlation(coordinates)
         covariance[np.diag_indices_from(covariance)] += scales.noise
-        self._inverse = np.linalg.inv(covariance)
-        self._weights = self._inverse @ centred
-        spread = 1.0 / np.diag(self._inverse)
-        self.left_out = self._weights * spread
+        self._covariance = covariance
+        self._weights = np.linalg.solve(covariance, centred)
+
+    @cached_property
+    def _inverse(self) -> Floats:
+        """[points, points] of the covariance: errors need it, which simulations do not ask for."""
+        return np.asarray(np.linalg.inv(self._covariance), dtype=np.float64)
+
+    @cached_property
+    def left_out(self) -> Floats:
         """[points] residual of each point against the prediction from all others."""
-        self._standardised = np.abs(self.left_out) / np.sqrt(self._variance * spread)
+        return np.asarray(self._weights / np.diag(self._inverse))
+
+    @cached_property
+    def _standardised(self) -> Floats:
+        """[points] size of ``left_out`` in its standard deviations."""
+        return np.asarray(np.abs(self.left_out) / np.sqrt(self._variance / np.diag(self._inverse)))
 
     def mean(self, coordinates: Floats) -> Floats:
         """[queries] expected residual. Each is the same bit for bit, whatever it is asked for together with."""

@@ -113,7 +113,8 @@ class PrefillTimes:
         heads, kv, new = np.exp2(np.array(grids, dtype=np.float64).reshape(-1, 3) / GRID_PER_OCTAVE).T
         one = np.ones(len(heads))
         columns = (heads, heads / (work.heads / work.kv_heads), work.d_qk * one, work.d_v * one, one, kv, new)
-        return self.surface.corrections(np.column_stack(columns)).tolist()
+        factors: list[float] = self.surface.corrections(np.column_stack(columns)).tolist()
+        return factors
 
     @cached_property
     def _reference(self) -> _core.PrefillReference:

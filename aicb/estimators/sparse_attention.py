@@ -99,14 +99,14 @@ class SparseTimes:
         if (work.kv_dtype or self._kv_dtype) == "fp8":
             found = self.decode["attention"].price(float(work.query_heads), rows)
             flat = VolumeFunction.through([(0.0, found.time_us), (1.0, found.time_us)], 0.0)
-            return Priced(flat, (0.0, np.inf), found.is_estimate, found.source, found.error)
+            return Priced(flat, (0.0, np.inf), found.is_estimate, found.source, lambda: found.error)
         surface = self.prefill["attention"]
         keys = np.append(np.geomspace(64.0, work.topk, 8)[:-1].round(), float(work.topk))
         shapes = np.column_stack([np.full_like(keys, work.query_heads), keys, np.full_like(keys, rows)])
         times_us = np.maximum.accumulate(surface.times(shapes))
         longest = surface.price(*shapes[-1].tolist())
         curve = VolumeFunction.through([(0.0, float(times_us[0])), *zip(keys * batch, times_us, strict=True)], 0.0)
-        return Priced(curve, (0.0, np.inf), longest.is_estimate, longest.source, longest.error)
+        return Priced(curve, (0.0, np.inf), longest.is_estimate, longest.source, lambda: longest.error)
 
     def _surface(
         self,
@@ -197,7 +197,7 @@ class SparseDecode:
 
     @property
     def error(self) -> float:
-        return self.priced.error
+        return self.priced.error_of()
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[…, steps] µs, and […] whether the keys lie beyond the reach of the measurements."""
