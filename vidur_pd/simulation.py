@@ -21,14 +21,15 @@ from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.executor import Exchanges
 from vidur_pd.handoff import FlowRow, Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
-from vidur_pd.metrics.attribution import attribute, mean_parts
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import link_columns
+from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.requests import RequestRecord, RequestTable
 from vidur_pd.metrics.summary import summarise
-from vidur_pd.request import Request, RequestStatus
+from vidur_pd.metrics.tally import RequestTally
+from vidur_pd.request import Request
 from vidur_pd.routing import Router
 from vidur_pd.workload import Workload, generator
 
@@ -48,6 +49,7 @@ class Result:
     config: SimulationConfig
     workload: Workload
     table: RequestTable
+    """In the order of the workload; empty where a stream has taken the requests."""
     iterations: IterationLog
     links: LinkLog
     flows: list[FlowRow]
@@ -56,7 +58,7 @@ class Result:
 
     @cached_property
     def requests(self) -> list[RequestRecord]:
-        """In the order of the workload."""
+        """The table as records."""
         return self.table.records()
 
     def link_columns(self) -> dict[str, Any]:
@@ -77,6 +79,7 @@ class Simulation:
         self._parts = parts if parts is not None else assemble(config)
         self._config = config = self._parts.config
         self._workload = workload
+        self._latency_ps = self._parts.request_latency_ps
         self._instances = self._parts.instances
         self._loop = Loop(
             len(self._instances),
@@ -123,16 +126,22 @@ class Simulation:
                 tells_launches=is_layerwise and instance.placement.role == "prefill",
             )
 
-    def run(self, progress: Progress | None = None) -> Result:
-        """Runs until every request has completed, has failed or was refused.
+    @property
+    def config(self) -> SimulationConfig:
+        """What is simulated, with everything that was left open filled in."""
+        return self._config
 
+    def run(self, progress: Progress | None = None, stream: Stream | None = None) -> Result:
+        """Runs until every request has completed, has failed or was refused; ``stream`` takes their rows meanwhile.
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
+        records = Records(self._workload, self._loop, self._log, stream)
         self._schedule_arrival(0)
         told_events = 0
         while True:
             network_ps = self._network.next_event_ps()
-            notice = self._loop.run(FAR_PS if network_ps is None else network_ps)
+            notice = self._loop.run(records.until_ps if network_ps is None else network_ps)
+            records.pass_on()
             if notice is not None:
                 self._handlers[notice.what](notice)
                 if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
@@ -147,7 +156,7 @@ class Simulation:
         self._check_end()
         if progress is not None:
             progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
-        return self._result()
+        return self._result(records)
 
     @property
     def _done(self) -> int:
@@ -188,7 +197,7 @@ class Simulation:
 
     def _schedule_arrival(self, index: int) -> None:
         if index < len(self._workload):
-            at_ps = int(self._workload.arrived_ps[index]) + self._parts.request_latency_ps
+            at_ps = int(self._workload.arrived_ps[index]) + self._latency_ps
             self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
 
     def _arrive(self, index: int) -> None:
@@ -297,12 +306,11 @@ class Simulation:
                 assert used == 0, f"{instance.name} rank {rank.index} ends with {used} KV blocks in use"
         assert self._handoff.open_passages == 0, "a hand-over never ended"
 
-    def _result(self) -> Result:
-        names = tuple(instance.name for instance in self._instances)
-        table = RequestTable.of(self._workload, self._loop.requests.take(), names)
-        summary = summarise(table, self._log, self._config.slo)
+    def _result(self, records: Records) -> Result:
+        table, tally = records.finish(), records.tally
+        summary = summarise(tally, self._log, self._config.slo)
         summary |= self._description(summary["makespan_s"])
-        summary |= self._accounts(table, summary["makespan_s"])
+        summary |= self._accounts(tally, summary["makespan_s"])
         return Result(
             config=self._config,
             workload=self._workload,
@@ -355,15 +363,13 @@ class Simulation:
         }
         return [{"pool": pool, "operator": operator} for pool, operator in sorted(met)]
 
-    def _accounts(self, table: RequestTable, makespan_s: float) -> dict[str, Any]:
+    def _accounts(self, tally: RequestTally, makespan_s: float) -> dict[str, Any]:
         """Where time and energy went."""
-        tokens = int(table.output_tokens[table.has(RequestStatus.COMPLETED)].sum())
+        activity = [self._activity(pool) for pool in self._config.cluster.pools]
         return {
-            "communication": communication_sources(self._parts.coupling, self._log, table),
-            "attribution_s": mean_parts(attribute(table)),
-            "energy": energy_estimate(
-                [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
-            ),
+            "communication": communication_sources(self._parts.coupling, self._log, tally.transfers_ps),
+            "attribution_s": tally.mean_parts_s(),
+            "energy": energy_estimate(activity, makespan_s, tally.output_tokens),
         }
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:
