@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,7 @@ from vidur_pd.cli_workload import app as workload_app
 from vidur_pd.errors import InputError
 
 if TYPE_CHECKING:
-    from vidur_pd.simulation import Result, Simulation
+    from vidur_pd.simulation import Progress, Simulation
 
 app = typer.Typer(
     help="Simulate LLM inference clusters with prefill/decode disaggregation on a contended network.",
@@ -53,16 +55,33 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON,
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
+Streamed = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Write requests and iterations as they end, in bounded memory: requests.parquet, and no requests.csv.",
+    ),
+]
+
+
 @app.command()
 def run(
-    config: ConfigFile, out: OutFolder, settings: Settings = None, as_json: AsJson = False, quiet: Quiet = False
+    config: ConfigFile,
+    out: OutFolder,
+    settings: Settings = None,
+    stream: Streamed = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
-    from vidur_pd.metrics.output import check_output, write_result
+    from vidur_pd.metrics.output import check_output, stream_result, write_result
 
     check_output(out)
-    result = _simulate(config, settings or [], show_progress=not (quiet or as_json))
-    write_result(result, out)
+    simulation = _prepare(config, settings or [])
+    with _progress(is_shown=not (quiet or as_json)) as progress:
+        result = stream_result(simulation, out, progress) if stream else simulation.run(progress)
+    if not stream:
+        write_result(result, out)
     _print_summary(result.summary, out, as_json)
 
 
@@ -105,7 +124,10 @@ def compare(
     for name in names:
         check_output(out / name)
         _prepare(config, settings_of[name])
-    results = {name: _simulate(config, settings_of[name], show_progress=not as_json) for name in names}
+    results = {}
+    for name in names:
+        with _progress(is_shown=not as_json) as progress:
+            results[name] = _prepare(config, settings_of[name]).run(progress)
     for name, result in results.items():
         write_result(result, out / name)
     written = write_comparison([out / name for name in names], out / "comparison.html")
@@ -171,21 +193,24 @@ def _prepare(config_path: Path, settings: list[str]) -> Simulation:
     return Simulation(config, workload, parts)
 
 
-def _simulate(config_path: Path, settings: list[str], *, show_progress: bool) -> Result:
-    simulation = _prepare(config_path, settings)
-    if not show_progress:
-        return simulation.run()
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
+    """A bar that a simulation moves; ``None`` where none is shown."""
+    if not is_shown:
+        yield None
+        return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    text, time = progress.TextColumn("{task.description}"), progress.TimeElapsedColumn()
+    columns = (text, progress.BarColumn(), progress.MofNCompleteColumn(), time)
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("requests", total=None)
 
         def advance(done: int, total: int, simulated_s: float) -> None:
             bar.update(task, completed=done, total=total, description=f"simulated {simulated_s:8.1f} s")
 
-        return simulation.run(advance)
+        yield advance
 
 
 def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:

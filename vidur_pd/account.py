@@ -6,13 +6,11 @@ from typing import Any
 
 from vidur_pd.assembly import Parts
 from vidur_pd.config import PoolConfig
-from vidur_pd.metrics.attribution import attribute, mean_parts
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.faults import Recovered, fault_summary
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.requests import RequestTable
-from vidur_pd.request import RequestStatus
+from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.workload import Workload
 
 
@@ -27,14 +25,14 @@ class Account:
         self._log = log
 
     def sections(
-        self, table: RequestTable, makespan_s: float, recovered: Recovered, effort: dict[str, Any]
+        self, tally: RequestTally, makespan_s: float, recovered: Recovered, effort: dict[str, Any]
     ) -> dict[str, Any]:
         """By their names; ``effort``: what simulating it took."""
         return {
             **self._description(makespan_s),
             "simulator": effort,
-            **self._accounts(table, makespan_s),
-            **self._faults(table, recovered),
+            **self._accounts(tally, makespan_s),
+            **self._faults(tally, recovered),
         }
 
     def _description(self, makespan_s: float) -> dict[str, Any]:
@@ -68,20 +66,18 @@ class Account:
         }
         return [{"pool": pool, "operator": operator} for pool, operator in sorted(met)]
 
-    def _accounts(self, table: RequestTable, makespan_s: float) -> dict[str, Any]:
+    def _accounts(self, tally: RequestTally, makespan_s: float) -> dict[str, Any]:
         """Where time and energy went."""
-        tokens = int(table.output_tokens[table.has(RequestStatus.COMPLETED)].sum())
+        activity = [self._activity(pool) for pool in self._config.cluster.pools]
         return {
-            "communication": communication_sources(self._parts.coupling, self._log, table),
-            "attribution_s": mean_parts(attribute(table)),
-            "energy": energy_estimate(
-                [self._activity(pool) for pool in self._config.cluster.pools], makespan_s, tokens
-            ),
+            "communication": communication_sources(self._parts.coupling, self._log, tally.transfers_ps),
+            "attribution_s": tally.mean_parts_s(),
+            "energy": energy_estimate(activity, makespan_s, tally.output_tokens),
         }
 
-    def _faults(self, table: RequestTable, recovered: Recovered) -> dict[str, Any]:
+    def _faults(self, tally: RequestTally, recovered: Recovered) -> dict[str, Any]:
         """What faults did, where something failed."""
-        account = fault_summary(self._parts.faults, recovered, table, self._config.slo)
+        account = fault_summary(self._parts.faults, recovered, tally, self._config.slo)
         return {} if account is None else {"faults": account}
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:

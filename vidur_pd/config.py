@@ -207,7 +207,7 @@ class SloConfig(Section):
 
 
 class OutputConfig(Section):
-    """Files beside ``requests.csv``, ``summary.json``, ``config.yaml`` and ``report.html``."""
+    """Files beside the table of requests, ``summary.json``, ``config.yaml`` and ``report.html``."""
 
     iterations: bool = True
     links: bool = True

@@ -25,6 +25,7 @@ class Result:
     config: SimulationConfig
     workload: Workload
     table: RequestTable
+    """In the order of the workload; empty where a stream has taken the requests."""
     iterations: IterationLog
     links: LinkLog
     flows: list[FlowRow]
@@ -33,7 +34,7 @@ class Result:
 
     @cached_property
     def requests(self) -> list[RequestRecord]:
-        """In the order of the workload."""
+        """The table as records."""
         return self.table.records()
 
     def link_columns(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from vidur_pd.handoff import Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.faults import Recovered
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.requests import RequestTable
+from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.summary import summarise
 from vidur_pd.request import Request, request_of
 from vidur_pd.result import Result
@@ -48,6 +48,7 @@ class Simulation:
         self._parts = parts if parts is not None else assemble(config)
         self._config = config = self._parts.config
         self._workload = workload
+        self._latency_ps = self._parts.request_latency_ps
         self._instances = self._parts.instances
         self._loop = Loop(
             len(self._instances),
@@ -91,15 +92,21 @@ class Simulation:
             tells_launches = is_layerwise and instance.placement.role == "prefill"
             instance.join(self._loop, self._launcher, tells_launches=tells_launches)
 
-    def run(self, progress: Progress | None = None) -> Result:
-        """Runs until every request has completed, has failed or was refused.
+    @property
+    def config(self) -> SimulationConfig:
+        """What is simulated, with everything that was left open filled in."""
+        return self._config
+
+    def run(self, progress: Progress | None = None, stream: Stream | None = None) -> Result:
+        """Runs until every request has completed, has failed or was refused; ``stream`` takes their rows meanwhile.
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
+        records = Records(self._workload, self._loop, self._log, stream)
         self._faults.schedule()
         self._schedule_arrival(0)
         while True:
-            network_ps = self._run_loop(progress)
+            network_ps = self._run_loop(records, progress)
             next_ps = self._loop.next_event_ps()
             if network_ps is not None:
                 self._advance_network(next_ps)
@@ -108,14 +115,15 @@ class Simulation:
         self._check_end()
         if progress is not None:
             progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
-        return self._result()
+        return self._result(records)
 
-    def _run_loop(self, progress: Progress | None) -> int | None:
+    def _run_loop(self, records: Records, progress: Progress | None) -> int | None:
         """Runs the loop's events as long as the network has nothing to do before; returns when it has."""
         told_events = self._loop.executed
         while True:
             network_ps = self._network.next_event_ps()
-            notice = self._loop.run(FAR_PS if network_ps is None else network_ps)
+            notice = self._loop.run(records.until_ps if network_ps is None else network_ps)
+            records.pass_on()
             if notice is None:
                 return network_ps
             self._handlers[notice.what](notice)
@@ -150,7 +158,7 @@ class Simulation:
 
     def _schedule_arrival(self, index: int) -> None:
         if index < len(self._workload):
-            at_ps = int(self._workload.arrived_ps[index]) + self._parts.request_latency_ps
+            at_ps = int(self._workload.arrived_ps[index]) + self._latency_ps
             self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
 
     def _arrive(self, index: int) -> None:
@@ -302,11 +310,10 @@ class Simulation:
                 assert used == 0, f"{instance.name} rank {rank.index} ends with {used} KV blocks in use"
         assert self._handoff.open_passages == 0, "a hand-over never ended"
 
-    def _result(self) -> Result:
-        names = tuple(instance.name for instance in self._instances)
-        table = RequestTable.of(self._workload, self._loop.requests.take(), names)
-        summary = summarise(table, self._log, self._config.slo)
-        summary |= self._account.sections(table, summary["makespan_s"], self._recovered(), self._effort())
+    def _result(self, records: Records) -> Result:
+        table, tally = records.finish(), records.tally
+        summary = summarise(tally, self._log, self._config.slo)
+        summary |= self._account.sections(tally, summary["makespan_s"], self._recovered(), self._effort())
         return Result(
             config=self._config,
             workload=self._workload,

@@ -7,8 +7,8 @@ mooncake: the conversation trace (12,031 requests) on DeepSeek-V3, 2 x 16 H200s 
 coupling, prefix caching. Reference: NVIDIA's DynoSim replays the trace, without a network model, in 5 s.
 llama: Llama-2-7B on one A100, chunks of 512, Azure conversation lengths at 3 requests/s, 10,240 requests. Reference:
 Vidur, 22.6 s.
-million: synthetic requests on 16 + 16 instances, ``isolated`` (1,000,000 unless --requests says fewer). Reference: the
-ten minutes that the project allows itself.
+million: synthetic requests on 16 + 16 instances, ``isolated`` (1,000,000 unless --requests says fewer), written by
+``--stream`` (--whole: at the end). Reference: the ten minutes that the project allows itself.
 wide: 10,000 synthetic requests on 2,048 instances of Llama-2-7B, each on the 8 GPUs of a server, in a rail-optimised
 cluster of 100,000 GPUs (12,500 servers), ``fluid`` coupling. No reference.
 start: ``vidur-pd --help``, and the time until the first event of the mooncake case can be simulated.
@@ -124,13 +124,13 @@ def wide_configuration(*, instances: int, servers: int, requests: int) -> dict[s
     }
 
 
-def run(case: str, requests: int, traces: Path) -> dict[str, float]:
+def run(case: str, requests: int, traces: Path, *, is_streamed: bool) -> dict[str, float]:
     """One case in this process: figures from the start of the interpreter's imports on."""
     begin_s = time.perf_counter()
     import yaml
 
     from vidur_pd.__main__ import _prepare
-    from vidur_pd.metrics.output import write_result
+    from vidur_pd.metrics.output import stream_result, write_result
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
@@ -139,9 +139,11 @@ def run(case: str, requests: int, traces: Path) -> dict[str, float]:
         ready_s = time.perf_counter() - begin_s
         if case == "start":
             return {"ready_s": ready_s}
-        result = simulation.run()
+        out = Path(folder) / "out"
+        result = stream_result(simulation, out) if is_streamed else simulation.run()
         simulated_s, simulated_cpu_s = time.perf_counter() - begin_s, time.process_time()
-        write_result(result, Path(folder) / "out")
+        if not is_streamed:
+            write_result(result, out)
     return {
         "ready_s": ready_s,
         "simulated_s": simulated_s,
@@ -149,7 +151,7 @@ def run(case: str, requests: int, traces: Path) -> dict[str, float]:
         "wall_s": time.perf_counter() - begin_s,
         "cpu_s": time.process_time(),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        "requests": len(result.requests),
+        "requests": result.summary["requests"],
         "completed": result.summary["completed"],
         "iterations": result.summary["simulator"]["iterations"],
     }
@@ -166,7 +168,7 @@ def in_own_process(arguments: list[str]) -> tuple[str, float, float]:
     return done.stdout, wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def report(case: str, requests: int, traces: Path) -> None:
+def report(case: str, requests: int, traces: Path, options: list[str]) -> None:
     if case not in ("million", "wide") and not traces.is_dir():
         print(f"{case:9} skipped: no {traces}")
         return
@@ -174,7 +176,7 @@ def report(case: str, requests: int, traces: Path) -> None:
         _, wall_s, cpu_s = in_own_process(["-m", "vidur_pd", "--help"])
         print(f"{case:9} vidur-pd --help {wall_s:.2f} s wall, {cpu_s:.2f} s CPU")
     out, wall_s, cpu_s = in_own_process(
-        [__file__, "--case", case, "--requests", str(requests), "--traces", str(traces)]
+        [__file__, "--case", case, "--requests", str(requests), "--traces", str(traces), *options]
     )
     found = json.loads(out)
     if case == "start":
@@ -195,14 +197,16 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=CASES, help="run this case alone (repeatable)")
     parser.add_argument("--requests", type=int, default=1_000_000, help="of the million case")
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared/data/traces")
+    parser.add_argument("--whole", action="store_true", help="the million case without --stream")
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(run(options.case, options.requests, options.traces)))
+        is_streamed = options.case == "million" and not options.whole
+        print(json.dumps(run(options.case, options.requests, options.traces, is_streamed=is_streamed)))
         return
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for case in options.only or CASES:
-        report(case, options.requests, options.traces)
+        report(case, options.requests, options.traces, ["--whole"] if options.whole else [])
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_collectives_as_packets_are_slower_than_as_fluids_by_little_and_both_cou
 
 def test_equal_runs_on_packets_give_equal_bytes() -> None:
     first, second = (run(TENSOR, backend="packet", coupling="exact") for _ in range(2))
-    assert requests_csv(first.table) == requests_csv(second.table)
+    assert list(requests_csv(first.table)) == list(requests_csv(second.table))
 
 
 def test_settings_of_the_roce_model_reach_the_network() -> None:
@@ -103,7 +103,7 @@ def test_requests_whose_kv_the_network_gives_up_fail_and_leave_nothing_behind(mo
     ended = result.requests
     assert {request.status for request in ended} == {RequestStatus.FAILED}
     assert result.summary["failed"] == len(ROWS)
-    rows = list(csv.DictReader(requests_csv(result.table).splitlines()))
+    rows = list(csv.DictReader("".join(requests_csv(result.table)).splitlines()))
     assert {row["status"] for row in rows} == {"failed: the network gave up its KV transfer"}
     assert all(row["prefill_completed_at_s"] and not row["kv_arrived_at_s"] for row in rows)
 

@@ -12,24 +12,32 @@ from vidur_pd.faults.plan import Draining, Fault
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.requests import NEVER, RequestTable
 from vidur_pd.metrics.slo_loss import slo_loss_minutes
+from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.request import STATUSES, RequestStatus
+from vidur_pd.workload import Workload
 
 SLO = SloConfig(ttft_s=1.0, tpot_s=1.0, attainment=0.5, window_s=60.0)
 
 
-def requests(*rows: tuple[float, float | None]) -> RequestTable:
+def requests(*rows: tuple[float, float | None]) -> RequestTally:
     """(arrival, TTFT) [s] of requests of one token; ``None``: it failed."""
-    arrived_ps = np.array([round(arrived_s * PS_PER_S) for arrived_s, _ in rows])
-    ended_ps = np.array([NEVER if ttft_s is None else round((at_s + ttft_s) * PS_PER_S) for at_s, ttft_s in rows])
+    arrived_ps = np.array([round(arrived_s * PS_PER_S) for arrived_s, _ in rows], dtype=np.int64)
+    ended_ps = np.array(
+        [NEVER if ttft_s is None else round((at_s + ttft_s) * PS_PER_S) for at_s, ttft_s in rows], dtype=np.int64
+    )
     status = [RequestStatus.FAILED if ttft_s is None else RequestStatus.COMPLETED for _, ttft_s in rows]
     ones = np.ones(len(rows), dtype=np.int64)
     columns = {field.name: ones for field in fields(RequestTable)} | {
         "arrived_ps": arrived_ps,
+        "index": np.arange(len(rows)),
         "output_tokens": ones,
-        "status": np.array([STATUSES.index(of) for of in status]),
+        "status": np.array([STATUSES.index(of) for of in status], dtype=np.int64),
         **dict.fromkeys(("first_token_ps", "last_token_ps", "completed_ps"), ended_ps),
     }
-    return RequestTable(**columns)
+    ids = tuple(f"r{index}" for index in range(len(rows)))
+    tally = RequestTally(Workload(ids, arrived_ps, ones, ones))
+    tally.add(RequestTable(**columns))
+    return tally
 
 
 def fault(begin_s: float, until_s: float | None) -> Fault:
@@ -60,8 +68,3 @@ def test_without_a_window_before_the_faults_nothing_is_known_about_the_fault_fre
     loss = slo_loss_minutes(requests((10, 2.0)), SLO, [fault(5, None)])
     assert loss["beyond_fault_free"] is None
     assert loss["during_faults"] == 1.0
-
-
-def test_no_requests_lose_no_minutes() -> None:
-    loss = slo_loss_minutes(requests(), SLO, [fault(5, None)])
-    assert (loss["total"], loss["worst_attainment"]) == (0.0, None)

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.requests import RequestTable, Times
 from vidur_pd.request import RequestStatus
 
@@ -48,11 +47,6 @@ def attribute(table: RequestTable) -> Times:
     parts[:, 5:7] = _within(completed - received, *decode)
     parts[:, 7] = table.e2e_ps[done] - parts.sum(axis=1)
     return parts
-
-
-def mean_parts(parts: Times) -> dict[str, float]:
-    """Mean seconds of every part over completed requests; empty where there are none."""
-    return dict(zip(PARTS, (parts.mean(axis=0) / PS_PER_S).tolist(), strict=True)) if len(parts) else {}
 
 
 def _within(span_ps: Times, compute_ps: Times, communication_ps: Times) -> Times:

@@ -7,19 +7,16 @@ from typing import Any
 from vidur_pd.execution.coupling import CouplingPlan, Treatment
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import to_seconds
-from vidur_pd.metrics.requests import NEVER, RequestTable
 
 
-def communication_sources(plan: CouplingPlan, log: IterationLog, table: RequestTable) -> dict[str, Any]:
+def communication_sources(plan: CouplingPlan, log: IterationLog, transfers_ps: int) -> dict[str, Any]:
     """Seconds of communication by source, and the share of each source in all of them.
 
     Collectives count what they add to the iterations of all instances; with two-batch overlap that is what compute does
-    not hide. KV transfers count first byte to last byte, summed over requests. ``contention_s`` is what collectives
-    take beyond their time on an idle fabric; in the couplings with a load on links it is what the rule has added, in
-    `exact` it follows from the network (and includes the error of the idle price).
+    not hide. KV transfers count first byte to last byte, summed over requests (``transfers_ps``). ``contention_s`` is
+    what collectives take beyond their time on an idle fabric; in the couplings with a load on links it is what the rule
+    has added, in `exact` it follows from the network (and includes the error of the idle price).
     """
-    has_arrived = table.kv_arrived_ps != NEVER
-    transfers_ps = int((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived].sum())
     contention_ps = log.communication_ps - log.idle_communication_ps
     if plan.collectives is Treatment.SIMULATED:
         sources = {Treatment.SIMULATED: log.communication_ps}

@@ -9,8 +9,8 @@ from typing import Any
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Fault
 from vidur_pd.metrics.quantities import to_seconds
-from vidur_pd.metrics.requests import RequestTable
 from vidur_pd.metrics.slo_loss import slo_loss_minutes
+from vidur_pd.metrics.tally import RequestTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Recovered:
 
 
 def fault_summary(
-    faults: Sequence[Fault], recovered: Recovered, table: RequestTable, slo: SloConfig
+    faults: Sequence[Fault], recovered: Recovered, tally: RequestTally, slo: SloConfig
 ) -> dict[str, Any] | None:
     """Events, what recovery did, and SLO-loss minutes; ``None`` for a run in which nothing failed."""
     if not faults and not recovered.has_acted:
@@ -56,5 +56,5 @@ def fault_summary(
             "failed": recovered.failed,
         },
         "transfers_retried": recovered.transfers_retried,
-        "slo_loss_minutes": slo_loss_minutes(table, slo, faults),
+        "slo_loss_minutes": slo_loss_minutes(tally, slo, faults),
     }

@@ -120,6 +120,10 @@ class IterationLog:
         """Columns of ``iterations.parquet``, one entry per iteration, ordered by end time within each instance."""
         return iteration_columns(self._table, self.instances, self._kv_blocks)
 
+    def take_columns(self) -> dict[str, Column]:
+        """The same of what has been kept since the last call, and of nothing that `columns` will have."""
+        return iteration_columns(self._core.take_runs(), self.instances, self._kv_blocks)
+
 
 def iteration_columns(
     table: dict[str, Any], instances: tuple[tuple[str, str], ...], kv_blocks: tuple[int, ...]

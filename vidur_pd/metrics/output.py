@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from vidur_pd.errors import InputError
 
 if TYPE_CHECKING:
-    from vidur_pd.simulation import Result
+    from vidur_pd.simulation import Progress, Result, Simulation
 
 KNOWN_FILES = frozenset(
     {
         "requests.csv",
+        "requests.parquet",
         "summary.json",
         "config.yaml",
         "report.html",
@@ -53,32 +54,61 @@ def check_output(out: Path) -> None:
 
 def write_result(result: Result, out: Path) -> None:
     """Writes every file of the result; an earlier result of the same name is replaced as a whole."""
-    from vidur_pd.config_file import dump_config
     from vidur_pd.metrics.request_rows import requests_csv
-    from vidur_pd.report import write_report
 
     with _replacing(out) as folder:
-        (folder / "requests.csv").write_text(requests_csv(result.table), encoding="utf-8")
-        (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
-        (folder / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
+        with (folder / "requests.csv").open("w", encoding="utf-8", newline="") as file:
+            file.writelines(requests_csv(result.table))
         if result.config.output.iterations:
             write_parquet(folder / "iterations.parquet", result.iterations.columns())
-        if result.config.output.links:
-            write_parquet(folder / "links.parquet", result.link_columns())
         if result.config.output.flows:
             write_parquet(folder / "flows.parquet", result.flow_columns())
         if result.config.output.trace:
             from vidur_pd.metrics.timeline import write_timeline
 
             write_timeline(folder / "trace.json.gz", result)
-        write_report(folder)
+        _write_rest(result, folder)
+
+
+def stream_result(simulation: Simulation, out: Path, progress: Progress | None = None) -> Result:
+    """Runs a simulation and writes requests and iterations while it runs: it keeps 25 bytes of each request.
+
+    Requests go to ``requests.parquet``, in the order in which they end, and not to ``requests.csv``. An earlier result
+    is replaced as a whole at the end; a run that fails leaves nothing behind.
+    Raises: InputError, before anything is simulated, where the configuration asks for a file that is made of all
+    requests or flows at once.
+    """
+    from vidur_pd.metrics.stream import ParquetStream
+
+    output = simulation.config.output
+    for field in ("trace", "flows"):
+        if getattr(output, field):
+            raise InputError(f"output.{field}: found true with --stream, expected false (it keeps all in memory)")
+    with _replacing(out) as folder:
+        with ParquetStream(folder, with_iterations=output.iterations) as stream:
+            result = simulation.run(progress, stream)
+        _write_rest(result, folder)
+    return result
+
+
+def _write_rest(result: Result, folder: Path) -> None:
+    """Files whose size does not follow the number of requests."""
+    from vidur_pd.config_file import dump_config
+    from vidur_pd.report import write_report
+
+    (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+    (folder / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
+    if result.config.output.links:
+        write_parquet(folder / "links.parquet", result.link_columns())
+    write_report(folder)
 
 
 def write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    from vidur_pd.metrics.stream import arrow_table
+
+    pq.write_table(arrow_table(columns), path, compression="zstd")
 
 
 @contextmanager

@@ -20,6 +20,11 @@ def to_seconds(duration_ps: int) -> float:
     return duration_ps / PS_PER_S
 
 
+def exact_sum(values: NDArray[np.int64]) -> int:
+    """The sum, which may need more than 64 bits: 10^6 times of ten seconds do."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
+
+
 def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> dict[str, float | None]:
     """mean, p50, p90 and p99 of values that occur ``weights`` times each; ``None`` where there are none.
 

@@ -1,87 +1,112 @@
-"""The rows of ``requests.csv``: one for every request of the workload, in its order."""
+"""The rows of ``requests.csv`` and ``requests.parquet``: one for every request."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
-from vidur_pd.metrics.quantities import seconds_text
-from vidur_pd.metrics.requests import NEVER, RequestRecord, RequestTable
-from vidur_pd.request import RequestStatus
+import numpy as np
+from numpy.typing import NDArray
 
-COLUMNS = (
-    "request_id",
+from vidur_pd.metrics.quantities import PS_PER_S, seconds_text
+from vidur_pd.metrics.requests import NEVER, RequestTable
+from vidur_pd.request import STATUSES, RequestStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_OF_A_PIECE: Final = 16_384
+
+EXACT: Final = (
     "arrived_at_s",
-    "prefill_tokens",
-    "decode_tokens",
-    "cached_tokens",
-    "prefill_instance",
-    "decode_instance",
     "scheduled_at_s",
     "prefill_completed_at_s",
     "kv_sent_at_s",
     "kv_arrived_at_s",
     "first_token_at_s",
     "completed_at_s",
-    "ttft_s",
     "tpot_s",
-    "e2e_s",
-    "pd_p2p_comm_bytes",
-    "pd_p2p_comm_time_s",
-    "kv_exposed_s",
-    "preemptions",
-    "status",
-    "restarts",
 )
+"""Times that ``requests.parquet`` also has as integers, named ``…_ps``; the others are differences of these."""
 
 
-def requests_csv(table: RequestTable) -> str:
-    """The whole file as text. Times are exact decimal seconds; what does not apply is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_rows(table))
-    return text.getvalue()
+def requests_csv(table: RequestTable) -> Iterator[str]:
+    """The file in pieces of some thousand rows, in the order of the table. Times are exact decimal seconds; what does
+    not apply is empty."""
+    for first in range(0, max(len(table), 1), ROWS_OF_A_PIECE):
+        columns = _columns(table.rows(slice(first, first + ROWS_OF_A_PIECE)))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if first == 0:
+            writer.writerow(columns)
+        writer.writerows(zip(*(_texts(name, column) for name, column in columns.items()), strict=True))
+        yield text.getvalue()
 
 
-def _rows(table: RequestTable) -> Iterator[tuple[str | int, ...]]:
-    figures = zip(table.ttft_ps.tolist(), table.tpot_ps.tolist(), table.e2e_ps.tolist(), strict=True)
-    for record, times in zip(table.records(), figures, strict=True):
-        yield _row(record, times)
+def request_columns(table: RequestTable) -> dict[str, pa.Array[Any]]:
+    """Columns of ``requests.parquet``: those of the CSV with times as floats, and `EXACT`; what does not apply is null,
+    and empty text in names of instances."""
+    import pyarrow as pa
+
+    found: dict[str, pa.Array[Any]] = {}
+    for name, column in _columns(table).items():
+        if column.dtype.kind == "O":
+            found[name] = pa.array(column, pa.string())
+        elif not name.endswith("_s"):
+            found[name] = pa.array(column, mask=column == NEVER)
+        else:
+            found[name] = pa.array(column / PS_PER_S, mask=column == NEVER)
+        if name in EXACT:
+            found[name.removesuffix("_s") + "_ps"] = pa.array(column, mask=column == NEVER)
+    return found
 
 
-def _row(record: RequestRecord, times: tuple[int, int, int]) -> tuple[str | int, ...]:
-    """``times``: TTFT, TPOT, E2E of a completed request."""
-    is_completed = record.status is RequestStatus.COMPLETED
-    transfer_ps = exposed_ps = None
-    if record.kv_arrived_ps is not None:
-        assert record.kv_sent_ps is not None
-        assert record.prefill_completed_ps is not None
-        transfer_ps = record.kv_arrived_ps - record.kv_sent_ps
-        exposed_ps = max(0, record.kv_arrived_ps - record.prefill_completed_ps)
-    status = record.status.value
-    if record.status_reason is not None:
-        status = f"{status}: {record.status_reason}"
-    return (
-        record.request_id,
-        seconds_text(record.arrived_ps),
-        record.prompt_tokens,
-        record.output_tokens,
-        record.cached_tokens,
-        record.prefill_instance,
-        record.decode_instance,
-        seconds_text(record.scheduled_ps),
-        seconds_text(record.prefill_completed_ps),
-        seconds_text(record.kv_sent_ps),
-        seconds_text(record.kv_arrived_ps),
-        seconds_text(record.first_token_ps),
-        seconds_text(record.completed_ps),
-        *(seconds_text(time if is_completed and time != NEVER else None) for time in times),
-        "" if record.kv_bytes is None else record.kv_bytes,
-        seconds_text(transfer_ps),
-        seconds_text(exposed_ps),
-        record.preemptions,
-        status,
-        record.restarts,
-    )
+def _columns(table: RequestTable) -> dict[str, NDArray[Any]]:
+    """[requests] by name, in the order of the file; those named ``…_s`` hold picoseconds."""
+    is_completed = table.has(RequestStatus.COMPLETED)
+    is_sent = table.kv_arrived_ps != NEVER
+    exposed_ps = np.maximum(table.kv_arrived_ps - table.prefill_completed_ps, 0)
+    return {
+        "request_id": table.request_id,
+        "arrived_at_s": table.arrived_ps,
+        "prefill_tokens": table.prompt_tokens,
+        "decode_tokens": table.output_tokens,
+        "cached_tokens": table.cached_tokens,
+        "prefill_instance": table.names(table.prefill_instance),
+        "decode_instance": table.names(table.decode_instance),
+        "scheduled_at_s": table.scheduled_ps,
+        "prefill_completed_at_s": table.prefill_completed_ps,
+        "kv_sent_at_s": table.kv_sent_ps,
+        "kv_arrived_at_s": table.kv_arrived_ps,
+        "first_token_at_s": table.first_token_ps,
+        "completed_at_s": table.completed_ps,
+        "ttft_s": np.where(is_completed, table.ttft_ps, NEVER),
+        "tpot_s": np.where(is_completed, table.tpot_ps, NEVER),
+        "e2e_s": np.where(is_completed, table.e2e_ps, NEVER),
+        "pd_p2p_comm_bytes": table.kv_bytes,
+        "pd_p2p_comm_time_s": np.where(is_sent, table.kv_arrived_ps - table.kv_sent_ps, NEVER),
+        "kv_exposed_s": np.where(is_sent, exposed_ps, NEVER),
+        "preemptions": table.preemptions,
+        "status": _statuses(table),
+        "restarts": table.restarts,
+    }
+
+
+def _statuses(table: RequestTable) -> NDArray[np.object_]:
+    """The end of each request, with its reason."""
+    texts = np.array([status.value for status in STATUSES], dtype=object)[table.status]
+    if table.reasons:
+        for row in np.flatnonzero(~table.has(RequestStatus.COMPLETED)).tolist():
+            reason = table.reasons.get(int(table.index[row]))
+            texts[row] += "" if reason is None else f": {reason}"
+    return texts
+
+
+def _texts(name: str, column: NDArray[Any]) -> list[str]:
+    if column.dtype.kind == "O":
+        return [str(text) for text in column]
+    if name.endswith("_s"):
+        return [seconds_text(None if value == NEVER else value) for value in column.tolist()]
+    return ["" if value == NEVER else str(value) for value in column.tolist()]

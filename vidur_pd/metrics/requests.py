@@ -1,9 +1,9 @@
-"""What became of the requests of a workload, as columns in its order and as records."""
+"""What became of requests, as columns and as records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestTable:
-    """Columns over requests that have ended, in the order of the workload; ``NEVER`` where a stage was not reached."""
+    """Columns over requests that have ended; ``NEVER`` where a stage was not reached."""
 
     request_id: NDArray[np.object_]
     arrived_ps: Times
@@ -94,12 +94,11 @@ class RequestTable:
 
     @classmethod
     def of(cls, workload: Workload, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
-        """From what the core's request log hands over."""
-        order = np.argsort(taken["index"], kind="stable")
-        columns = {name: column[order] for name, column in taken.items() if name != "reasons"}
+        """From what the core's request log hands over, in the order in which the requests have ended."""
+        columns = {name: column for name, column in taken.items() if name != "reasons"}
         index = columns["index"]
         return cls(
-            request_id=np.array(workload.request_ids, dtype=object)[index],
+            request_id=np.array([workload.request_ids[number] for number in index.tolist()], dtype=object),
             arrived_ps=workload.arrived_ps[index],
             prompt_tokens=workload.prefill_tokens[index],
             output_tokens=workload.decode_tokens[index],
@@ -110,6 +109,21 @@ class RequestTable:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def rows(self, which: slice | NDArray[np.int64]) -> RequestTable:
+        """Some of the requests."""
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, column in columns.items():
+            if isinstance(column, np.ndarray):
+                columns[name] = column[which]
+        return RequestTable(**columns)
+
+    def in_workload_order(self) -> RequestTable:
+        return self.rows(np.argsort(self.index, kind="stable"))
+
+    def names(self, instance: Times) -> NDArray[np.object_]:
+        """Names of instances; empty for ``NEVER``."""
+        return np.array((*self.instances, ""), dtype=object)[instance]  # NEVER is the last position
 
     def has(self, status: RequestStatus) -> NDArray[np.bool_]:
         """[requests]"""
@@ -153,15 +167,12 @@ class RequestTable:
             *(of.tolist() for of in (self.context_tokens, self.generated_tokens, self.preemptions, self.restarts)),
             (STATUSES[status] for status in self.status.tolist()),
             (self.reasons.get(index) for index in self.index.tolist()),
-            self._names(self.prefill_instance),
-            self._names(self.decode_instance),
+            self.names(self.prefill_instance),
+            self.names(self.decode_instance),
             *(_absent(column) for column in stamps),
             strict=True,
         )
         return (RequestRecord(*row) for row in columns)
-
-    def _names(self, instance: Times) -> Iterable[str]:
-        return (self.instances[number] if number != NEVER else "" for number in instance.tolist())
 
 
 def seconds(times_ps: Times) -> NDArray[np.float64]:

@@ -15,24 +15,23 @@ import numpy as np
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Fault
 from vidur_pd.metrics.quantities import PS_PER_S
-from vidur_pd.metrics.requests import RequestTable
-from vidur_pd.metrics.summary import served
+from vidur_pd.metrics.tally import RequestTally
 
 PS_PER_MINUTE = 60 * PS_PER_S
 
 
-def slo_loss_minutes(table: RequestTable, slo: SloConfig, faults: Sequence[Fault]) -> dict[str, Any]:
+def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault]) -> dict[str, Any]:
     """Lost minutes in all; of windows that end before the first fault begins, that overlap a fault, and of the others.
 
     ``beyond_fault_free`` is what exceeds the rate of loss before the first fault, carried on over all windows; ``None``
     where no window with arrivals ends before it. ``worst_attainment`` is the smallest share of a window.
     """
     width_ps = round(slo.window_s * PS_PER_S)
-    first_ps = int(table.arrived_ps.min()) if len(table) else 0
+    first_ps = int(tally.arrived_ps.min()) if len(tally) else 0
     number, place, arrivals = np.unique(
-        (table.arrived_ps - first_ps) // width_ps, return_inverse=True, return_counts=True
+        (tally.arrived_ps - first_ps) // width_ps, return_inverse=True, return_counts=True
     )
-    shares = np.bincount(place, weights=served(table, slo), minlength=len(number)) / arrivals
+    shares = np.bincount(place, weights=tally.is_served(slo), minlength=len(number)) / arrivals
     attained = dict(zip(number.tolist(), shares.tolist(), strict=True))
     windows: dict[str, list[bool]] = {"before_faults": [], "during_faults": [], "after_faults": []}
     for window, share in attained.items():

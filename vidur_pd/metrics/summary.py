@@ -10,55 +10,46 @@ from numpy.typing import NDArray
 from vidur_pd.config import SloConfig
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import distribution, to_seconds
-from vidur_pd.metrics.requests import NEVER, RequestTable, seconds
+from vidur_pd.metrics.requests import NEVER, seconds
+from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.request import RequestStatus
 
 ITL_HISTOGRAM_BINS = 60
 
 
-def summarise(table: RequestTable, log: IterationLog, slo: SloConfig) -> dict[str, Any]:
+def summarise(tally: RequestTally, log: IterationLog, slo: SloConfig) -> dict[str, Any]:
     """Counts, throughput, latency distributions, goodput and the share of time on estimates.
 
     The makespan runs from the first arrival to the last completion. Goodput counts completed requests that meet every
     objective; a request of one token meets the TPOT objective. Rates are ``None`` where nothing completed.
     """
-    done = table.has(RequestStatus.COMPLETED)
-    completed = int(np.count_nonzero(done))
-    first_ps = int(table.arrived_ps.min()) if len(table) else 0
-    last_ps = int(table.completed_ps[done].max()) if completed else first_ps
-    makespan_s = to_seconds(last_ps - first_ps)
-    ttft_ps, tpot_ps, e2e_ps = table.ttft_ps[done], table.tpot_ps[done], table.e2e_ps[done]
-    met = int(np.count_nonzero(served(table, slo)))
+    completed = tally.count(RequestStatus.COMPLETED)
+    makespan_s = to_seconds(tally.makespan_ps)
+    ttft_ps, tpot_ps = tally.ttft_ps, tally.tpot_ps
+    met = int(np.count_nonzero(tally.is_served(slo)))
     gap_s, gap_count = log.gaps()
     return {
-        "requests": len(table),
+        "requests": len(tally),
         "completed": completed,
-        "rejected": int(np.count_nonzero(table.has(RequestStatus.REJECTED))),
-        "failed": int(np.count_nonzero(table.has(RequestStatus.FAILED))),
+        "rejected": tally.count(RequestStatus.REJECTED),
+        "failed": tally.count(RequestStatus.FAILED),
         "makespan_s": makespan_s,
         "throughput": {
             "requests_per_s": _rate(completed, makespan_s),
-            "input_tokens_per_s": _rate(int(table.prompt_tokens[done].sum()), makespan_s),
-            "output_tokens_per_s": _rate(int(table.output_tokens[done].sum()), makespan_s),
+            "input_tokens_per_s": _rate(tally.input_tokens, makespan_s),
+            "output_tokens_per_s": _rate(tally.output_tokens, makespan_s),
         },
         "ttft_s": distribution(seconds(ttft_ps)),
         "tpot_s": distribution(seconds(tpot_ps[tpot_ps != NEVER])),
         "itl_s": distribution(gap_s, gap_count),
-        "e2e_s": distribution(seconds(e2e_ps)),
+        "e2e_s": distribution(seconds(tally.e2e_ps)),
         "slo": slo.model_dump(),
         "goodput": _rate(met, makespan_s),
-        "goodput_share": met / len(table) if len(table) else None,
+        "goodput_share": met / len(tally) if len(tally) else None,
         "estimates": log.estimated_ps / log.compute_ps if log.compute_ps else 0.0,
-        "preemptions": int(table.preemptions.sum()),
+        "preemptions": tally.preemptions,
         "itl_histogram": _histogram(gap_s, gap_count),
     }
-
-
-def served(table: RequestTable, slo: SloConfig) -> NDArray[np.bool_]:
-    """[requests] whether each has completed and met every objective; one of a single token meets that of TPOT."""
-    in_time = seconds(table.ttft_ps) <= slo.ttft_s
-    steady = seconds(np.maximum(table.tpot_ps, 0)) <= slo.tpot_s
-    return np.asarray(table.has(RequestStatus.COMPLETED) & in_time & steady)
 
 
 def _rate(count: int, duration_s: float) -> float | None:

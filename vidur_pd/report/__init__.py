@@ -70,5 +70,5 @@ def _labels(out_dirs: Sequence[Path]) -> list[str]:
 
 def _run_files(out_dirs: Sequence[Path]) -> list[Path]:
     """What the pages are made from."""
-    names = ("summary.json", "requests.csv", "config.yaml", "iterations.parquet", "links.parquet")
+    names = ("summary.json", "requests.csv", "requests.parquet", "config.yaml", "iterations.parquet", "links.parquet")
     return [folder / name for folder in out_dirs for name in names]

@@ -22,7 +22,7 @@ from vidur_pd.report.charts import (
     series_colour,
 )
 from vidur_pd.report.load import RunOutput
-from vidur_pd.report.series import Floats, cumulative_curve, thin
+from vidur_pd.report.series import MOST_CURVE_POINTS, Floats, cumulative_curve, thin
 from vidur_pd.report.summary import ItlHistogram
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ class Curve:
     shares: Floats
     is_binned: bool = False
     """Whether it comes from a histogram, whose values lie somewhere between the points, or from each value."""
+    is_thinned: bool = False
+    """Whether it passes through some of the values only."""
 
 
 def sample_curve(name: str, values: pd.Series[float]) -> Curve:
-    return Curve(name, *cumulative_curve(np.asarray(values, dtype=np.float64)))
+    sample = np.asarray(values, dtype=np.float64)
+    return Curve(name, *cumulative_curve(sample), is_thinned=bool(np.isfinite(sample).sum() > MOST_CURVE_POINTS))
 
 
 def histogram_curve(name: str, histogram: ItlHistogram | None) -> Curve:
@@ -73,6 +76,7 @@ def latency_curves(run: RunOutput, name: str) -> Mapping[str, Curve]:
     }
 
 
+THINNED = f" Drawn through {MOST_CURVE_POINTS} of the values."
 LATENCIES = {
     "ttft": ("Time to first token (TTFT)", "s", 1.0),
     "tpot": ("Time per output token (TPOT)", "ms", 1e3),
@@ -117,6 +121,7 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
         figure.update_xaxes(**log_axis(*(curve.values_s * scale for _, curve in drawn), [near or 0.0]))
     mark_slo(figure, slo, largest, unit)
     reading = READINGS[metric] + (" Right of the dashed line the SLO is missed." if near is not None else "")
+    reading += THINNED if any(curve.is_thinned for _, curve in drawn) else ""
     return finish(figure, Frame(f"cdf-{metric}", title, reading), f"{metric.upper()} ({unit})", "")
 
 
@@ -145,7 +150,7 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
     """One point per completed request at its arrival."""
     import plotly.graph_objects as go
 
-    completed = run.completed.dropna(subset=["ttft_s"])
+    completed = run.completed[["request_id", "arrived_at_s", "ttft_s"]].dropna(subset=["ttft_s"])
     if completed.empty:
         return None
     completed = completed.sort_values("arrived_at_s", kind="stable")

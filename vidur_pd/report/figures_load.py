@@ -25,7 +25,7 @@ def token_rates(run: RunOutput, edges: Floats) -> tuple[Floats, Floats]:
 
 
 def _rate(requests: pd.DataFrame, start: str, end: str, tokens: str, edges: Floats) -> Floats:
-    known = requests.dropna(subset=[start, end, tokens])
+    known = requests[[start, end, tokens]].dropna()
     starts, ends, amounts = (known[name].to_numpy(dtype=float) for name in (start, end, tokens))
     whole = Intervals(starts, ends, np.zeros(len(known), dtype=np.int64), 1)
     return np.asarray(spread(whole, amounts, edges)[0] / np.diff(edges))

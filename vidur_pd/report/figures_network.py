@@ -206,6 +206,7 @@ def transfer_chart(run: RunOutput) -> Chart | None:
         if rates
         else "Higher points of equal size share links or wait; without links.parquet no line rate is known."
     )
+    reading += "" if len(shown) == len(sent) else f" {len(shown):,} of {len(sent):,} transfers shown."
     return finish(figure, Frame("kv-transfers", "KV transfers", reading), "Size (MB)", "Time (ms)")
 
 
@@ -246,6 +247,7 @@ def exposed_chart(run: RunOutput) -> Chart | None:
     figure.update_yaxes(range=[0, 101], ticksuffix=" %")
     figure.update_xaxes(rangemode="tozero")
     reading = "From the end of prefill to the last KV byte at the decode side; zero means that prefill hid it."
+    reading += f" Drawn through {len(values):,} of {len(exposed):,} values." if len(values) < len(exposed) else ""
     return finish(figure, Frame("kv-exposed", "Exposed KV time", reading), "Exposed KV time (ms)", "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,9 @@ REQUEST_NUMBERS = (
     "kv_exposed_s",
     "preemptions",
 )
+ROWS_AT_ONCE = 100_000
+MOST_ITERATIONS = 4_000_000
+"""Iterations take 150 bytes each, and as much again while they are sorted."""
 PHASES = ("attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s")
 """Columns of ``iterations.parquet`` that are parts of ``compute_s``."""
 ITERATION_TEXT = ("instance", "pool")
@@ -64,13 +67,16 @@ class RunOutput:
     """One row per request: text columns `REQUEST_TEXT`, float columns `REQUEST_NUMBERS` (NaN where empty)."""
     iterations: pd.DataFrame | None
     """Sorted by instance and start; text columns are categories."""
+    iteration_rows: int
+    """Of the file, which may be too many to be read."""
     links: pd.DataFrame | None
     config_text: str | None
     config: Mapping[str, object]
 
     @property
     def completed(self) -> pd.DataFrame:
-        return self.requests[self.requests["status"] == "completed"]
+        is_completed = self.requests["status"] == "completed"
+        return self.requests if is_completed.all() else self.requests[is_completed]
 
     @property
     def span_s(self) -> tuple[float, float]:
@@ -87,21 +93,27 @@ class RunOutput:
 def read_run(folder: Path, label: str | None = None) -> RunOutput:
     """Reads one output directory.
 
-    ``iterations.parquet``, ``links.parquet`` and ``config.yaml`` may be missing; the rest is required.
+    ``iterations.parquet``, ``links.parquet`` and ``config.yaml`` may be missing; the rest is required. Requests are
+    those of ``requests.csv``, or of ``requests.parquet`` where there is no such file. More than `MOST_ITERATIONS` are
+    not read.
     Raises: InputError naming file and column.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such directory; expected the output directory of a run")
     config_text, config = _read_config(folder / "config.yaml")
-    iterations = _read_parquet(folder / "iterations.parquet", ITERATION_TEXT, ITERATION_NUMBERS)
+    path, iterations = folder / "iterations.parquet", None
+    iteration_rows = _rows(path)
+    if iteration_rows <= MOST_ITERATIONS:
+        iterations = _read_parquet(path, ITERATION_TEXT, ITERATION_NUMBERS)
     if iterations is not None:
         iterations = iterations.sort_values(["instance", "start_s"], kind="stable", ignore_index=True)
     return RunOutput(
         label=label or folder.resolve().name,
         folder=folder,
         summary=read_summary(folder / "summary.json"),
-        requests=_read_requests(folder / "requests.csv"),
+        requests=_read_requests(folder),
         iterations=iterations,
+        iteration_rows=iteration_rows,
         links=_read_parquet(folder / "links.parquet", LINK_TEXT, LINK_NUMBERS),
         config_text=config_text,
         config=config,
@@ -123,13 +135,41 @@ def distinct_labels(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _read_requests(path: Path) -> pd.DataFrame:
+def _read_requests(folder: Path) -> pd.DataFrame:
+    path, streamed = folder / "requests.csv", folder / "requests.parquet"
+    if streamed.exists() and not path.exists():
+        return _read_streamed(streamed)
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)
+        with pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, chunksize=ROWS_AT_ONCE) as parts:
+            return pd.concat([_typed_requests(path, part) for part in parts])
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the output directory of a run") from None
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as CSV ({' '.join(str(error).split())})") from None
+
+
+def _read_streamed(path: Path) -> pd.DataFrame:
+    """Rows by arrival. Columns are read one by one, as all at once would be in memory several times."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def column(name: str) -> pa.ChunkedArray[Any]:
+        return pq.read_table(path, columns=[name])[name]
+
+    try:
+        _require(path, pq.read_schema(path).names, (*REQUEST_TEXT, *REQUEST_NUMBERS))
+        order = np.argsort(column("arrived_at_s").to_numpy(), kind="stable")
+        columns = {name: column(name).cast(pa.string()).to_pandas().to_numpy()[order] for name in REQUEST_TEXT}
+        columns |= {name: column(name).cast(pa.float64()).to_numpy()[order] for name in REQUEST_NUMBERS}
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+    return pd.DataFrame(columns, copy=False)
+
+
+def _typed_requests(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the CSV, which is read in parts: as text it takes ten times the memory."""
     _require(path, list(table.columns), (*REQUEST_TEXT, *REQUEST_NUMBERS))
     columns = {name: table[name] for name in REQUEST_TEXT}
     columns |= {name: _numbers(path, table[name]) for name in REQUEST_NUMBERS}
@@ -141,9 +181,20 @@ def _numbers(path: Path, column: pd.Series[str]) -> pd.Series[float]:
     numbers = pd.to_numeric(column.replace("", None), errors="coerce").astype(float)
     bad = np.flatnonzero((~np.isfinite(numbers.to_numpy())) & (column != "").to_numpy())
     if bad.size:
-        line = int(bad[0]) + 2  # the header is line 1
+        line = int(column.index[bad[0]]) + 2  # the header is line 1
         raise InputError(f"{path}: line {line}: {column.name}: found {column.iloc[bad[0]]!r}, expected a finite number")
     return numbers
+
+
+def _rows(path: Path) -> int:
+    """Rows of a Parquet file; 0 where there is none that can be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException):
+        return 0
 
 
 def _read_parquet(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame | None:

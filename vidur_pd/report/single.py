@@ -25,7 +25,7 @@ from vidur_pd.report.figures_network import (
     transfer_chart,
 )
 from vidur_pd.report.figures_phases import batch_chart, phase_charts
-from vidur_pd.report.load import RunOutput
+from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
 from vidur_pd.report.summary import Latency, PoolSummary, Summary
 from vidur_pd.report.text import Tile, digits, duration, escape, note_html, percent, table_html, tiles_html
@@ -182,9 +182,7 @@ def _faults(run: RunOutput) -> str:
 def _instances(run: RunOutput) -> str:
     pools = pool_table(run.summary.pools)
     if run.iterations is None or run.iterations.empty:
-        return pools + _no_rows(
-            "iterations.parquet", run.iterations, "Queue, running requests, busy share and KV use over time"
-        )
+        return pools + _no_iterations(run, "Queue, running requests, busy share and KV use over time")
     names = [pool.name for pool in run.summary.pools]
     activity = measure_activity(run.iterations, names, run.span_s)
     return pools + charts_html([busy_heat_map(activity), *instance_charts(activity, names)])
@@ -213,7 +211,7 @@ def _iterations(run: RunOutput) -> str:
 
 def _phases(run: RunOutput) -> str:
     if run.iterations is None or run.iterations.empty:
-        return _no_rows("iterations.parquet", run.iterations, "The breakdown of iterations")
+        return _no_iterations(run, "The breakdown of iterations")
     names = [pool.name for pool in run.summary.pools]
     return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
 
@@ -285,6 +283,12 @@ def _configuration(run: RunOutput) -> str:
     return (
         f'<details class="card"><summary>Resolved configuration</summary><pre>{escape(run.config_text)}</pre></details>'
     )
+
+
+def _no_iterations(run: RunOutput, what: str) -> str:
+    if run.iterations is not None or not run.iteration_rows:
+        return _no_rows("iterations.parquet", run.iterations, what)
+    return note_html(f"{what} left out: of {run.iteration_rows:,} iterations; at most {MOST_ITERATIONS:,} are drawn.")
 
 
 def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> str:

@@ -1,0 +1,65 @@
+"""Result tables that are written while the simulation runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vidur_pd.metrics.iterations import Column
+from vidur_pd.metrics.request_rows import request_columns
+from vidur_pd.metrics.requests import RequestTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+def arrow_table(columns: dict[str, Any]) -> pa.Table:
+    """Columns as Arrow has them; objects are text, also where there are none."""
+    import pyarrow as pa
+
+    def is_text(column: Any) -> bool:
+        return isinstance(column, np.ndarray) and column.dtype.kind == "O"
+
+    return pa.table(
+        {name: pa.array(column, pa.string()) if is_text(column) else column for name, column in columns.items()}
+    )
+
+
+class ParquetStream:
+    """``requests.parquet`` and, if wanted, ``iterations.parquet`` in a folder, one row group per call.
+
+    A file exists after the first call with rows, or at the end; leaving the ``with`` block completes both.
+    """
+
+    def __init__(self, folder: Path, *, with_iterations: bool) -> None:
+        self._folder = folder
+        self._with_iterations = with_iterations
+        self._writers: dict[str, pq.ParquetWriter] = {}
+
+    def add_requests(self, table: RequestTable) -> None:
+        self._add("requests.parquet", arrow_table(request_columns(table)))
+
+    def add_iterations(self, columns: dict[str, Column]) -> None:
+        if self._with_iterations:
+            self._add("iterations.parquet", arrow_table(columns))
+
+    def _add(self, name: str, table: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
+        if name not in self._writers:
+            self._writers[name] = pq.ParquetWriter(self._folder / name, table.schema, compression="zstd")
+        if table.num_rows:
+            self._writers[name].write_table(table, row_group_size=table.num_rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()

@@ -1,0 +1,106 @@
+"""What the summary says of requests, counted as they end."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.config import SloConfig
+from vidur_pd.metrics.attribution import PARTS, attribute
+from vidur_pd.metrics.quantities import exact_sum, to_seconds
+from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
+from vidur_pd.request import STATUSES, RequestStatus
+from vidur_pd.workload import Workload
+
+
+class RequestTally:
+    """Latencies and counts of the requests of a workload, 25 bytes each.
+
+    Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of the
+    workload, so that figures do not depend on it.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._status = np.zeros(len(workload), dtype=np.int8)
+        self._ttft_ps, self._tpot_ps, self._e2e_ps = (np.zeros(len(workload), dtype=np.int64) for _ in range(3))
+        self._parts_ps = [0] * len(PARTS)
+        self.preemptions = 0
+        self.transfers_ps = 0
+        """First byte to last byte, summed over KV transfers."""
+
+    def add(self, table: RequestTable) -> None:
+        """Counts requests that have ended."""
+        self._status[table.index] = table.status
+        self._ttft_ps[table.index] = table.ttft_ps
+        self._tpot_ps[table.index] = table.tpot_ps
+        self._e2e_ps[table.index] = table.e2e_ps
+        self.preemptions += int(table.preemptions.sum())
+        has_arrived = table.kv_arrived_ps != NEVER
+        self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
+        self._parts_ps = [
+            total + exact_sum(part) for total, part in zip(self._parts_ps, attribute(table).T, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._workload)
+
+    def count(self, status: RequestStatus) -> int:
+        """Requests that have ended so."""
+        return int(np.count_nonzero(self._status == STATUSES.index(status)))
+
+    @property
+    def is_completed(self) -> NDArray[np.bool_]:
+        """[requests]"""
+        return np.asarray(self._status == STATUSES.index(RequestStatus.COMPLETED))
+
+    def is_served(self, slo: SloConfig) -> NDArray[np.bool_]:
+        """[requests] whether each has completed and met every objective; one of a single token meets that of TPOT."""
+        in_time = seconds(self._ttft_ps) <= slo.ttft_s
+        steady = seconds(np.maximum(self._tpot_ps, 0)) <= slo.tpot_s
+        return np.asarray(self.is_completed & in_time & steady)
+
+    @property
+    def arrived_ps(self) -> Times:
+        """[requests]"""
+        return self._workload.arrived_ps
+
+    @property
+    def ttft_ps(self) -> Times:
+        """[completed requests]"""
+        return self._ttft_ps[self.is_completed]
+
+    @property
+    def tpot_ps(self) -> Times:
+        """[completed requests] ``NEVER`` for a single token."""
+        return self._tpot_ps[self.is_completed]
+
+    @property
+    def e2e_ps(self) -> Times:
+        """[completed requests]"""
+        return self._e2e_ps[self.is_completed]
+
+    @property
+    def makespan_ps(self) -> int:
+        """First arrival to last completion."""
+        done = self.is_completed
+        if not done.any():
+            return 0
+        return int((self._workload.arrived_ps[done] + self._e2e_ps[done]).max() - self._workload.arrived_ps.min())
+
+    @property
+    def input_tokens(self) -> int:
+        """Of completed requests."""
+        return int(self._workload.prefill_tokens[self.is_completed].sum())
+
+    @property
+    def output_tokens(self) -> int:
+        """Of completed requests."""
+        return int(self._workload.decode_tokens[self.is_completed].sum())
+
+    def mean_parts_s(self) -> dict[str, float]:
+        """Mean seconds of every part of end-to-end latency over completed requests; empty where there are none."""
+        completed = self.count(RequestStatus.COMPLETED)
+        if not completed:
+            return {}
+        return {name: to_seconds(total) / completed for name, total in zip(PARTS, self._parts_ps, strict=True)}
