@@ -54,15 +54,19 @@ class Kriging:
         self._mean = float(residuals.mean())
         centred = residuals - self._mean
         self._variance = max(float(centred @ centred) / len(centred), 1e-6)
-        covariance = self._correlation(coordinates)
-        covariance[np.diag_indices_from(covariance)] += scales.noise
-        self._covariance = covariance
-        self._weights = np.linalg.solve(covariance, centred)
+        self._coordinates = coordinates
+        self._weights = np.linalg.solve(self._covariance(), centred)
+
+    def _covariance(self) -> Floats:
+        """[points, points] made when it is needed: a simulation has dozens of systems of some megabytes."""
+        covariance = self._correlation(self._coordinates)
+        covariance[np.diag_indices_from(covariance)] += self._scales.noise
+        return covariance
 
     @cached_property
     def _inverse(self) -> Floats:
         """[points, points] of the covariance: errors need it, which simulations do not ask for."""
-        return np.asarray(np.linalg.inv(self._covariance), dtype=np.float64)
+        return np.asarray(np.linalg.inv(self._covariance()), dtype=np.float64)
 
     @cached_property
     def left_out(self) -> Floats:
