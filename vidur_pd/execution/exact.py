@@ -57,6 +57,7 @@ class ExactLauncher:
         self._pricers = pricers
         self._broken_off = broken_off
         self._flying: dict[GraphHandle, Flight] = {}
+        self._dropped: set[GraphHandle] = set()
         self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
 
     def launch(self, flight: Flight) -> None:
@@ -81,6 +82,7 @@ class ExactLauncher:
     def drop(self, flight: Flight, /) -> None:
         for handle in [handle for handle, flying in self._flying.items() if flying.number == flight.number]:
             del self._flying[handle]
+            self._dropped.add(handle)
             self._network.cancel(handle)
             self._network.forget(handle)
 
@@ -92,6 +94,8 @@ class ExactLauncher:
 
     def completed(self, completion: Completion) -> None:
         """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""
+        if completion.handle in self._dropped:  # at this very instant
+            return
         flight = self._flying.pop(completion.handle)
         self._network.forget(completion.handle)
         flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
