@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import yaml
@@ -12,12 +11,12 @@ import yaml
 from aicb.errors import InputError
 from aicb.hf import model_from_config, read_config_file
 from aicb.model import Model
+from aicb.shipped import PACKAGE
 
 
 def built_in_models() -> list[str]:
     """Names that `load_model` knows."""
-    files = resources.files("aicb").joinpath("models").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return sorted(file.stem for file in (PACKAGE / "models").iterdir() if file.suffix == ".yaml")
 
 
 def load_model(name_or_path: str) -> Model:
@@ -47,7 +46,7 @@ def load_model(name_or_path: str) -> Model:
 @cache
 def _built_in(name: str) -> Model:
     """The built-in files hold the cost-relevant fields of the published ``config.json``, so one reader serves both."""
-    text = resources.files("aicb").joinpath("models", f"{name}.yaml").read_text(encoding="utf-8")
+    text = (PACKAGE / "models" / f"{name}.yaml").read_text(encoding="utf-8")
     return _parse_yaml(text, name, f"models/{name}.yaml")
 
 

@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +20,7 @@ from aicb.clock import ClockLaw
 from aicb.errors import InputError
 from aicb.operators import GemmDtype
 from aicb.precision import Precision
+from aicb.shipped import PACKAGE
 
 MIB = 2**20
 TABLE_FILE = "kernels.csv"
@@ -74,8 +74,7 @@ class Gpu:
 
 def known_gpus() -> list[str]:
     """Names that `get_gpu` knows."""
-    files = resources.files("aicb").joinpath("gpus").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return sorted(file.stem for file in (PACKAGE / "gpus").iterdir() if file.suffix == ".yaml")
 
 
 @cache
@@ -86,9 +85,8 @@ def get_gpu(name_or_path: str) -> Gpu:
         InputError: unknown name (the known ones are named); an unreadable file, or a field that is missing or wrong.
     """
     if name_or_path in known_gpus():
-        root = resources.files("aicb")
-        text = root.joinpath("gpus", f"{name_or_path}.yaml").read_text(encoding="utf-8")
-        return _parse(text, f"gpus/{name_or_path}.yaml", Path(str(root)) / "data" / name_or_path)
+        text = (PACKAGE / "gpus" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
+        return _parse(text, f"gpus/{name_or_path}.yaml", PACKAGE / "data" / name_or_path)
     path = Path(name_or_path)
     if path.is_dir():
         path = path / "gpu.yaml"

@@ -19,8 +19,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -28,6 +26,7 @@ from typing import Any
 
 from aicb.errors import InputError
 from aicb.parquet_columns import ParquetColumns
+from aicb.shipped import PACKAGE
 
 SCHEMA_VERSION = 1
 """Of ``kernels.csv``."""
@@ -132,20 +131,19 @@ class KernelTable:
         Raises:
             InputError: no measurements are shipped for this GPU, or its files do not follow the schema.
         """
-        data = files("aicb") / "data"
-        directory = data / gpu
+        directory = PACKAGE / "data" / gpu
         if not gpu.isidentifier() or not (directory / "kernels.csv").is_file():
             raise InputError(f"gpu: found {gpu!r}, expected one with measurements: {', '.join(measured_gpus())}")
         return cls.read(directory, gpu)
 
     @classmethod
-    def read(cls, directory: Traversable, gpu: str) -> KernelTable:
+    def read(cls, directory: Path, gpu: str) -> KernelTable:
         """The table in ``directory``; ``gpu`` is what errors call it."""
         text = (directory / "kernels.csv").read_text(encoding="utf-8")
         rows = tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv"))
         names = sorted(_part_names(directory))
         facts = [_provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json") for name in names]
-        parts = tuple(ParquetPart(Path(str(directory / name)), known) for name, known in zip(names, facts, strict=True))
+        parts = tuple(ParquetPart(directory / name, known) for name, known in zip(names, facts, strict=True))
         return cls(gpu, rows, _provenance(directory, "provenance.json"), parts)
 
     def select(self, op: str, dtype: str | None = None, distribution: str | None = None) -> list[KernelRow]:
@@ -220,7 +218,7 @@ def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
     return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "", *replays)
 
 
-def _part_names(directory: Traversable) -> Iterator[str]:
+def _part_names(directory: Path) -> Iterator[str]:
     """Paths of the Parquet files of a table, relative to its directory."""
     for entry in directory.iterdir():
         if entry.name.endswith(".parquet"):
@@ -229,7 +227,7 @@ def _part_names(directory: Traversable) -> Iterator[str]:
             yield f"{entry.name}/profile.parquet"
 
 
-def _provenance(directory: Traversable, name: str) -> Mapping[str, object]:
+def _provenance(directory: Path, name: str) -> Mapping[str, object]:
     file = directory / name
     if not file.is_file():
         raise InputError(f"{name}: file: found none, expected the provenance of a part of the table")
@@ -242,7 +240,7 @@ def _provenance(directory: Traversable, name: str) -> Mapping[str, object]:
 
 def measured_gpus() -> list[str]:
     """Names of the GPUs whose measurements are shipped."""
-    return sorted(entry.name for entry in (files("aicb") / "data").iterdir() if (entry / "kernels.csv").is_file())
+    return sorted(entry.name for entry in (PACKAGE / "data").iterdir() if (entry / "kernels.csv").is_file())
 
 
 def read_rows(lines: Iterable[str], name: str) -> list[KernelRow]:

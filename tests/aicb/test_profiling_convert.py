@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 
 from aicb.profiling.convert import csv_cells, split_kernels
 from aicb.profiling.point import decode_lengths
 from aicb.profiling.store import COLUMNS, PROVENANCE_FILE, SCHEMA_VERSION, TABLE_FILE, Row, read_table
+from aicb.shipped import PACKAGE
 from aicb.table import COLUMNS as TABLE_COLUMNS
 from aicb.table import read_rows
 
-SHIPPED = Path(str(files("aicb"))) / "data" / "h200" / "profile"
+SHIPPED = PACKAGE / "data" / "h200" / "profile"
 
 
 @pytest.fixture(scope="module")

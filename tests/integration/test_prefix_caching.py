@@ -36,9 +36,9 @@ def test_the_second_turn_computes_and_sends_only_what_is_new(is_disaggregated: b
     for caching in (False, True):
         result = Simulation(config(pools, engine={"prefix_caching": caching}), two_turns(2_000)).run()
         first, second = result.requests
-        seconds[caching] = second.request.prefill_completed_ps - second.request.scheduled_ps
+        seconds[caching] = second.prefill_completed_ps - second.scheduled_ps
         cached = 2_048 if caching else 0
-        assert (first.request.cached_tokens, second.request.cached_tokens) == (0, cached)
+        assert (first.cached_tokens, second.cached_tokens) == (0, cached)
         if is_disaggregated:
             assert first.kv_bytes == 2_048 * 147_456
             assert second.kv_bytes == (3_072 - cached) * 147_456
@@ -59,11 +59,12 @@ def test_a_large_pool_hits_nearly_what_a_perfect_cache_hits_on_the_mooncake_trac
     accepted = [record for record in result.requests if record.completed_ps is not None]
     assert len(accepted) > 300
     hits = sum(request.cached_tokens for request in accepted)
-    perfect, known = 0, set()
+    perfect, known, hashes = 0, set(), workload.block_hashes
+    assert hashes is not None
     for request in accepted:
         chain: tuple[int, ...] = ()
         is_known = True
-        for block in request.block_hashes or ():
+        for block in hashes.of(request.index).tolist():
             chain = (*chain, block)
             is_known = is_known and chain in known
             perfect += 512 * is_known

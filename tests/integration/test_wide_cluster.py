@@ -17,4 +17,4 @@ def test_five_hundred_instances_among_four_thousand_servers_serve(kind: str, bac
     result = simulate(config(pools, topology=topology, network={"backend": backend, "coupling": coupling}), ROWS)
     assert result.topology.gpus == 32_000
     assert result.summary["completed"] == len(ROWS)
-    assert {journey.prefill_instance for journey in result.journeys} == {f"p-{index}" for index in range(250)}
+    assert {record.prefill_instance for record in result.requests} == {f"p-{index}" for index in range(250)}
