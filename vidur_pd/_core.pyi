@@ -368,7 +368,9 @@ class Notice:
     """What Python has to do before the loop goes on (``core/loop.hpp``)."""
 
     @property
-    def what(self) -> int: ...
+    def what(self) -> str:
+        """``Notice::What`` in small letters: call, before_step, price, parts, …"""
+
     @property
     def instance(self) -> int: ...
     @property

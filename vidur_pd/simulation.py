@@ -138,21 +138,21 @@ class Simulation:
 
     # What the loop asks for.
 
-    def _handlers_of_notices(self) -> tuple[Callable[[Notice], None], ...]:
+    def _handlers_of_notices(self) -> dict[str, Callable[[Notice], None]]:
         """By ``Notice.what``."""
         instances = self._instances
-        return (
-            lambda notice: self._queue.call(notice.number),
-            lambda notice: self._handoff.before_step(instances[notice.instance]),
-            lambda notice: instances[notice.instance].executor.price(notice.flight),
-            lambda notice: instances[notice.instance].executor.supply(),
-            lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
-            lambda notice: self._launcher.launch(notice.flight),
-            lambda notice: self._handoff.launched(notice.flight, self._queue.now_ps),
-            lambda notice: instances[notice.instance].accept(notice.flight),
-            lambda notice: self._handoff.prefilled(notice.request),
-            lambda notice: self._launcher.rests(notice.instance),
-        )
+        return {
+            "call": lambda notice: self._queue.call(notice.number),
+            "before_step": lambda notice: self._handoff.before_step(instances[notice.instance]),
+            "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
+            "parts": lambda notice: instances[notice.instance].executor.supply(),
+            "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
+            "launch": lambda notice: self._launcher.launch(notice.flight),
+            "launched": lambda notice: self._handoff.launched(notice.flight, self._queue.now_ps),
+            "accept": lambda notice: instances[notice.instance].accept(notice.flight),
+            "prefilled": lambda notice: self._handoff.prefilled(notice.request),
+            "rests": lambda notice: self._launcher.rests(notice.instance),
+        }
 
     # Requests in and out.
 

@@ -89,7 +89,8 @@ class Rig:
 
     def advance(self, until_ps: int) -> None:
         while (notice := self.loop.run(until_ps + 1)) is not None:
-            {0: self._call, 2: self._price, 5: self._launch, 9: self._rest}[notice.what](notice)
+            handlers = {"call": self._call, "price": self._price, "launch": self._launch, "rests": self._rest}
+            handlers[notice.what](notice)
         self.loop.move_to(until_ps)
 
     def ends_ps(self, instance: int = 0) -> list[int]:

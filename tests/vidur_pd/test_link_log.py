@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidur_pd._core import LinkLog
+from vidur_pd.errors import InputError
 from vidur_pd.metrics.quantities import PS_PER_S
 
 WINDOW_PS = PS_PER_S // 64
@@ -61,3 +62,8 @@ def test_totals_are_what_was_added_whatever_the_windows(entries: list[tuple[int,
     _, window, link, carried = log.rows()
     assert (window < 6).all()
     assert np.bincount(link, carried, minlength=10) == pytest.approx(expected)
+
+
+def test_traffic_of_an_unknown_class_is_refused() -> None:
+    with pytest.raises(InputError, match="traffic: found 'tcp', expected kv or collective"):
+        LinkLog(1, 2).add("tcp", np.array([0]), np.array([1.0]), (0, 1))

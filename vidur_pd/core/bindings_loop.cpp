@@ -76,6 +76,12 @@ py::dict columns_of(const RequestColumns& rows) {
     return columns;
 }
 
+Traffic traffic_named(const std::string& name) {
+    if (name == "kv") return Traffic::kKv;
+    if (name == "collective") return Traffic::kCollective;
+    throw InputError("traffic: found '" + name + "', expected kv or collective");
+}
+
 void bind_logs(py::module_& module) {
     py::class_<LinkLog>(module, "LinkLog")
         .def(py::init<std::int64_t, std::int64_t>(), py::arg("links"), py::arg("windows"))
@@ -84,14 +90,13 @@ void bind_logs(py::module_& module) {
             "add",
             [](LinkLog& log, const std::string& traffic, const Numbers& links, const Reals& link_bytes,
                std::pair<TimePs, TimePs> span_ps) {
-                log.add(traffic == "kv" ? Traffic::kKv : Traffic::kCollective, values_of(links), values_of(link_bytes),
-                        span_ps.first, span_ps.second);
+                log.add(traffic_named(traffic), values_of(links), values_of(link_bytes), span_ps.first, span_ps.second);
             },
             py::arg("traffic"), py::arg("links"), py::arg("link_bytes"), py::arg("span_ps"))
         .def(
             "total_bytes",
             [](const LinkLog& log, const std::string& traffic) {
-                return array(log.total_bytes(traffic == "kv" ? Traffic::kKv : Traffic::kCollective));
+                return array(log.total_bytes(traffic_named(traffic)));
             },
             py::arg("traffic"))
         .def("rows", [](const LinkLog& log) {
@@ -117,9 +122,35 @@ void bind_logs(py::module_& module) {
         .def("take", [](RequestLog& log) { return columns_of(log.take()); });
 }
 
+const char* name_of(Notice::What what) {
+    switch (what) {
+        case Notice::What::kCall:
+            return "call";
+        case Notice::What::kBeforeStep:
+            return "before_step";
+        case Notice::What::kPrice:
+            return "price";
+        case Notice::What::kParts:
+            return "parts";
+        case Notice::What::kCommunication:
+            return "communication";
+        case Notice::What::kLaunch:
+            return "launch";
+        case Notice::What::kLaunched:
+            return "launched";
+        case Notice::What::kAccept:
+            return "accept";
+        case Notice::What::kPrefilled:
+            return "prefilled";
+        case Notice::What::kRests:
+            return "rests";
+    }
+    throw BrokenInvariant("a notice without a name");
+}
+
 void bind_notice(py::module_& module) {
     py::class_<Notice>(module, "Notice")
-        .def_property_readonly("what", [](const Notice& notice) { return static_cast<int>(notice.what); })
+        .def_property_readonly("what", [](const Notice& notice) { return name_of(notice.what); })
         .def_readonly("instance", &Notice::instance)
         .def_readonly("rank", &Notice::rank)
         .def_readonly("number", &Notice::number)
@@ -207,7 +238,7 @@ void bind_loop(py::module_& module) {
             },
             py::arg("ranks"), py::arg("stages"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
             py::arg("tells_launches"), py::arg("launches_itself"), py::arg("pricing"))
-        .def("run", &Loop::run, py::arg("before_ps"))
+        .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",
              [](const Loop& loop) {
                  const PricedBatches& batches = loop.batches();

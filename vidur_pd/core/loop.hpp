@@ -204,6 +204,7 @@ class Loop {
     void remove(Instance& instance, const FlightPtr& flight);
     Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.flight, nullptr}; }
 
+    std::size_t announced_;  // instances there will be
     EventQueue queue_;
     std::vector<Instance> instances_;
     std::unique_ptr<FluidCoupling> coupling_;  // in coupling `fluid`

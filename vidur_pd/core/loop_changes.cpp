@@ -81,7 +81,7 @@ void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int
 }
 
 void Loop::couple(std::vector<double> capacity_bps) {
-    coupling_ = std::make_unique<FluidCoupling>(std::move(capacity_bps), instances_.capacity());
+    coupling_ = std::make_unique<FluidCoupling>(std::move(capacity_bps), announced_);
 }
 
 std::int32_t Loop::remember(LinkLoad load) {

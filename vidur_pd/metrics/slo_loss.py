@@ -27,7 +27,7 @@ def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault
     where no window with arrivals ends before it. ``worst_attainment`` is the smallest share of a window.
     """
     width_ps = round(slo.window_s * PS_PER_S)
-    first_ps = int(tally.arrived_ps.min()) if len(tally) else 0
+    first_ps = int(tally.arrived_ps.min())
     number, place, arrivals = np.unique(
         (tally.arrived_ps - first_ps) // width_ps, return_inverse=True, return_counts=True
     )
@@ -45,7 +45,7 @@ def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault
         "total": sum(lost.values()) * minutes,
         **{part: count * minutes for part, count in lost.items()},
         "beyond_fault_free": None if expected is None else max(0.0, sum(lost.values()) - expected) * minutes,
-        "worst_attainment": min(attained.values(), default=None),
+        "worst_attainment": min(attained.values()),
         "window_s": slo.window_s,
         "objective": slo.attainment,
     }
