@@ -70,6 +70,28 @@ class DecodeKernel:
         """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; per KV token,
         ``memory_us`` to read it and ``tensor_us`` at the nominal peak."""
 
+class Correlation:
+    """Matérn correlations with fixed points: what all shapes share, and the share that is peculiar to near ones."""
+
+    def __init__(
+        self,
+        coordinates: NDArray[np.float64],
+        lengths: Sequence[float],
+        own_lengths: Sequence[float],
+        own_share: float,
+    ) -> None:
+        """``coordinates``: [points, dimensions]; lengths: [dimensions]."""
+
+    def with_places(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[places, points] of ``places`` [places, dimensions]."""
+
+class Kriging:
+    """Expected residuals from correlations with points and their weights [points]."""
+
+    def __init__(self, correlation: Correlation, weights: NDArray[np.float64], mean: float) -> None: ...
+    def at(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[places] of ``places`` [places, dimensions]; each the same bit for bit in any company."""
+
 class PrefillReference:
     """Constants of the reference model of FA3 prefills on one GPU, see aicb/estimators/prefill_attention.py."""
 
@@ -92,6 +114,9 @@ class PrefillReference:
     ) -> None: ...
     def times_us(self, shapes: NDArray[np.float64]) -> NDArray[np.float64]:
         """[shapes] µs; columns as of ``PrefillTimes`` there."""
+
+    def coordinates(self, shapes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[shapes, 8] of the residuals."""
 
 class PrefillBound:
     """Peaks of the GPU that prefills are measured on; operands up to ``resident_bytes`` stay in L2."""
@@ -126,22 +151,17 @@ class PrefillTimes:
         reach: tuple[float, float, float],
         is_estimate: bool,
         keeps_measured: bool,
+        residuals: Kriging,
         transfer: PrefillTransfer | None = None,
     ) -> None:
         """``geometry``: heads, KV heads, d_qk, d_v; ``reach``: least and most new tokens, most KV tokens that are not
-        an estimate; ``keeps_measured``: measured times may lie below the roofline."""
+        an estimate; ``keeps_measured``: measured times may lie below the roofline; ``residuals``: of the reference."""
 
     def insert_measured(self, requests: int, kv_tokens: int, new_tokens: int, time_us: float) -> None:
         """Time of a batch of equal requests that was measured."""
 
-    def insert_correction(self, grid: tuple[int, int, int], factor: float) -> None:
-        """Factor of the reference at the grid numbers of (heads, KV tokens, new tokens): value = 2^(number / 16)."""
-
-    def take_missing(self) -> list[tuple[int, int, int]]:
-        """Grid numbers of corrections that ``of`` lacked."""
-
-    def of(self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]) -> tuple[float, bool, bool] | None:
-        """µs of one batch, whether it was measured, whether it is an estimate; ``None`` where corrections miss."""
+    def of(self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]) -> tuple[float, bool, bool]:
+        """µs of one batch, whether it was measured, whether it is an estimate."""
 
 class PrefillKernel:
     """A kernel over the prompts of an iteration."""
@@ -280,9 +300,5 @@ class StagePricing(IterationPricing):
     def take_missing_sizes(self) -> list[tuple[int, int]]:
         """Decodes as (requests, queries)."""
 
-    def take_missing_corrections(self) -> list[tuple[int, int, int, int]]:
-        """Number of the prefill kernel and grid numbers of (heads, KV tokens, new tokens): value = 2^(number / 16)."""
-
     def insert_part(self, key: tuple[PartKind, int, int], part: Part) -> None: ...
     def insert_size(self, size: tuple[int, int], kernels: list[DecodeKernel]) -> None: ...
-    def insert_correction(self, at: tuple[int, int, int, int], factor: float) -> None: ...

@@ -18,7 +18,7 @@ from aicb._core import PartKind
 from aicb.batch import Batch
 from aicb.clock import STREAMED_SHARE
 from aicb.estimators import DecodeTimes
-from aicb.estimators.estimate import CompiledEstimator, CompiledPrefill, VolumeTimes
+from aicb.estimators.estimate import CompiledEstimator, VolumeTimes
 from aicb.estimators.roofline import demand
 from aicb.model import Attention, GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, stage_range
 from aicb.operator_list import attention_operators, expansion_operators
@@ -102,25 +102,21 @@ class AttentionPricing:
         model, partition, _ = self._parallel
         return [layer.attention for layer, _ in model.count_layers(stage_range(model, partition, stage))]
 
-    def compiled_prefills(
-        self, stage: int, bit: Callable[[str], int]
-    ) -> tuple[list[_core.PrefillKernel], list[CompiledPrefill]]:
-        """Kernels over prompts for C++, and where their corrections come from; ``bit`` numbers operator names."""
+    def compiled_prefills(self, stage: int, bit: Callable[[str], int]) -> list[_core.PrefillKernel]:
+        """Kernels over prompts for C++; ``bit`` numbers operator names."""
         estimator, gpu = self._pricing.estimator, self._pricing.gpu
         assert isinstance(estimator, CompiledEstimator)
-        kernels, compiled = [], []
-        for operator in self._operators(Batch.prefill([1]), stage):
-            if isinstance(operator.work, PrefillAttention):
-                compiled.append(estimator.compiled_prefill(operator.work))
-                kernel = _core.PrefillKernel(
-                    compiled[-1].times,
-                    count=operator.count,
-                    name=bit(operator.name),
-                    stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
-                    peak_flops=gpu.peak_flops[operator.work.dtype],
-                )
-                kernels.append(kernel)
-        return kernels, compiled
+        return [
+            _core.PrefillKernel(
+                estimator.compiled_prefill(operator.work),
+                count=operator.count,
+                name=bit(operator.name),
+                stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
+                peak_flops=gpu.peak_flops[operator.work.dtype],
+            )
+            for operator in self._operators(Batch.prefill([1]), stage)
+            if isinstance(operator.work, PrefillAttention)
+        ]
 
     def part_operators(self, key: tuple[PartKind, int, int], stage: int) -> list[Operator]:
         """Operators of a part of attention for C++."""

@@ -21,7 +21,6 @@ from aicb import _core
 from aicb._core import PartKind
 from aicb.attention_pricing import AttentionPricing
 from aicb.batch import RankBatches
-from aicb.estimators.estimate import GridPoint
 from aicb.gpu import Gpu
 from aicb.host import GraphMode
 from aicb.operators import Communication
@@ -107,11 +106,10 @@ class CompiledStage:
         self._attention, self._price_parts, self._ledger, self._stage = attention, price_parts, ledger, stage
         self.knows_attention = attention.is_compiled(stage)
         """Whether an event loop in C++ can price iterations without Python."""
-        kernels, prefills = attention.compiled_prefills(stage, ledger.bit) if self.knows_attention else ([], [])
-        self._corrections = [prefill.corrections for prefill in prefills]
+        prefills = attention.compiled_prefills(stage, ledger.bit) if self.knows_attention else []
         self._graph_sizes = rules.graph_sizes
         self._supplied: set[PartKey] = set()
-        self.pricing = _core.StagePricing(rules, kernels, attention.beside_prefills(stage), ledger.numbers)
+        self.pricing = _core.StagePricing(rules, prefills, attention.beside_prefills(stage), ledger.numbers)
 
     def price(
         self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
@@ -153,12 +151,6 @@ class CompiledStage:
         for size in dict.fromkeys(self.pricing.take_missing_sizes()):
             kernels = self._attention.decode_kernels(*size, self._stage)
             self.pricing.insert_size(size, [kernel.compiled(self._ledger.bit(kernel.name)) for kernel in kernels])
-        grids: dict[int, dict[GridPoint, None]] = {}
-        for number, *grid in self.pricing.take_missing_corrections():
-            grids.setdefault(number, {})[(grid[0], grid[1], grid[2])] = None
-        for number, points in grids.items():
-            for point, factor in zip(points, self._corrections[number](list(points)), strict=True):
-                self.pricing.insert_correction((number, *point), factor)
 
     def _neighbours(self, key: PartKey) -> list[PartKey]:
         """Parts that are priced with this one, itself among them: many together take little more than one alone."""

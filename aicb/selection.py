@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from aicb import _core
 from aicb.estimators import (
     DecodeTimes,
     Estimate,
@@ -17,7 +18,6 @@ from aicb.estimators import (
     Timing,
     make_estimator,
 )
-from aicb.estimators.estimate import CompiledPrefill
 from aicb.estimators.roofline import Demands
 from aicb.gpu import Gpu
 from aicb.operators import (
@@ -86,7 +86,7 @@ class PartialTableEstimator:
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         return self._estimator_of(work).decode_times(work, batch)
 
-    def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
+    def compiled_prefill(self, work: PrefillAttention) -> _core.PrefillTimes:
         return self._estimator_of(work).compiled_prefill(work)
 
     def _estimator_of(self, work: Work) -> InterpolationEstimator | TransferEstimator:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from aicb import _core
 from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
-from aicb.estimators.estimate import CompiledPrefill, VolumeTimes
+from aicb.estimators.estimate import VolumeTimes
 from aicb.estimators.roofline import Demand, Demands, EachStep, demand, roofline_us, works_one_by_one
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
@@ -108,7 +108,7 @@ class TransferEstimator:
         bound_us = np.where(in_cache, 0.0, demands.roofline_us(self.gpu, np.zeros_like(in_cache)))
         return ManyTimes(np.maximum(time_us, bound_us), np.ones(len(time_us), dtype=np.bool_))
 
-    def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
+    def compiled_prefill(self, work: PrefillAttention) -> _core.PrefillTimes:
         if work.dtype not in self.gpu.peak_flops:
             work = replace(work, dtype="bf16")
         origin, target = self._origin, self.gpu

@@ -104,22 +104,4 @@ void StageAttention::add_expansions(const std::int64_t* new_tokens, const std::i
     if (merged > 0) sum += parts.between(PartKind::kMerged, merged);
 }
 
-std::vector<MissingCorrection> StageAttention::take_missing_corrections() {
-    std::vector<MissingCorrection> taken;
-    for (std::size_t kernel = 0; kernel < prefills_.size(); ++kernel) {
-        for (const GridShape& shape : prefills_[kernel].times->missing) taken.push_back({kernel, shape});
-        prefills_[kernel].times->missing.clear();
-    }
-    return taken;
-}
-
-void StageAttention::insert_correction(const MissingCorrection& at, double factor) {
-    prefills_.at(at.kernel).times->insert_correction(at.shape, factor);
-}
-
-bool StageAttention::is_complete() const {
-    const auto is_known = [](const PrefillKernel& kernel) { return kernel.times->missing.empty(); };
-    return missing_sizes.empty() && std::all_of(prefills_.begin(), prefills_.end(), is_known);
-}
-
 }  // namespace aicb

@@ -57,12 +57,6 @@ struct DecodeSize {
     std::int64_t requests, queries;
 };
 
-// A shape of the prefill kernel of this number that has no correction yet.
-struct MissingCorrection {
-    std::size_t kernel;
-    GridShape shape;
-};
-
 // Kernels over prompts beside those that are functions of all lengths.
 struct BesidePrefills {
     bool expand_latents;
@@ -84,9 +78,6 @@ class StageAttention {
                       PartTable& parts, Part& sum);
 
     std::vector<DecodeSize> missing_sizes;
-    std::vector<MissingCorrection> take_missing_corrections();
-    void insert_correction(const MissingCorrection& at, double factor);
-    bool is_complete() const;
 
   private:
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);

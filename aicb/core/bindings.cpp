@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <tuple>
 #include <variant>
 
@@ -18,8 +19,6 @@ using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::force
 using Floats = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
 std::vector<double> values(const Floats& array) { return {array.data(), array.data() + array.size()}; }
-
-using Grid = std::array<std::int64_t, 3>;
 
 template <typename T>
 py::array_t<T> array(const std::vector<T>& values) {
@@ -101,6 +100,48 @@ void bind_decodes(py::module_& module) {
              py::arg("memory_us"), py::arg("tensor_us"));
 }
 
+// A row of aicb.estimators.prefill_attention.PrefillTimes.
+PrefillShape prefill_shape(const double* row) {
+    const double heads = row[0], kv_heads = row[1], d_qk = row[2], d_v = row[3], kv_tokens = row[5],
+                 new_tokens = row[6];
+    return {kv_heads, heads / kv_heads, d_qk + d_v, kv_tokens, new_tokens};
+}
+
+void bind_kriging(py::module_& module) {
+    py::class_<Correlation>(module, "Correlation")
+        .def(py::init([](const Floats& coordinates, const std::vector<double>& lengths,
+                         const std::vector<double>& own_lengths, double own_share) {
+                 const std::vector<double> points = values(coordinates);
+                 std::optional<Matern> own;
+                 if (own_share > 0.0) own.emplace(points, own_lengths);
+                 return Correlation(Matern(points, lengths), std::move(own), own_share);
+             }),
+             py::arg("coordinates"), py::arg("lengths"), py::arg("own_lengths"), py::arg("own_share"))
+        .def(
+            "with_places",
+            [](const Correlation& correlation, const Floats& places) {
+                py::array_t<double> found({places.shape(0), static_cast<py::ssize_t>(correlation.points())});
+                for (py::ssize_t row = 0; row < places.shape(0); ++row) {
+                    correlation.with(places.data(row, 0), found.mutable_data(row, 0));
+                }
+                return found;
+            },
+            py::arg("places"));
+    py::class_<Kriging, std::shared_ptr<Kriging>>(module, "Kriging")
+        .def(py::init<Correlation, std::vector<double>, double>(), py::arg("correlation"), py::arg("weights"),
+             py::arg("mean"))
+        .def(
+            "at",
+            [](const Kriging& kriging, const Floats& places) {
+                py::array_t<double> found(places.shape(0));
+                for (py::ssize_t row = 0; row < places.shape(0); ++row) {
+                    found.mutable_data()[row] = kriging.at(places.data(row, 0));
+                }
+                return found;
+            },
+            py::arg("places"));
+}
+
 void bind_prefills(py::module_& module) {
     py::class_<PrefillReference>(module, "PrefillReference")
         .def(py::init<double, double, double, double, double, double, double, double, double, double, double, double,
@@ -114,9 +155,18 @@ void bind_prefills(py::module_& module) {
             [](const PrefillReference& reference, const Floats& shapes) {
                 py::array_t<double> found(shapes.shape(0));
                 for (py::ssize_t row = 0; row < shapes.shape(0); ++row) {
-                    const double* shape = shapes.data(row, 0);
-                    found.mutable_data()[row] =
-                        reference.time_us(shape[0], shape[1], shape[2] + shape[3], shape[5], shape[6]);
+                    found.mutable_data()[row] = reference.time_us(prefill_shape(shapes.data(row, 0)));
+                }
+                return found;
+            },
+            py::arg("shapes"))
+        .def(
+            "coordinates",
+            [](const PrefillReference& reference, const Floats& shapes) {
+                py::array_t<double> found({shapes.shape(0), py::ssize_t{8}});
+                for (py::ssize_t row = 0; row < shapes.shape(0); ++row) {
+                    const auto place = reference.coordinates(prefill_shape(shapes.data(row, 0)));
+                    std::copy(place.begin(), place.end(), found.mutable_data(row, 0));
                 }
                 return found;
             },
@@ -131,7 +181,8 @@ void bind_prefills(py::module_& module) {
     py::class_<PrefillTimes, std::shared_ptr<PrefillTimes>>(module, "PrefillTimes")
         .def(py::init([](const std::array<std::int64_t, 4>& geometry, const PrefillReference& reference,
                          const PrefillBound& bound, double element_bytes, const std::array<double, 3>& reach,
-                         bool is_estimate, bool keeps_measured, std::optional<PrefillTransfer> transfer) {
+                         bool is_estimate, bool keeps_measured, std::shared_ptr<Kriging> residuals,
+                         std::optional<PrefillTransfer> transfer) {
                  PrefillTimes made;
                  made.geometry = {geometry[0], geometry[1], geometry[2], geometry[3]};
                  made.reference = reference;
@@ -142,34 +193,20 @@ void bind_prefills(py::module_& module) {
                  made.most_kv = reach[2];
                  made.is_estimate = is_estimate;
                  made.keeps_measured = keeps_measured;
+                 made.residuals = std::move(residuals);
                  made.transfer = transfer;
                  return made;
              }),
              py::arg("geometry"), py::kw_only(), py::arg("reference"), py::arg("bound"), py::arg("element_bytes"),
-             py::arg("reach"), py::arg("is_estimate"), py::arg("keeps_measured"), py::arg("transfer") = py::none())
+             py::arg("reach"), py::arg("is_estimate"), py::arg("keeps_measured"), py::arg("residuals"),
+             py::arg("transfer") = py::none())
         .def("insert_measured", &PrefillTimes::insert_measured, py::arg("requests"), py::arg("kv_tokens"),
              py::arg("new_tokens"), py::arg("time_us"))
         .def(
-            "insert_correction",
-            [](PrefillTimes& times, const Grid& grid, double factor) {
-                times.insert_correction({grid[0], grid[1], grid[2]}, factor);
-            },
-            py::arg("grid"), py::arg("factor"))
-        .def("take_missing",
-             [](PrefillTimes& times) {
-                 std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> taken;
-                 for (const GridShape& shape : std::exchange(times.missing, {})) {
-                     taken.emplace_back(shape.heads, shape.kv_tokens, shape.new_tokens);
-                 }
-                 return taken;
-             })
-        .def(
             "of",
-            [](PrefillTimes& times, const Integers& new_tokens,
-               const Integers& kv_tokens) -> std::optional<std::tuple<double, bool, bool>> {
+            [](PrefillTimes& times, const Integers& new_tokens, const Integers& kv_tokens) {
                 const auto found =
                     times.of(new_tokens.data(), kv_tokens.data(), static_cast<std::size_t>(new_tokens.size()));
-                if (!times.missing.empty()) return std::nullopt;
                 return std::tuple(found.time_us, found.is_measured, found.is_estimate);
             },
             py::arg("new_tokens"), py::arg("kv_tokens"));
@@ -307,14 +344,6 @@ void bind_pricing(py::module_& module) {
                  }
                  return taken;
              })
-        .def("take_missing_corrections",
-             [](StagePricing& pricing) {
-                 std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t, std::int64_t>> taken;
-                 for (const auto& [kernel, shape] : pricing.attention.take_missing_corrections()) {
-                     taken.emplace_back(kernel, shape.heads, shape.kv_tokens, shape.new_tokens);
-                 }
-                 return taken;
-             })
         .def(
             "insert_part",
             [](StagePricing& pricing, const std::tuple<PartKind, std::int64_t, std::int64_t>& key, const Part& part) {
@@ -328,15 +357,7 @@ void bind_pricing(py::module_& module) {
                std::vector<DecodeKernel> kernels) {
                 pricing.attention.insert({size.first, size.second}, std::move(kernels));
             },
-            py::arg("size"), py::arg("kernels"))
-        .def(
-            "insert_correction",
-            [](StagePricing& pricing, const std::tuple<std::size_t, std::int64_t, std::int64_t, std::int64_t>& at,
-               double factor) {
-                const auto [kernel, heads, kv_tokens, new_tokens] = at;
-                pricing.attention.insert_correction({kernel, {heads, kv_tokens, new_tokens}}, factor);
-            },
-            py::arg("at"), py::arg("factor"));
+            py::arg("size"), py::arg("kernels"));
 }
 
 }  // namespace
@@ -344,6 +365,7 @@ void bind_pricing(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
     module.doc() = "Iterations of serving instances, priced from parts.";
     bind_decodes(module);
+    bind_kriging(module);
     bind_prefills(module);
     bind_parts(module);
     bind_rules(module);

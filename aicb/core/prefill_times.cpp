@@ -13,6 +13,8 @@ std::int64_t grid_number(double value) {
     return static_cast<std::int64_t>(std::nearbyint(std::log2(value) * kGridPerOctave));
 }
 
+double grid_value(std::int64_t number) { return std::exp2(static_cast<double>(number) / kGridPerOctave); }
+
 // Equal requests, as a key: contexts stay below 2^24 tokens.
 std::uint64_t packed(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens) {
     return static_cast<std::uint64_t>(requests) << 48 | static_cast<std::uint64_t>(kv_tokens) << 24 |
@@ -35,23 +37,36 @@ class ExactSum {
 
 }  // namespace
 
-std::uint64_t GridShape::packed() const {
-    return static_cast<std::uint64_t>(heads) << 40 | static_cast<std::uint64_t>(kv_tokens) << 20 |
-           static_cast<std::uint64_t>(new_tokens);
+// Of `tile_rows` rows, queries times the query heads that share a KV head.
+double PrefillReference::tiles(const PrefillShape& shape) const {
+    return shape.kv_heads * std::ceil(shape.new_tokens * shape.sharing / tile_rows);
 }
 
-double PrefillReference::time_us(double heads, double kv_heads, double width, double kv_tokens,
-                                 double new_tokens) const {
-    const double row_us = 2.0 * width / peak_flops * 1e6;
-    const double keys = std::max(kv_tokens - new_tokens / 2, 64.0) + 64.0;
-    const double tiles = kv_heads * std::ceil(new_tokens * heads / kv_heads / tile_rows);
-    const double tiled_us = tiled_share * row_us * tiles * tile_rows * keys;
-    const double cache_us = cache_share * element_bytes * kv_tokens * kv_heads * width / bytes_per_s * 1e6;
-    const double longest_us = longest_share * row_us * tile_rows * kv_tokens * sms;
+double PrefillReference::time_us(const PrefillShape& shape) const {
+    const double row_us = 2.0 * shape.width / peak_flops * 1e6;
+    const double keys = std::max(shape.kv_tokens - shape.new_tokens / 2, 64.0) + 64.0;
+    const double tiled_us = tiled_share * row_us * tiles(shape) * tile_rows * keys;
+    const double cache_us =
+        cache_share * element_bytes * shape.kv_tokens * shape.kv_heads * shape.width / bytes_per_s * 1e6;
+    const double longest_us = longest_share * row_us * tile_rows * shape.kv_tokens * sms;
     const double busy_us =
         std::pow(std::pow(tiled_us, norm) + std::pow(cache_us, norm) + std::pow(longest_us, norm), 1.0 / norm);
-    const double alone_us = floor_us + busy_us + wave_us * std::ceil(tiles / sms);
+    const double alone_us = floor_us + busy_us + wave_us * std::ceil(tiles(shape) / sms);
     return alone_us * (1.0 + throttling * std::log1p(alone_us / throttling_us));
+}
+
+// Octaves, but for how full the last of few waves is.
+std::array<double, 8> PrefillReference::coordinates(const PrefillShape& shape) const {
+    constexpr double kFewWaves = 6.0, kMostWaves = 8.0;
+    const double waves = tiles(shape) / sms;
+    return {std::log2(shape.new_tokens),
+            std::log2(shape.kv_tokens / shape.new_tokens),
+            std::log2(shape.kv_heads * shape.sharing),
+            std::log2(shape.width),
+            std::log2(shape.sharing),
+            std::log2(std::min(waves, kMostWaves)),
+            waves < kFewWaves ? waves / std::ceil(waves) : 1.0,
+            std::log2(shape.kv_tokens)};
 }
 
 void PrefillTimes::insert_measured(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens,
@@ -64,15 +79,26 @@ const double* PrefillTimes::measured(std::int64_t requests, double kv_tokens, do
         packed(requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)));
 }
 
-double PrefillTimes::modelled_us(double heads, double kv_heads, const Request& request) {
-    const std::int64_t new_number = grid_number(request.new_tokens);
-    const GridShape shape{grid_number(heads), std::max(grid_number(request.kv_tokens), new_number), new_number};
-    const double* factor = corrections_.find(shape.packed());
-    if (factor == nullptr) {
-        missing.push_back(shape);
-        return 0.0;
-    }
-    return reference.time_us(heads, kv_heads, geometry.width(), request.kv_tokens, request.new_tokens) * *factor;
+double PrefillTimes::modelled_us(double kv_heads, const Request& request) {
+    const double sharing = static_cast<double>(geometry.heads) / static_cast<double>(geometry.kv_heads);
+    const PrefillShape shape{kv_heads, sharing, geometry.width(), request.kv_tokens, request.new_tokens};
+    return reference.time_us(shape) * correction(shape);
+}
+
+// That of the nearest place on a grid: utilisation varies far more slowly, and prices are many.
+double PrefillTimes::correction(const PrefillShape& shape) {
+    const std::int64_t heads_number = grid_number(shape.kv_heads * shape.sharing);
+    const std::int64_t new_number = grid_number(shape.new_tokens);
+    const std::int64_t kv_number = std::max(grid_number(shape.kv_tokens), new_number);
+    const std::uint64_t place = static_cast<std::uint64_t>(heads_number) << 40 |
+                                static_cast<std::uint64_t>(kv_number) << 20 | static_cast<std::uint64_t>(new_number);
+    if (const double* known = corrections_.find(place)) return *known;
+    const double kv_heads = grid_value(heads_number) / shape.sharing;
+    const auto coordinates =
+        reference.coordinates({kv_heads, shape.sharing, shape.width, grid_value(kv_number), grid_value(new_number)});
+    const double factor = std::exp(residuals->at(coordinates.data()));
+    corrections_.insert(place, factor);
+    return factor;
 }
 
 PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count) {
@@ -103,7 +129,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     if (found.is_measured) {
         found.time_us = *known;
     } else if (is_equal) {
-        found.time_us = modelled_us(heads * all, kv_heads * all, first);
+        found.time_us = modelled_us(kv_heads * all, first);
         if (count > 1) found.time_us = std::min(found.time_us, alone_us(first) * all);
     } else {
         found.time_us = unequal_us(pairs);
@@ -114,8 +140,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
 
 double PrefillTimes::alone_us(const Request& request) {
     const double* known = measured(1, request.kv_tokens, request.new_tokens);
-    return known ? *known
-                 : modelled_us(static_cast<double>(geometry.heads), static_cast<double>(geometry.kv_heads), request);
+    return known ? *known : modelled_us(static_cast<double>(geometry.kv_heads), request);
 }
 
 // Each request scaled to the whole batch, weighted by its share of the FLOPs; at most the requests one after another.
@@ -123,9 +148,7 @@ double PrefillTimes::unequal_us(double pairs) {
     ExactSum together_us, in_turn_us;
     for (const Request& request : requests_) {
         const double share = request.pairs / pairs;
-        const double heads = static_cast<double>(geometry.heads) / share;
-        const double kv_heads = static_cast<double>(geometry.kv_heads) / share;
-        together_us.add(share * modelled_us(heads, kv_heads, request));
+        together_us.add(share * modelled_us(static_cast<double>(geometry.kv_heads) / share, request));
         in_turn_us.add(alone_us(request));
     }
     return std::min(together_us.value(), in_turn_us.value());

@@ -6,14 +6,24 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "flat_map.hpp"
+#include "kriging.hpp"
 
 namespace aicb {
 
-// Constants of the reference model on one GPU.
+// Equal requests in one kernel, or one that stands for a share of a batch.
+struct PrefillShape {
+    double kv_heads;  // of all requests together
+    double sharing;   // query heads per KV head
+    double width;     // dimensions of keys and values
+    double kv_tokens, new_tokens;
+};
+
+// The model that measurements correct, with its constants on one GPU.
 struct PrefillReference {
     double floor_us, wave_us;
     double tiled_share, cache_share, longest_share, norm;
@@ -21,8 +31,12 @@ struct PrefillReference {
     double tile_rows;
     double peak_flops, bytes_per_s, element_bytes, sms;
 
-    // Heads and KV heads are those of all requests together.
-    double time_us(double heads, double kv_heads, double width, double kv_tokens, double new_tokens) const;
+    double time_us(const PrefillShape& shape) const;
+    // Of the residuals.
+    std::array<double, 8> coordinates(const PrefillShape& shape) const;
+
+  private:
+    double tiles(const PrefillShape& shape) const;
 };
 
 struct PrefillGeometry {
@@ -50,12 +64,6 @@ struct PrefillTransfer {
     double peak_flops, bytes_per_s;  // nominal, of the target
 };
 
-// A shape on the grid of remembered corrections: 16 values per octave, value = 2^(number / 16).
-struct GridShape {
-    std::int64_t heads, kv_tokens, new_tokens;
-    std::uint64_t packed() const;
-};
-
 class PrefillTimes {
   public:
     PrefillGeometry geometry{};
@@ -66,11 +74,10 @@ class PrefillTimes {
     bool keeps_measured = true;  // measured times may lie below the roofline
     PrefillBound bound{};
     std::optional<PrefillTransfer> transfer;
+    std::shared_ptr<const Kriging> residuals;  // of the reference
 
     // Time of `requests` equal requests that was measured.
     void insert_measured(std::int64_t requests, std::int64_t kv_tokens, std::int64_t new_tokens, double time_us);
-    // Factor of the reference at a shape.
-    void insert_correction(const GridShape& shape, double factor) { corrections_.insert(shape.packed(), factor); }
 
     struct Found {
         double time_us;
@@ -78,23 +85,22 @@ class PrefillTimes {
         bool is_estimate;
         PrefillDemand demand;
     };
-    // One batch. Shapes whose corrections are not known are added to `missing`; the time then means nothing.
+    // One batch.
     Found of(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count);
-
-    std::vector<GridShape> missing;
 
   private:
     struct Request {
         double new_tokens, kv_tokens, pairs;
     };
-    double modelled_us(double heads, double kv_heads, const Request& request);
+    double modelled_us(double kv_heads, const Request& request);
+    double correction(const PrefillShape& shape);
     double alone_us(const Request& request);
     double unequal_us(double pairs);
     const double* measured(std::int64_t requests, double kv_tokens, double new_tokens) const;
     double bounded_us(double time_us, bool is_measured, const PrefillDemand& demand) const;
 
     FlatMap<double> measured_;
-    FlatMap<double> corrections_;
+    FlatMap<double> corrections_;  // factors of the reference met so far, by the place on the grid
     std::vector<Request> requests_;
 };
 

@@ -89,7 +89,7 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
                           std::vector<TimePs>& compute_ps) {
     Numbers::Collectives lists{};
     const Part all = common(padding, shared, lists);
-    if (!parts.missing.empty() || !attention.is_complete()) return false;
+    if (!parts.missing.empty() || !attention.missing_sizes.empty()) return false;
 
     const HostTimes& host = rules_.host;
     const auto exposed_ps = static_cast<TimePs>(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -114,24 +114,11 @@ class Estimator(Protocol):
         ...
 
 
-GridPoint = tuple[int, int, int]
-"""Numbers of (heads, KV tokens, new tokens) on a geometric grid: value = 2^(number / 16)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledPrefill:
-    """Prefills of one geometry in C++, and where its corrections come from."""
-
-    times: _core.PrefillTimes
-    corrections: Callable[[Sequence[GridPoint]], list[float]]
-    """Factors at points of the grid."""
-
-
 @runtime_checkable
 class CompiledEstimator(Estimator, Protocol):
     """An estimator whose attention over all keys is evaluated in C++: ``decode_times`` are ``VolumeTimes``."""
 
-    def compiled_prefill(self, work: PrefillAttention) -> CompiledPrefill:
+    def compiled_prefill(self, work: PrefillAttention) -> _core.PrefillTimes:
         """Prefills of the geometry of ``work``; its lengths do not matter."""
         ...
 

@@ -16,7 +16,7 @@ import numpy as np
 from aicb import _core
 from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, PagedDecode
 from aicb.estimators.elementwise import ElementwiseTimes
-from aicb.estimators.estimate import CompiledPrefill, DecodeTimes, Estimate, ManyTimes, Timing, VolumeTimes
+from aicb.estimators.estimate import DecodeTimes, Estimate, ManyTimes, Timing, VolumeTimes
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
@@ -177,7 +177,7 @@ class InterpolationEstimator:
 
     def compiled_prefill(
         self, work: PrefillAttention, transfer: _core.PrefillTransfer | None = None
-    ) -> CompiledPrefill:
+    ) -> _core.PrefillTimes:
         """Prefills of the geometry of ``work`` in C++, on this GPU or transferred.
 
         Unmeasured fp8 takes the time of bf16, flagged.
@@ -190,8 +190,7 @@ class InterpolationEstimator:
             bytes_per_s=self.gpu.hbm_bytes_per_s,
             resident_bytes=self.gpu.l2_bytes if self.timing == "graph" else 0.0,
         )
-        times = measured.compiled(work, bound, is_own=is_own, transfer=transfer)
-        return CompiledPrefill(times, lambda grids: measured.corrections(work, grids))
+        return measured.compiled(work, bound, is_own=is_own, transfer=transfer)
 
     def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
         if isinstance(work, SparseMlaDecode):

@@ -16,6 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
+
 Floats = NDArray[np.float64]
 
 NEIGHBOURS = 24
@@ -24,10 +26,6 @@ LEAST_ERROR = 0.01
 """No relative error is stated below this. Measurements repeat less well: medians of 1.5 to 6 % between two sessions."""
 NORMAL_MEDIAN = 0.6745
 """Median of |x| of a standard normal variable."""
-_CHUNK = 256
-"""Queries at a time: their correlations with all points stay in the cache."""
-_ROWS = 16
-"""Of one matrix product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +47,17 @@ class Kriging:
 
     def __init__(self, coordinates: Floats, residuals: Floats, scales: Scales):
         self._scales = scales
-        self._common = _Correlation(coordinates, scales.lengths)
-        self._own = _Correlation(coordinates, scales.own_lengths) if scales.own_share else None
-        self._mean = float(residuals.mean())
-        centred = residuals - self._mean
+        self._correlation = _core.Correlation(coordinates, scales.lengths, scales.own_lengths, scales.own_share)
+        mean = float(residuals.mean())
+        centred = residuals - mean
         self._variance = max(float(centred @ centred) / len(centred), 1e-6)
         self._coordinates = coordinates
-        self._weights = np.linalg.solve(self._covariance(), centred)
+        self._weights: Floats = np.linalg.solve(self._covariance(), centred).astype(np.float64)
+        self.compiled = _core.Kriging(self._correlation, self._weights, mean)
 
     def _covariance(self) -> Floats:
         """[points, points] made when it is needed: a simulation has dozens of systems of some megabytes."""
-        covariance = self._correlation(self._coordinates)
+        covariance = self._correlation.with_places(self._coordinates)
         covariance[np.diag_indices_from(covariance)] += self._scales.noise
         return covariance
 
@@ -80,68 +78,15 @@ class Kriging:
 
     def mean(self, coordinates: Floats) -> Floats:
         """[queries] expected residual. Each is the same bit for bit, whatever it is asked for together with."""
-        parts = [(self._correlation(part) * self._weights).sum(axis=1) for part in _chunks(coordinates)]
-        return np.asarray(self._mean + np.concatenate(parts))
+        return self.compiled.at(coordinates)
 
     def error(self, coordinates: Floats) -> Floats:
         """[queries] relative error (68 %): the posterior deviation, scaled by how the leave-one-out residuals of the
         nearest measurements compare with theirs."""
-        return np.concatenate([self._errors(part) for part in _chunks(coordinates)])
-
-    def _errors(self, queries: Floats) -> Floats:
-        near = self._correlation(queries)
+        near = self._correlation.with_places(coordinates)
         explained = np.einsum("ij,ij->i", near @ self._inverse, near)
         deviation = np.sqrt(self._variance * np.maximum(1.0 + self._scales.noise - explained, 0.0))
         count = min(NEIGHBOURS, near.shape[1])
         neighbours = np.argpartition(-near, count - 1, axis=1)[:, :count]
         scale = np.median(self._standardised[neighbours], axis=1) / NORMAL_MEDIAN
         return np.asarray(np.maximum(deviation * np.clip(scale, 0.5, 2.0), LEAST_ERROR))
-
-    def _correlation(self, queries: Floats) -> Floats:
-        """[queries, points]"""
-        common, share = self._common.with_queries(queries), self._scales.own_share
-        if self._own is None:
-            return common
-        common *= 1.0 - share
-        common += share * self._own.with_queries(queries)
-        return common
-
-
-class _Correlation:
-    """Matérn correlation of smoothness 3/2 with fixed points."""
-
-    def __init__(self, points: Floats, lengths: tuple[float, ...]):
-        self._lengths = np.array(lengths)
-        scaled = points / self._lengths
-        self._points, self._squares = scaled.T.copy(), (scaled * scaled).sum(axis=1)
-
-    def with_queries(self, queries: Floats) -> Floats:
-        """[queries, points]"""
-        scaled = queries / self._lengths
-        distance = _products(scaled, self._points)
-        distance *= -2.0
-        distance += (scaled * scaled).sum(axis=1)[:, None]
-        distance += self._squares
-        np.maximum(distance, 0.0, out=distance)
-        distance *= 3.0
-        np.sqrt(distance, out=distance)
-        decay = np.exp(-distance)
-        distance += 1.0
-        distance *= decay
-        return distance
-
-
-def _products(queries: Floats, points: Floats) -> Floats:
-    """[queries, points] of [queries, coordinates] and [coordinates, points], each bit for bit the same in any company.
-
-    Matrix products sum in an order that depends on their size, so all have whole blocks of rows.
-    """
-    count = len(queries)
-    padded = np.zeros((-(-count // _ROWS) * _ROWS, queries.shape[1]))
-    padded[:count] = queries
-    blocks = [padded[start : start + _ROWS] @ points for start in range(0, len(padded), _ROWS)]
-    return (blocks[0] if len(blocks) == 1 else np.concatenate(blocks))[:count]
-
-
-def _chunks(queries: Floats) -> list[Floats]:
-    return [queries[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)] or [queries]

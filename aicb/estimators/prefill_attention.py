@@ -11,18 +11,17 @@ bound. So small requests fill the SMs together, and a prompt split in two costs 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.estimators.estimate import Estimate, GridPoint
+from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
 from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
-from aicb.estimators.surface import AXIS_REACH, GRID_PER_OCTAVE, SITE_REACH_OCTAVES, Structure, Surface, on_grid
+from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
 from aicb.gpu import Gpu
 from aicb.operators import GatedDeltaPrefill, GemmDtype, PrefillAttention
 from aicb.precision import ELEMENT_BYTES
@@ -65,11 +64,7 @@ class PrefillTimes:
         if geometry not in self._compiled:
             self._compiled[geometry] = self.compiled(work, _UNBOUNDED, is_own=True, transfer=None)
         times = self._compiled[geometry]
-        while (found := times.of(work.new_tokens, work.kv_tokens)) is None:
-            grids = list(dict.fromkeys(times.take_missing()))
-            for grid, factor in zip(grids, self.corrections(work, grids), strict=True):
-                times.insert_correction(grid, factor)
-        time_us, is_measured, is_estimate = found
+        time_us, is_measured, is_estimate = times.of(work.new_tokens, work.kv_tokens)
 
         def error() -> float:
             return float(self.surface.errors(self._largest(work))[0])
@@ -98,6 +93,7 @@ class PrefillTimes:
             reach=(low, high, self._longest),
             is_estimate=self._octaves_of(work) > SITE_REACH_OCTAVES or not is_own,
             keeps_measured=is_own,
+            residuals=self.surface.residuals_near((float(work.d_qk), float(work.d_v))),
             transfer=transfer,
         )
         shapes = self.surface.shapes
@@ -107,14 +103,6 @@ class PrefillTimes:
             requests, kv_tokens, new_tokens = (int(value) for value in shape[4:])
             made.insert_measured(requests, kv_tokens, new_tokens, float(time_us))
         return made
-
-    def corrections(self, work: PrefillAttention, grids: Sequence[GridPoint]) -> list[float]:
-        """[grids] factors of the reference for the geometry of ``work``, worked out together."""
-        heads, kv, new = np.exp2(np.array(grids, dtype=np.float64).reshape(-1, 3) / GRID_PER_OCTAVE).T
-        one = np.ones(len(heads))
-        columns = (heads, heads / (work.heads / work.kv_heads), work.d_qk * one, work.d_v * one, one, kv, new)
-        factors: list[float] = self.surface.corrections(np.column_stack(columns)).tolist()
-        return factors
 
     @cached_property
     def _reference(self) -> _core.PrefillReference:
@@ -162,21 +150,11 @@ class PrefillTimes:
         return self._reference.times_us(shapes)
 
     def _coordinates(self, shapes: Floats) -> Floats:
-        heads, kv_heads, d_qk, d_v, _, kv, new = shapes.T
-        waves = _tiles(shapes) / self._gpu.sms
-        efficiency = np.where(waves < 6.0, waves / np.ceil(waves), 1.0)
-        logs = np.log2([new, kv / new, heads, d_qk + d_v, heads / kv_heads, np.minimum(waves, 8.0)])
-        return np.column_stack([*logs, efficiency, np.log2(kv)])
+        return self._reference.coordinates(shapes)
 
 
 _UNBOUNDED = _core.PrefillBound(peak_flops=math.inf, bytes_per_s=math.inf, resident_bytes=0.0)
 """Measured times before they are held to the roofline."""
-
-
-def _tiles(shapes: Floats) -> Floats:
-    """[shapes] tiles of 128 rows."""
-    heads, kv_heads, new = shapes[:, 0], shapes[:, 1], shapes[:, 6]
-    return np.asarray(kv_heads * np.ceil(new * heads / kv_heads / TILE_ROWS))
 
 
 def _shape(row: KernelRow) -> tuple[float, ...]:

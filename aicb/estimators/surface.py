@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Kriging, Scales
 
@@ -143,10 +144,6 @@ class Surface:
         """[shapes] relative error (68 %) of modelled times."""
         return self._by_model(shapes, Kriging.error)
 
-    def corrections(self, shapes: Floats) -> Floats:
-        """[shapes] factors by which the reference is multiplied there and at all shapes that are alike."""
-        return np.asarray(np.exp(self._by_model(shapes, Kriging.mean)))
-
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time."""
         sites, inverse = _distinct(shapes[:, : self.structure.site_columns])
@@ -177,7 +174,7 @@ class Surface:
         return HeldOut(relative, claimed)
 
     def _modelled(self, shapes: Floats) -> Floats:
-        return np.asarray(self.structure.reference_us(shapes) * self.corrections(shapes))
+        return np.asarray(self.structure.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))
 
     def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         """[shapes] a quantity of the kriging system that covers each shape."""
@@ -206,6 +203,10 @@ class Surface:
             here = np.flatnonzero(inverse == index)
             found[here] = quantity(self._model_near(local), coordinates[here])
         return found
+
+    def residuals_near(self, local: tuple[float, ...]) -> _core.Kriging:
+        """Residuals of the reference at shapes with these local columns."""
+        return self._model_near(np.array(local)).compiled
 
     def _model_of(self, shape: Floats) -> Kriging:
         """The kriging system that covers a shape."""

@@ -44,7 +44,7 @@ def test_leave_one_out_residuals_are_those_of_leaving_points_out():
     scales = Scales((1.5, 2.0), (0.3, 0.3), 0.2, 0.05)
     residuals -= residuals.mean()
     model = Kriging(points, residuals, scales)
-    correlation = model._correlation(points) + scales.noise * np.eye(30)
+    correlation = model._correlation.with_places(points) + scales.noise * np.eye(30)
     rest = np.delete(np.arange(30), 7)
     weights = np.linalg.solve(correlation[np.ix_(rest, rest)], residuals[rest])
     assert model.left_out[7] == pytest.approx(residuals[7] - correlation[7, rest] @ weights, rel=1e-6)

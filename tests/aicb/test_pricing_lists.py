@@ -78,7 +78,7 @@ def test_many_works_get_the_times_that_each_gets_by_itself(case: str) -> None:
 
 
 def test_the_time_of_a_shape_has_the_same_bits_in_any_company() -> None:
-    """Matrix products sum in an order that depends on their size; kriging must not let that through."""
+    """Whatever sums in an order that depends on how many are asked for would show here."""
     surfaces = [InterpolationEstimator(get_gpu("h200"), FP8).gemm["fp8"].surface for _ in range(3)]
     rng = np.random.default_rng(1)
     shapes = np.column_stack(
