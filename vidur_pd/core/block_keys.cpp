@@ -12,33 +12,53 @@ constexpr int kBlocksPerRequestBits = 32;
 }  // namespace
 
 BlockKeys::BlockKeys(Tokens block_tokens, Tokens hash_block_tokens)
-    : block_tokens_(block_tokens), hash_block_tokens_(hash_block_tokens) {
+    : block_tokens_(block_tokens),
+      hash_block_tokens_(hash_block_tokens),
+      end_step_(std::gcd(block_tokens, hash_block_tokens)) {
     check_least("hash_block_tokens", hash_block_tokens, 1);
-    end_step_ = std::gcd(block_tokens, hash_block_tokens);
-}
-
-std::int64_t BlockKeys::extend(std::int64_t chain, std::int64_t id) {
-    return chains_.try_emplace({chain, id}, static_cast<std::int64_t>(chains_.size()) + 1).first->second;
 }
 
 BlockKeys::Walk::Walk(BlockKeys& keys, const Request& request, std::int64_t first_block)
     : keys_(keys), request_(request), block_(first_block) {
-    const Tokens hashed =
-        request.block_hashes ? static_cast<Tokens>(request.block_hashes->size()) * keys.hash_block_tokens_ : 0;
+    const Tokens hashed = static_cast<Tokens>(request.contents.size()) * keys.hash_block_tokens_;
     shareable_ = std::min(request.prompt_tokens, hashed) / keys.block_tokens_;
 }
 
 std::int64_t BlockKeys::Walk::next() {
-    const std::int64_t block = block_++;
-    if (block >= shareable_) return -(((request_.index + 1) << kBlocksPerRequestBits) + block);
-    const Tokens block_end = (block + 1) * keys_.block_tokens_;
-    const std::int64_t needed = (block_end + keys_.hash_block_tokens_ - 1) / keys_.hash_block_tokens_;
-    while (chained_ < needed) {
-        chain_ = keys_.extend(chain_, (*request_.block_hashes)[static_cast<std::size_t>(chained_)]);
-        ++chained_;
+    if (is_unique()) return unique();
+    const std::int64_t trace_block = trace_block_of_next();
+    if (trace_block != trace_block_) {
+        const std::uint64_t content = request_.contents[static_cast<std::size_t>(trace_block)];
+        const std::int32_t* known = keys_.numbers_.find(content);
+        if (known == nullptr) keys_.numbers_.insert(content, keys_.contents_);
+        number_ = known == nullptr ? keys_.contents_++ : *known;
+        trace_block_ = trace_block;
     }
-    const Tokens offset = block_end - (needed - 1) * keys_.hash_block_tokens_;
-    return (chain_ * keys_.hash_block_tokens_ + offset) / keys_.end_step_ - 1;
+    return shared();
+}
+
+std::optional<std::int64_t> BlockKeys::Walk::next_known() {
+    if (is_unique()) return unique();
+    const std::int64_t trace_block = trace_block_of_next();
+    if (trace_block != trace_block_) {
+        const std::int32_t* known = keys_.numbers_.find(request_.contents[static_cast<std::size_t>(trace_block)]);
+        if (known == nullptr) return std::nullopt;
+        number_ = *known;
+        trace_block_ = trace_block;
+    }
+    return shared();
+}
+
+std::int64_t BlockKeys::Walk::unique() { return -(((request_.index + 1) << kBlocksPerRequestBits) + block_++); }
+
+// The trace block in which the next block ends.
+std::int64_t BlockKeys::Walk::trace_block_of_next() const {
+    return ((block_ + 1) * keys_.block_tokens_ - 1) / keys_.hash_block_tokens_;
+}
+
+std::int64_t BlockKeys::Walk::shared() {
+    const Tokens offset = ++block_ * keys_.block_tokens_ - trace_block_ * keys_.hash_block_tokens_;
+    return (number_ * keys_.hash_block_tokens_ + offset) / keys_.end_step_ - 1;
 }
 
 }  // namespace serving

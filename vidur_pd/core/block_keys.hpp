@@ -2,19 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
-#include <vector>
+#include <optional>
 
+#include "../../aicb/core/flat_map.hpp"
 #include "request.hpp"
 
 namespace serving {
 
-// Turns the content ids of a trace (one per `hash_block_tokens` prompt tokens) into keys of KV blocks.
+// Turns the contents of a request's prompt (one per `hash_block_tokens` prompt tokens) into keys of KV blocks.
 //
-// Ids are chained: the same id after another prefix is other content. A KV block that ends at token e inside trace
-// block j is identified by (chain of ids 0…j, offset of e in block j), so any two block lengths go together. A partial
-// last trace block yields keys up to its last full KV block: dense numbers from 0. Blocks that contain a generated
-// token, and prompts without ids, are unique to their request: negative keys.
+// A KV block that ends at token e inside trace block j is identified by (content up to the end of j, offset of e in
+// block j), so any two block lengths go together. A partial last trace block yields keys up to its last full KV block:
+// dense numbers from 0. Blocks that contain a generated token, and prompts without ids, are unique to their request:
+// negative keys.
 class BlockKeys {
   public:
     BlockKeys(Tokens block_tokens, Tokens hash_block_tokens);
@@ -23,35 +23,31 @@ class BlockKeys {
     class Walk {
       public:
         Walk(BlockKeys& keys, const Request& request, std::int64_t first_block);
+        // The key of the next block.
         std::int64_t next();
+        // The same; none if no block of this content has ever had a key. The walk ends there.
+        std::optional<std::int64_t> next_known();
 
       private:
+        bool is_unique() const { return block_ >= shareable_; }
+        std::int64_t unique();
+        std::int64_t trace_block_of_next() const;
+        std::int64_t shared();
+
         BlockKeys& keys_;
         const Request& request_;
         std::int64_t block_;
-        std::int64_t shareable_;
-        std::int64_t chain_ = 0;
-        std::int64_t chained_ = 0;
+        std::int64_t shareable_;         // leading blocks whose content other requests can have
+        std::int64_t trace_block_ = -1;  // that `number_` belongs to
+        std::int32_t number_ = 0;
     };
 
   private:
-    struct Link {
-        std::int64_t chain;
-        std::int64_t id;
-        bool operator==(const Link&) const = default;
-    };
-    struct LinkHash {
-        std::size_t operator()(const Link& link) const {
-            return static_cast<std::size_t>(link.chain) * 0x9E3779B97F4A7C15ull ^ static_cast<std::size_t>(link.id);
-        }
-    };
-
-    std::int64_t extend(std::int64_t chain, std::int64_t id);
-
     Tokens block_tokens_;
     Tokens hash_block_tokens_;
-    Tokens end_step_ = 1;  // ends of KV blocks within a trace block are multiples of this
-    std::unordered_map<Link, std::int64_t, LinkHash> chains_;
+    Tokens end_step_;                      // ends of KV blocks within a trace block are multiples of this
+    aicb::FlatMap<std::int32_t> numbers_;  // of contents, dense from 0
+    std::int32_t contents_ = 0;
 };
 
 }  // namespace serving

@@ -64,7 +64,8 @@ CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Token
     const std::int64_t limit = (tokens - 1) / block_tokens();
     BlockKeys::Walk walk(keys_, request, 0);
     for (std::int64_t position = 0; position < limit; ++position) {
-        const BlockId block = first_copy(walk.next());
+        const auto key = walk.next_known();
+        const BlockId block = key ? first_copy(*key) : kNone;
         if (block == kNone) break;
         prefix.blocks.push_back(block);
         prefix.shared_blocks += at(block).holders > 0;

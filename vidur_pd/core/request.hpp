@@ -23,6 +23,14 @@ struct InstanceTime {
     TimePs communication_ps = 0;  // as far as compute does not hide it
 };
 
+// The hash of a content and what follows it, of 63 bits: of a million contents two collide in one of 20 million runs.
+inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
+    std::uint64_t mixed = (content ^ id * 0x9E3779B97F4A7C15U) + 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;  // the finaliser of SplitMix64 (Steele et al., 2014)
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EBU;
+    return (mixed ^ mixed >> 31) >> 1;
+}
+
 // Mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 struct Request {
     Request(std::int64_t index, std::string request_id, Tokens prompt_tokens, Tokens output_tokens, TimePs arrived_ps,
@@ -36,6 +44,11 @@ struct Request {
           context_tokens(prompt_tokens) {
         check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
         check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
+        if (!this->block_hashes) return;
+        std::uint64_t content = 0;
+        for (const std::int64_t id : *this->block_hashes) {
+            contents.push_back(content = chained(content, static_cast<std::uint64_t>(id)));
+        }
     }
 
     // Prompt + generated tokens: what has to be computed before the next token can be sampled.
@@ -71,6 +84,8 @@ struct Request {
     Tokens output_tokens;
     TimePs arrived_ps;
     std::optional<std::vector<std::int64_t>> block_hashes;
+    // [block hashes] of all content up to the end of each: the same id after another prefix is other content.
+    std::vector<std::uint64_t> contents;
 
     Tokens context_tokens;  // computed by prefill: the prompt, and what was generated before the last restart
     Tokens cached_tokens = 0;
