@@ -26,35 +26,30 @@ BlockKeys::Walk::Walk(BlockKeys& keys, const Request& request, std::int64_t firs
 
 std::int64_t BlockKeys::Walk::next() {
     if (is_unique()) return unique();
-    const std::int64_t trace_block = trace_block_of_next();
-    if (trace_block != trace_block_) {
-        const std::uint64_t content = request_.contents[static_cast<std::size_t>(trace_block)];
-        const std::int32_t* known = keys_.numbers_.find(content);
-        if (known == nullptr) keys_.numbers_.insert(content, keys_.contents_);
-        number_ = known == nullptr ? keys_.contents_++ : *known;
-        trace_block_ = trace_block;
+    if (!enter()) {
+        number_ = keys_.contents_++;
+        keys_.numbers_.insert(request_.contents[static_cast<std::size_t>(trace_block_)], number_);
     }
     return shared();
 }
 
 std::optional<std::int64_t> BlockKeys::Walk::next_known() {
     if (is_unique()) return unique();
-    const std::int64_t trace_block = trace_block_of_next();
-    if (trace_block != trace_block_) {
-        const std::int32_t* known = keys_.numbers_.find(request_.contents[static_cast<std::size_t>(trace_block)]);
-        if (known == nullptr) return std::nullopt;
-        number_ = *known;
-        trace_block_ = trace_block;
-    }
+    if (!enter()) return std::nullopt;
     return shared();
 }
 
-std::int64_t BlockKeys::Walk::unique() { return -(((request_.index + 1) << kBlocksPerRequestBits) + block_++); }
-
-// The trace block in which the next block ends.
-std::int64_t BlockKeys::Walk::trace_block_of_next() const {
-    return ((block_ + 1) * keys_.block_tokens_ - 1) / keys_.hash_block_tokens_;
+// Goes to the trace block in which the next block ends; whether its content has a number.
+bool BlockKeys::Walk::enter() {
+    const std::int64_t trace_block = ((block_ + 1) * keys_.block_tokens_ - 1) / keys_.hash_block_tokens_;
+    if (trace_block == trace_block_) return true;
+    trace_block_ = trace_block;
+    const std::int32_t* known = keys_.numbers_.find(request_.contents[static_cast<std::size_t>(trace_block)]);
+    if (known != nullptr) number_ = *known;
+    return known != nullptr;
 }
+
+std::int64_t BlockKeys::Walk::unique() { return -(((request_.index + 1) << kBlocksPerRequestBits) + block_++); }
 
 std::int64_t BlockKeys::Walk::shared() {
     const Tokens offset = ++block_ * keys_.block_tokens_ - trace_block_ * keys_.hash_block_tokens_;

@@ -31,7 +31,7 @@ class BlockKeys {
       private:
         bool is_unique() const { return block_ >= shareable_; }
         std::int64_t unique();
-        std::int64_t trace_block_of_next() const;
+        bool enter();
         std::int64_t shared();
 
         BlockKeys& keys_;
