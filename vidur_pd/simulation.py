@@ -15,9 +15,9 @@ from vidur_pd.account import Account
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
-from vidur_pd.execution.communication import FAR_PS
 from vidur_pd.execution.executor import Exchanges
 from vidur_pd.execution.fluid import FluidLauncher
+from vidur_pd.execution.idle_fabric import FAR_PS, FabricState
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
 from vidur_pd.handoff import Handoff, KvWire
@@ -277,6 +277,11 @@ class Simulation:
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
         if isinstance(self._launcher, FluidLauncher):
             self._launcher.set_capacity_bps(links, capacity_bps)
+
+    def fabric_is(self, state: FabricState) -> None:
+        for pricer in self._parts.pricers.values():
+            pricer.fabric_is(state)
+        self._loop.forget_communication()
 
     # The network.
 

@@ -285,18 +285,41 @@ def test_a_slow_link_slows_the_transfers_over_it_by_what_it_lost() -> None:
     assert taken[1] - taken[0] == pytest.approx(3 * bytes_ps, rel=1e-6)
 
 
-def test_a_slow_link_slows_the_collectives_over_it_where_coupling_lets_it() -> None:
+SLOW_CABLE = {"kind": "slow_link", "between": ["gpu1", "leaf0.0"], "at_s": 0.0, "share": 0.05}
+TENSOR_PAIR = [pool("m", "mixed", tp=2)]
+"""Two GPUs on two cables to one leaf; its collectives take the whole of both."""
+
+
+@pytest.mark.parametrize(("coupling", "backend"), [("isolated", "fluid"), ("fluid", "fluid"), ("isolated", "packet")])
+def test_a_slow_link_slows_the_collectives_over_it(coupling: str, backend: str) -> None:
+    """Priced on the fabric as it is, they take what flows on the network take."""
     rows = [(10_000, 2_000, 60)]
-    pools = [pool("m", "mixed", tp=2)]
-    fault = {"kind": "slow_link", "between": ["gpu1", "leaf0.0"], "at_s": 0.0, "share": 0.05}
-    makespan = {
-        (coupling, bool(faults)): run(pools, *faults, rows=rows, network={"coupling": coupling}).summary["makespan_s"]
-        for coupling in ("isolated", "fluid", "exact")
+    priced, simulated, whole = (
+        run(TENSOR_PAIR, *faults, rows=rows, network={"coupling": how, "backend": backend}).summary["makespan_s"]
+        for how, faults in ((coupling, [SLOW_CABLE]), ("exact", [SLOW_CABLE]), (coupling, []))
+    )
+    assert priced > 2.5 * whole
+    assert priced == pytest.approx(simulated, rel=1e-5 if backend == "packet" else 1e-12)
+
+
+@pytest.mark.parametrize("coupling", ["isolated", "fluid"])
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_collectives_have_their_time_again_when_a_slow_link_is_repaired(coupling: str, fast_forward: bool) -> None:
+    """A run of decodes does not go on at the price of its first iteration."""
+    rows, engine = [(0, 500, 200)], {"fast_forward": fast_forward}
+    fault = SLOW_CABLE | {"at_s": 0.1, "for_s": 0.1}
+    plain, hit = (
+        run(TENSOR_PAIR, *faults, rows=rows, network={"coupling": coupling}, engine=engine).iterations.columns()
         for faults in ([], [fault])
-    }
-    assert makespan["isolated", True] == makespan["isolated", False]
-    assert makespan["fluid", True] > 1.02 * makespan["fluid", False]
-    assert makespan["fluid", True] == pytest.approx(makespan["exact", True], rel=0.05)
+    )
+    is_slow = hit["communication_s"][1:] > 1.2 * plain["communication_s"][1]
+    slow = np.flatnonzero(is_slow)
+    begin_s, end_s = hit["start_s"][1:][slow[0]], hit["end_s"][1:][slow[-1]]
+    step_s = float((hit["end_s"] - hit["start_s"])[1:].max())
+    assert is_slow[slow[0] : slow[-1] + 1].all()
+    assert begin_s - 0.1 == pytest.approx(0.0, abs=step_s)
+    assert end_s - 0.2 == pytest.approx(0.0, abs=step_s)
+    assert hit["communication_s"][-1] == plain["communication_s"][-1]
 
 
 def test_a_pfc_storm_holds_transfers_for_as_long_as_it_lasts() -> None:

@@ -5,11 +5,14 @@ import pytest
 
 import simccl
 from aicb import Communication
-from netsim import rail_optimized
+from netsim import Topology, rail_optimized
 from netsim.topologies.defaults import LinkRates
+from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.assembly import assemble
-from vidur_pd.execution.communication import CommunicationPricer
+from vidur_pd.execution.communication import CollectiveCost, CommunicationPricer
+from vidur_pd.execution.idle_fabric import FabricState
+from vidur_pd.execution.servers import AlikeServers
 
 DECODE = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 ROWS = [(3_000 * index, 200, 40) for index in range(8)]
@@ -51,3 +54,52 @@ def test_a_gpu_without_measured_kernels_is_refused_before_the_run() -> None:
     with pytest.raises(simccl.InputError, match="stack: found sglang on a100, whose kernels were measured on"):
         CommunicationPricer(topology(), "fluid", "a100", simccl.Stack.SGLANG)
     assert assemble(config(DECODE, network={"collectives": "sglang"})).config.network.collectives == "sglang"
+
+
+@pytest.mark.parametrize("backend", ["fluid", "analytical", "packet"])
+def test_a_cost_is_that_of_the_fabric_as_it_is(backend: str) -> None:
+    """At a quarter of one NIC, an exchange is as long as that NIC needs; when it is repaired, as long as it was.
+
+    Packets have 4 % of headers; the whole NIC is not the bottleneck, as a flow gets 93 % of it."""
+    fabric, gpus, what = rail_optimized(2, 8), (0, 8), Communication("all_to_all", 64 << 20, "ep")
+    pricer = CommunicationPricer(fabric, backend, "h200")
+    whole = pricer.cost(what, gpus)
+    cable = first_of(fabric, whole, LinkKind.NIC)
+    pricer.fabric_is(FabricState(shares=frozenset([(cable, 0.25)])))
+    slow = pricer.cost(what, gpus)
+    least_ps = float(slow.link_bytes[slow.links == cable][0]) * 8e12 / (0.25 * float(fabric.capacity_bps[cable]))
+    busy_ps = float(slow.link_busy_ps[slow.links == cable][0])
+    assert least_ps <= busy_ps * (1 + 1e-9)
+    assert busy_ps < 1.05 * least_ps
+    assert busy_ps <= slow.duration_ps < 1.05 * busy_ps
+    assert slow.duration_ps > 3.5 * whole.duration_ps
+    pricer.fabric_is(FabricState())
+    assert pricer.cost(what, gpus) is whole
+
+
+@pytest.mark.parametrize("backend", ["fluid", "analytical", "packet"])
+def test_a_collective_takes_another_path_round_a_failed_link(backend: str) -> None:
+    """Two segments meet at two spines: without the cable to one of them the bytes go over the other."""
+    fabric = rail_optimized(4, 2, spines=2, nodes_per_segment=2)
+    gpus, what = (0, 4), Communication("all_to_all", 1 << 20, "ep")
+    pricer = CommunicationPricer(fabric, backend, "h200")
+    whole = pricer.cost(what, gpus)
+    failed = first_of(fabric, whole, LinkKind.FABRIC)
+    pricer.fabric_is(FabricState(down=frozenset([failed])))
+    round_it = pricer.cost(what, gpus)
+    assert failed not in round_it.links
+    assert round_it.link_bytes.sum() == whole.link_bytes.sum()
+    assert round_it.duration_ps == pytest.approx(whole.duration_ps, rel=0.01)
+
+
+def first_of(fabric: Topology, cost: CollectiveCost, kind: LinkKind) -> int:
+    """The first link of a kind that a collective is on."""
+    return int(cost.links[fabric.link_kind[cost.links] == kind][0])
+
+
+def test_a_server_with_a_failed_nvlink_stands_for_no_other() -> None:
+    fabric, inside = rail_optimized(3, 8), tuple(range(8, 16))
+    first = int(np.flatnonzero((fabric.link_src == 8) | (fabric.link_dst == 8))[0])
+    assert AlikeServers(fabric).home(inside) == tuple(range(8))
+    assert AlikeServers(fabric, [first]).home(inside) == inside
+    assert AlikeServers(fabric, [first]).home(tuple(range(16, 24))) == tuple(range(8))

@@ -44,7 +44,7 @@ def test_a_moved_cost_is_the_cost_there(op: str, gpus: tuple[int, ...]) -> None:
     assert moved.links.tolist() == there.links.tolist()
     for name in ("link_bytes", "link_flows", "link_busy_ps"):
         assert getattr(moved, name).tolist() == getattr(there, name).tolist()
-    assert {key[2] for key in pricer._exact} == {AlikeServers(fabric).home(gpus)}, "the last server was run as well"
+    assert {key[2] for key in pricer._now.exact} == {AlikeServers(fabric).home(gpus)}, "the last server was run as well"
 
 
 def test_groups_over_servers_and_servers_unlike_the_first_stay() -> None:

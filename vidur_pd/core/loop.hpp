@@ -111,6 +111,8 @@ class Loop {
     void set_pace(std::int32_t instance, double factor);
     // Answers to `kCommunication` and `kAccept`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
+    // The next iterations ask for what their collectives take again; those in progress keep theirs.
+    void forget_communication();
     void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
 
     // Coupling `fluid`.
@@ -196,6 +198,7 @@ class Loop {
     std::optional<Notice> price(Instance& instance, Flight& flight);
     bool price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost);
     GroupOutcome credit(Instance& instance, const Flight& flight);
+    void cut_short(Instance& instance);
     std::optional<Notice> tell();
     std::optional<Notice> launch(Instance& instance);
     std::optional<Notice> rest(Instance& instance);

@@ -68,8 +68,12 @@ void Loop::resume(std::int32_t index) {
 }
 
 void Loop::set_pace(std::int32_t index, double factor) {
-    Instance& instance = at(index);
-    instance.pace = factor;
+    at(index).pace = factor;
+    cut_short(at(index));
+}
+
+// A run ends with the iteration in progress.
+void Loop::cut_short(Instance& instance) {
     if (!instance.flights.empty() && truncate(*instance.flights[0], now_ps())) schedule_landing(instance.flights[0]);
 }
 
@@ -78,6 +82,13 @@ void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int
     auto& known = at(instance).communicated.at(static_cast<std::size_t>(stage));
     if (static_cast<std::size_t>(number) >= known.size()) known.resize(static_cast<std::size_t>(number) + 1);
     known[static_cast<std::size_t>(number)] = communicated;
+}
+
+void Loop::forget_communication() {
+    for (Instance& instance : instances_) {
+        for (auto& known : instance.communicated) known.clear();
+        cut_short(instance);
+    }
 }
 
 void Loop::couple(std::vector<double> capacity_bps) {

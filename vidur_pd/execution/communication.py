@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -11,16 +10,13 @@ from numpy.typing import NDArray
 
 import simccl
 from aicb import Communication
-from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
-from netsim.backend import PACKET_BACKENDS
+from netsim import FlowGraph, Topology
 from netsim.roce import RoceConfig
-from netsim.routing import Router as PathFinder
-from vidur_pd.execution.servers import AlikeServers
+from vidur_pd.execution.idle_fabric import FabricState, IdleFabric
 
 Gpus = tuple[int, ...]
-
-FAR_PS = 2**62
-"""Later than any simulated instant; fits a signed 64-bit integer."""
+CollectiveKey = tuple[str, int, Gpus]
+"""Operation, bytes, GPUs."""
 
 
 class CollectiveFailed(RuntimeError):
@@ -45,17 +41,29 @@ class CollectiveCost:
 NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Costs in one state of the fabric."""
+
+    fabric: IdleFabric
+    priced: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
+    exact: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
+    """Those that were run."""
+    link_flows: dict[tuple[str, Gpus], NDArray[np.float64]] = field(default_factory=dict)
+    """[links] mean number of flows while there is one."""
+
+
 class CommunicationPricer:
     """Runs each distinct collective once on an idle copy of the fabric and remembers its cost.
-
-    Packet-level backends get a new copy for every collective, as they remember what was there: random draws of ECN
-    marks go on, and last acknowledgements are still under way.
 
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
     time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
     are on a link at a time is taken from the first size that is run. What runs within a server runs on one for all that
     are alike.
+
+    Where links have failed or are slow (``fabric_is``), the same flows run on the fabric as it is then: engines choose
+    their rings and kernels when they start. The closed form is stretched by as much as the flows are.
     """
 
     def __init__(
@@ -71,17 +79,20 @@ class CommunicationPricer:
         simccl.check_measured(stack, gpu)
         self._stack = stack
         self._topology = topology
-        self._paths = PathFinder(topology)
-        self._servers = AlikeServers(topology)
         self._gpu = gpu
-        self._is_packet_level = backend in PACKET_BACKENDS
         self._closed_form = backend == "analytical"
-        self._new_idle: Callable[[], NetworkBackend] = partial(create_backend, backend, topology, roce)
-        self._idle = self._new_idle()
+        self._fabric_in = partial(IdleFabric, topology, backend, roce)
         self._communicators: dict[Gpus, simccl.Communicator] = {}
-        self._link_flows: dict[tuple[str, Gpus], NDArray[np.float64]] = {}
-        self._exact: dict[tuple[str, int, Gpus], CollectiveCost] = {}
-        self._priced: dict[tuple[str, int, Gpus], CollectiveCost] = {}
+        self._states: dict[FabricState, _Known] = {}
+        self.fabric_is(FabricState())
+        self._whole = self._now
+
+    def fabric_is(self, state: FabricState) -> None:
+        """From now on costs are those of this state."""
+        self.state = state
+        if state not in self._states:
+            self._states[state] = _Known(self._fabric_in(state))
+        self._now = self._states[state]
 
     def communicator(self, gpus: Gpus) -> simccl.Communicator:
         if gpus not in self._communicators:
@@ -94,14 +105,14 @@ class CommunicationPricer:
 
     def cost(self, communication: Communication, gpus: Gpus) -> CollectiveCost:
         """Cost of a collective among ``gpus``; nothing among fewer than two."""
-        key = (communication.op, communication.size_bytes, gpus)
-        if key not in self._priced:
-            home = self._servers.home(gpus)
-            if home == gpus:
-                self._priced[key] = self._interpolated(*key)
-            else:
-                self._priced[key] = self._servers.moved(self.cost(communication, home), gpus)
-        return self._priced[key]
+        key, priced = (communication.op, communication.size_bytes, gpus), self._now.priced
+        if key not in priced:
+            servers = self._now.fabric.servers
+            home = servers.home(gpus)
+            priced[key] = (
+                self._interpolated(*key) if home == gpus else servers.moved(self.cost(communication, home), gpus)
+            )
+        return priced[key]
 
     def _interpolated(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
         if len(gpus) < 2 or size_bytes == 0:
@@ -115,52 +126,34 @@ class CommunicationPricer:
         return _between(low, high, (size_bytes - below) / step)
 
     def _run(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
-        key = (op, size_bytes, gpus)
-        if key not in self._exact:
-            self._exact[key] = self._measure(op, size_bytes, gpus)
-        return self._exact[key]
+        key, exact = (op, size_bytes, gpus), self._now.exact
+        if key not in exact:
+            exact[key] = self._measure(op, size_bytes, gpus)
+        return exact[key]
 
     def _measure(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
-        communicator = self.communicator(gpus)
-        if self._is_packet_level:
-            self._idle = self._new_idle()
-        before, start_ps = self._idle.link_stats(), self._idle.now_ps
+        communicator, link_flows = self.communicator(gpus), self._now.link_flows
         graph = self.flows(op, size_bytes, communicator)
-        handle = self._idle.submit(graph, start_ps)
-        completion = self._run_to_the_end(handle)
-        if completion.is_failed:
+        run = self._now.fabric.run(graph)
+        if run is None:
             raise CollectiveFailed(
                 f"network.roce: found that {op} of {size_bytes} bytes among GPUs {gpus[0]} to {gpus[-1]} does not "
                 "end on the idle fabric, expected settings with which it does (retransmission_timeout, max_retries)"
             )
-        after = self._idle.link_stats()
-        carried, busy_ps = after.carried_bytes - before.carried_bytes, after.busy_ps - before.busy_ps
-        links = np.flatnonzero(carried > 0)
-        if (op, gpus) not in self._link_flows:
-            self._link_flows[op, gpus] = self._flow_time_ps(graph, handle) / np.maximum(busy_ps, 1)
-        self._idle.forget(handle)
-        duration_ps = completion.at_ps - start_ps
+        links = np.flatnonzero(run.carried_bytes > 0)
+        if (op, gpus) not in link_flows:
+            link_flows[op, gpus] = run.flow_ps / np.maximum(run.busy_ps, 1)
+        duration_ps = run.duration_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
-        link_flows = np.maximum(self._link_flows[op, gpus][links], 1.0)
-        return CollectiveCost(duration_ps, links, carried[links], link_flows, busy_ps[links].astype(np.float64))
-
-    def _run_to_the_end(self, handle: GraphHandle) -> Completion:
-        """Runs the idle copy until the graph has completed."""
-        while True:
-            assert self._idle.next_event_ps() is not None, f"graph {handle} never completes"
-            for completion in self._idle.advance(FAR_PS):
-                if completion.handle == handle and completion.flow is None:
-                    return completion
-
-    def _flow_time_ps(self, graph: FlowGraph, handle: GraphHandle) -> NDArray[np.float64]:
-        """[links] time that flows have spent on each, summed over flows."""
-        times = self._idle.flow_times(handle)
-        spent_ps = np.zeros(self._topology.links)
-        columns = (graph.src, graph.dst, graph.flow_label, times.end_ps - times.start_ps)
-        for src, dst, label, duration_ps in zip(*(column.tolist() for column in columns), strict=True):
-            spent_ps[self._paths.route(src, dst, label)] += duration_ps
-        return spent_ps
+            if self._now is not self._whole:
+                whole = self._whole.fabric.run(graph)
+                assert whole is not None, "the analytical backend ends every graph where nothing has failed"
+                duration_ps = round(duration_ps * run.duration_ps / whole.duration_ps)
+        flows = np.maximum(link_flows[op, gpus][links], 1.0)
+        return CollectiveCost(
+            duration_ps, links, run.carried_bytes[links], flows, run.busy_ps[links].astype(np.float64)
+        )
 
 
 def _between(low: CollectiveCost, high: CollectiveCost, share: float) -> CollectiveCost:

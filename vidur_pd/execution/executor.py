@@ -13,6 +13,7 @@ from aicb._core import IterationPricing
 from vidur_pd._core import Flight, Loop, Stage
 from vidur_pd.cluster import Placement
 from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
+from vidur_pd.execution.idle_fabric import FabricState
 from vidur_pd.execution.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
 
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
@@ -87,7 +88,7 @@ class InstanceExecutor:
         self._drafting = drafting
         self._halves = halves
         self._fast_forward = fast_forward
-        self._exchanged: dict[tuple[int, tuple[tuple[Communication, int], ...]], int] = {}
+        self._exchanged: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
         self._estimated: set[str] = set()
 
     def join(self, loop: Loop, index: int, exchanges: Exchanges) -> None:
@@ -176,8 +177,8 @@ class InstanceExecutor:
         return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, turns)
 
     def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
-        """Number of an exchange."""
-        key = (stage, communications)
+        """Number of an exchange on the fabric as it is."""
+        key = (self._pricer.state, stage, communications)
         if key not in self._exchanged:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
             exchange = Exchange(*self._communicate(stage, communications), groups)

@@ -19,6 +19,7 @@ from netsim.packet import PacketBackend
 from vidur_pd.assembly import Parts
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.coupling import Treatment
+from vidur_pd.execution.idle_fabric import FabricState
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
 from vidur_pd.instance import Instance
 from vidur_pd.request import Request
@@ -44,6 +45,10 @@ class Cluster(Protocol):
 
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
         """Links have another capacity from now on."""
+        ...
+
+    def fabric_is(self, state: FabricState) -> None:
+        """The fabric is in this state from now on; collectives that are priced take what they take there."""
         ...
 
 
@@ -163,6 +168,7 @@ class FaultScript:
         self._cluster.links_change(changed, is_up=not begins, apply=apply)
         for link in changed:
             self._paths.set_link_up(link, not begins)
+        self._tell_state()
         self._changes_to_route += 1
         if self._reroute_ps:
             at_ps = self._queue.now_ps + self._reroute_ps
@@ -205,6 +211,14 @@ class FaultScript:
             cast(FailsLinks, self._network).set_capacity_share(link, share)
             capacities.append(share * float(self._topology.capacity_bps[link]))
         self._cluster.capacity_changes(effect.links, capacities)
+        self._tell_state()
+
+    def _tell_state(self) -> None:
+        if not self._prices_collectives:
+            return
+        down = frozenset(link for link, faults in self._links_down.items() if faults)
+        slow = frozenset((link, float(np.prod(shares))) for link, shares in self._link_shares.items() if shares)
+        self._cluster.fabric_is(FabricState(down, slow))
 
     def _storm(self, effect: Storm, begins: bool) -> None:
         for link in effect.links:
