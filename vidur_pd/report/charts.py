@@ -149,7 +149,8 @@ def finish(figure: go.Figure, frame: Frame, x_title: str, y_title: str) -> Chart
         hoverlabel={"bgcolor": "white", "font": {"family": FONT, "size": 12}},
     )
     figure.update_xaxes(title_text=x_title, **axis)
-    figure.update_yaxes(title_text=y_title, **axis)
+    figure.update_yaxes(**axis)  # one on the right has its own title
+    figure.layout.yaxis.title.text = y_title
     return Chart(frame.key, frame.title, frame.reading, figure.to_json(), frame.height_px, frame.is_wide)
 
 
