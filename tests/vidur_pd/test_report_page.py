@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from netsim import BackendUnavailable
 from tests.vidur_pd.report_page import Page, parse_page
 from tests.vidur_pd.report_run import Shape, write_run
 from vidur_pd.errors import InputError
@@ -397,7 +398,17 @@ def test_a_directory_that_does_not_exist_is_bad_input(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
-def test_plotly_is_not_imported_before_a_report_is_written() -> None:
-    code = "import sys, vidur_pd.report.single, vidur_pd.report.comparison; print('plotly' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def test_a_report_is_written_without_importing_plotly(whole_run: Path, tmp_path: Path) -> None:
+    code = "import sys, pathlib, vidur_pd.report as r; r.write_report(pathlib.Path(sys.argv[1]), path=pathlib.Path("
+    code += "sys.argv[2])); print('plotly' in sys.modules)"
+    command = [sys.executable, "-c", code, str(whole_run), str(tmp_path / "r.html")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+def test_without_the_script_of_plotly_the_error_says_what_to_install(
+    own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vidur_pd.report.page.find_spec", lambda name: None)
+    with pytest.raises(BackendUnavailable, match=r"package_data/plotly\.min\.js.*install plotly"):
+        write_report(own_run)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
+from netsim import BackendUnavailable
 from vidur_pd.report.charts import Chart
 from vidur_pd.report.text import escape
 
@@ -87,8 +90,6 @@ def charts_html(charts: Sequence[Chart | None]) -> str:
 
 def page_html(title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
     """The whole document. ``facts`` are plain pairs of name and value below the title."""
-    from plotly.offline import get_plotlyjs
-
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     links = "".join(f'<a href="#{escape(section.key)}">{escape(section.title)}</a>' for section in sections)
     bodies = "".join(
@@ -102,8 +103,19 @@ def page_html(title: str, facts: Sequence[tuple[str, str]], sections: Sequence[S
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
         f'<body><header><h1>{escape(title)}</h1><dl class="facts">{listed}</dl></header>\n'
         f"<nav><div>{links}</div></nav>\n<main>{bodies}</main>\n"
-        f"<script>{get_plotlyjs()}</script>\n<script>{DRAW}</script></body></html>\n"
+        f"<script>{_plotly_js()}</script>\n<script>{DRAW}</script></body></html>\n"
     )
+
+
+def _plotly_js() -> str:
+    """The script that the Python package brings along; importing the package would take longer than the charts."""
+    package = find_spec("plotly")
+    folders = package.submodule_search_locations if package else None
+    script = Path(next(iter(folders or ()), "plotly"), "package_data", "plotly.min.js")
+    try:
+        return script.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BackendUnavailable(f"report: found no {script}, expected it; install plotly 5.20 or later") from None
 
 
 def _card(chart: Chart) -> str:
