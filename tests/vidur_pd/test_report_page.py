@@ -184,6 +184,12 @@ def test_rejected_requests_are_counted_by_reason(tmp_path: Path) -> None:
     assert any("11 of 41 requests were not completed" in text for text in page.banners)
 
 
+def test_a_reason_may_contain_commas_quotes_and_line_breaks(own_run: Path) -> None:
+    reason = 'failed: "a", b\nc'
+    edit_requests(own_run, lambda table: pd.concat([table, table.tail(1).assign(status=reason)]))
+    assert ["failed", '"a", b\nc', "1"] in [row[:3] for row in parse_page(write_report(own_run)).rows_of("requests")]
+
+
 def test_more_reasons_than_rows_are_summed_in_the_last_row(tmp_path: Path) -> None:
     """25 rows name a reason; the 5 further ones are counted together, so that the column still sums to 30."""
     reasons = {f"prompt of {length} tokens": 1 for length in range(30)}
@@ -364,6 +370,15 @@ def with_a_word_for_a_number(folder: Path) -> None:
     edit_requests(folder, lambda table: table.assign(ttft_s=["soon", *table["ttft_s"][1:]]))
 
 
+def with_an_infinite_number(folder: Path) -> None:
+    edit_requests(folder, lambda table: table.assign(e2e_s=[*table["e2e_s"][:-1], "inf"]))
+
+
+def with_words_for_iterations(folder: Path) -> None:
+    path = folder / "iterations.parquet"
+    pd.read_parquet(path).assign(waiting="many").to_parquet(path)
+
+
 def without_iteration_column(folder: Path) -> None:
     path = folder / "iterations.parquet"
     pd.read_parquet(path).drop(columns="waiting").to_parquet(path)
@@ -376,6 +391,9 @@ def without_iteration_column(folder: Path) -> None:
         (lambda folder: (folder / "summary.json").unlink(), ["summary.json", "no such file"]),
         (without_column, ["requests.csv", "ttft_s", "missing"]),
         (with_a_word_for_a_number, ["requests.csv", "line 2", "ttft_s", "'soon'"]),
+        (with_an_infinite_number, ["requests.csv", "line 244", "e2e_s", "'inf'"]),
+        (lambda folder: (folder / "requests.csv").write_bytes(b"\xff\xfe\x00"), ["requests.csv", "CSV"]),
+        (with_words_for_iterations, ["iterations.parquet", "waiting", "numbers", "many"]),
         (without_iteration_column, ["iterations.parquet", "waiting", "missing"]),
         (damaged("summary.json", "{"), ["summary.json", "JSON"]),
         (damaged("summary.json", '{"requests": "many"}'), ["summary.json", "requests", "'many'"]),

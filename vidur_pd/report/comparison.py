@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -26,8 +26,8 @@ from vidur_pd.report.text import NONE, note_html, percent, table_html
 MOST_DIFFERENCES = 60
 
 
-def comparison_page(runs: Sequence[RunOutput]) -> str:
-    """The whole page; the first run is the one that others are compared with."""
+def comparison_page(runs: Sequence[RunOutput]) -> Iterable[str]:
+    """The whole page, in pieces; the first run is the one that others are compared with."""
     sections = [
         Section("headline", "Headline", _warnings(runs) + _headline_table(runs)),
         Section("differences", "What differs", _differences(runs)),
