@@ -39,6 +39,15 @@ def test_every_fault_is_a_shade_over_the_run(tmp_path: Path) -> None:
     assert [note["text"] for note in layout["annotations"]] == ["gpu gpu3", "link a - &lt;b&gt;"]
 
 
+def test_each_side_of_the_chart_names_its_own_quantity(tmp_path: Path) -> None:
+    events = [{"kind": "gpu", "target": "gpu3", "at_s": 1.0, "until_s": 2.0}]
+    chart = fault_timeline(read_run(write_with(tmp_path / "run", events)))
+    assert chart is not None
+    layout = json.loads(chart.figure_json)["layout"]
+    titles = [layout[axis]["title"]["text"] for axis in ("yaxis", "yaxis2")]
+    assert titles == ["Output tokens per second", "TTFT (s)"]
+
+
 def test_a_link_that_flaps_all_the_time_does_not_flood_the_chart(tmp_path: Path) -> None:
     events = [{"kind": "link_flap", "target": "x", "at_s": i / 500, "until_s": i / 500 + 1e-3} for i in range(500)]
     run = read_run(write_with(tmp_path / "run", events))

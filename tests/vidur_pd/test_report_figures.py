@@ -299,9 +299,9 @@ def test_requests_that_failed_miss_every_objective(tmp_path: Path) -> None:
 
 
 def test_logarithmic_ticks_are_round_and_inside_the_axis() -> None:
-    axis = log_axis([3.0, 70.0])
+    axis = log_axis("TTFT (s)", [3.0, 70.0])
     assert axis["ticktext"] == ["5", "10", "20", "50"]
-    assert log_axis([2e-3, 4e3])["tickvals"] == pytest.approx([1e-2, 1e-1, 1, 10, 100, 1000])
+    assert log_axis("TTFT (s)", [2e-3, 4e3])["tickvals"] == pytest.approx([1e-2, 1e-1, 1, 10, 100, 1000])
 
 
 def test_text_of_files_cannot_be_read_as_markup_by_the_charts() -> None:

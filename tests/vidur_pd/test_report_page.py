@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from netsim import BackendUnavailable
 from tests.vidur_pd.report_page import Page, parse_page
 from tests.vidur_pd.report_run import Shape, write_run
 from vidur_pd.errors import InputError
@@ -181,6 +182,12 @@ def test_rejected_requests_are_counted_by_reason(tmp_path: Path) -> None:
         ["rejected", "prompt longer than max_model_len", "4"],
     ]
     assert any("11 of 41 requests were not completed" in text for text in page.banners)
+
+
+def test_a_reason_may_contain_commas_quotes_and_line_breaks(own_run: Path) -> None:
+    reason = 'failed: "a", b\nc'
+    edit_requests(own_run, lambda table: pd.concat([table, table.tail(1).assign(status=reason)]))
+    assert ["failed", '"a", b\nc', "1"] in [row[:3] for row in parse_page(write_report(own_run)).rows_of("requests")]
 
 
 def test_more_reasons_than_rows_are_summed_in_the_last_row(tmp_path: Path) -> None:
@@ -363,6 +370,15 @@ def with_a_word_for_a_number(folder: Path) -> None:
     edit_requests(folder, lambda table: table.assign(ttft_s=["soon", *table["ttft_s"][1:]]))
 
 
+def with_an_infinite_number(folder: Path) -> None:
+    edit_requests(folder, lambda table: table.assign(e2e_s=[*table["e2e_s"][:-1], "inf"]))
+
+
+def with_words_for_iterations(folder: Path) -> None:
+    path = folder / "iterations.parquet"
+    pd.read_parquet(path).assign(waiting="many").to_parquet(path)
+
+
 def without_iteration_column(folder: Path) -> None:
     path = folder / "iterations.parquet"
     pd.read_parquet(path).drop(columns="waiting").to_parquet(path)
@@ -375,6 +391,9 @@ def without_iteration_column(folder: Path) -> None:
         (lambda folder: (folder / "summary.json").unlink(), ["summary.json", "no such file"]),
         (without_column, ["requests.csv", "ttft_s", "missing"]),
         (with_a_word_for_a_number, ["requests.csv", "line 2", "ttft_s", "'soon'"]),
+        (with_an_infinite_number, ["requests.csv", "line 244", "e2e_s", "'inf'"]),
+        (lambda folder: (folder / "requests.csv").write_bytes(b"\xff\xfe\x00"), ["requests.csv", "CSV"]),
+        (with_words_for_iterations, ["iterations.parquet", "waiting", "numbers", "many"]),
         (without_iteration_column, ["iterations.parquet", "waiting", "missing"]),
         (damaged("summary.json", "{"), ["summary.json", "JSON"]),
         (damaged("summary.json", '{"requests": "many"}'), ["summary.json", "requests", "'many'"]),
@@ -397,7 +416,17 @@ def test_a_directory_that_does_not_exist_is_bad_input(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
-def test_plotly_is_not_imported_before_a_report_is_written() -> None:
-    code = "import sys, vidur_pd.report.single, vidur_pd.report.comparison; print('plotly' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def test_a_report_is_written_without_importing_plotly(whole_run: Path, tmp_path: Path) -> None:
+    code = "import sys, pathlib, vidur_pd.report as r; r.write_report(pathlib.Path(sys.argv[1]), path=pathlib.Path("
+    code += "sys.argv[2])); print('plotly' in sys.modules)"
+    command = [sys.executable, "-c", code, str(whole_run), str(tmp_path / "r.html")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+def test_without_the_script_of_plotly_the_error_says_what_to_install(
+    own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vidur_pd.report.page.find_spec", lambda name: None)
+    with pytest.raises(BackendUnavailable, match=r"package_data/plotly\.min\.js.*install plotly"):
+        write_report(own_run)

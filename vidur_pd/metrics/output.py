@@ -104,11 +104,14 @@ def _write_rest(result: Result, folder: Path) -> None:
 
 
 def write_parquet(path: Path, columns: dict[str, Any]) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from vidur_pd.metrics.stream import arrow_table
+    from vidur_pd.metrics.stream import arrow_table, parquet_options
 
-    pq.write_table(arrow_table(columns), path, compression="zstd")
+    table = arrow_table(columns)
+    pq.write_table(table, path, **parquet_options(table.schema))
+    pa.default_memory_pool().release_unused()  # some 20 MB that the report would come on top of
 
 
 @contextmanager

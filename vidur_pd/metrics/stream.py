@@ -29,6 +29,12 @@ def arrow_table(columns: dict[str, Any]) -> pa.Table:
     )
 
 
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How result tables are written: times hardly repeat, so that a dictionary of them takes longer and more room."""
+    repeating = [field.name for field in schema if str(field.type) != "double"]
+    return {"compression": "zstd", "use_dictionary": repeating}
+
+
 class ParquetStream:
     """``requests.parquet`` and, if wanted, ``iterations.parquet`` in a folder, one row group per call.
 
@@ -51,7 +57,7 @@ class ParquetStream:
         import pyarrow.parquet as pq
 
         if name not in self._writers:
-            self._writers[name] = pq.ParquetWriter(self._folder / name, table.schema, compression="zstd")
+            self._writers[name] = pq.ParquetWriter(self._folder / name, table.schema, **parquet_options(table.schema))
         if table.num_rows:
             self._writers[name].write_table(table, row_group_size=table.num_rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ def write_report(out_dir: Path, *, title: str | None = None, path: Path | None =
         check_target(path, _run_files([out_dir]))
     run = read_run(out_dir)
     target = path or out_dir / "report.html"
-    target.write_text(run_page(run, title), encoding="utf-8")
+    _write(target, run_page(run, title))
     return target
 
 
@@ -42,7 +42,7 @@ def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
     labels = _labels(out_dirs)
     check_target(path, _run_files(out_dirs))
     runs = [read_run(folder, name) for folder, name in zip(out_dirs, labels, strict=True)]
-    path.write_text(comparison_page(runs), encoding="utf-8")
+    _write(path, comparison_page(runs))
     return path
 
 
@@ -57,6 +57,11 @@ def comparison_table(out_dirs: Sequence[Path]) -> list[ComparisonRow]:
     labels = _labels(out_dirs)
     summaries = [read_summary(folder / "summary.json") for folder in out_dirs]
     return compare_summaries(dict(zip(labels, summaries, strict=True)))
+
+
+def _write(path: Path, pieces: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(pieces)
 
 
 def _labels(out_dirs: Sequence[Path]) -> list[str]:

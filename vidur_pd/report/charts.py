@@ -1,20 +1,19 @@
-"""What all charts share: colours, axes and the step from a plotly figure to a piece of the page.
+"""What all charts share: colours, traces and axes as plotly.js takes them, and the step to a piece of the page.
 
-Only this module and the ``figures_*`` modules touch plotly, and they import it when a chart is drawn.
+Properties are those of https://plotly.com/javascript/reference and are not checked here: a test has the Python package
+check every figure of a report.
 """
 
 from __future__ import annotations
 
+import base64
 import html
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 # Distinct in lightness as well as in hue, after Okabe and Ito, "Color Universal Design" (2008), darkened for white.
 SERIES_COLOURS = ("#1f6fb4", "#d9730d", "#16825d", "#8e4ec6", "#b58900", "#c2407a", "#3a9dbf", "#6b6f76")
@@ -37,11 +36,43 @@ PHASE_COLOURS = {
     "waiting": "#eceef1",
 }
 LINK_COLOURS = {"nvlink": "#16825d", "nic": "#1f6fb4", "fabric": "#8e4ec6"}
+HEAT_SCALE = ((0.0, "#f3f5f8"), (0.5, "#7fb0d8"), (0.85, "#1f6fb4"), (1.0, "#0b2f57"))
 SLO_COLOUR = "#c4262e"
 FARTHEST_SLO = 3.0
 """An objective is drawn up to this multiple of the largest value; farther away it would press the data together."""
 INK, GRID, RULE, FAINT = "#1c2330", "#e6e8ec", "#b4bac4", "#6a7280"
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+ROW_FONT = {"size": 11, "color": INK}
+AXIS = {
+    "gridcolor": GRID,
+    "linecolor": RULE,
+    "zeroline": False,
+    "ticks": "outside",
+    "tickcolor": RULE,
+    "ticklen": 4,
+    "automargin": True,
+    "exponentformat": "SI",
+}
+LAYOUT = {
+    "font": {"family": FONT, "size": 12, "color": INK},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "margin": {"l": 60, "r": 16, "t": 34, "b": 46},
+    "legend": {
+        "orientation": "h",
+        "traceorder": "normal",
+        "x": 0,
+        "y": 1.0,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "font": {"size": 11},
+    },
+    "modebar": {"bgcolor": "rgba(255,255,255,0.9)", "color": FAINT, "activecolor": INK},
+    "hoverlabel": {"bgcolor": "white", "font": {"family": FONT, "size": 12}},
+}
+
+Properties = dict[str, object]
+"""A trace, an axis or another part of a figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +125,49 @@ def compact(values: npt.ArrayLike) -> npt.NDArray[np.float32] | npt.NDArray[np.f
     return exact if is_offset else exact.astype(np.float32)
 
 
-def log_axis(*series: npt.ArrayLike) -> dict[str, object]:
+def scatter(x: npt.ArrayLike, y: npt.ArrayLike, **properties: object) -> Properties:
+    """A trace of points, of a line through them, or of both."""
+    return {"type": "scatter", "x": _packed(x), "y": _packed(y), **properties}
+
+
+def bars(lengths: npt.ArrayLike, names: Sequence[str], **properties: object) -> Properties:
+    """A trace of horizontal bars, one per name."""
+    return {"type": "bar", "orientation": "h", "x": _packed(lengths), "y": names, **properties}
+
+
+def heat_map(edges: npt.ArrayLike, names: Sequence[str], percents: npt.NDArray[np.float64], title: str) -> Properties:
+    """A trace of percentages (0…100, shape ``[names, edges - 1]``) as colours under a scale with a title."""
+    return {
+        "type": "heatmap",
+        "x": _packed(edges),
+        "y": names,
+        "z": _packed(np.round(percents, 1)),
+        "zmin": 0,
+        "zmax": 100,
+        "colorscale": HEAT_SCALE,
+        "colorbar": {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0},
+    }
+
+
+def _packed(values: npt.ArrayLike) -> Properties | list[object]:
+    """Numbers as the typed array that plotly.js unpacks (from 2.28 on), in less room than their digits."""
+    array = compact(values)
+    if not array.size:
+        return []
+    packed: Properties = {"dtype": array.dtype.str[1:], "bdata": base64.b64encode(array.tobytes()).decode("ascii")}
+    return packed if array.ndim == 1 else {**packed, "shape": ", ".join(str(size) for size in array.shape)}
+
+
+def axis(title: str, /, **properties: object) -> Properties:
+    return {**AXIS, "title": {"text": title, "standoff": 8}, **properties}
+
+
+def rows_axis(**properties: object) -> Properties:
+    """Names from the top downwards."""
+    return axis("", autorange="reversed", type="category", **properties)
+
+
+def log_axis(title: str, *series: npt.ArrayLike) -> Properties:
     """A logarithmic axis that covers the positive values, with ticks a reader can name: 1, 2, 5 or powers of ten."""
     values = np.concatenate([np.ravel(np.asarray(each, dtype=np.float64)) for each in series])
     low, high = values[values > 0].min(), values[values > 0].max()
@@ -103,54 +176,27 @@ def log_axis(*series: npt.ArrayLike) -> dict[str, object]:
     steps = (1, 2, 5) if last - first < 3.2 else (1,)
     ticks = [step * 10.0**power for power in range(int(np.floor(first)), int(np.ceil(last)) + 1) for step in steps]
     shown = [tick for tick in ticks if first <= np.log10(tick) <= last]
-    return {
-        "type": "log",
-        "range": [float(first), float(last)],
-        "tickvals": shown or [float(low)],
-        "ticktext": [f"{tick:,.6g}" for tick in shown or [float(low)]],
-    }
-
-
-def time_axis(edges_s: npt.NDArray[np.float64]) -> dict[str, object]:
-    """The whole span of the bins, so that charts of one run line up."""
-    return {"range": [float(edges_s[0]), float(edges_s[-1])]}
-
-
-def finish(figure: go.Figure, frame: Frame, x_title: str, y_title: str) -> Chart:
-    """Applies the common look and closes the figure."""
-    axis = {
-        "gridcolor": GRID,
-        "linecolor": RULE,
-        "zeroline": False,
-        "ticks": "outside",
-        "tickcolor": RULE,
-        "ticklen": 4,
-        "automargin": True,
-        "title_standoff": 8,
-        "exponentformat": "SI",
-    }
-    figure.update_layout(
-        template="none",
-        font={"family": FONT, "size": 12, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 60, "r": 16, "t": 34, "b": 46},
-        height=frame.height_px,
-        legend={
-            "orientation": "h",
-            "traceorder": "normal",
-            "x": 0,
-            "y": 1.0,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "font": {"size": 11},
-        },
-        modebar={"bgcolor": "rgba(255,255,255,0.9)", "color": FAINT, "activecolor": INK},
-        hoverlabel={"bgcolor": "white", "font": {"family": FONT, "size": 12}},
+    return axis(
+        title,
+        type="log",
+        range=[float(first), float(last)],
+        tickvals=shown or [float(low)],
+        ticktext=[f"{tick:,.6g}" for tick in shown or [float(low)]],
     )
-    figure.update_xaxes(title_text=x_title, **axis)
-    figure.update_yaxes(title_text=y_title, **axis)
-    return Chart(frame.key, frame.title, frame.reading, figure.to_json(), frame.height_px, frame.is_wide)
+
+
+def time_axis(edges_s: npt.NDArray[np.float64]) -> Properties:
+    """The whole span of the bins, so that charts of one run line up."""
+    return axis("Simulated time (s)", range=[float(edges_s[0]), float(edges_s[-1])])
+
+
+def draw(
+    frame: Frame, traces: Sequence[Properties], x_axis: Properties, y_axis: Properties, /, **layout: object
+) -> Chart:
+    """The chart of the traces; ``layout`` is what it has besides the common look."""
+    whole = {**LAYOUT, "height": frame.height_px, "xaxis": x_axis, "yaxis": y_axis, **layout}
+    figure_json = json.dumps({"data": traces, "layout": whole}, separators=(",", ":"), allow_nan=False)
+    return Chart(frame.key, frame.title, frame.reading, figure_json, frame.height_px, frame.is_wide)
 
 
 def near_slo(value: float | None, largest: float) -> float | None:
@@ -158,25 +204,29 @@ def near_slo(value: float | None, largest: float) -> float | None:
     return value if value is not None and value <= FARTHEST_SLO * largest else None
 
 
-def mark_slo(figure: go.Figure, value: float | None, largest: float, unit: str, *, vertical: bool = True) -> None:
-    """A dashed line at an objective, in words where it lies far beyond the values; nothing where none was set."""
+def slo_mark(
+    value: float | None, largest: float, unit: str, along: Properties, *, is_vertical: bool = True
+) -> Properties:
+    """Layout of a dashed line at an objective on the axis ``along``, in words where it lies far beyond the values;
+    nothing where none was set."""
     if value is None:
-        return
-    line = {"color": SLO_COLOUR, "width": 1.5, "dash": "dash"}
-    font = {"color": SLO_COLOUR, "size": 11}
+        return {}
     is_near = near_slo(value, largest) is not None
-    text = f"SLO {value:g} {unit}" + ("" if is_near else ", beyond the axis")
-    note = {"text": text, "font": font, "bgcolor": "rgba(255,255,255,0.85)", "showarrow": False}
+    note = {
+        "text": f"SLO {value:g} {unit}" + ("" if is_near else ", beyond the axis"),
+        "font": {"color": SLO_COLOUR, "size": 11},
+        "bgcolor": "rgba(255,255,255,0.85)",
+        "showarrow": False,
+    }
     if not is_near:
         corner = {"x": 1, "xref": "paper", "xanchor": "right", "yref": "paper"}
-        figure.add_annotation(**corner, **({"y": 0.02, "yanchor": "bottom"} if vertical else {"y": 1}), **note)
-    elif vertical:
-        is_log = figure.layout.xaxis.type == "log"
-        figure.add_shape(type="line", x0=value, x1=value, y0=0, y1=1, yref="paper", line=line)
-        x = float(np.log10(value)) if is_log else value  # annotations on a log axis take exponents, shapes values
-        figure.add_annotation(x=x, y=0.02, yref="paper", xanchor="auto", yanchor="bottom", **note)
+        return {"annotations": [{**corner, **({"y": 0.02, "yanchor": "bottom"} if is_vertical else {"y": 1}), **note}]}
+    line = {"type": "line", "line": {"color": SLO_COLOUR, "width": 1.5, "dash": "dash"}}
+    place = float(np.log10(value)) if along.get("type") == "log" else value  # notes on a log axis take exponents
+    if is_vertical:
+        ends = {"x0": value, "x1": value, "y0": 0, "y1": 1, "yref": "paper"}
+        at = {"x": place, "y": 0.02, "yref": "paper", "xanchor": "auto", "yanchor": "bottom"}
     else:
-        is_log = figure.layout.yaxis.type == "log"
-        figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, line=line)
-        y = float(np.log10(value)) if is_log else value
-        figure.add_annotation(y=y, x=1, xref="paper", xanchor="right", yanchor="bottom", **note)
+        ends = {"y0": value, "y1": value, "x0": 0, "x1": 1, "xref": "paper"}
+        at = {"y": place, "x": 1, "xref": "paper", "xanchor": "right", "yanchor": "bottom"}
+    return {"shapes": [{**line, **ends}], "annotations": [{**at, **note}]}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour
+from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, series_colour
 from vidur_pd.report.differences import compare_summaries
 from vidur_pd.report.figures_latency import (
     LATENCIES,
@@ -26,8 +26,8 @@ from vidur_pd.report.text import NONE, note_html, percent, table_html
 MOST_DIFFERENCES = 60
 
 
-def comparison_page(runs: Sequence[RunOutput]) -> str:
-    """The whole page; the first run is the one that others are compared with."""
+def comparison_page(runs: Sequence[RunOutput]) -> Iterable[str]:
+    """The whole page, in pieces; the first run is the one that others are compared with."""
     sections = [
         Section("headline", "Headline", _warnings(runs) + _headline_table(runs)),
         Section("differences", "What differs", _differences(runs)),
@@ -126,32 +126,32 @@ def _stage_chart(runs: Sequence[RunOutput]) -> Chart | None:
 
 def efficiency_chart(runs: Sequence[RunOutput]) -> Chart | None:
     """Output tokens per second and GPU against the speed that a user sees, one point per run."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    traces = []
     for place, run in enumerate(runs):
         rate, tpot = run.summary.per_gpu(run.summary.output_tokens_per_s), run.summary.tpot.p50
         if rate is None or not tpot:
             continue
-        figure.add_scatter(
-            x=compact([1 / tpot]),
-            y=compact([rate]),
-            name=label(run.label),
-            mode="markers",
-            marker={"color": series_colour(place), "size": 11},
-            hovertemplate=f"%{{x:.3g}} tokens/s per user, %{{y:.4g}} tokens/s per GPU<extra>{label(run.label)}</extra>",
+        hover = f"%{{x:.3g}} tokens/s per user, %{{y:.4g}} tokens/s per GPU<extra>{label(run.label)}</extra>"
+        traces.append(
+            scatter(
+                [1 / tpot],
+                [rate],
+                name=label(run.label),
+                mode="markers",
+                marker={"color": series_colour(place), "size": 11},
+                hovertemplate=hover,
+            )
         )
-    if not figure.data:
+    if not traces:
         return None
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
     frame = Frame(
         "efficiency",
         "Throughput against interactivity",
         "Up is cheaper, right is faster for the user: a run below and left of another one is worse in both.",
     )
-    return finish(figure, frame, "Output tokens/s per user (1 / TPOT p50)", "Output tokens/s per GPU")
+    users = axis("Output tokens/s per user (1 / TPOT p50)", rangemode="tozero")
+    gpus = axis("Output tokens/s per GPU", rangemode="tozero")
+    return draw(frame, traces, users, gpus, showlegend=True)
 
 
 def _pools(runs: Sequence[RunOutput]) -> str:

@@ -7,8 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import FAINT, INK, Chart, Frame, compact, finish, label, series_colour
-from vidur_pd.report.figures_instances import HEAT_SCALE
+from vidur_pd.report.charts import (
+    FAINT,
+    ROW_FONT,
+    Chart,
+    Frame,
+    axis,
+    bars,
+    draw,
+    heat_map,
+    label,
+    rows_axis,
+    series_colour,
+)
 from vidur_pd.report.figures_network import BITS_PER_BYTE, window_edges
 from vidur_pd.report.series import Intervals, spread
 from vidur_pd.report.summary import Summary
@@ -36,8 +47,6 @@ SOURCES = {
 
 def link_heat_map(links: pd.DataFrame) -> Chart | None:
     """Utilisation over time of the fullest links between nodes, all traffic together."""
-    import plotly.graph_objects as go
-
     outside = links[~links["kind"].astype(str).isin(INSIDE_NODES)]
     if outside.empty:
         return None
@@ -52,19 +61,11 @@ def link_heat_map(links: pd.DataFrame) -> Chart | None:
     rows = np.argsort(-use.max(axis=1), kind="stable")[:MOST_LINKS]
     rows = rows[np.argsort(-use[rows].mean(axis=1), kind="stable")]
     titles = [f"{src} → {dst}" for src, dst in known[["src", "dst"]].astype(str).to_numpy()]
-    figure = go.Figure()
-    figure.add_heatmap(
-        x=compact(edges),
-        y=[label(titles[row]) for row in rows],
-        z=compact(np.round(use[rows] * 100, 1)),
-        zmin=0,
-        zmax=100,
-        colorscale=[list(step) for step in HEAT_SCALE],
-        colorbar={"title": {"text": "use (%)", "side": "right"}, "thickness": 12, "outlinewidth": 0},
-        ygap=1,
-        hovertemplate="%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
-    )
-    figure.update_yaxes(autorange="reversed", type="category", tickfont={"size": 11, "color": INK})
+    trace = {
+        **heat_map(edges, [label(titles[row]) for row in rows], use[rows] * 100, "use (%)"),
+        "ygap": 1,
+        "hovertemplate": "%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
+    }
     shown = "" if len(rows) == len(names) else f" The {len(rows)} with the fullest windows of {len(names)}."
     frame = Frame(
         "links-heat",
@@ -73,33 +74,31 @@ def link_heat_map(links: pd.DataFrame) -> Chart | None:
         height_px=110 + 22 * len(rows),
         is_wide=True,
     )
-    return finish(figure, frame, "Simulated time (s)", "")
+    return draw(frame, [trace], axis("Simulated time (s)"), rows_axis(tickfont=ROW_FONT))
 
 
 def attribution_chart(summary: Summary) -> Chart | None:
     """Mean end-to-end latency cut into what it was spent on."""
-    import plotly.graph_objects as go
-
     parts = {name: seconds for name, seconds in summary.attribution_s.items() if seconds > 0}
     if not parts:
         return None
-    figure = go.Figure()
-    for place, (name, seconds) in enumerate(parts.items()):
-        figure.add_bar(
-            x=compact(np.array([seconds])),
-            y=["mean request"],
+    traces = [
+        bars(
+            [seconds],
+            ["mean request"],
             name=label(_words(name)),
-            orientation="h",
             marker={"color": PART_COLOURS.get(name, series_colour(place)), "line": {"color": FAINT, "width": 0.4}},
             hovertemplate=f"{label(_words(name))}: %{{x:.4g}} s<extra></extra>",
         )
-    figure.update_layout(barmode="stack", showlegend=True, legend={"traceorder": "normal"})
-    figure.update_yaxes(showticklabels=False, type="category")
+        for place, (name, seconds) in enumerate(parts.items())
+    ]
     reading = (
         "Parts add up to the mean end-to-end latency. KV and communication count where compute does not hide them; "
         "a stall is a wait for the step in progress or for a place in the batch."
     )
-    return finish(figure, Frame("attribution", "Where latency goes", reading, 230, True), "Mean time (s)", "")
+    frame = Frame("attribution", "Where latency goes", reading, 230, True)
+    unnamed = axis("", type="category", showticklabels=False)
+    return draw(frame, traces, axis("Mean time (s)"), unnamed, barmode="stack", showlegend=True)
 
 
 def sources_table(summary: Summary) -> str:

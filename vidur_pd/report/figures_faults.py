@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, series_colour, time_axis
+from vidur_pd.report.charts import (
+    INK,
+    Chart,
+    Frame,
+    Properties,
+    axis,
+    draw,
+    fainter,
+    label,
+    scatter,
+    series_colour,
+    time_axis,
+)
 from vidur_pd.report.figures_load import token_rates
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, middles, time_edges
@@ -27,24 +39,22 @@ NETWORK_COLOUR = "#8e4ec6"
 
 def fault_timeline(run: RunOutput) -> Chart | None:
     """Output tokens per second and mean TTFT by arrival, with every fault as a shaded interval."""
-    import plotly.graph_objects as go
-
     events = run.summary.faults
     if not events or run.requests.empty:
         return None
     edges = time_edges(run.span_s, at_most=80)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=compact(middles(edges)),
-        y=compact(token_rates(run, edges)[1]),
+    end_s = float(edges[-1])
+    rate = scatter(
+        middles(edges),
+        token_rates(run, edges)[1],
         name="output tokens per second",
         mode="lines",
         line={"color": series_colour(0), "width": 1.8},
         hovertemplate="%{y:.4s} tokens/s at %{x:.4g} s<extra></extra>",
     )
-    figure.add_scatter(
-        x=compact(middles(edges)),
-        y=compact(_mean_ttft(run, edges)),
+    ttft = scatter(
+        middles(edges),
+        _mean_ttft(run, edges),
         name="mean TTFT of arrivals (right)",
         mode="lines+markers",
         marker={"size": 3},
@@ -52,23 +62,19 @@ def fault_timeline(run: RunOutput) -> Chart | None:
         yaxis="y2",
         hovertemplate="TTFT %{y:.4g} s for arrivals around %{x:.4g} s<extra></extra>",
     )
-    for place, event in enumerate(events[:MOST_SHADED]):
-        _shade(figure, event, float(edges[-1]), is_labelled=place < MOST_LABELLED)
-    figure.update_layout(
-        showlegend=True,
-        yaxis2={
-            "overlaying": "y",
-            "side": "right",
-            "title": {"text": "TTFT (s)"},
-            "rangemode": "tozero",
-            "showgrid": False,
-        },
-    )
-    figure.update_xaxes(**time_axis(edges))
     hidden = f" {len(events) - MOST_SHADED:,} further intervals are not drawn." if len(events) > MOST_SHADED else ""
     reading = f"Shaded: faults. A rate that returns later than the shade ends shows the work that had piled up.{hidden}"
     frame = Frame("faults", "Faults over throughput and TTFT", reading, height_px=360, is_wide=True)
-    return finish(figure, frame, "Simulated time (s)", "Output tokens per second")
+    return draw(
+        frame,
+        [rate, ttft],
+        time_axis(edges),
+        axis("Output tokens per second"),
+        showlegend=True,
+        yaxis2=axis("TTFT (s)", overlaying="y", side="right", rangemode="tozero", showgrid=False),
+        shapes=[_shade(event, end_s) for event in events[:MOST_SHADED] if event.at_s < end_s],
+        annotations=[_name(event) for event in events[:MOST_LABELLED] if event.at_s < end_s],
+    )
 
 
 def _mean_ttft(run: RunOutput, edges: Floats) -> Floats:
@@ -81,36 +87,32 @@ def _mean_ttft(run: RunOutput, edges: Floats) -> Floats:
     return mean
 
 
-def _shade(figure: object, event: FaultEvent, last_s: float, *, is_labelled: bool) -> None:
-    import plotly.graph_objects as go
-
-    assert isinstance(figure, go.Figure)
+def _shade(event: FaultEvent, end_s: float) -> Properties:
     colour = KIND_COLOURS.get(event.kind, NETWORK_COLOUR)
-    until_s = last_s if event.until_s is None else min(event.until_s, last_s)
-    if event.at_s >= last_s:
-        return
-    figure.add_shape(
-        type="rect",
-        x0=event.at_s,
-        x1=until_s,
-        y0=0,
-        y1=1,
-        yref="paper",
-        fillcolor=fainter(colour, 0.16),
-        line={"width": 0.5, "color": fainter(colour, 0.5)},
-        layer="below",
-    )
-    if is_labelled:
-        figure.add_annotation(
-            x=event.at_s,
-            y=1,
-            yref="paper",
-            xanchor="left",
-            yanchor="top",
-            showarrow=False,
-            text=label(f"{event.kind} {event.target}", 28),
-            font={"size": 10, "color": INK},
-        )
+    return {
+        "type": "rect",
+        "x0": event.at_s,
+        "x1": end_s if event.until_s is None else min(event.until_s, end_s),
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "fillcolor": fainter(colour, 0.16),
+        "line": {"width": 0.5, "color": fainter(colour, 0.5)},
+        "layer": "below",
+    }
+
+
+def _name(event: FaultEvent) -> Properties:
+    return {
+        "x": event.at_s,
+        "y": 1,
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "top",
+        "showarrow": False,
+        "text": label(f"{event.kind} {event.target}", 28),
+        "font": {"size": 10, "color": INK},
+    }
 
 
 def fault_tables(summary: Summary) -> str:

@@ -5,20 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import INK, Chart, Frame, compact, fainter, finish, label, pool_colours, time_axis
+from vidur_pd.report.charts import (
+    ROW_FONT,
+    Chart,
+    Frame,
+    Properties,
+    axis,
+    draw,
+    fainter,
+    heat_map,
+    label,
+    pool_colours,
+    rows_axis,
+    scatter,
+    time_axis,
+)
 from vidur_pd.report.series import Floats, Intervals, middles, spread, thin, time_edges, without_overlap
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 MOST_LINES_PER_POOL = 6
 MOST_HEAT_ROWS = 320
-HEAT_SCALE = ((0.0, "#f3f5f8"), (0.5, "#7fb0d8"), (0.85, "#1f6fb4"), (1.0, "#0b2f57"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,79 +118,62 @@ def instance_charts(activity: Activity, pool_order: Sequence[str]) -> list[Chart
 
 
 def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str], frame: Frame, y_title: str) -> Chart:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    traces = list[Properties]()
     x = middles(activity.edges_s)
     pools = list(dict.fromkeys([*pool_order, *activity.pools]))
     for pool, colour in pool_colours(pools).items():
         places = activity.of_pool(pool)
         if len(places) > MOST_LINES_PER_POOL:
-            _add_band(figure, x, values[places], pool, colour)
+            traces += _band(x, values[places], pool, colour)
             continue
         for rank, place in enumerate(places):
             opacity = 1.0 - 0.6 * rank / max(len(places), 2)
-            figure.add_scatter(
-                x=compact(x),
-                y=compact(values[place]),
+            trace = scatter(
+                x,
+                values[place],
                 name=label(activity.instances[place]),
                 mode="lines",
                 line={"color": fainter(colour, round(opacity, 2)), "width": 1.6},
                 hovertemplate=f"%{{y:.3g}} at %{{x:.4g}} s<extra>{label(activity.instances[place])}</extra>",
             )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(**time_axis(activity.edges_s))
-    figure.update_yaxes(rangemode="tozero")
-    return finish(figure, frame, "Simulated time (s)", y_title)
+            traces.append(trace)
+    return draw(frame, traces, time_axis(activity.edges_s), axis(y_title, rangemode="tozero"), showlegend=True)
 
 
-def _add_band(figure: go.Figure, x: Floats, values: Floats, pool: str, colour: str) -> None:
+def _band(x: Floats, values: Floats, pool: str, colour: str) -> list[Properties]:
     """Lowest to highest instance of a pool as an area, their mean as a line; bins without any value are bridged."""
     known = ~np.isnan(values).all(axis=0)
     x, values = x[known], values[:, known]
-    bounds = ((np.nanmin(values, axis=0), None), (np.nanmax(values, axis=0), "tonexty"))
-    for bound, fill in bounds:
-        figure.add_scatter(
-            x=compact(x),
-            y=compact(bound),
-            mode="lines",
-            line={"width": 0},
-            fill=fill,
-            fillcolor=fainter(colour, 0.18),
-            hoverinfo="skip",
-            showlegend=False,
-            legendgroup=pool,
-        )
-    figure.add_scatter(
-        x=compact(x),
-        y=compact(np.nanmean(values, axis=0)),
+    bound = {
+        "mode": "lines",
+        "line": {"width": 0},
+        "fillcolor": fainter(colour, 0.18),
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "legendgroup": pool,
+    }
+    mean = scatter(
+        x,
+        np.nanmean(values, axis=0),
         name=f"{label(pool)}: mean, lowest to highest of {len(values)}",
         mode="lines",
         line={"color": colour, "width": 1.8},
         legendgroup=pool,
         hovertemplate=f"mean %{{y:.3g}} at %{{x:.4g}} s<extra>{label(pool)}</extra>",
     )
+    highest = scatter(x, np.nanmax(values, axis=0), fill="tonexty", **bound)
+    return [scatter(x, np.nanmin(values, axis=0), **bound), highest, mean]
 
 
 def busy_heat_map(activity: Activity) -> Chart:
     """Busy share of each instance over time."""
-    import plotly.graph_objects as go
-
     rows = thin(len(activity.instances), MOST_HEAT_ROWS)
     names = [label(activity.instances[row]) for row in rows]
-    figure = go.Figure()
-    figure.add_heatmap(
-        x=compact(activity.edges_s),
-        y=names,
-        z=compact(np.round(activity.busy_share[rows] * 100, 1)),
-        zmin=0,
-        zmax=100,
-        colorscale=[list(step) for step in HEAT_SCALE],
-        colorbar={"title": {"text": "busy (%)", "side": "right"}, "thickness": 12, "outlinewidth": 0},
-        ygap=1 if len(rows) <= 64 else 0,
-        hovertemplate="%{y}: %{z:.0f} % busy at %{x:.4g} s<extra></extra>",
-    )
-    figure.update_yaxes(autorange="reversed", type="category", tickfont={"size": 11, "color": INK})
+    trace = {
+        **heat_map(activity.edges_s, names, activity.busy_share[rows] * 100, "busy (%)"),
+        "ygap": 1 if len(rows) <= 64 else 0,
+        "hovertemplate": "%{y}: %{z:.0f} % busy at %{x:.4g} s<extra></extra>",
+    }
     shown = (
         "" if len(rows) == len(activity.instances) else f" {len(rows)} of {len(activity.instances)} instances shown."
     )
@@ -192,4 +184,4 @@ def busy_heat_map(activity: Activity) -> Chart:
         height_px=110 + max(90, min(640, 26 * len(rows))),
         is_wide=True,
     )
-    return finish(figure, frame, "Simulated time (s)", "")
+    return draw(frame, [trace], axis("Simulated time (s)"), rows_axis(tickfont=ROW_FONT))

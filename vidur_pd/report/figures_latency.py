@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,20 +12,21 @@ from vidur_pd.report.charts import (
     STAGE_COLOURS,
     Chart,
     Frame,
-    compact,
-    finish,
+    Properties,
+    axis,
+    bars,
+    draw,
     label,
     log_axis,
-    mark_slo,
     near_slo,
+    rows_axis,
+    scatter,
     series_colour,
+    slo_mark,
 )
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import MOST_CURVE_POINTS, Floats, cumulative_curve, thin
 from vidur_pd.report.summary import ItlHistogram
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
 LOG_AXIS_RATIO = 8.0
@@ -93,45 +93,49 @@ READINGS = {
 
 def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None) -> Chart | None:
     """Cumulative distributions of one latency, one line per curve; ``None`` without a single sample."""
-    import plotly.graph_objects as go
-
     drawn = [(place, curve) for place, curve in enumerate(curves) if len(curve.values_s)]
     if not drawn:
         return None
     title, unit, scale = LATENCIES[metric]
-    figure = go.Figure()
-    for place, curve in drawn:
-        values, colour = curve.values_s * scale, series_colour(place)
-        figure.add_scatter(
-            x=compact(values),
-            y=compact(curve.shares * 100),
+    traces = [
+        scatter(
+            curve.values_s * scale,
+            curve.shares * 100,
             name=label(curve.label),
             mode="lines",
-            line={"color": colour, "width": 2, "shape": "linear" if curve.is_binned else "hv"},
+            line={"color": series_colour(place), "width": 2, "shape": "linear" if curve.is_binned else "hv"},
             hovertemplate=f"%{{y:.1f}} % ≤ %{{x:.4g}} {unit}<extra>{label(curve.label)}</extra>",
         )
-        if len(drawn) == 1:
-            _mark_percentiles(figure, curve, scale, unit)
+        for place, curve in drawn
+    ]
+    if len(drawn) == 1:
+        traces.append(_percentile_marks(drawn[0][1], scale, unit))
     slo = None if slo_s is None else slo_s * scale
     largest = max(float(curve.values_s[-1]) for _, curve in drawn) * scale
     near = near_slo(slo, largest)
-    figure.update_layout(showlegend=len(drawn) > 1)
-    figure.update_yaxes(range=[0, 101], ticksuffix=" %")
-    if any(_is_wide(curve) for _, curve in drawn):
-        figure.update_xaxes(**log_axis(*(curve.values_s * scale for _, curve in drawn), [near or 0.0]))
-    mark_slo(figure, slo, largest, unit)
+    x_title, is_log = f"{metric.upper()} ({unit})", any(_is_wide(curve) for _, curve in drawn)
+    x_axis = (
+        log_axis(x_title, *(curve.values_s * scale for _, curve in drawn), [near or 0.0]) if is_log else axis(x_title)
+    )
     reading = READINGS[metric] + (" Right of the dashed line the SLO is missed." if near is not None else "")
     reading += THINNED if any(curve.is_thinned for _, curve in drawn) else ""
-    return finish(figure, Frame(f"cdf-{metric}", title, reading), f"{metric.upper()} ({unit})", "")
+    return draw(
+        Frame(f"cdf-{metric}", title, reading),
+        traces,
+        x_axis,
+        axis("", range=[0, 101], ticksuffix=" %"),
+        showlegend=len(drawn) > 1,
+        **slo_mark(slo, largest, unit, x_axis),
+    )
 
 
-def _mark_percentiles(figure: go.Figure, curve: Curve, scale: float, unit: str) -> None:
+def _percentile_marks(curve: Curve, scale: float, unit: str) -> Properties:
     shares = np.array([0.5, 0.9, 0.99])
     places = np.searchsorted(curve.shares, shares - 1e-12).clip(0, len(curve.shares) - 1)
     values = np.interp(shares, curve.shares, curve.values_s) if curve.is_binned else curve.values_s[places]
-    figure.add_scatter(
-        x=compact(values * scale),
-        y=compact(shares * 100),
+    return scatter(
+        values * scale,
+        shares * 100,
         mode="markers",
         marker={"color": series_colour(0), "size": 7},
         text=["p50", "p90", "p99"],
@@ -148,17 +152,14 @@ def _is_wide(curve: Curve) -> bool:
 
 def ttft_over_time(run: RunOutput) -> Chart | None:
     """One point per completed request at its arrival."""
-    import plotly.graph_objects as go
-
     completed = run.completed[["request_id", "arrived_at_s", "ttft_s"]].dropna(subset=["ttft_s"])
     if completed.empty:
         return None
     completed = completed.sort_values("arrived_at_s", kind="stable")
     shown = completed.iloc[thin(len(completed))]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=compact(shown["arrived_at_s"]),
-        y=compact(shown["ttft_s"]),
+    trace = scatter(
+        shown["arrived_at_s"],
+        shown["ttft_s"],
         mode="markers",
         marker={"color": series_colour(0), "size": 4, "opacity": 0.55},
         text=[label(name) for name in shown["request_id"]],
@@ -168,14 +169,13 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
     low, high = completed["ttft_s"].quantile(0.01), completed["ttft_s"].max()
     slo = run.summary.slo_ttft_s
     if low > 0 and high / low > LOG_AXIS_RATIO:
-        figure.update_yaxes(**log_axis(completed["ttft_s"], [near_slo(slo, high) or 0.0]))
+        y_axis = log_axis("TTFT (s)", completed["ttft_s"], [near_slo(slo, high) or 0.0])
     else:
-        figure.update_yaxes(rangemode="tozero")
-    mark_slo(figure, slo, high, "s", vertical=False)
+        y_axis = axis("TTFT (s)", rangemode="tozero")
     sampled = "" if len(shown) == len(completed) else f" {len(shown):,} of {len(completed):,} requests shown."
     reading = f"A cloud that rises to the right means that load exceeds capacity and queues grow.{sampled}"
     frame = Frame("ttft-time", "TTFT over the run", reading, is_wide=True)
-    return finish(figure, frame, "Arrival (s)", "TTFT (s)")
+    return draw(frame, [trace], axis("Arrival (s)"), y_axis, **slo_mark(slo, high, "s", y_axis, is_vertical=False))
 
 
 def ttft_stages(completed: pd.DataFrame) -> pd.DataFrame:
@@ -248,21 +248,17 @@ def visible_stages(means: pd.DataFrame) -> pd.DataFrame:
 
 def stage_bars(means: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:
     """Horizontal bars, one per column of ``means``, stacked over its rows (the stages)."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for stage, values in means.iterrows():
-        figure.add_bar(
-            x=compact(values),
-            y=[label(str(name)) for name in means.columns],
+    traces = [
+        bars(
+            values,
+            [label(str(name)) for name in means.columns],
             name=str(stage),
-            orientation="h",
             marker={"color": STAGE_COLOURS[str(stage)]},
             hovertemplate=f"{stage}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
         )
-    figure.update_layout(barmode="stack", bargap=0.35, legend={"traceorder": "normal"})
-    figure.update_yaxes(autorange="reversed", type="category")
-    return finish(figure, frame, x_title, "")
+        for stage, values in means.iterrows()
+    ]
+    return draw(frame, traces, axis(x_title), rows_axis(), barmode="stack", bargap=0.35)
 
 
 def slo_shares(run: RunOutput) -> tuple[float | None, float | None]:

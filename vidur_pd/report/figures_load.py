@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import Chart, Frame, compact, finish, label, series_colour, time_axis
+from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, series_colour, time_axis
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, middles, spread, time_edges
 
@@ -47,75 +47,60 @@ def throughput_charts(run: RunOutput) -> list[Chart]:
 
 
 def _rate_chart(edges: Floats, rates: Floats, frame: Frame, colour: str) -> Chart:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.add_scatter(
-        x=compact(middles(edges)),
-        y=compact(rates),
+    trace = scatter(
+        middles(edges),
+        rates,
         mode="lines",
         line={"color": colour, "width": 1.8},
         hovertemplate="%{y:.4s} tokens/s at %{x:.4g} s<extra></extra>",
     )
-    figure.update_xaxes(**time_axis(edges))
-    figure.update_yaxes(rangemode="tozero")
-    return finish(figure, frame, "Simulated time (s)", f"{frame.title} per second")
+    return draw(frame, [trace], time_axis(edges), axis(f"{frame.title} per second", rangemode="tozero"))
 
 
 def arrivals_chart(run: RunOutput) -> Chart | None:
     """Arrivals and completions per second."""
-    import plotly.graph_objects as go
-
     edges = time_edges(run.span_s, at_most=80)
-    figure = go.Figure()
+    traces = []
     stamps = {"arrived": run.requests["arrived_at_s"], "completed": run.completed["completed_at_s"]}
     for place, (name, values) in enumerate(stamps.items()):
         counts, _ = np.histogram(values.dropna(), edges)
         if not counts.any():
             continue
-        figure.add_scatter(
-            x=compact(middles(edges)),
-            y=compact(counts / np.diff(edges)),
+        trace = scatter(
+            middles(edges),
+            counts / np.diff(edges),
             name=name,
             mode="lines",
             line={"color": ("#6b6f76", series_colour(2))[place], "width": 1.8, "shape": "hvh"},
             hovertemplate=f"%{{y:.4g}} requests/s {name} at %{{x:.4g}} s<extra></extra>",
         )
-    if not figure.data:
+        traces.append(trace)
+    if not traces:
         return None
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(**time_axis(edges))
-    figure.update_yaxes(rangemode="tozero")
     reading = "Completions below arrivals for long means that work piles up; the tail after the last arrival is drain."
-    return finish(
-        figure,
-        Frame("arrivals", "Arrivals and completions", reading, is_wide=True),
-        "Simulated time (s)",
-        "Requests per second",
-    )
+    frame = Frame("arrivals", "Arrivals and completions", reading, is_wide=True)
+    return draw(frame, traces, time_axis(edges), axis("Requests per second", rangemode="tozero"), showlegend=True)
 
 
 def output_rate_comparison(runs: Sequence[RunOutput]) -> Chart | None:
     """Output tokens per second of several runs on one time axis."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    traces = []
     for place, run in enumerate(runs):
         if run.completed.empty:
             continue
         edges = time_edges(run.span_s)
-        figure.add_scatter(
-            x=compact(middles(edges)),
-            y=compact(token_rates(run, edges)[1]),
+        trace = scatter(
+            middles(edges),
+            token_rates(run, edges)[1],
             name=label(run.label),
             mode="lines",
             line={"color": series_colour(place), "width": 1.8},
             hovertemplate=f"%{{y:.4s}} tokens/s at %{{x:.4g}} s<extra>{label(run.label)}</extra>",
         )
-    if not figure.data:
+        traces.append(trace)
+    if not traces:
         return None
-    figure.update_layout(showlegend=True)
-    figure.update_yaxes(rangemode="tozero")
     reading = "The longer a line stays up after the others have fallen, the later that run ends."
     frame = Frame("output-rate", "Output throughput over the run", reading)
-    return finish(figure, frame, "Simulated time (s)", "Output tokens per second")
+    rate_axis = axis("Output tokens per second", rangemode="tozero")
+    return draw(frame, traces, axis("Simulated time (s)"), rate_axis, showlegend=True)

@@ -15,10 +15,11 @@ from vidur_pd.report.charts import (
     LINK_COLOURS,
     Chart,
     Frame,
-    compact,
-    finish,
+    axis,
+    draw,
     label,
     log_axis,
+    scatter,
     series_colour,
     time_axis,
 )
@@ -59,60 +60,53 @@ def window_edges(links: pd.DataFrame) -> Floats:
 
 def mean_use_chart(links: pd.DataFrame) -> Chart:
     """Utilisation over time by kind of link and traffic class, over the links that carry any traffic."""
-    import plotly.graph_objects as go
-
     edges = window_edges(links)
     capacity = links.drop_duplicates("link").groupby("kind", observed=True)["capacity_bps"].sum()
-    figure = go.Figure()
+    traces = []
     for (kind, traffic), rows in links.groupby(["kind", "traffic"], observed=True):
         starts, ends = rows["window_start_s"].to_numpy(), rows["window_end_s"].to_numpy()
         whole = Intervals(starts, ends, np.zeros(len(rows), dtype=np.int64), 1)
         bits = spread(whole, rows["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges)[0]
         name = f"{kind}, {'KV' if traffic == 'kv' else traffic}"
-        figure.add_scatter(
-            x=compact(middles(edges)),
-            y=compact(bits / np.diff(edges) / float(capacity.loc[str(kind)]) * 100),
+        trace = scatter(
+            middles(edges),
+            bits / np.diff(edges) / float(capacity.loc[str(kind)]) * 100,
             name=label(name),
             mode="lines",
             line={"color": _link_colour(str(kind)), "width": 1.8, "dash": TRAFFIC_DASHES.get(str(traffic), "dash")},
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(name)}</extra>",
         )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(**time_axis(edges))
-    figure.update_yaxes(rangemode="tozero")
+        traces.append(trace)
     reading = "Carried bits over the capacity of all links of a kind that carry anything: the average hides hot links."
     frame = Frame("links-mean", "Mean link use", reading)
-    return finish(figure, frame, "Simulated time (s)", "Utilisation (%)")
+    return draw(frame, traces, time_axis(edges), axis("Utilisation (%)", rangemode="tozero"), showlegend=True)
 
 
 def peak_use_chart(links: pd.DataFrame) -> Chart:
     """Utilisation of the fullest link of each kind over time, all traffic together."""
-    import plotly.graph_objects as go
-
     edges = window_edges(links)
     windows = _window_use(links)
     centre = (windows["window_start_s"] + windows["window_end_s"]) / 2
     bins = np.clip(np.searchsorted(edges, centre, side="right") - 1, 0, len(edges) - 2)
     fullest = windows.assign(bin=bins).groupby(["kind", "bin"], observed=True)["use"].max()
-    figure = go.Figure()
+    traces = []
     for kind in fullest.index.get_level_values("kind").unique():
         use = fullest.loc[kind].reindex(range(len(edges) - 1), fill_value=0.0)
-        figure.add_scatter(
-            x=compact(middles(edges)),
-            y=compact(use.to_numpy() * 100),
+        trace = scatter(
+            middles(edges),
+            use.to_numpy() * 100,
             name=label(str(kind)),
             mode="lines",
             line={"color": _link_colour(str(kind)), "width": 1.8},
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
         )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(**time_axis(edges))
-    figure.update_yaxes(rangemode="tozero")
+        traces.append(trace)
     width = duration(float(np.median(np.diff(edges))))
     reading = (
         f"Near 100 % transfers wait for each other there; bursts shorter than a window of {width} are averaged out."
     )
-    return finish(figure, Frame("links-peak", "Busiest link", reading), "Simulated time (s)", "Utilisation (%)")
+    frame = Frame("links-peak", "Busiest link", reading)
+    return draw(frame, traces, time_axis(edges), axis("Utilisation (%)", rangemode="tozero"), showlegend=True)
 
 
 def _window_use(links: pd.DataFrame) -> pd.DataFrame:
@@ -168,46 +162,44 @@ def _highest(values: Floats, is_candidate: npt.NDArray[np.bool_]) -> npt.NDArray
 
 def transfer_chart(run: RunOutput) -> Chart | None:
     """Size against time of KV transfers, with the time that the NICs need at line rate."""
-    import plotly.graph_objects as go
-
     sent = run.requests
     sent = sent[(sent["pd_p2p_comm_bytes"] > 0) & (sent["pd_p2p_comm_time_s"] > 0)]
     if sent.empty:
         return None
     shown = sent.iloc[thin(len(sent))]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=compact(shown["pd_p2p_comm_bytes"] / 1e6),
-        y=compact(shown["pd_p2p_comm_time_s"] * 1e3),
-        mode="markers",
-        name="KV transfer",
-        marker={"color": series_colour(0), "size": 5, "opacity": 0.5},
-        text=[label(name) for name in shown["request_id"]],
-        hovertemplate="request %{text}<br>%{x:.4g} MB in %{y:.4g} ms<extra></extra>",
-    )
+    traces = [
+        scatter(
+            shown["pd_p2p_comm_bytes"] / 1e6,
+            shown["pd_p2p_comm_time_s"] * 1e3,
+            mode="markers",
+            name="KV transfer",
+            marker={"color": series_colour(0), "size": 5, "opacity": 0.5},
+            text=[label(name) for name in shown["request_id"]],
+            hovertemplate="request %{text}<br>%{x:.4g} MB in %{y:.4g} ms<extra></extra>",
+        )
+    ]
     sizes = np.array([sent["pd_p2p_comm_bytes"].min(), sent["pd_p2p_comm_bytes"].max()])
     times = [sent["pd_p2p_comm_time_s"].to_numpy(dtype=float) * 1e3]
     rates = line_rates_bps(run)
     for place, (name, rate) in enumerate(rates.items()):
         times.append(sizes * BITS_PER_BYTE / rate * 1e3)
-        figure.add_scatter(
-            x=compact(sizes / 1e6),
-            y=compact(times[-1]),
+        trace = scatter(
+            sizes / 1e6,
+            times[-1],
             mode="lines",
             name=f"{name}, {rate / 1e9:,.0f} Gbit/s",
             line={"color": FAINT, "width": 1.5, "dash": ("solid", "dash")[place]},
             hoverinfo="skip",
         )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(**log_axis(sizes / 1e6))
-    figure.update_yaxes(**log_axis(*times))
+        traces.append(trace)
     reading = (
         "Points above the line of the NICs in use share links or wait; points below it went over NVLink."
         if rates
         else "Higher points of equal size share links or wait; without links.parquet no line rate is known."
     )
     reading += "" if len(shown) == len(sent) else f" {len(shown):,} of {len(sent):,} transfers shown."
-    return finish(figure, Frame("kv-transfers", "KV transfers", reading), "Size (MB)", "Time (ms)")
+    frame = Frame("kv-transfers", "KV transfers", reading)
+    return draw(frame, traces, log_axis("Size (MB)", sizes / 1e6), log_axis("Time (ms)", *times), showlegend=True)
 
 
 def line_rates_bps(run: RunOutput) -> Mapping[str, float]:
@@ -228,27 +220,24 @@ def _most_ranks(pools: Sequence[PoolSummary], role: str) -> int:
 
 def exposed_chart(run: RunOutput) -> Chart | None:
     """Distribution of the KV time that prefill did not hide."""
-    import plotly.graph_objects as go
-
     sent = run.completed
     exposed = sent.loc[sent["pd_p2p_comm_bytes"] > 0, "kv_exposed_s"].dropna().to_numpy(dtype=float) * 1e3
     if not len(exposed):
         return None
     values, shares = cumulative_curve(exposed)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=compact(values),
-        y=compact(shares * 100),
+    trace = scatter(
+        values,
+        shares * 100,
         mode="lines",
         line={"color": series_colour(0), "width": 2, "shape": "hv"},
         hovertemplate="%{y:.1f} % ≤ %{x:.4g} ms<extra></extra>",
         showlegend=False,
     )
-    figure.update_yaxes(range=[0, 101], ticksuffix=" %")
-    figure.update_xaxes(rangemode="tozero")
     reading = "From the end of prefill to the last KV byte at the decode side; zero means that prefill hid it."
     reading += f" Drawn through {len(values):,} of {len(exposed):,} values." if len(values) < len(exposed) else ""
-    return finish(figure, Frame("kv-exposed", "Exposed KV time", reading), "Exposed KV time (ms)", "")
+    frame = Frame("kv-exposed", "Exposed KV time", reading)
+    time, share = axis("Exposed KV time (ms)", rangemode="tozero"), axis("", range=[0, 101], ticksuffix=" %")
+    return draw(frame, [trace], time, share)
 
 
 def _link_colour(kind: str) -> str:

@@ -7,7 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import PHASE_COLOURS, Chart, Frame, compact, fainter, finish, label, log_axis, pool_colours
+from vidur_pd.report.charts import (
+    PHASE_COLOURS,
+    RULE,
+    Chart,
+    Frame,
+    Properties,
+    axis,
+    bars,
+    draw,
+    fainter,
+    label,
+    log_axis,
+    pool_colours,
+    rows_axis,
+    scatter,
+)
 from vidur_pd.report.series import Floats
 
 PHASE_COLUMNS = {
@@ -53,7 +68,7 @@ def phase_charts(iterations: pd.DataFrame, pool_order: Sequence[str]) -> list[Ch
     drawn = [str(phase) for phase in shares.index if (shares.loc[phase] > LEAST_SHARE_SHOWN * 100).any()]
     height = 150 + 60 * len(pools)
     return [
-        _bars(
+        _phase_bars(
             shares.loc[drawn],
             Frame(
                 "phase-shares",
@@ -64,7 +79,7 @@ def phase_charts(iterations: pd.DataFrame, pool_order: Sequence[str]) -> list[Ch
             "Share of iteration time (%)",
             "%",
         ),
-        _bars(
+        _phase_bars(
             per_iteration.loc[drawn],
             Frame(
                 "phase-ms",
@@ -78,62 +93,54 @@ def phase_charts(iterations: pd.DataFrame, pool_order: Sequence[str]) -> list[Ch
     ]
 
 
-def _bars(values: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for phase, row in values.iterrows():
-        figure.add_bar(
-            x=compact(row),
-            y=[label(str(pool)) for pool in values.columns],
+def _phase_bars(values: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:
+    traces = [
+        bars(
+            row,
+            [label(str(pool)) for pool in values.columns],
             name=str(phase),
-            orientation="h",
-            marker={"color": PHASE_COLOURS[str(phase)], "line": {"color": "#b4bac4", "width": 0.4}},
+            marker={"color": PHASE_COLOURS[str(phase)], "line": {"color": RULE, "width": 0.4}},
             hovertemplate=f"{phase}: %{{x:.3g}} {unit}<extra>%{{y}}</extra>",
         )
-    figure.update_layout(barmode="stack", bargap=0.4, showlegend=True, legend={"traceorder": "normal"})
-    figure.update_yaxes(autorange="reversed", type="category")
-    return finish(figure, frame, x_title, "")
+        for phase, row in values.iterrows()
+    ]
+    return draw(frame, traces, axis(x_title), rows_axis(), barmode="stack", bargap=0.4, showlegend=True)
 
 
 def batch_chart(iterations: pd.DataFrame, pool_order: Sequence[str]) -> Chart | None:
     """Iteration length against the new tokens of its batch: median and the 10th to 90th percentile, per pool."""
-    import plotly.graph_objects as go
-
     tokens = (iterations["prefill_tokens"] + iterations["decode_tokens"]).to_numpy()
     lengths_ms = (iterations["end_s"] - iterations["start_s"]).to_numpy() * 1e3
     present = [str(name) for name in iterations["pool"].cat.categories]
-    figure, shown_ms = go.Figure(), list[Floats]()
+    traces, shown_ms = list[Properties](), list[Floats]()
     for pool, colour in pool_colours(list(dict.fromkeys([*pool_order, *present]))).items():
         mine = (iterations["pool"] == pool).to_numpy() & (tokens > 0)
         if not mine.any():
             continue
         centres, low, median, high = _quantiles_by_batch(tokens[mine], lengths_ms[mine])
         shown_ms += [low, high]
-        band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(x=compact(centres), y=compact(low), **band)
-        figure.add_scatter(x=compact(centres), y=compact(high), fill="tonexty", fillcolor=fainter(colour, 0.18), **band)
-        figure.add_scatter(
-            x=compact(centres),
-            y=compact(median),
+        bound: Properties = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        line = scatter(
+            centres,
+            median,
             name=label(pool),
             mode="lines+markers",
             line={"color": colour, "width": 1.8},
             marker={"size": 5},
             hovertemplate=f"median %{{y:.3g}} ms at %{{x:.4g}} tokens<extra>{label(pool)}</extra>",
         )
-    if not figure.data:
+        highest = scatter(centres, high, fill="tonexty", fillcolor=fainter(colour, 0.18), **bound)
+        traces += [scatter(centres, low, **bound), highest, line]
+    if not traces:
         return None
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(**log_axis(tokens))
-    figure.update_yaxes(**log_axis(*shown_ms))
     frame = Frame(
         "batch",
         "Iteration time by batch size",
         "Median, with the 10th to 90th percentile as a band: while a line is flat, a larger batch is free throughput.",
         is_wide=True,
     )
-    return finish(figure, frame, "New tokens in the batch", "Iteration time (ms)")
+    x_axis, y_axis = log_axis("New tokens in the batch", tokens), log_axis("Iteration time (ms)", *shown_ms)
+    return draw(frame, traces, x_axis, y_axis, showlegend=True)
 
 
 def _quantiles_by_batch(tokens: Floats, lengths: Floats) -> tuple[Floats, Floats, Floats, Floats]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
 from vidur_pd.errors import InputError
 from vidur_pd.report.summary import Summary, read_summary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REQUEST_TEXT = ("request_id", "prefill_instance", "decode_instance", "status")
 REQUEST_NUMBERS = (
@@ -33,9 +38,8 @@ REQUEST_NUMBERS = (
     "kv_exposed_s",
     "preemptions",
 )
-ROWS_AT_ONCE = 100_000
 MOST_ITERATIONS = 4_000_000
-"""Iterations take 150 bytes each, and as much again while they are sorted."""
+"""Iterations take 150 bytes each."""
 PHASES = ("attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s")
 """Columns of ``iterations.parquet`` that are parts of ``compute_s``."""
 ITERATION_TEXT = ("instance", "pool")
@@ -101,12 +105,16 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such directory; expected the output directory of a run")
     config_text, config = _read_config(folder / "config.yaml")
-    path, iterations = folder / "iterations.parquet", None
+    path, links, iterations = folder / "iterations.parquet", folder / "links.parquet", None
     iteration_rows = _rows(path)
-    if iteration_rows <= MOST_ITERATIONS:
-        iterations = _read_parquet(path, ITERATION_TEXT, ITERATION_NUMBERS)
-    if iterations is not None:
-        iterations = iterations.sort_values(["instance", "start_s"], kind="stable", ignore_index=True)
+    if path.exists() and iteration_rows <= MOST_ITERATIONS:
+        iterations = _read_parquet(
+            path,
+            ITERATION_TEXT,
+            ITERATION_NUMBERS,
+            categories=ITERATION_TEXT,
+            sorted_by=("instance", "start_s"),
+        )
     return RunOutput(
         label=label or folder.resolve().name,
         folder=folder,
@@ -114,7 +122,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
         requests=_read_requests(folder),
         iterations=iterations,
         iteration_rows=iteration_rows,
-        links=_read_parquet(folder / "links.parquet", LINK_TEXT, LINK_NUMBERS),
+        links=_read_parquet(links, LINK_TEXT, LINK_NUMBERS, categories=LINK_TEXT) if links.exists() else None,
         config_text=config_text,
         config=config,
     )
@@ -138,52 +146,56 @@ def distinct_labels(folders: Sequence[Path]) -> list[str]:
 def _read_requests(folder: Path) -> pd.DataFrame:
     path, streamed = folder / "requests.csv", folder / "requests.parquet"
     if streamed.exists() and not path.exists():
-        return _read_streamed(streamed)
+        return _read_parquet(streamed, REQUEST_TEXT, REQUEST_NUMBERS, sorted_by=("arrived_at_s",))
+    return _read_csv(path, REQUEST_TEXT, REQUEST_NUMBERS)
+
+
+def _read_csv(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
+    """The named columns, numbers as floats (NaN where empty)."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    options = arrow_csv.ConvertOptions(
+        include_columns=[*text, *numbers],
+        column_types=dict.fromkeys(text, pa.string()) | dict.fromkeys(numbers, pa.float64()),
+        null_values=[""],
+    )
     try:
-        with pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, chunksize=ROWS_AT_ONCE) as parts:
-            return pd.concat([_typed_requests(path, part) for part in parts])
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            _require(path, next(csv.reader(file), []), (*text, *numbers))
+        parsing = arrow_csv.ParseOptions(newlines_in_values=True)
+        reading = arrow_csv.ReadOptions(use_threads=False)
+        table = arrow_csv.read_csv(path, reading, parsing, options)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the output directory of a run") from None
     except InputError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, pa.ArrowInvalid):
+            _refuse_words(path, numbers)
         raise InputError(f"{path}: cannot be read as CSV ({' '.join(str(error).split())})") from None
-
-
-def _read_streamed(path: Path) -> pd.DataFrame:
-    """Rows by arrival. Columns are read one by one, as all at once would be in memory several times."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    def column(name: str) -> pa.ChunkedArray[Any]:
-        return pq.read_table(path, columns=[name])[name]
-
-    try:
-        _require(path, pq.read_schema(path).names, (*REQUEST_TEXT, *REQUEST_NUMBERS))
-        order = np.argsort(column("arrived_at_s").to_numpy(), kind="stable")
-        columns = {name: column(name).cast(pa.string()).to_pandas().to_numpy()[order] for name in REQUEST_TEXT}
-        columns |= {name: column(name).cast(pa.float64()).to_numpy()[order] for name in REQUEST_NUMBERS}
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+    columns = {name: _strings(table[name]) for name in text} | {name: table[name].to_numpy() for name in numbers}
+    if any(np.isfinite(columns[name]).sum() + table[name].null_count < len(table) for name in numbers):
+        _refuse_words(path, numbers)
     return pd.DataFrame(columns, copy=False)
 
 
-def _typed_requests(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the CSV, which is read in parts: as text it takes ten times the memory."""
-    _require(path, list(table.columns), (*REQUEST_TEXT, *REQUEST_NUMBERS))
-    columns = {name: table[name] for name in REQUEST_TEXT}
-    columns |= {name: _numbers(path, table[name]) for name in REQUEST_NUMBERS}
-    return pd.DataFrame(columns)
+def _refuse_words(path: Path, numbers: Sequence[str]) -> None:
+    """Raises: InputError naming the first cell that is neither empty nor a finite number; nothing without one."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.DictReader(file)
+        for row in rows:
+            for name in numbers:
+                if row[name] and not _is_finite_number(row[name]):
+                    where = f"{path}: line {rows.line_num}: {name}"
+                    raise InputError(f"{where}: found {row[name]!r}, expected a finite number")
 
 
-def _numbers(path: Path, column: pd.Series[str]) -> pd.Series[float]:
-    """Floats, NaN where empty."""
-    numbers = pd.to_numeric(column.replace("", None), errors="coerce").astype(float)
-    bad = np.flatnonzero((~np.isfinite(numbers.to_numpy())) & (column != "").to_numpy())
-    if bad.size:
-        line = int(column.index[bad[0]]) + 2  # the header is line 1
-        raise InputError(f"{path}: line {line}: {column.name}: found {column.iloc[bad[0]]!r}, expected a finite number")
-    return numbers
+def _is_finite_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _rows(path: Path) -> int:
@@ -197,24 +209,49 @@ def _rows(path: Path) -> int:
         return 0
 
 
-def _read_parquet(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame | None:
-    """The named columns, text as categories and numbers as floats; ``None`` if there is no such file."""
+def _strings(column: pa.ChunkedArray[Any]) -> Any:
+    return column.to_pandas().array
+
+
+def _categories(column: pa.ChunkedArray[Any]) -> pd.Categorical:
+    coded = column if hasattr(column.type, "index_type") else column.cast("string").dictionary_encode()
+    names = coded.to_pandas().array
+    return cast(pd.Categorical, names.set_categories(sorted(names.categories)))
+
+
+def _read_parquet(
+    path: Path,
+    text: Sequence[str],
+    numbers: Sequence[str],
+    *,
+    categories: Sequence[str] = (),
+    sorted_by: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The named columns, numbers as floats (NaN where empty), ``categories`` of the text as such.
+
+    They are read one by one, since all at once take several times the memory.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not path.exists():
-        return None
+    def column(name: str) -> Any:
+        values = file.read([name], use_threads=False)[name]
+        if name in text:
+            return _categories(values) if name in categories else _strings(values.cast(pa.string()))
+        try:
+            return values.cast(pa.float64()).to_numpy()
+        except pa.ArrowException as error:
+            found = " ".join(str(error).split())
+            raise InputError(f"{path}: column {name}: cannot be read as numbers ({found})") from None
+
     try:
-        _require(path, pq.read_schema(path).names, (*text, *numbers))
-        table = pq.read_table(path, columns=[*text, *numbers]).to_pandas()
-        table = table.astype(dict.fromkeys(text, str))
+        with pq.ParquetFile(path, read_dictionary=categories) as file:
+            _require(path, file.schema_arrow.names, (*text, *numbers))
+            keys = [column(name) for name in reversed(sorted_by)]
+            rows = np.lexsort([getattr(key, "codes", key) for key in keys]) if keys else slice(None)
+            return pd.DataFrame({name: column(name)[rows] for name in (*text, *numbers)}, copy=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
-    try:
-        kinds = dict.fromkeys(text, "category") | dict.fromkeys(numbers, "float64")
-        return cast(pd.DataFrame, table.astype(kinds))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: expected numbers in {', '.join(numbers)} ({' '.join(str(error).split())})") from None
 
 
 def _require(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:

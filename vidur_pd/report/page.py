@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
 
+from netsim import BackendUnavailable
 from vidur_pd.report.charts import Chart
 from vidur_pd.report.text import escape
 
@@ -85,25 +89,43 @@ def charts_html(charts: Sequence[Chart | None]) -> str:
     return f'<div class="charts">{cards}</div>' if cards else ""
 
 
-def page_html(title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
-    """The whole document. ``facts`` are plain pairs of name and value below the title."""
-    from plotly.offline import get_plotlyjs
+def page_html(title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> Iterable[str]:
+    """The whole document in pieces, most of it the script. ``facts`` are plain pairs of name and value below the title.
 
+    Raises: BackendUnavailable without the script.
+    """
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     links = "".join(f'<a href="#{escape(section.key)}">{escape(section.title)}</a>' for section in sections)
     bodies = "".join(
         f'<section id="{escape(section.key)}"><h2>{escape(section.title)}</h2>{section.body_html}</section>'
         for section in sections
     )
-    return (
+    document = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
         f'<body><header><h1>{escape(title)}</h1><dl class="facts">{listed}</dl></header>\n'
         f"<nav><div>{links}</div></nav>\n<main>{bodies}</main>\n"
-        f"<script>{get_plotlyjs()}</script>\n<script>{DRAW}</script></body></html>\n"
+        "<script>"
     )
+    return chain((document,), _pieces(_plotly_script()), (f"</script>\n<script>{DRAW}</script></body></html>\n",))
+
+
+def _plotly_script() -> Path:
+    """What the Python package brings along; importing the package would take longer than the charts."""
+    package = find_spec("plotly")
+    folders = package.submodule_search_locations if package else None
+    script = Path(next(iter(folders or ()), "plotly"), "package_data", "plotly.min.js")
+    if not script.exists():
+        raise BackendUnavailable(f"report: found no {script}, expected it; install plotly 5.20 or later")
+    return script
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        while piece := file.read(1 << 18):
+            yield piece
 
 
 def _card(chart: Chart) -> str:

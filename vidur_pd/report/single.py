@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -35,8 +35,8 @@ MOST_NAMED = 6
 MOST_REASONS = 25
 
 
-def run_page(run: RunOutput, title: str | None) -> str:
-    """The whole page of one run."""
+def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
+    """The whole page of one run, in pieces."""
     sections = [
         Section("headline", "Headline", _headline(run)),
         Section("latency", "Latency", _latency(run)),
