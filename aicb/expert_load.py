@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -282,7 +283,17 @@ def draw_experts(
     Raises:
         InputError: recorded loads of another number of experts.
     """
-    experts, chosen, _ = shape
+    if isinstance(load, PowerLawLoad):
+        return PowerLawDraw(load.alpha, shape, np.random.default_rng([seed, draw]))
+    return _draw_routed(load, shape[:2], draw, seed)
+
+
+@lru_cache(maxsize=256)  # pools of one model share their draws, whatever their ranks: 64 kB and 2 ms each
+def _draw_routed(
+    load: UniformLoad | ZipfLoad | RecordedLoad, shape: tuple[int, int], draw: int, seed: int
+) -> RoutedDraw:
+    """``shape``: experts, experts per token."""
+    experts, chosen = shape
     rng = np.random.default_rng([seed, draw])
     match load:
         case UniformLoad():
@@ -290,8 +301,6 @@ def draw_experts(
         case ZipfLoad(exponent=exponent):
             ranked = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
             return RoutedDraw(rng.permutation(ranked), chosen, rng)
-        case PowerLawLoad(alpha=alpha):
-            return PowerLawDraw(alpha, shape, rng)
         case RecordedLoad(popularity=layers, source=source):
             recorded = np.array(layers[draw % len(layers)])
             if len(recorded) != experts:

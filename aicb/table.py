@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from statistics import fmean
 from types import MappingProxyType
-from typing import Any
 
 from aicb.errors import InputError
+from aicb.merging import Cells, merge
 from aicb.parquet_columns import ParquetColumns
 from aicb.shipped import PACKAGE
 
@@ -152,18 +151,10 @@ class KernelTable:
         Where at least half of the rows know the clock they ran at, the others are left out: clocks scatter them by
         more than shapes between the measured ones differ.
         """
-        merged: dict[object, KernelRow] = {}
-        for rows in (self.rows, *(part.rows(op) for part in self.parts)):
-            groups: dict[object, list[KernelRow]] = {}
-            for row in rows:
-                if row.op != op or dtype not in (None, row.dtype):
-                    continue
-                name = _EVEN if row.distribution in EVEN_DISTRIBUTIONS else row.distribution
-                if distribution is None or distribution == row.distribution or (distribution, name) == (_EVEN, _EVEN):
-                    key = (row.dtype, name, row.lengths if name != _EVEN else "", *sorted(row.shape.items()))
-                    groups.setdefault(key, []).append(row)
-            merged |= {key: _merged(same) for key, same in groups.items()}
-        found = list(merged.values())
+        merged = dict(_merged(_cells([row for row in self.rows if row.op == op]), distribution))
+        for part in self.parts:
+            merged |= _parquet_merged(part.file, op, distribution)
+        found = [row for row in merged.values() if dtype in (None, row.dtype)]
         clocked = [row for row in found if row.rotated_clock_mhz is not None]
         return clocked if 2 * len(clocked) >= len(found) else found
 
@@ -189,13 +180,23 @@ class ParquetPart:
         Raises:
             InputError: a column is missing or a time is not positive.
         """
-        return _parquet_rows(self.file, op)
+        return tuple(_rows(_parquet_cells(self.file, op)))
 
 
-@lru_cache(maxsize=6)  # two operations of three parts: readers ask for one again and again, then for the next
-def _parquet_rows(file: Path, op: str) -> tuple[KernelRow, ...]:
-    columns, part = _parquet(file), file.parent.name if file.name == "profile.parquet" else file.stem
-    return tuple(_parquet_row(cells, f"{file.name}: {op}", part) for cells in columns.rows("op", op))
+@cache  # half a kilobyte a row, where asked for; readers ask for one operation again and again
+def _parquet_merged(file: Path, op: str, distribution: str | None) -> Mapping[Hashable, KernelRow]:
+    return _merged(_parquet_cells(file, op), distribution)
+
+
+def _parquet_cells(file: Path, op: str) -> Cells:
+    part, found = file.parent.name if file.name == "profile.parquet" else file.stem, _parquet(file).cells("op", op)
+    if not found:
+        return {}
+    count = len(found["op"])
+    for cold_us in found.get("cold_us", [None]):
+        if not isinstance(cold_us, float) or not cold_us > 0.0:
+            raise InputError(f"{file.name}: {op}: cold_us: found {cold_us}, expected a positive time in microseconds")
+    return dict.fromkeys(_PARQUET_TEXTS, [""] * count) | found | {"run": [f"{part}/{run}" for run in found["run"]]}
 
 
 @cache
@@ -206,16 +207,6 @@ def _parquet(file: Path) -> ParquetColumns:
 
 _PARQUET_TEXTS = (*sorted(TEXT_COLUMNS - {"tag"}), "lengths")
 _PARQUET_NUMBERS = (*_SHAPE_COLUMNS, "cold_us", "graph_us", *REPLAY_COLUMNS)
-
-
-def _parquet_row(cells: Mapping[str, Any], place: str, part: str) -> KernelRow:
-    cold_us, graph_us = cells["cold_us"], cells["graph_us"]
-    if cold_us is None or not cold_us > 0.0:
-        raise InputError(f"{place}: cold_us: found {cold_us}, expected a positive time in microseconds")
-    shape = {name: int(value) for name in _SHAPE_COLUMNS if (value := cells.get(name)) is not None}
-    texts = (cells["op"], cells["dtype"] or "", cells["kernel"], cells.get("distribution") or "")
-    replays = (cells.get(name) for name in REPLAY_COLUMNS)
-    return KernelRow(*texts, shape, f"{part}/{cells['run']}", cold_us, graph_us, cells.get("lengths") or "", *replays)
 
 
 def _part_names(directory: Path) -> Iterator[str]:
@@ -271,19 +262,42 @@ def _row(cells: dict[str, str], place: str) -> KernelRow:
     )
 
 
-def _merged(same: list[KernelRow]) -> KernelRow:
-    first = same[0]
-    if len(same) == 1:
-        return first
-    return replace(
-        first,
-        cold_us=fmean(row.cold_us for row in same),
-        graph_us=_mean_known(row.graph_us for row in same),
-        rotated_us=_mean_known(row.rotated_us for row in same),
-        rotated_clock_mhz=_mean_known(row.rotated_clock_mhz for row in same),
+_BEFORE, _AFTER = ("op", "dtype", "kernel", "distribution"), ("run", "cold_us", "graph_us", "lengths", *REPLAY_COLUMNS)
+"""Columns of a row's fields, those before the shape and those after it."""
+_AVERAGED = frozenset({"cold_us", "graph_us", "rotated_us", "rotated_clock_mhz"})
+
+
+def _rows(cells: Cells) -> Iterator[KernelRow]:
+    count = len(cells.get("op", ()))
+    sizes = [(name, cells[name]) for name in _SHAPE_COLUMNS if name in cells]
+    shapes = (
+        {name: int(size) for name, column in sizes if (size := column[place]) is not None} for place in range(count)
     )
+    nothing = [None] * count
+    before, after = ([cells.get(name, nothing) for name in names] for names in (_BEFORE, _AFTER))
+    return map(KernelRow, *before, shapes, *after)
 
 
-def _mean_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _cells(rows: Sequence[KernelRow]) -> Cells:
+    """What `_rows` makes these rows from."""
+    named = {name: [getattr(row, name) for row in rows] for name in (*_BEFORE, *_AFTER) if name != "bytes"}
+    applying = {name for row in rows for name in row.shape}
+    shapes = {name: [row.shape.get(name) for row in rows] for name in applying}
+    return named | shapes | {"bytes": [row.moved_bytes for row in rows]}
+
+
+def _merged(cells: Cells, distribution: str | None) -> Mapping[Hashable, KernelRow]:
+    """Rows of a distribution (None: of all), merged, by what tells them apart."""
+    if not cells or not cells["op"]:
+        return {}
+    names = [_EVEN if name in EVEN_DISTRIBUTIONS else name for name in cells["distribution"]]
+    if distribution is not None:
+        both = zip(cells["distribution"], names, strict=True)
+        places = [place for place, known_as in enumerate(both) if distribution in known_as]
+        cells = {name: [column[place] for place in places] for name, column in cells.items()}
+        names = [names[place] for place in places]
+    lengths = ["" if name == _EVEN else text for name, text in zip(names, cells["lengths"], strict=True)]
+    nothing = [None] * len(names)
+    shapes = [cells.get(name, nothing) for name in _SHAPE_COLUMNS]
+    keys, cells = merge(cells, zip(cells["dtype"], names, lengths, *shapes, strict=True), _AVERAGED)
+    return dict(zip(keys, _rows(cells), strict=True))

@@ -62,7 +62,7 @@ class EcnThresholds(BaseModel):
     Equal thresholds make the step that DCTCP asks for.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kmin_bytes: int = Field(ge=0)
     kmax_bytes: int = Field(ge=1)
@@ -78,7 +78,7 @@ class EcnThresholds(BaseModel):
 class RoceConfig(BaseModel):
     """One RoCE fabric: packets, transport, congestion control, switches and load balancing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     mtu_bytes: int = Field(4096, ge=256, le=65536, description="payload of a full packet")
     header_bytes: int = Field(

@@ -32,7 +32,7 @@ Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class _DomainSpec(_Spec):

@@ -248,25 +248,31 @@ def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
 def main() -> None:
     """Entry point: bad input is one line and exit code 2, a failure one line and exit code 1."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow the small matrices of a run down by a fifth
+    try:
+        code = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        _fail("interrupted; nothing was written", 130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # usage errors of the command-line parser have it
+            _fail(error.format_message(), getattr(error, "exit_code", 2))
+        _fail(error, _exit_code(error))
+    raise SystemExit(code or 0)
+
+
+def _exit_code(error: Exception) -> int:
+    """2 for bad input, 1 for a failure; what is neither is raised again. The packages load once there is an error."""
     from aicb.errors import InputError as ComputeInputError
     from aicb.errors import UnmeasuredShape
     from netsim.errors import BackendUnavailable
     from netsim.errors import InputError as NetworkInputError
     from simccl.errors import InputError as CollectiveInputError
 
-    try:
-        code = app(standalone_mode=False)
-    except (InputError, ComputeInputError, NetworkInputError, CollectiveInputError) as error:
-        _fail(error, 2)
-    except (BackendUnavailable, UnmeasuredShape, OSError, RuntimeError) as error:
-        _fail(getattr(error, "format_message", error.__str__)(), getattr(error, "exit_code", 1))
-    except KeyboardInterrupt:
-        _fail("interrupted; nothing was written", 130)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # usage errors of the command-line parser have it
-            raise
-        _fail(error.format_message(), getattr(error, "exit_code", 2))
-    raise SystemExit(code or 0)
+    match error:
+        case InputError() | ComputeInputError() | NetworkInputError() | CollectiveInputError():
+            return 2
+        case BackendUnavailable() | UnmeasuredShape() | OSError() | RuntimeError():
+            return 1
+    raise error
 
 
 def _fail(error: Exception | str, code: int) -> None:

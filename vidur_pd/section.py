@@ -10,6 +10,6 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """A frozen part of the tree; unknown fields are refused."""
+    """A frozen part of the tree; unknown fields are refused. Built when validated, with the tree it is part of."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

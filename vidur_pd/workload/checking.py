@@ -59,7 +59,7 @@ class RowChecker:
             if not all(part.strip().isdecimal() for part in parts):
                 self.refuse(line, "hash_ids", found, "whole numbers joined by ';'")
             ids = list(map(int, parts))
-        elif isinstance(found, list) and all(type(part) is int and part >= 0 for part in found):
+        elif isinstance(found, list) and set(map(type, found)) <= {int} and min(found, default=0) >= 0:
             ids = found
         else:
             self.refuse(line, "hash_ids", found, "a list of whole numbers")

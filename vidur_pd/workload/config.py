@@ -17,7 +17,7 @@ TraceFormat = Literal["csv", "vidur", "vidur_lengths", "azure", "burstgpt", "moo
 class Section(BaseModel):
     """A frozen part of the tree; unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 # Arrivals ---------------------------------------------------------------------------------------------------

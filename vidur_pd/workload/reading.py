@@ -141,11 +141,12 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
 
 
 def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
+    decoder = json.JSONDecoder(parse_float=Decimal)
     for line, text in enumerate(file, start=1):
         if not text.strip():
             continue
         try:
-            record = json.loads(text, parse_float=Decimal)
+            record = decoder.decode(text)
         except ValueError as error:
             raise InputError(f"{path}: line {line}: row: found {error}, expected one JSON object") from None
         if not isinstance(record, dict):
