@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from netsim import FlowGraph, Topology, create_backend
 from netsim.config import build, parse_spec
-from netsim.units import PS_PER_US
+from netsim.units import PS_PER_S, PS_PER_US
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.idle_fabric import FAR_PS
 from vidur_pd.simulation import Result
@@ -204,3 +204,25 @@ def test_fair_sharing_can_make_one_flow_end_earlier_at_half_the_rate() -> None:
     assert fast == pytest.approx(16e6 / 133.33e9 * 1e12, rel=0.02)
     assert slow == pytest.approx(16e6 / 166.67e9 * 1e12, rel=0.02)
     assert slow < fast
+
+
+def test_a_transfer_is_slowed_for_as_long_as_there_is_load() -> None:
+    """A hundred decodes over the NICs of the destination end while a KV is on its way; nothing else happens on the
+    network meanwhile. Until then it moves as slowly as beside decodes that go on, afterwards as fast as alone."""
+    pools = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]
+    topology = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}
+
+    def last_kv_s(coupling: str, decoded: int) -> tuple[float, float]:
+        """(how long the KV of the last prompt is on its way, for how long the others decode meanwhile)"""
+        rows = [(0, 200, decoded)] * 100 + [(1000, 30_000, 3)]
+        table = simulate(config(pools, topology=topology, network={"coupling": coupling}), rows).table
+        last = int(np.argmax(table.prompt_tokens))
+        sent_ps, others_ps = int(table.kv_sent_ps[last]), int(np.delete(table.completed_ps, last).max())
+        return (int(table.kv_arrived_ps[last]) - sent_ps) / PS_PER_S, (others_ps - sent_ps) / PS_PER_S
+
+    alone_s, _ = last_kv_s("isolated", 190)
+    beside_s, beside_for_s = last_kv_s("fluid", 190)
+    taken_s, for_s = last_kv_s("fluid", 150)
+    assert beside_for_s > beside_s > 1.2 * alone_s
+    assert 0.1 * alone_s < for_s < 0.5 * alone_s
+    assert taken_s - alone_s == pytest.approx(for_s * (1 - alone_s / beside_s), rel=0.2)

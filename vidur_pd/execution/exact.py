@@ -19,6 +19,7 @@ from vidur_pd._core import Flight, Loop
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, Exchanges
+from vidur_pd.execution.network_clock import catch_up
 
 KEPT_TEMPLATES = 64
 """Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill
@@ -80,6 +81,7 @@ class ExactLauncher:
         self._flying[handle] = flight
 
     def drop(self, flight: Flight, /) -> None:
+        catch_up(self._network, self._loop.now_ps)
         for handle in [handle for handle, flying in self._flying.items() if flying.number == flight.number]:
             del self._flying[handle]
             self._dropped.add(handle)

@@ -7,13 +7,19 @@ what instances take of links.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import Completion, SharesCapacity
+from netsim import Completion, NetworkBackend, SharesCapacity
 from vidur_pd._core import Flight, Loop
 from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.network_clock import catch_up
+
+
+class SharedNetwork(NetworkBackend, SharesCapacity, Protocol):
+    """A network whose links also carry what iterations put on them."""
 
 
 class FluidLauncher:
@@ -23,7 +29,7 @@ class FluidLauncher:
     launches_itself = True
 
     def __init__(
-        self, loop: Loop, queue: EventQueue, network: SharesCapacity, capacity_bps: NDArray[np.float64]
+        self, loop: Loop, queue: EventQueue, network: SharedNetwork, capacity_bps: NDArray[np.float64]
     ) -> None:
         loop.couple(capacity_bps)
         self._loop = loop
@@ -72,4 +78,5 @@ class FluidLauncher:
     def _tell_network(self) -> None:
         links, rates_bps = self._loop.take_changed_background()
         if len(links):
+            catch_up(self._network, self._loop.now_ps)
             self._network.set_background_bps(links, rates_bps)

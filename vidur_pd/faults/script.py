@@ -20,6 +20,7 @@ from vidur_pd.assembly import Parts
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.idle_fabric import FabricState
+from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
 from vidur_pd.instance import Instance
 from vidur_pd.request import Request
@@ -91,9 +92,7 @@ class FaultScript:
 
     def _change(self, fault: Fault, *, begins: bool) -> Change:
         def change() -> None:
-            if self._network.now_ps < self._queue.now_ps:
-                completions = self._network.advance(self._queue.now_ps)
-                assert not completions, "the network had nothing to do before this instant"
+            catch_up(self._network, self._queue.now_ps)
             self._apply(fault, fault.effect, begins)
 
         return change

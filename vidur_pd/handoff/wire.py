@@ -17,6 +17,7 @@ from aicb.precision import ELEMENT_BYTES
 from netsim import FlowGraph, GraphHandle, NetworkBackend, NoPath, Topology
 from netsim.routing import Router as PathFinder
 from vidur_pd._core import Loop
+from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.instance import Rank
 
 LANES_KEPT: Final = 16_384
@@ -187,6 +188,7 @@ class KvWire:
 
         What has got through is booked on the links of its flows.
         """
+        catch_up(self._network, now_ps)
         sent = self._off_the_way(handle)
         self._network.cancel(handle)
         got_through = np.maximum(self._network.sent_bytes(handle), sent.booked_bytes)

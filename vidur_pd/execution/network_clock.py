@@ -1,0 +1,12 @@
+"""The clock of the network beside that of the loop, which runs ahead while the network has nothing to do."""
+
+from __future__ import annotations
+
+from netsim import NetworkBackend
+
+
+def catch_up(network: NetworkBackend, now_ps: int) -> None:
+    """Brings the network to the instant of the loop: what is changed on it next is changed then, and not before."""
+    if network.now_ps < now_ps:
+        completions = network.advance(now_ps)
+        assert not completions, "the network had nothing to do before this instant"
