@@ -87,6 +87,15 @@ def test_a_stretched_stage_holds_up_the_flights_behind_it() -> None:
     assert free_ps == [700, 800]
 
 
+def test_a_stage_that_waited_for_a_flight_that_lands_now_begins_now() -> None:
+    """Stages of 100 and 300: the second flight has left stage 0 at 200 and waits for the first, which ends at 400."""
+    free_ps = [0, 0]
+    first, second = (micro_batch([(100, 0), (300, 0)], start, free_ps) for start in (0, 100))
+    assert [int(flight.ends_ps[0]) for flight in (first, second)] == [400, 700]
+    assert retime_stages([second], [[1.0, 1.0]], free_ps, 400) == [200, 700]
+    assert second.stage_begins_ps == [100, 400]
+
+
 STAGE = st.tuples(st.integers(1, 500), st.integers(0, 500))
 
 

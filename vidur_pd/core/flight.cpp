@@ -104,7 +104,8 @@ void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std:
             flight.stages[stage].set_stretch(stretches[place][stage]);
             const TimePs new_ps = stage_ps(flight.stages[stage]);
             if (begins_ps[stage] >= now_ps) {
-                begins_ps[stage] = std::max(stage ? ends_ps[stage - 1] : flight.start_ps, free_ps[stage]);
+                // Not before now, whoever it has waited for: flights that have landed are not among `flights`.
+                begins_ps[stage] = std::max({stage ? ends_ps[stage - 1] : flight.start_ps, free_ps[stage], now_ps});
                 ends_ps[stage] = begins_ps[stage] + new_ps;
             } else if (ends_ps[stage] > now_ps) {
                 ends_ps[stage] = now_ps + rescaled(ends_ps[stage] - now_ps, old_ps, new_ps);
