@@ -109,7 +109,7 @@ class Simulation:
             network_ps = self._run_loop(records, progress)
             next_ps = self._loop.next_event_ps()
             if network_ps is not None:
-                self._advance_network(next_ps)
+                self._advance_network(network_ps, next_ps)
             elif next_ps is None and (self._done == len(self._workload) or not self._end_what_waits()):
                 break
         self._check_end()
@@ -285,10 +285,18 @@ class Simulation:
 
     # The network.
 
-    def _advance_network(self, next_ps: int | None) -> None:
-        """Runs the network to the next event, or to the first instant at which something completes."""
-        completions = self._network.advance(FAR_PS if next_ps is None else next_ps)
-        if completions:
+    def _advance_network(self, network_ps: int, next_ps: int | None) -> None:
+        """Runs the network to the next event of the loop, or to the first instant at which something completes.
+
+        Where the coupling follows the network, only to its own next event.
+        """
+        until_ps = FAR_PS if next_ps is None else next_ps
+        if self._launcher.follows_network:
+            until_ps = min(until_ps, network_ps)
+        completions = self._network.advance(until_ps)
+        if not completions:
+            self._launcher.network_moved()
+        else:
             self._loop.move_to(completions[0].at_ps)
         for completion in completions:
             if completion.flow is None and not self._handoff.arrived(completion):

@@ -71,13 +71,27 @@ def test_runs_of_decode_iterations_give_the_same_requests_as_single_ones(
     assert gaps(with_runs) == gaps(single)
 
 
-def test_runs_in_a_contended_fabric_stay_within_a_thousandth_of_single_iterations() -> None:
-    """Bursts of prompts send their KV through 50 Gbit/s NICs that carry the all-to-all of two decode instances."""
-    sections: dict[str, Any] = {
-        "model": "qwen3-30b-a3b",
-        "pools": [pool("p", "prefill", instances=2), pool("d", "decode", instances=2, dp=4, ep=4)],
+EXPERTS = {
+    "model": "qwen3-30b-a3b",
+    "pools": [pool("p", "prefill", instances=2), pool("d", "decode", instances=2, dp=4, ep=4)],
+}
+TENSORS = {"pools": [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]}
+PIPELINE = {"pools": [pool("p", "prefill", pp=2, tp=2), pool("d", "decode", tp=4)]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "mode"),
+    [(EXPERTS, "pull"), (EXPERTS, "layerwise"), (TENSORS, "push"), (TENSORS, "layerwise"), (PIPELINE, "layerwise")],
+)
+def test_runs_in_a_contended_fabric_stay_within_a_thousandth_of_single_iterations(
+    cluster: dict[str, Any], mode: str
+) -> None:
+    """Bursts of prompts send their KV, whole or layer by layer, through 50 Gbit/s NICs that carry the collectives of
+    both sides."""
+    sections = cluster | {
         "topology": {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "50Gbps"},
         "network": {"coupling": "fluid"},
+        "kv_transfer": {"mode": mode},
     }
     rows = [(400_000 * (i // 6) + 1_000 * i, 700 + 331 * (i % 7), 40 + 17 * (i % 5)) for i in range(36)]
     with_runs = simulate(config(**sections), rows)

@@ -40,6 +40,7 @@ class ExactLauncher:
 
     has_runs = False
     launches_itself = False
+    follows_network = False
 
     def __init__(
         self,
@@ -93,6 +94,9 @@ class ExactLauncher:
 
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: flows meet on the network itself."""
+
+    def network_moved(self) -> None:
+        """Nothing to do either."""
 
     def completed(self, completion: Completion) -> None:
         """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""

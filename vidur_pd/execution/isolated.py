@@ -11,6 +11,7 @@ class IsolatedLauncher:
 
     has_runs = True
     launches_itself = True
+    follows_network = False
 
     def launch(self, flight: Flight) -> None:
         raise AssertionError(f"flight {flight.number} is launched by the loop")
@@ -23,6 +24,9 @@ class IsolatedLauncher:
 
     def traffic_changes(self, at_ps: int) -> None:
         """Nothing to do: iterations do not see other traffic."""
+
+    def network_moved(self) -> None:
+        """Nothing to do either."""
 
     def completed(self, completion: Completion) -> None:
         raise AssertionError(f"{completion}, but iterations submit no graphs")

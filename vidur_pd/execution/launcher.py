@@ -21,6 +21,11 @@ class Launcher(Protocol):
         """Whether ``launch`` is for flights beside other traffic alone; others take their time on an idle fabric."""
         ...
 
+    @property
+    def follows_network(self) -> bool:
+        """Whether it is told of everything that happens on the network, by ``network_moved``."""
+        ...
+
     def launch(self, flight: Flight) -> None:
         """Sets the times of a flight that starts now, and the event that ends it."""
         ...
@@ -35,6 +40,10 @@ class Launcher(Protocol):
 
     def traffic_changes(self, at_ps: int) -> None:
         """Transfers load the network differently from ``at_ps`` on."""
+        ...
+
+    def network_moved(self) -> None:
+        """The network has come to its next event, with which no graph ends."""
         ...
 
     def completed(self, completion: Completion) -> None:
