@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from netsim import Completion
 from vidur_pd._core import Loop, Notice, Stage
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.executor import Exchange, Exchanges, LinkLoad
@@ -25,6 +26,12 @@ class Links:
     def __init__(self, links: int = 2) -> None:
         self.rates_bps = np.zeros(links)
         self.background_bps = np.zeros(links)
+        self.now_ps = 0
+
+    def advance(self, until_ps: int) -> list[Completion]:
+        """Nothing happens by itself."""
+        self.now_ps = until_ps
+        return []
 
     def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
         self.background_bps[links] = rates_bps

@@ -13,8 +13,8 @@
 // that leaves a part of the link unused anyway loses nothing to a transfer that fits into it. Transfers see instances
 // as a mean load B_l / P, in all at most `kMostBackground` of the link. Instances are updated when transfers on their
 // links start or end or get another rate, and where instances share links with an iteration of any of them: both sides
-// in turn until rates hold, at one instant. What is done of an iteration in progress is kept and the rest goes on at the
-// new speed.
+// in turn until rates hold, at one instant. What is done of an iteration in progress is kept and the rest goes on at
+// the new speed.
 //
 // Ignored: where in an iteration its collectives are (transfers see a mean, not bursts; two links of a transfer are
 // never busy by turns), queues, and what congestion control loses.
