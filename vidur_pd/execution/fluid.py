@@ -19,8 +19,6 @@ from vidur_pd.execution.network_clock import catch_up
 
 SMALLEST_CHANGE = 1e-3
 """Relative change of a rate below which it is left alone, as in ``core/loop_changes.cpp``."""
-
-
 MOST_ROUNDS = 10
 """Of telling each side of the other at one instant: transfers slow iterations, which leave more to transfers."""
 

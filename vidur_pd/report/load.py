@@ -39,7 +39,7 @@ REQUEST_NUMBERS = (
     "preemptions",
 )
 MOST_ITERATIONS = 4_000_000
-"""Iterations take 150 bytes each."""
+"""While they are read and drawn, iterations take 250 bytes each."""
 PHASES = ("attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s")
 """Columns of ``iterations.parquet`` that are parts of ``compute_s``."""
 ITERATION_TEXT = ("instance", "pool")
