@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vidur_pd.report.charts import (
@@ -27,6 +29,7 @@ MOST_SHADED = 200
 """Intervals drawn; a link that flaps all the time would make a page of rectangles."""
 MOST_LISTED = 40
 MOST_LABELLED = 12
+LABEL_LINES, LINE_PX = 4, 13
 KIND_COLOURS = {
     "gpu": "#c4262e",
     "instance": "#c4262e",
@@ -71,9 +74,9 @@ def fault_timeline(run: RunOutput) -> Chart | None:
         time_axis(edges),
         axis("Output tokens per second"),
         showlegend=True,
-        yaxis2=axis("TTFT (s)", overlaying="y", side="right", rangemode="tozero", showgrid=False),
+        yaxis2=axis("TTFT (s)", overlaying="y", side="right", rangemode="tozero", showgrid=False, tickmode="auto"),
         shapes=[_shade(event, end_s) for event in events[:MOST_SHADED] if event.at_s < end_s],
-        annotations=[_name(event) for event in events[:MOST_LABELLED] if event.at_s < end_s],
+        annotations=_names([event for event in events if event.at_s < end_s]),
     )
 
 
@@ -102,17 +105,25 @@ def _shade(event: FaultEvent, end_s: float) -> Properties:
     }
 
 
-def _name(event: FaultEvent) -> Properties:
-    return {
-        "x": event.at_s,
-        "y": 1,
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "top",
-        "showarrow": False,
-        "text": label(f"{event.kind} {event.target}", 28),
-        "font": {"size": 10, "color": INK},
-    }
+def _names(events: Sequence[FaultEvent]) -> list[Properties]:
+    """At the first of equal faults (a link that flaps), on lines in turn, as neighbours would cover each other."""
+    first: dict[tuple[str, str], FaultEvent] = {}
+    for event in events:
+        first.setdefault((event.kind, event.target), event)
+    return [
+        {
+            "x": event.at_s,
+            "y": 1,
+            "yref": "paper",
+            "yshift": -LINE_PX * (place % LABEL_LINES),
+            "xanchor": "left",
+            "yanchor": "top",
+            "showarrow": False,
+            "text": label(f"{event.kind} {event.target}", 28),
+            "font": {"size": 10, "color": INK},
+        }
+        for place, event in enumerate(list(first.values())[:MOST_LABELLED])
+    ]
 
 
 def fault_tables(summary: Summary) -> str:
