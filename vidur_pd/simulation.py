@@ -17,7 +17,8 @@ from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.executor import Exchanges
 from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.execution.idle_fabric import FAR_PS, FabricState
+from vidur_pd.execution.idle_fabric import FabricState
+from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
 from vidur_pd.handoff import Handoff, KvWire

@@ -23,7 +23,7 @@ from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
 from vidur_pd._core import Loop
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
-from vidur_pd.execution.idle_fabric import FAR_PS
+from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.handoff import KvWire
 from vidur_pd.handoff.wire import Computation
 from vidur_pd.instance import Rank

@@ -12,10 +12,8 @@ from netsim import Completion, FailsLinks, FlowGraph, GraphHandle, NetworkBacken
 from netsim.backend import PACKET_BACKENDS
 from netsim.roce import RoceConfig
 from netsim.routing import Router as PathFinder
+from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.execution.servers import AlikeServers
-
-FAR_PS = 2**62
-"""Later than any simulated instant; fits a signed 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from netsim import NetworkBackend
 
+FAR_PS = 2**62
+"""Later than any simulated instant; fits a signed 64-bit integer."""
+
 
 def catch_up(network: NetworkBackend, now_ps: int) -> None:
     """Brings the network to the instant of the loop: what is changed on it next is changed then, and not before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from vidur_pd._core import Loop
-from vidur_pd.execution.idle_fabric import FAR_PS
+from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.metrics.iterations import Column, IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.requests import RequestTable
