@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aicb.batch import Batch, RankBatches
 from aicb.catalog import built_in_models, load_model
-from aicb.errors import InputError, UnmeasuredShape
+from aicb.errors import UnmeasuredShape
 from aicb.expert_load import (
     BalancedLoad,
     ExpertLoad,
@@ -30,6 +30,7 @@ from aicb.operator_list import (
 from aicb.operators import Communication, Operator, Phase
 from aicb.parallelism import MoeLayout, Partition, PartitionError
 from aicb.precision import Precision
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from aicb.iteration import IterationCost, IterationModel

@@ -8,7 +8,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from aicb import cli_export, cli_predict, cli_profile, cli_show
-from aicb.errors import InputError, UnmeasuredShape
+from aicb.errors import UnmeasuredShape
+from boundary.errors import InputError
 
 __version__ = "0.1.0"
 

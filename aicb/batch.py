@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from aicb.errors import InputError
 from aicb.hf import model_from_config, read_config_file
 from aicb.model import Model
 from aicb.shipped import PACKAGE
+from boundary.errors import InputError
 
 
 def built_in_models() -> list[str]:

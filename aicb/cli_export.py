@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from aicb.cli_show import AsJson, Format, ModelName, RequestPhase
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 
 class ExportFormat(StrEnum):

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from aicb.errors import InputError, UnmeasuredShape
+from aicb.errors import UnmeasuredShape
+from boundary.errors import InputError
 
 
 class TimingName(StrEnum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from aicb.profiling.runner import Report

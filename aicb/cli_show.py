@@ -14,7 +14,6 @@ import typer
 from aicb.batch import Batch
 from aicb.catalog import load_model
 from aicb.cli_predict import EstimatorName
-from aicb.errors import InputError
 from aicb.expert_load import ExpertLoad, parse_expert_load
 from aicb.gpu import get_gpu
 from aicb.load_profile import RankLoad, load_profile
@@ -38,6 +37,7 @@ from aicb.operators import (
 )
 from aicb.parallelism import Partition
 from aicb.precision import Precision
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table

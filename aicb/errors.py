@@ -1,8 +1,4 @@
-"""Errors of bad input and of missing measurements."""
-
-
-class InputError(ValueError):
-    """Invalid input: the message names file, field, what was found and what was expected, in one line."""
+"""Error of missing measurements."""
 
 
 class UnmeasuredShape(LookupError):

@@ -27,7 +27,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 SAMPLED_TOKENS = 1024
 """Tokens sampled one by one per draw; deviations of larger batches follow from them by the central limit theorem."""

@@ -17,10 +17,10 @@ from typing import Any
 import yaml
 
 from aicb.clock import ClockLaw
-from aicb.errors import InputError
 from aicb.operators import GemmDtype
 from aicb.precision import Precision
 from aicb.shipped import PACKAGE
+from boundary.errors import InputError
 
 MIB = 2**20
 TABLE_FILE = "kernels.csv"

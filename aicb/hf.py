@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.model import (
     Attention,
     DenseFfn,
@@ -26,6 +25,7 @@ from aicb.model import (
     Model,
     MoeFfn,
 )
+from boundary.errors import InputError
 
 ARCHITECTURES = (
     "LlamaForCausalLM",

@@ -27,7 +27,6 @@ from aicb._core import PartKind
 from aicb.attention_pricing import AttentionPricing
 from aicb.batch import Batch, RankBatches
 from aicb.compiled import CompiledStage, Ledger, PartKey, compiled_rules, host_times
-from aicb.errors import InputError
 from aicb.estimators import Estimator
 from aicb.expert_load import ExpertLoad, UniformLoad
 from aicb.gpu import Gpu
@@ -44,6 +43,7 @@ from aicb.precision import Precision
 from aicb.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_lists
 from aicb.selection import select_estimator
 from aicb.speculative import Drafting, SpeculativeCost, later
+from boundary.errors import InputError
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
 

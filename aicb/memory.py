@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from aicb.batch import Batch
-from aicb.errors import InputError
 from aicb.gpu import MIB, Gpu
 from aicb.layers.build import ACTIVATION_BYTES, RankShape
 from aicb.layers.mtp import draft_model, joining_operators
@@ -25,6 +24,7 @@ from aicb.operators import (
 )
 from aicb.parallelism import MoeLayout, Partition
 from aicb.precision import Precision, ceil_div, weight_matrix_bytes
+from boundary.errors import InputError
 
 CONTEXT_BYTES = 512 * MIB
 """CUDA context, cuBLAS workspaces, allocator slack (the constant part of SGLang 0.5.23's reserve)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from aicb.errors import InputError
 from aicb.parallelism import Partition, kv_heads_per_rank, split
 from aicb.precision import ELEMENT_BYTES, SCALE_BLOCK, SCALE_BYTES, KvDtype, Precision, StateDtype, ceil_div
+from boundary.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from aicb.batch import Batch
-from aicb.errors import InputError
 from aicb.gpu import Gpu
 from aicb.operators import Communication, Operator
 from aicb.pricing import PS_PER_US, IterationCost
+from boundary.errors import InputError
 
 SHARED_EXPERT_OPERATORS = frozenset(
     {"shared_quant", "shared_gate_up", "shared_silu_mul", "shared_down", "shared_gate", "shared_gate_mul"}

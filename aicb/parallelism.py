@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 
 class PartitionError(InputError):

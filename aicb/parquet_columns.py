@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 _NOTHING = np.array(None)
 Cell = TypeVar("Cell", np.int32, np.int64, np.float64)

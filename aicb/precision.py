@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 WeightDtype = Literal["bf16", "fp8"]
 KvDtype = Literal["bf16", "fp8"]

@@ -35,7 +35,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
 from aicb.estimators.estimate import Estimate, Estimator
 from aicb.operators import (
     BatchedGemm,
@@ -54,6 +53,7 @@ from aicb.operators import (
     Work,
 )
 from aicb.precision import KvDtype
+from boundary.errors import InputError
 
 ADDED_COLUMNS = ("time_us", "is_estimate", "source", "relative_error")
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from aicb.accuracy import GPU, Errors, errors_of
 from aicb.clock import steady_us
-from aicb.errors import InputError
 from aicb.estimators import InterpolationEstimator, price_many
 from aicb.estimators.kriging import Floats
 from aicb.estimators.roofline import demand
 from aicb.operators import Elementwise, Gemm, GroupedGemm, PrefillAttention, Work
 from aicb.precision import Precision
 from aicb.pricing import Pricing
+from boundary.errors import InputError
 
 TABLES = ("gemm", "attention_context", "attention_generation", "moe_wideep_generation")
 LONG_PROMPT = 1024

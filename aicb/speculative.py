@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from aicb.batch import Batch
-from aicb.errors import InputError
 from aicb.pricing import IterationCost
+from boundary.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

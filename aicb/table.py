@@ -22,10 +22,10 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from aicb.errors import InputError
 from aicb.merging import Cells, merge
 from aicb.parquet_columns import ParquetColumns
 from aicb.shipped import PACKAGE
+from boundary.errors import InputError
 
 SCHEMA_VERSION = 1
 """Of ``kernels.csv``."""

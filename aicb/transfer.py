@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aicb import _core
-from aicb.errors import InputError
 from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
 from aicb.estimators.estimate import VolumeTimes
 from aicb.estimators.roofline import Demand, Demands, EachStep, demand, roofline_us, works_one_by_one
 from aicb.gpu import Gpu, get_gpu
 from aicb.operators import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from aicb.precision import Precision
+from boundary.errors import InputError
 
 MEASURED_GPU = "h200"
 """Whose table is transferred."""

@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from boundary.errors import InputError
 from netsim.backend import (
     BACKENDS,
     Completion,
@@ -13,7 +14,7 @@ from netsim.backend import (
     SharesCapacity,
     create_backend,
 )
-from netsim.errors import BackendError, BackendUnavailable, InputError, NoPath
+from netsim.errors import BackendError, BackendUnavailable, NoPath
 from netsim.flow import NO_FLOW, FlowGraph, FlowGraphError
 from netsim.routing import Router
 from netsim.topologies import (

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from boundary.errors import InputError
 from netsim import __version__
 from netsim.command_line import run_command_line
-from netsim.errors import BackendError, BackendUnavailable, InputError
+from netsim.errors import BackendError, BackendUnavailable
 from netsim.run_command import UnfinishedFlows, run
 from netsim.topology_command import write_topology
 

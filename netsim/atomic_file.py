@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 
 
 def check_output(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.dragonfly import DragonflyShape, dragonfly
 from netsim.topologies.fat_tree import fat_tree, smallest_fat_tree
 from netsim.topologies.nvswitch import nvl72, nvswitch

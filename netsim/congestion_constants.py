@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+from boundary.errors import InputError
 from netsim import _core
-from netsim.errors import InputError
 from netsim.units import read_rate_bps, read_time_ps
 
 Constant = float | int | bool | str

@@ -1,8 +1,4 @@
-"""Errors of bad input and of misuse."""
-
-
-class InputError(ValueError):
-    """Invalid input: the message names file, field, what was found and what was expected, in one line."""
+"""Errors of misuse and of missing capabilities."""
 
 
 class BackendError(ValueError):

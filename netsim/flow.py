@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 
 NO_FLOW: Final = -1
 """In ``after``: no flow is in front."""

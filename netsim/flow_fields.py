@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.units import LAST_INSTANT_PS, PS_PER_NS, PS_PER_S, parse_time_ps
 
 MAX_INT64: Final = 2**63 - 1

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from boundary.errors import InputError
 from netsim.backend import FlowTimes
-from netsim.errors import InputError
 from netsim.flow import DEFAULT_PRIORITY, NO_FLOW, FlowGraph
 from netsim.flow_fields import MAX_INT64, labels_by_pair, time_ps, whole_number
 from netsim.hpcc_flow_file import read_hpcc_flows

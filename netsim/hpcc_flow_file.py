@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.flow import FlowGraph
 from netsim.flow_fields import MAX_INT64, labels_by_pair, time_ps, whole_number
 

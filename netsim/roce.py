@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from boundary.errors import InputError
 from netsim import _core
 from netsim.congestion_constants import congestion_parameters
-from netsim.errors import InputError
 from netsim.quantities import Rate, Time
 from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.units import PS_PER_S, format_rate_bps

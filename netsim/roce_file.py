@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.roce import EcnThresholds, RoceConfig
 
 Document = dict[str, object]

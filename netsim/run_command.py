@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boundary.errors import InputError
 from netsim.command_line import print_summary
-from netsim.errors import BackendError, InputError
+from netsim.errors import BackendError
 
 if TYPE_CHECKING:
     from netsim.backend import FlowTimes, GraphHandle, NetworkBackend

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 _BYTES_PER_KB: Final = 1000

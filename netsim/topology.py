@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     import networkx

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.simai_text import from_simai
 from netsim.topologies.yaml_text import from_document, load_yaml
 from netsim.topology import Topology

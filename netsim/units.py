@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 
 PS_PER_NS: Final = 1_000
 PS_PER_US: Final = 1_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from boundary.errors import InputError
 from netsim import _core
-from netsim.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 __version__ = "0.1.0"
 
+from boundary.errors import InputError
 from simccl.calibration import Calibration, read_calibration, shipped_calibration
 from simccl.choice import Choice, choose
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.custom_allreduce import Stack, check_measured
 from simccl.deepep import Phase, expert_times_us
-from simccl.errors import InputError, PlanError, UnsupportedTopology
+from simccl.errors import PlanError, UnsupportedTopology
 from simccl.expert_planner import expert_combine, expert_dispatch
 from simccl.experts import ExpertRouting
 from simccl.hardware import gpu_named

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.collective import Collective
-from simccl.errors import InputError
 
 
 class Group(StrEnum):

@@ -32,9 +32,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from netsim.atomic_file import write_atomically
 from simccl.collective import Algorithm, Collective, Protocol
-from simccl.errors import InputError
 
 _FEWEST_THREADS, _MANY_THREADS = 96, 512
 

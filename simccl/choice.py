@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.arrangement import Arrangement
 from simccl.calibration import Calibrated, Calibration, Case, calibration_for, thread_share
 from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
-from simccl.errors import InputError
 from simccl.tuning import AlgorithmCosts, cost_model
 from simccl.work_split import channels_and_threads, chunk_bytes
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.errors import InputError
+from boundary.errors import InputError
 
 MAX_BYTES = 2**62 - 1
 """Sizes are signed 64-bit integers, with a factor of two to spare for the flags of LL."""

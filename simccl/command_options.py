@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simccl.errors import InputError
+from boundary.errors import InputError
 
 Nodes = Annotated[int, typer.Option(help="NVLink domains over which they are spread evenly.")]
 Gpu = Annotated[str, typer.Option(help="GPU type: a100, a800, h100, h200, h20, h800 or b200.")]

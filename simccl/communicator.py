@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from netsim.topology import LinkKind, Topology
 from simccl.arrangement import Arrangement
-from simccl.errors import InputError
 from simccl.hardware import gpu_named
 
 

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.arrangement import Arrangement
 from simccl.collective import Algorithm
-from simccl.errors import InputError
 
 KIB, MIB = 1 << 10, 1 << 20
 ELEMENT_BYTES = 2

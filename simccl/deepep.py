@@ -20,9 +20,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.arrangement import Arrangement
 from simccl.collective import Algorithm
-from simccl.errors import InputError
 from simccl.lowering import PortRates
 from simccl.point_to_point import message_port_rates
 

@@ -1,8 +1,6 @@
 """Errors of bad input and of broken plans."""
 
-
-class InputError(ValueError):
-    """Invalid input: the message names file, field, what was found and what was expected, in one line."""
+from boundary.errors import InputError
 
 
 class UnsupportedTopology(InputError):

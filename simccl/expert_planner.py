@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from boundary.errors import InputError
 from simccl.algorithms.expert_parallel import hierarchical_flows, low_latency_flows
 from simccl.algorithms.pace import PS_PER_US
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator import Communicator
 from simccl.contents import Contents
 from simccl.deepep import SCALE_BLOCK, Phase, dispatch_bytes, is_measured, launch_us, port_rates
-from simccl.errors import InputError
 from simccl.experts import ExpertRouting, SlotContents, TokenContents
 from simccl.plan import Plan, PlannedFlows
 from simccl.point_to_point import message_port_rates

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.contents import Promise, block_owner
-from simccl.errors import InputError, PlanError
+from simccl.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

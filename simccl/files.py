@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from netsim.atomic_file import write_atomically
-from netsim.errors import InputError as NetworkInputError
 from netsim.flow import NO_FLOW
 from netsim.units import PS_PER_NS, parse_size_bytes
 from simccl.busbw import Group
 from simccl.collective import MAX_BYTES, MAX_RANKS, Collective, check_size
-from simccl.errors import InputError
 from simccl.hardware import gpu_named
 from simccl.plan import Operation, Plan
 from simccl.pricing import Pricing, Request, requests_of
@@ -129,7 +128,7 @@ def read_size_bytes(text: str) -> int:
     stripped = text.strip()
     try:
         size = int(stripped) if stripped.isascii() and stripped.isdigit() else parse_size_bytes(stripped, "bytes")
-    except (NetworkInputError, ValueError):  # int() refuses thousands of digits
+    except ValueError:  # int() refuses thousands of digits
         raise InputError(f"bytes: found {text!r}, expected whole bytes, or a size such as 16KiB or 1GB") from None
     check_size(size, MAX_BYTES)
     return size

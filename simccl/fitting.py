@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.arrangement import Arrangement
 from simccl.calibration import Calibration, Case, Correction, Fit, thread_share
 from simccl.choice import choose_at
 from simccl.collective import PROTOCOLS, Algorithm, Protocol
-from simccl.errors import InputError
 from simccl.hardware import Gpu
 from simccl.nccl_tests import Measurement
 from simccl.point_to_point import MessageCosts, message_costs

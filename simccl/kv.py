@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from netsim.flow import FlowGraph
-from simccl.errors import InputError
 from simccl.kv_handoff import Descriptors, KvHandoff, Striping, previous_of_same, striped
 from simccl.kv_layout import KvLayout, LayerCache, layer_groups, rank_pairs
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from netsim.flow import FlowGraph
 from simccl.collective import shares
 from simccl.edges import ranges
-from simccl.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.collective import shares
-from simccl.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from boundary.errors import InputError
 from simccl.collective import Algorithm, Collective, Protocol
-from simccl.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.algorithms.chunks import Chunks
 from simccl.algorithms.direct import one_shot_flows, two_shot_flows
 from simccl.algorithms.nvls import has_equal_nvlink_nodes, nvls_flows
@@ -23,7 +24,6 @@ from simccl.collective import MAX_PLAN_BYTES, Algorithm, Collective, Protocol, c
 from simccl.communicator import Communicator
 from simccl.contents import Contents, MessageContents, collective_contents
 from simccl.custom_allreduce import Stack, engine_kernel, kernel_costs, moved_bytes
-from simccl.errors import InputError
 from simccl.plan import Plan, PlannedFlows, no_flows
 from simccl.point_to_point import latencies_us, message_channels, message_port_rates
 from simccl.search import Pattern

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from boundary.errors import InputError
 from simccl.busbw import BusBandwidths, Group
 from simccl.calibration import Calibrated
 from simccl.collective import Collective
 from simccl.custom_allreduce import Stack
-from simccl.errors import InputError
 from simccl.timing import TimeTable, time_table
 from simccl.workload import Workload
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.arrangement import Arrangement
 from simccl.calibration import Calibrated, Calibration, Case, calibration_for
 from simccl.choice import pair_times
 from simccl.collective import MAX_BYTES, PROTOCOLS, Algorithm, Collective, Protocol, check_size
 from simccl.communicator import Communicator
 from simccl.custom_allreduce import Stack, engine_all_reduce
-from simccl.errors import InputError
 from simccl.hardware import gpu_named
 from simccl.point_to_point import MessageCosts, channels_used, message_costs
 from simccl.tuning import cost_model

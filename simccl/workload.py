@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from boundary.errors import InputError
 from simccl.busbw import Group
 from simccl.collective import MAX_BYTES, MAX_RANKS, Collective
-from simccl.errors import InputError
 
 _OPS = {
     "ALLREDUCE": Collective.ALL_REDUCE,

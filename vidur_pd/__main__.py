@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boundary.errors import InputError
 from vidur_pd.cli_validate import validate
 from vidur_pd.cli_workload import app as workload_app
-from vidur_pd.errors import InputError
 
 if TYPE_CHECKING:
     from vidur_pd.simulation import Progress, Simulation
@@ -173,9 +173,6 @@ app.command()(validate)
 
 def _prepare(config_path: Path, settings: list[str]) -> Simulation:
     """Everything up to simulated time; what is wrong with the configuration is said with its file."""
-    from aicb.errors import InputError as ComputeInputError
-    from netsim.errors import InputError as NetworkInputError
-    from simccl.errors import InputError as CollectiveInputError
     from vidur_pd.assembly import assemble
     from vidur_pd.config_file import load_config
     from vidur_pd.simulation import Simulation
@@ -188,7 +185,7 @@ def _prepare(config_path: Path, settings: list[str]) -> Simulation:
     hashes = workload.block_hashes
     try:
         parts = assemble(config, hashes.block_tokens if hashes is not None else None)
-    except (InputError, ComputeInputError, NetworkInputError, CollectiveInputError) as error:
+    except InputError as error:
         raise InputError(f"{config_path}: {error}") from error
     return Simulation(config, workload, parts)
 
@@ -261,14 +258,11 @@ def main() -> None:
 
 def _exit_code(error: Exception) -> int:
     """2 for bad input, 1 for a failure; what is neither is raised again. The packages load once there is an error."""
-    from aicb.errors import InputError as ComputeInputError
     from aicb.errors import UnmeasuredShape
     from netsim.errors import BackendUnavailable
-    from netsim.errors import InputError as NetworkInputError
-    from simccl.errors import InputError as CollectiveInputError
 
     match error:
-        case InputError() | ComputeInputError() | NetworkInputError() | CollectiveInputError():
+        case InputError():
             return 2
         case BackendUnavailable() | UnmeasuredShape() | OSError() | RuntimeError():
             return 1

@@ -9,12 +9,12 @@ import numpy as np
 
 import simccl
 from aicb import Model, Precision, load_model
+from boundary.errors import InputError
 from netsim import NetworkBackend, SharesCapacity, Topology, create_backend
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd._core import Flight, Loop
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
-from vidur_pd.errors import InputError
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.coupling import CouplingPlan, plan_coupling

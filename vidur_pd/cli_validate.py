@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from aicb.accuracy import Errors

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.files import check_target
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aicb import Partition
+from boundary.errors import InputError
 from netsim.config import FileSpec, build
 from netsim.topology import Topology
 from vidur_pd.config import ClusterConfig, PoolConfig, Role
-from vidur_pd.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

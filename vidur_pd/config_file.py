@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 
 
 def check_target(path: Path, inputs: Iterable[Path] = ()) -> None:

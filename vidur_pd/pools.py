@@ -24,9 +24,9 @@ from aicb.estimators import Estimator
 from aicb.load_profile import load_profile
 from aicb.model import MoeFfn
 from aicb.selection import select_estimator
+from boundary.errors import InputError
 from vidur_pd.cluster import partition_of
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
-from vidur_pd.errors import InputError
 from vidur_pd.execution.passes import Halves
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
 """Estimators of kernel times: measured tables with interpolation (default), forests on them, the bare roofline."""
 
-from aicb.errors import InputError
 from aicb.estimators.arrays import price_many
 from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, Timing
 from aicb.estimators.forest import ForestEstimator
@@ -8,6 +7,7 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.gpu import Gpu
 from aicb.precision import Precision
+from boundary.errors import InputError
 
 __all__ = [
     "DecodeTimes",

@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aicb.errors import InputError
 from aicb.estimators.estimate import ManyTimes
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
 from aicb.estimators.roofline import attention_pairs
 from aicb.operators import DecodeAttention, GemmDtype
 from aicb.precision import ELEMENT_BYTES
+from boundary.errors import InputError
 
 Kind = Literal["gemm_bf16", "gemm_fp8", "prefill_attention", "decode_attention"]
 

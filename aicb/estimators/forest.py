@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
 from aicb.estimators.estimate import (
     DecodeTimes,
     Estimate,
@@ -39,6 +38,7 @@ from aicb.operators import (
     Work,
 )
 from aicb.precision import Precision
+from boundary.errors import InputError
 
 TREES = 100
 LENGTH_STEP_TOKENS = 64

@@ -12,7 +12,6 @@ from functools import singledispatch
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
 from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, tokens_by_step
 from aicb.gpu import Gpu
 from aicb.layers.gqa import chosen_pairs
@@ -33,6 +32,7 @@ from aicb.operators import (
     Work,
 )
 from aicb.precision import ELEMENT_BYTES, SCALE_BYTES, Precision
+from boundary.errors import InputError
 
 CONTIGUOUS_ROWS = 128
 """Row alignment of each expert in DeepGEMM's contiguous layout (``get_mk_alignment_for_contiguous_layout``)."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import LatentAttention
+from boundary.errors import InputError
 
 _DEEPSEEK_KEYS = {
     "atten_norm": "atten_qkv",

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
+from boundary.errors import InputError
 
 COLUMNS = 12
 PLACEHOLDER = -1

@@ -13,9 +13,9 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
+from boundary.errors import InputError
 
 HEADER = ("layer_id", "layer_name", "comp_time", "comm_size")
 LAYER_NAMES = ("attention", "mlp", "moe")

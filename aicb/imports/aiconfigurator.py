@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aicb.errors import InputError
 from aicb.imports.rows import count, kernel_row, positive_us
+from boundary.errors import InputError
 
 ORIGIN = ("system", "framework", "version", "kernel", "kernel_source", "sample")
 """Columns that tell where a row was measured; each may have one value only (a repeated sample is averaged)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from aicb.errors import InputError
 from aicb.imports.rows import count, kernel_row, number, positive_us
+from boundary.errors import InputError
 
 DECODE_HEADER = ["dtype", "kv_dtype", "batch_size", "kv_len", "latency_us", "mfu"]
 _GEOMETRY = re.compile(r"(\d+)-(\d+)-(\d+)\.\w+$")

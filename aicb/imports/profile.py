@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.imports.rows import positive_us
 from aicb.profiling.convert import csv_cells, split_kernels
 from aicb.profiling.store import PROVENANCE_FILE, Row
+from boundary.errors import InputError
 
 
 def read(rows: list[dict[str, str]], path: Path) -> tuple[list[dict[str, str]], list[str]]:

@@ -7,9 +7,9 @@ import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.imports import aiconfigurator, infersim, profile, vidur
 from aicb.imports.rows import Imported
+from boundary.errors import InputError
 
 
 def import_files(

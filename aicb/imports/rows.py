@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.gpu import MIB, Gpu
 from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable
+from boundary.errors import InputError
 
 RUN = "imported"
 LAUNCH_GPU = "h200"

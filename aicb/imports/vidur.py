@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aicb.errors import InputError
 from aicb.imports.rows import count, kernel_row, positive_us
+from boundary.errors import InputError
 
 STATISTIC = "median"
 CAUTION = "16-bit floats (fp16 or bf16) taken as bf16; times are medians of a profiler, kernels without launch gaps"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.errors import InputError
+from boundary.errors import InputError
 
 DISTRIBUTIONS = ("balanced", "multinomial", "zipf0.5", "zipf1.0", "power_law1.2")
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from aicb.errors import InputError
 from aicb.profiling.point import SHAPE_COLUMNS
+from boundary.errors import InputError
 
 SCHEMA_VERSION = 2
 ROWS_FILE = "rows.jsonl"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from aicb.errors import InputError
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, MoeFfn
 from aicb.operator_list import head_operators, token_operators
 from aicb.operators import Elementwise, Gemm, Operator
@@ -20,6 +19,7 @@ from aicb.precision import KvDtype, Precision, WeightDtype
 from aicb.profiling.point import Point, point
 from aicb.profiling.sweep_attention import attention_points
 from aicb.profiling.sweep_experts import expert_points
+from boundary.errors import InputError
 
 MAX_TOKENS = 16384
 MAX_LOGIT_ROWS = 512

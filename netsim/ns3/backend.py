@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from netsim.errors import BackendError, InputError
+from boundary.errors import InputError
+from netsim.errors import BackendError
 from netsim.ns3 import load_extension
 from netsim.packet.backend import PacketBackend
 from netsim.roce import RoceConfig, core_parameters

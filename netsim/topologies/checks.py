@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import floor, isfinite
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 
 MAX_CABLES = 2**25
 """33 million; a mistyped number ends in a message rather than in the memory of the machine (2.3 GB of columns)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.checks import check_counts, check_size, uplink_rate_bps
 from netsim.topologies.defaults import LinkRates
 from netsim.topologies.servers import NodeBlock, Servers

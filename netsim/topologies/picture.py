@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.layout import (
     MARGIN,
     MARGIN_LEFT,

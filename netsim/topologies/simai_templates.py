@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.checks import check_counts, uplink_rate_bps
 from netsim.topologies.defaults import NICS_PER_LEAF, LinkRates
 from netsim.topologies.servers import Servers

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topology import CableTable, LinkKind, NodeKind, Topology
 from netsim.units import PS_PER_MS, format_rate_bps, parse_rate_bps, parse_time_ps
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.checks import check_counts, check_size
 from netsim.topologies.defaults import LinkRates
 from netsim.topologies.servers import Servers

@@ -8,7 +8,7 @@ from typing import Final, TypeGuard
 
 import numpy as np
 
-from netsim.errors import InputError
+from boundary.errors import InputError
 from netsim.topologies.yaml_rows import is_plain, plain_document
 from netsim.topology import CableTable, LinkKind, NodeKind, Topology
 from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.algorithms.pace import Lanes, fair_rates
 from simccl.collective import Protocol
 from simccl.communicator import Communicator
 from simccl.edges import Edges, joined
-from simccl.errors import InputError
 from simccl.experts import ExpertRouting, SlotContents
 from simccl.lowering import PortRates
 from simccl.plan import Operation, Pieces, PlannedFlows

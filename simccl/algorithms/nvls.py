@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from simccl.algorithms.chunks import Chunks, chunked
 from simccl.algorithms.pace import Lanes, Pace
 from simccl.algorithms.tree import NO_PARENT, double_binary_tree
 from simccl.collective import Collective, shares
 from simccl.communicator import Communicator
 from simccl.edges import Edges, joined
-from simccl.errors import InputError
 from simccl.lowering import nvswitches
 from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aicb.errors import InputError
 from aicb.estimators import InterpolationEstimator, RooflineEstimator, make_estimator, price_many
 from aicb.estimators.roofline import demand, roofline_us
 from aicb.gpu import get_gpu
@@ -21,6 +20,7 @@ from aicb.operators import (
     GroupedGemm,
 )
 from aicb.precision import Precision
+from boundary.errors import InputError
 from tests.aicb.estimated_works import COLD, ENGINE, GRAPH, H200, decode, mla, prefill
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from aicb.batch import Batch
 from aicb.catalog import load_model
-from aicb.errors import InputError
 from aicb.estimators.gemm import ENGINE_KERNEL
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.gpu import get_gpu
@@ -21,6 +20,7 @@ from aicb.operators import GroupedGemm, Phase
 from aicb.parallelism import Partition
 from aicb.precision import Precision
 from aicb.table import KernelTable
+from boundary.errors import InputError
 from tests.validation import iteration_vs_engine as validation
 
 H200 = get_gpu("h200")

@@ -11,13 +11,13 @@ from aicb import _core
 from aicb._core import PartKind
 from aicb.batch import Batch, RankBatches
 from aicb.catalog import load_model
-from aicb.errors import InputError
 from aicb.gpu import get_gpu
 from aicb.iteration import IterationModel
 from aicb.operators import Phase
 from aicb.parallelism import Partition
 from aicb.precision import Precision
 from aicb.pricing import PHASES
+from boundary.errors import InputError
 
 FP8 = Precision("fp8")
 

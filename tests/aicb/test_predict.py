@@ -10,13 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from aicb.__main__ import app
-from aicb.errors import InputError, UnmeasuredShape
+from aicb.errors import UnmeasuredShape
 from aicb.estimators import InterpolationEstimator
 from aicb.gpu import get_gpu
 from aicb.operators import Elementwise, GroupedGemm, MlaDecode
 from aicb.precision import Precision
 from aicb.predict import ELEMENTWISE, RowReader, parse, predict
 from aicb.table import KernelTable
+from boundary.errors import InputError
 
 GRAPH = InterpolationEstimator(get_gpu("h200"), Precision(state="fp32"), "graph")
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicb.catalog import load_model
-from aicb.errors import InputError
 from aicb.operator_list import token_operators
 from aicb.operators import Gemm
 from aicb.parallelism import Partition
@@ -16,6 +15,7 @@ from aicb.precision import Precision
 from aicb.profiling.point import decode_lengths, encode_lengths, flops, moved_bytes
 from aicb.profiling.routing import DISTRIBUTIONS, busiest_rank, expert_rows, kv_lengths
 from aicb.profiling.sweep import Plan, plan_points, token_counts
+from boundary.errors import InputError
 from tests.aicb.profiling_points import at
 
 

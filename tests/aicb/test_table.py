@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aicb.errors import InputError
 from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable, measured_gpus, read_rows
+from boundary.errors import InputError
 
 HEADER = ",".join(COLUMNS)
 RAW = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"

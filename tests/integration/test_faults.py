@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from netsim.units import PS_PER_S
 from tests.integration.small_runs import config, pool, requests
 from tests.integration.test_fault_invariants import (
@@ -22,7 +23,6 @@ from tests.integration.test_fault_invariants import (
     check_the_order_of_stamps,
 )
 from vidur_pd.assembly import assemble
-from vidur_pd.errors import InputError
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.handoff.delivery import GIVEN_UP
 from vidur_pd.request import Request, RequestStatus

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
+from boundary.errors import InputError
 from netsim.packet import PacketBackend
 from netsim.units import PS_PER_MS
 from tests.integration.small_runs import config, pool, requests, simulate
 from tests.integration.test_command_line import CONFIG, vidur_pd
 from vidur_pd.assembly import assemble
-from vidur_pd.errors import InputError
 from vidur_pd.events import Priority
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.request import RequestStatus

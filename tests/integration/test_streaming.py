@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from boundary.errors import InputError
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
-from vidur_pd.errors import InputError
 from vidur_pd.metrics import records
 from vidur_pd.metrics.output import stream_result, write_result
 from vidur_pd.metrics.quantities import exact_sum, seconds_text

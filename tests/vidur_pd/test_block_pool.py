@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.request import Request
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from boundary.errors import InputError
 from netsim.config import RailOptimizedSpec
 from vidur_pd.cluster import build_cluster
 from vidur_pd.config import ClusterConfig, PoolConfig
-from vidur_pd.errors import InputError
 
 
 def cluster(*pools: PoolConfig, nodes: int | None = None) -> ClusterConfig:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from boundary.errors import InputError
 from vidur_pd.config import EngineConfig, OverlapConfig, PoolConfig
 from vidur_pd.config_file import dump_config, load_config
-from vidur_pd.errors import InputError
 
 MINIMAL = {
     "model": "qwen3-8b",

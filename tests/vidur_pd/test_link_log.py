@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boundary.errors import InputError
 from vidur_pd._core import LinkLog
-from vidur_pd.errors import InputError
 from vidur_pd.metrics.quantities import PS_PER_S
 
 WINDOW_PS = PS_PER_S // 64

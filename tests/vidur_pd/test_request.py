@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from boundary.errors import InputError
 from vidur_pd._core import Loop
-from vidur_pd.errors import InputError
 from vidur_pd.kv import CountingBlockPool
 from vidur_pd.request import STATUSES, Request, RequestStatus
 from vidur_pd.scheduling import VllmV1Scheduler

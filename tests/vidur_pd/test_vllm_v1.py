@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from boundary.errors import InputError
 from tests.vidur_pd.vllm_v1_steps import add, new_tokens, requests_of, scheduler_of, step
-from vidur_pd.errors import InputError
 from vidur_pd.kv import PrefixCachingBlockPool
 from vidur_pd.request import Request, RequestStatus
 from vidur_pd.scheduling import Role, VllmV1Scheduler

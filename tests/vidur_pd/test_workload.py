@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boundary.errors import InputError
 from tests.vidur_pd.workload_cases import workload
-from vidur_pd.errors import InputError
 from vidur_pd.workload import BlockHashes, Workload
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundary.errors import InputError
 from tests.vidur_pd.workload_cases import ROOT, contents, load, synthetic
-from vidur_pd.errors import InputError
 from vidur_pd.workload import Workload, generator
 from vidur_pd.workload.statistics import perfect_cache_hit_share
 

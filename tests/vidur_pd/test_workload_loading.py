@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from boundary.errors import InputError
 from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
-from vidur_pd.errors import InputError
 from vidur_pd.workload import Workload
 from vidur_pd.workload.config import WorkloadFile
 from vidur_pd.workload.transform import length_scaled, picked, trimmed

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boundary.errors import InputError
 from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
-from vidur_pd.errors import InputError
 from vidur_pd.workload import BlockHashes, Workload, read_trace
 from vidur_pd.workload.config import TraceFormat
 from vidur_pd.workload.statistics import describe_workload, perfect_cache_hit_share

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from boundary.errors import InputError
 from netsim.backend import PACKET_BACKENDS
 from vidur_pd.config import SimulationConfig
-from vidur_pd.errors import InputError
 
 SHARING_BACKENDS = ("fluid",)
 """Backends on whose links a load can stand for flows (``netsim.SharesCapacity``)."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from boundary.errors import InputError
 from netsim import LinkKind, Topology
 from netsim.backend import PACKET_BACKENDS
 from vidur_pd.cluster import Placement
 from vidur_pd.config import SimulationConfig
-from vidur_pd.errors import InputError
 from vidur_pd.faults.config import (
     DrainFault,
     FaultSpec,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from vidur_pd.simulation import Progress, Result, Simulation

@@ -65,7 +65,7 @@ def _write(path: Path, pieces: Iterable[str]) -> None:
 
 
 def _labels(out_dirs: Sequence[Path]) -> list[str]:
-    from vidur_pd.errors import InputError
+    from boundary.errors import InputError
     from vidur_pd.report.load import distinct_labels
 
     if not out_dirs:

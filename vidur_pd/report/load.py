@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.report.summary import Summary, read_summary
 
 if TYPE_CHECKING:

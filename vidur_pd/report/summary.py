@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 
 Json = Mapping[str, object]
 

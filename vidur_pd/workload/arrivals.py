@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.workload.config import (
     Arrivals,
     ConstantArrivals,

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.workload.formats import Layout
 from vidur_pd.workload.workload import MAX_TOKENS
 

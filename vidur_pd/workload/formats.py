@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import get_args
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.workload.config import TraceFormat
 
 MOONCAKE_BLOCK_TOKENS = 512

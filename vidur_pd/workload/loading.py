@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.workload.arrivals import sample_arrivals
 from vidur_pd.workload.config import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.lengths import sample_lengths

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 
 
 def generator(root_seed: int, name: str) -> np.random.Generator:

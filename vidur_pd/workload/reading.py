@@ -15,7 +15,7 @@ from typing import IO, Literal, NamedTuple, cast
 
 import numpy as np
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.workload.checking import RowChecker
 from vidur_pd.workload.config import TraceFormat
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format

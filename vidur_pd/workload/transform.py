@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.workload.arrivals import to_ps
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, MAX_TOKENS, PS_PER_S, BlockHashes, Workload
 

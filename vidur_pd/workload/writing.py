@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from vidur_pd.errors import InputError
+from boundary.errors import InputError
 from vidur_pd.files import check_target
 from vidur_pd.workload.formats import MOONCAKE_BLOCK_TOKENS
 from vidur_pd.workload.workload import Workload

@@ -1,4 +1,4 @@
-"""Errors of bad input."""
+"""Error of bad input, one for all packages."""
 
 
 class InputError(ValueError):
