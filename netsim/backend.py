@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from netsim._core import LinkLog
 from netsim.errors import BackendError, BackendUnavailable
 from netsim.flow import FlowGraph
 from netsim.topology import Topology
@@ -136,6 +137,23 @@ class SharesCapacity(Protocol):
 
     def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """[links] rate of simulated flows on these links, or on all, at this instant; background not included."""
+        ...
+
+
+@runtime_checkable
+class LogsLinks(Protocol):
+    """A backend that logs what its links carry over time."""
+
+    def log_links(self, windows: int) -> LinkLog:
+        """A log of what links carry from now on, in at most so many windows (an odd number becomes the next even one).
+
+        Bytes lie in the window in which they are carried, at the rates that flows have then; where flows do not see each
+        other that may be more than a link can carry. Raises: BackendError, for less than one window.
+        """
+        ...
+
+    def update_link_log(self) -> None:
+        """Brings the log up to now; what was carried in a window that is not over may be missing otherwise."""
         ...
 
 

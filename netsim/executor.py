@@ -73,6 +73,14 @@ class CoreBackend(Generic[Simulation]):
     def link_stats(self) -> LinkStats:
         return LinkStats(*self._simulation.link_totals())
 
+    def log_links(self, windows: int) -> _core.LinkLog:
+        """See `netsim.backend.LogsLinks`."""
+        return self._simulation.log_links(windows)
+
+    def update_link_log(self) -> None:
+        """See `netsim.backend.LogsLinks`."""
+        self._simulation.update_link_log()
+
     def check_open(self) -> None:
         """Raises:
         BackendError: the backend was closed.

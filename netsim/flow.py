@@ -22,7 +22,7 @@ _PER_FLOW: Final = (
 )  # fmt: skip
 _KEPT: Final = (
     "delay_ps", "dep_offsets", "deps", "flow_label", "notify", "max_rate_bps", "after", "credit_offsets", "credits",
-    "priority",
+    "priority", "traffic",
 )  # fmt: skip
 """What `FlowGraph.with_flows` takes over."""
 
@@ -74,6 +74,8 @@ class FlowGraph:
     """[edges] flows whose arrival frees a buffer that this one needs."""
     priority: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
     """[flows] traffic class 1…7, for backends that know queues. Left out: all `DEFAULT_PRIORITY`."""
+    traffic: int = 0
+    """What the flows are, 0 or 1, as far as logs of links are to tell it apart (`LinkLog`)."""
 
     def __len__(self) -> int:
         return len(self.src)

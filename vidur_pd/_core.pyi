@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb._core import IterationPricing
+from netsim import LinkLog
 from vidur_pd.request import RequestStatus
 
 class Request:
@@ -382,23 +383,6 @@ class Notice:
     @property
     def request(self) -> Request: ...
 
-class LinkLog:
-    """Bytes on links by class of traffic, in windows whose width doubles when time outgrows them."""
-
-    def __init__(self, links: int, windows: int) -> None: ...
-    @property
-    def window_ps(self) -> int: ...
-    def add(
-        self, traffic: str, links: NDArray[np.int64], link_bytes: NDArray[np.float64], span_ps: tuple[int, int]
-    ) -> None:
-        """Adds bytes on distinct links, spread evenly over (start, end)."""
-
-    def total_bytes(self, traffic: str) -> NDArray[np.float64]:
-        """[links]"""
-
-    def rows(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """(traffic, window, link, bytes) of everything that was carried."""
-
 class IterationLog:
     """Sums over iterations; times are picoseconds."""
 
@@ -443,7 +427,9 @@ class RequestLog:
 class Loop:
     """The simulation loop (``core/loop.hpp``)."""
 
-    def __init__(self, instances: int, keeps_runs: bool, links: int, link_windows: int) -> None: ...
+    def __init__(self, instances: int, keeps_runs: bool, links: LinkLog | None) -> None:
+        """``links`` gets what priced collectives carry, as traffic 1."""
+
     def add_instance(
         self,
         ranks: Sequence[Scheduler],
@@ -536,7 +522,5 @@ class Loop:
     def set_waits_for_room(self, instance: int, waits: bool) -> None: ...
     @property
     def iterations(self) -> IterationLog: ...
-    @property
-    def links(self) -> LinkLog: ...
     @property
     def requests(self) -> RequestLog: ...

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from netsim import Topology
-from vidur_pd._core import LinkLog
+from netsim import LinkLog, Topology
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.coupling import CouplingPlan
 from vidur_pd.handoff import FlowRow
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.links import link_columns
+from vidur_pd.metrics.links import CapacityChange, link_columns
 from vidur_pd.metrics.requests import RequestRecord, RequestTable
 from vidur_pd.workload import Workload
 
@@ -28,6 +28,10 @@ class Result:
     """In the order of the workload; empty where a stream has taken the requests."""
     iterations: IterationLog
     links: LinkLog
+    capacity_changes: list[CapacityChange]
+    coupling: CouplingPlan
+    end_ps: int
+    """When the last thing happened."""
     flows: list[FlowRow]
     topology: Topology
     summary: dict[str, Any]
@@ -39,7 +43,7 @@ class Result:
 
     def link_columns(self) -> dict[str, Any]:
         """Columns of ``links.parquet``."""
-        return link_columns(self.links, self.topology)
+        return link_columns(self.links, self.topology, self.coupling, self.capacity_changes, self.end_ps)
 
     def flow_columns(self) -> dict[str, Any]:
         """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""

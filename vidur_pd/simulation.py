@@ -5,16 +5,18 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from netsim import LogsLinks
 from netsim.units import PS_PER_MS
 from vidur_pd._core import Flight, Loop, Notice
 from vidur_pd.account import Account
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.executor import Exchanges
 from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.execution.idle_fabric import FabricState
@@ -25,6 +27,7 @@ from vidur_pd.handoff import Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.metrics.faults import Recovered
 from vidur_pd.metrics.iterations import IterationLog
+from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.summary import summarise
 from vidur_pd.request import Request, request_of
@@ -51,14 +54,16 @@ class Simulation:
         self._workload = workload
         self._latency_ps = self._parts.request_latency_ps
         self._instances = self._parts.instances
+        self._network = self._parts.network
+        assert isinstance(self._network, LogsLinks)
+        self._links = self._network.log_links(config.output.link_windows)
+        self._capacity_changes: list[CapacityChange] = []
         self._loop = Loop(
             len(self._instances),
             keeps_runs=config.output.iterations or config.output.trace,
-            links=len(self._parts.topology.capacity_bps),
-            link_windows=config.output.link_windows,
+            links=None if self._parts.coupling.collectives is Treatment.SIMULATED else self._links,
         )
         self._queue = EventQueue(self._loop)
-        self._network = self._parts.network
         self._wire = KvWire(
             self._parts.model,
             self._parts.wire_precision,
@@ -271,11 +276,13 @@ class Simulation:
             self._handoff.in_service_again()
             self._recovery.in_service_again()
 
-    def links_change(self, links: Sequence[int], *, is_up: bool, apply: Callable[[], None]) -> None:
-        self._wire.links_change(links, self._queue.now_ps, is_up=is_up, apply=apply)
+    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
+        self._wire.links_change(links, is_up=is_up)
         self._launcher.traffic_changes(self._queue.now_ps)
 
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+        now_ps = self._queue.now_ps
+        self._capacity_changes += [CapacityChange(now_ps, *each) for each in zip(links, capacity_bps, strict=True)]
         if isinstance(self._launcher, FluidLauncher):
             self._launcher.set_capacity_bps(links, capacity_bps)
 
@@ -326,6 +333,7 @@ class Simulation:
 
     def _result(self, records: Records) -> Result:
         table, tally = records.finish(), records.tally
+        cast(LogsLinks, self._network).update_link_log()
         summary = summarise(tally, self._log, self._config.slo)
         summary |= self._account.sections(tally, summary["makespan_s"], self._recovered(), self._effort())
         return Result(
@@ -333,7 +341,10 @@ class Simulation:
             workload=self._workload,
             table=table,
             iterations=self._log,
-            links=self._loop.links,
+            links=self._links,
+            capacity_changes=self._capacity_changes,
+            coupling=self._parts.coupling,
+            end_ps=self._queue.now_ps,
             flows=self._wire.flows or [],
             topology=self._parts.topology,
             summary=summary,

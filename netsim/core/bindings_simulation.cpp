@@ -12,6 +12,12 @@ namespace netsim {
 
 namespace {
 
+Traffic checked_traffic(std::int64_t traffic) {
+    if (traffic >= 0 && traffic < static_cast<std::int64_t>(kTrafficKinds)) return static_cast<Traffic>(traffic);
+    throw MisuseError("traffic: found " + std::to_string(traffic) + ", expected 0 to " +
+                      std::to_string(kTrafficKinds - 1));
+}
+
 // The arrays of a netsim.flow.FlowGraph.
 FlowGraph read_graph(const py::object& graph) {
     const auto read = [&]<typename T, typename U = T>(const char* name) {
@@ -30,7 +36,31 @@ FlowGraph read_graph(const py::object& graph) {
             .after = read.operator()<std::int64_t>("after"),
             .credit_offsets = read.operator()<std::int64_t>("credit_offsets"),
             .credits = read.operator()<std::int64_t>("credits"),
-            .priority = read.operator()<std::uint8_t>("priority")};
+            .priority = read.operator()<std::uint8_t>("priority"),
+            .traffic = checked_traffic(graph.attr("traffic").cast<std::int64_t>())};
+}
+
+void bind_link_log(py::module_& module) {
+    py::class_<LinkLog, std::shared_ptr<LinkLog>>(module, "LinkLog")
+        .def(py::init<std::size_t, std::int64_t>(), py::arg("links"), py::arg("windows"))
+        .def_property_readonly("window_ps", &LinkLog::window_ps)
+        .def(
+            "spread",
+            [](LinkLog& log, std::int64_t traffic, const Array<std::int64_t>& links, const Array<double>& link_bytes,
+               std::pair<TimePs, TimePs> span_ps) {
+                log.spread(checked_traffic(traffic), to_vector<std::int64_t>(links), to_vector<double>(link_bytes),
+                           span_ps.first, span_ps.second);
+            },
+            py::arg("traffic"), py::arg("links"), py::arg("link_bytes"), py::arg("span_ps"))
+        .def(
+            "total_bytes",
+            [](const LinkLog& log, std::int64_t traffic) { return to_array(log.total_bytes(checked_traffic(traffic))); },
+            py::arg("traffic"))
+        .def("rows", [](const LinkLog& log) {
+            const CarriedRows rows = log.rows();
+            return py::make_tuple(to_array(rows.traffic), to_array(rows.window), to_array(rows.link),
+                                  to_array(rows.carried_bytes));
+        });
 }
 
 void bind_base(py::module_& module) {
@@ -95,6 +125,8 @@ void bind_base(py::module_& module) {
                 return py::make_tuple(to_array(canonical.form), to_array(canonical.links));
             },
             py::arg("graph"), py::arg("names_by_use"))
+        .def("log_links", &Simulation::log_links, py::arg("windows"))
+        .def("update_link_log", &Simulation::update_link_log)
         .def("link_totals", [](Simulation& self) {
             const LinkTotals totals = self.totals();
             return py::make_tuple(to_array(totals.carried_bytes), to_array(totals.busy_ps));
@@ -248,6 +280,7 @@ void bind_packet_simulation(py::module_& module) {
 }  // namespace
 
 void bind_simulation(py::module_& module) {
+    bind_link_log(module);
     bind_base(module);
     bind_flow_simulation(module);
     bind_parameters(module);

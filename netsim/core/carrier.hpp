@@ -1,9 +1,11 @@
 // What the executor needs from anything that moves bytes: as rates on links, or as packets.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "flow_graph.hpp"
+#include "link_log.hpp"
 #include "routing.hpp"
 
 namespace netsim {
@@ -47,6 +49,7 @@ struct Demand {
     std::int64_t size_bytes;
     std::int64_t max_rate_bps;
     std::uint8_t priority;
+    Traffic traffic;
     bool wants_departure;  // a flow behind it waits for its last byte to be sent
 };
 
@@ -77,6 +80,10 @@ class Carrier {
     // kNever where nothing will happen by itself.
     virtual TimePs next_event_ps() = 0;
     virtual LinkTotals totals(TimePs now_ps) const = 0;
+    // From now on, what links carry is added to the log, in the window in which they carry it.
+    virtual void log_links(std::shared_ptr<LinkLog> log, TimePs now_ps) = 0;
+    // Brings the log up to this instant.
+    virtual void update_link_log(TimePs now_ps) = 0;
 };
 
 }  // namespace netsim

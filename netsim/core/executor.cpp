@@ -225,6 +225,7 @@ void Executor::start(FlowRef flow) {
                         .size_bytes = bytes,
                         .max_rate_bps = owner.graph.max_rate_bps[flow.flow],
                         .priority = owner.graph.priority[flow.flow],
+                        .traffic = owner.graph.traffic,
                         .wants_departure = owner.dependents.next[flow.flow] != kNoFlow};
     owner.tickets[flow.flow] = carrier_.start(flow, path, demand, now_ps_);
 }

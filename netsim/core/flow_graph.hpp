@@ -24,6 +24,7 @@ struct FlowGraph {
     std::vector<std::int64_t> after;         // kNoFlow: none
     std::vector<std::int64_t> credit_offsets, credits;
     std::vector<std::uint8_t> priority;
+    std::uint8_t traffic = 0;
 
     std::size_t size() const { return src.size(); }
 };

@@ -51,6 +51,7 @@ void RateCarrier::stop(Ticket ticket, TimePs now_ps) {
 
 TimePs RateCarrier::run(TimePs until_ps, Progress& progress) {
     const TimePs now_ps = std::min(until_ps, next_event_ps());
+    if (link_log_) log_whole_windows(now_ps);
     for (const Failure& failure : failed_) progress.failed.push_back(failure.loss);
     failed_.clear();
     done_.clear();
@@ -108,7 +109,6 @@ void RateCarrier::move(Slot slot, const Shipment& shipment, TimePs now_ps) {
     load.data_weight = old.data_weight;
     const Work left = drains_.left(slot, now_ps);
     leave_links(slot, left, now_ps);
-    transfers_[slot].counted = transfers_[slot].amount - left;
     transfers_[slot].tail_ps = shipment.tail_ps;
     active_.add(load);  // into the place that has just become free
     enter_links(slot, now_ps);
@@ -192,15 +192,60 @@ void RateCarrier::enter_links(Slot slot, TimePs now_ps) {
     policy_->on_start(active_, slot);
 }
 
-// Books what the links have carried of the flow.
 void RateCarrier::leave_links(Slot slot, Work left, TimePs now_ps) {
-    const Work carried = transfers_[slot].amount - left - transfers_[slot].counted;
     policy_->on_stop(active_, slot);
+    book(slot, left);
     for (const auto [link, weight] : active_.hops(slot)) {
-        records_[link].carried += carried * weight;
         if (active_.on_link(link).size() == 1) records_[link].busy_ps += now_ps - records_[link].busy_since_ps;
     }
     active_.remove(slot);
+}
+
+// Books on its links what they have carried of the flow since it was booked last; false where that is nothing.
+bool RateCarrier::book(Slot slot, Work left) {
+    Transfer& transfer = transfers_[slot];
+    const Work carried = transfer.amount - left - transfer.counted;
+    if (carried == 0) return false;
+    transfer.counted += carried;
+    for (const auto [link, weight] : active_.hops(slot)) records_[link].carried += carried * weight;
+    if (!link_log_) return true;
+    const double bytes = to_bytes(carried, loads_.work_per_byte());
+    for (const auto [link, weight] : active_.hops(slot)) {
+        link_log_->add(transfer.demand.traffic, link, bytes * weight, logged_ps_);
+    }
+    return true;
+}
+
+// The same for all flows; false where nothing drains.
+bool RateCarrier::book_active(TimePs now_ps) {
+    bool has_carried = false;
+    for (Slot slot = 0; slot < transfers_.size(); ++slot) {
+        if (transfers_[slot].is_active) has_carried |= book(slot, drains_.left(slot, now_ps));
+    }
+    return has_carried;
+}
+
+void RateCarrier::log_links(std::shared_ptr<LinkLog> log, TimePs now_ps) {
+    update_link_log(now_ps);
+    link_log_ = std::move(log);
+    logged_ps_ = now_ps;
+}
+
+void RateCarrier::update_link_log(TimePs now_ps) {
+    if (link_log_) log_whole_windows(now_ps);
+    book_active(now_ps);
+}
+
+// Rates hold from the last event up to `now_ps`: what flows have sent by the end of every window before is booked there.
+// Where nothing drains now, nothing does until then.
+void RateCarrier::log_whole_windows(TimePs now_ps) {
+    while (true) {
+        const TimePs end_ps = link_log_->window_end_ps(logged_ps_);
+        if (end_ps >= now_ps) return;
+        const bool is_draining = book_active(end_ps);
+        logged_ps_ = is_draining ? end_ps : now_ps;
+        if (!is_draining) return;
+    }
 }
 
 }  // namespace netsim

@@ -28,6 +28,8 @@ class RateCarrier final : public Carrier {
     void settle(TimePs now_ps) override;
     TimePs next_event_ps() override { return failed_.empty() ? drains_.next_ps() : failed_at_ps_; }
     LinkTotals totals(TimePs now_ps) const override;
+    void log_links(std::shared_ptr<LinkLog> log, TimePs now_ps) override;
+    void update_link_log(TimePs now_ps) override;
     std::int64_t sent_bytes(Ticket ticket, TimePs now_ps) override;
 
     // Effective at the next `settle`.
@@ -42,7 +44,7 @@ class RateCarrier final : public Carrier {
   private:
     struct Transfer {
         Work amount;     // to be sent
-        Work counted;    // part of it that links of former paths have carried
+        Work counted;    // part of it that has been booked on the links that carried it
         TimePs tail_ps;  // from the last byte sent to its arrival
         FlowRef flow;
         Demand demand;
@@ -55,7 +57,7 @@ class RateCarrier final : public Carrier {
     };
     static constexpr Ticket kNoTicket = ~Ticket{0};
     struct LinkRecord {
-        Work carried = 0;    // by flows that are no longer active
+        Work carried = 0;    // as far as it has been booked
         TimePs busy_ps = 0;  // before the present busy period
         TimePs busy_since_ps = 0;
     };
@@ -67,6 +69,9 @@ class RateCarrier final : public Carrier {
     void fail(Slot slot, TimePs now_ps);
     void enter_links(Slot slot, TimePs now_ps);
     void leave_links(Slot slot, Work left, TimePs now_ps);
+    bool book(Slot slot, Work left);
+    bool book_active(TimePs now_ps);
+    void log_whole_windows(TimePs now_ps);
 
     const Network& network_;
     Routing& routing_;
@@ -78,6 +83,8 @@ class RateCarrier final : public Carrier {
     std::vector<LinkRecord> records_;
     std::vector<double> capacity_shares_;  // [links] of their capacity that they have
     std::vector<double> background_bps_;   // [links]
+    std::shared_ptr<LinkLog> link_log_;  // none: links are not logged
+    TimePs logged_ps_ = 0;          // up to when it has all that active flows have sent
     std::vector<Failure> failed_;
     TimePs failed_at_ps_ = 0;
     TimePs longest_tail_ps_ = 0;

@@ -32,6 +32,18 @@ LinkTotals Simulation::totals() {
     return carrier_->totals(now_ps());
 }
 
+std::shared_ptr<LinkLog> Simulation::log_links(std::int64_t windows) {
+    const Lease lease(*this);
+    auto log = std::make_shared<LinkLog>(network_.link_count(), windows);
+    carrier_->log_links(log, now_ps());
+    return log;
+}
+
+void Simulation::update_link_log() {
+    const Lease lease(*this);
+    carrier_->update_link_log(now_ps());
+}
+
 CanonicalGraph Simulation::canonical(const FlowGraph& graph, bool names_by_use) {
     const Lease lease(*this);
     return canonical_graph(network_, routing_, graph, names_by_use);

@@ -36,6 +36,9 @@ class Simulation {
 
     Lease executor() { return Lease(*this); }
     LinkTotals totals();
+    // A log of what links carry from now on.
+    std::shared_ptr<LinkLog> log_links(std::int64_t windows);
+    void update_link_log();
     CanonicalGraph canonical(const FlowGraph& graph, bool names_by_use);
 
   protected:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
+from netsim.backend import Completion, FlowTimes, GraphHandle, LinkLog, LinkStats
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.packet.backend import LinkCounters, PacketBackend
 from netsim.roce import RoceConfig
+
+
+_PAYLOAD = [field.name for field in fields(LinkCounters)].index("payload_bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,7 @@ class MemoisedBackend:
     those of the backend beneath, with two exceptions: ECN marks of a replay are those of the first run, and
     acknowledgements that trail behind a completed graph do not count as traffic.
 
-    Statistics of a replay are added when it completes. Once a link has failed, become slower or stormed, nothing is
+    Statistics of a replay are added when it completes, to a log of links evenly over its time. Once a link has failed, become slower or stormed, nothing is
     replayed any more.
     """
 
@@ -78,6 +81,7 @@ class MemoisedBackend:
         self._keys: weakref.WeakKeyDictionary[FlowGraph, tuple[bytes, NDArray[np.uint32]]] = weakref.WeakKeyDictionary()
         self._replayed: list[NDArray[np.int64]] = []
         self._hits = 0
+        self._link_log: LinkLog | None = None
         self._is_sound = True
         """The fabric is as it was when graphs were remembered."""
 
@@ -207,6 +211,16 @@ class MemoisedBackend:
         counters = self.counters()
         return LinkStats(counters.payload_bytes.astype(np.float64), counters.busy_ps)
 
+    def log_links(self, windows: int) -> LinkLog:
+        """See `netsim.backend.LogsLinks`."""
+        self._simulate_so_far()
+        self._link_log = self._inner.log_links(windows)
+        return self._link_log
+
+    def update_link_log(self) -> None:
+        """See `netsim.backend.LogsLinks`; of a graph that is being replayed, nothing is known yet."""
+        self._inner.update_link_log()
+
     def counters(self) -> LinkCounters:
         """See `PacketBackend.counters`."""
         counters = self._inner.counters()
@@ -232,10 +246,13 @@ class MemoisedBackend:
             self._keys[graph] = known
         return known
 
-    def _simulate_from_now(self) -> None:
-        """The fabric changes: nothing that was remembered holds any more."""
+    def _simulate_so_far(self) -> None:
         self._take_back_replay()
         self._catch_up()
+
+    def _simulate_from_now(self) -> None:
+        """The fabric changes: nothing that was remembered holds any more."""
+        self._simulate_so_far()
         self._is_sound = False
         for entry in self._graphs.values():
             entry.counters_before = None
@@ -304,6 +321,10 @@ class MemoisedBackend:
             self._replayed = [np.zeros(links, dtype=np.int64) for _ in fields(LinkCounters)]
         for total, more in zip(self._replayed, entry.replays.counters, strict=True):
             total[entry.links] += more
+        if self._link_log is not None:
+            payload = entry.replays.counters[_PAYLOAD].astype(np.float64)
+            span_ps = entry.at_ps, self._end_ps(entry)
+            self._link_log.spread(entry.graph.traffic, entry.links.astype(np.int64), payload, span_ps)
 
     def _take_back_replay(self) -> None:
         """Simulates what was replayed so far, as it will not stay alone."""

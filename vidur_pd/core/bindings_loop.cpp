@@ -76,33 +76,7 @@ py::dict columns_of(const RequestColumns& rows) {
     return columns;
 }
 
-Traffic traffic_named(const std::string& name) {
-    if (name == "kv") return Traffic::kKv;
-    if (name == "collective") return Traffic::kCollective;
-    throw InputError("traffic: found '" + name + "', expected kv or collective");
-}
-
 void bind_logs(py::module_& module) {
-    py::class_<LinkLog>(module, "LinkLog")
-        .def(py::init<std::int64_t, std::int64_t>(), py::arg("links"), py::arg("windows"))
-        .def_property_readonly("window_ps", &LinkLog::window_ps)
-        .def(
-            "add",
-            [](LinkLog& log, const std::string& traffic, const Numbers& links, const Reals& link_bytes,
-               std::pair<TimePs, TimePs> span_ps) {
-                log.add(traffic_named(traffic), values_of(links), values_of(link_bytes), span_ps.first, span_ps.second);
-            },
-            py::arg("traffic"), py::arg("links"), py::arg("link_bytes"), py::arg("span_ps"))
-        .def(
-            "total_bytes",
-            [](const LinkLog& log, const std::string& traffic) {
-                return array(log.total_bytes(traffic_named(traffic)));
-            },
-            py::arg("traffic"))
-        .def("rows", [](const LinkLog& log) {
-            const CarriedRows rows = log.rows();
-            return py::make_tuple(array(rows.traffic), array(rows.window), array(rows.link), array(rows.carried_bytes));
-        });
     py::class_<IterationLog>(module, "IterationLog")
         .def_readonly("iterations", &IterationLog::iterations)
         .def_property_readonly("busy_ps", [](const IterationLog& log) { return array(log.busy_ps); })
@@ -227,8 +201,8 @@ void bind_loop(py::module_& module) {
     bind_logs(module);
     bind_notice(module);
     py::class_<Loop>(module, "Loop")
-        .def(py::init<std::int64_t, bool, std::int64_t, std::int64_t>(), py::arg("instances"), py::arg("keeps_runs"),
-             py::arg("links"), py::arg("link_windows"))
+        .def(py::init<std::int64_t, bool, std::shared_ptr<netsim::LinkLog>>(), py::arg("instances"),
+             py::arg("keeps_runs"), py::arg("links"))
         .def(
             "add_instance",
             [](Loop& loop, std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, bool has_runs,
@@ -327,7 +301,6 @@ void bind_loop(py::module_& module) {
         .def("estimates_met", &Loop::estimates_met, py::arg("instance"))
         .def("set_waits_for_room", &Loop::set_waits_for_room, py::arg("instance"), py::arg("waits"))
         .def_readonly("iterations", &Loop::iterations)
-        .def_readonly("links", &Loop::links)
         .def_readonly("requests", &Loop::requests);
 }
 

@@ -77,6 +77,21 @@ void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps) {
     }
 }
 
+double steps_done(const Flight& flight, TimePs now_ps) {
+    const auto in_progress = std::upper_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
+    const auto step = static_cast<std::size_t>(in_progress - flight.ends_ps.begin());
+    if (in_progress == flight.ends_ps.end()) return static_cast<double>(step);
+    TimePs since_ps = step ? flight.ends_ps[step - 1] : flight.start_ps;
+    auto done = static_cast<double>(step);
+    if (flight.booked_ps > since_ps) {
+        since_ps = flight.booked_ps;
+        done = flight.booked_steps;
+    }
+    if (now_ps <= since_ps) return done;
+    const double part = static_cast<double>(now_ps - since_ps) / static_cast<double>(*in_progress - since_ps);
+    return done + part * (static_cast<double>(step + 1) - done);
+}
+
 void retime_steps(Flight& flight, double stretch, TimePs now_ps) {
     const auto first_left = std::upper_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
     const auto step = static_cast<std::size_t>(first_left - flight.ends_ps.begin());

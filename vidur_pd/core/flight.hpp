@@ -33,7 +33,7 @@ struct Stage {
     std::vector<Beside> beside;   // with two-batch overlap
     double alone_ps = 0.0;        // with two-batch overlap: what no communication is beside, less `compute_ps`
     double stretch = 1.0;         // how much longer communication takes than on an idle fabric
-    std::int32_t load = -1;       // what it leaves on links, by number (`LinkLog`)
+    std::int32_t load = -1;       // what it leaves on links, by number (`Loop::remember`)
 
     // What compute does not hide when communication takes so many times as long.
     TimePs exposed_at(double stretch) const;
@@ -56,6 +56,8 @@ struct Flight {
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
     std::int64_t landing = 0;                            // number of the event that ends it
+    TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
+    double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction
 
     std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
     bool is_run() const { return batch == nullptr; }
@@ -79,6 +81,9 @@ void slow_down(Flight& flight, double factor);
 
 // Times of a flight that starts now: step after step, or through stages that take one flight at a time.
 void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps);
+
+// Steps that are done by now, as a part of a step in progress too: a change of speed is to be preceded by a booking.
+double steps_done(const Flight& flight, TimePs now_ps);
 
 // Gives communication a new stretch: what is done of the step in progress stays done, the rest follows suit.
 void retime_steps(Flight& flight, double stretch, TimePs now_ps);

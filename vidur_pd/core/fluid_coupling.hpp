@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "flight.hpp"
@@ -49,7 +50,7 @@ class FluidCoupling {
     FluidCoupling(std::vector<double> capacity_bps, std::size_t instances);
 
     // Loads are known by their numbers, in the order in which they are remembered.
-    void remember(LinkLoad load) { loads_.push_back(std::move(load)); }
+    void remember(std::shared_ptr<const LinkLoad> load) { loads_.push_back(std::move(load)); }
     // The instance will put a load on its links.
     void uses(std::int32_t instance, std::int32_t load);
 
@@ -105,13 +106,13 @@ class FluidCoupling {
     const Instance& at(std::int32_t instance) const { return instances_[static_cast<std::size_t>(instance)]; }
     Link& link(std::int64_t number) { return links_[static_cast<std::size_t>(number)]; }
     const Link& link(std::int64_t number) const { return links_[static_cast<std::size_t>(number)]; }
-    const LinkLoad& load(std::int32_t number) const { return loads_[static_cast<std::size_t>(number)]; }
+    const LinkLoad& load(std::int32_t number) const { return *loads_[static_cast<std::size_t>(number)]; }
     double stretch(const Stage& stage) const;
     void put(const Entered& entered, double sign);
     void note_concerned(std::int32_t instance);
 
     std::vector<Link> links_;
-    std::vector<LinkLoad> loads_;
+    std::vector<std::shared_ptr<const LinkLoad>> loads_;
     std::vector<Instance> instances_;
     Links transfer_links_;
     std::vector<std::int32_t> concerned_;

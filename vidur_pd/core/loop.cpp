@@ -7,13 +7,14 @@ namespace serving {
 namespace {
 
 constexpr std::int64_t kLongestRun = 4096;  // decode iterations in one flight; bounds the memory of a run
+constexpr netsim::Traffic kCollectives = 1;  // as in vidur_pd.metrics.links.TRAFFIC
 
 }  // namespace
 
-Loop::Loop(std::int64_t instances, bool keeps_runs, std::int64_t links, std::int64_t link_windows)
+Loop::Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links)
     : iterations(static_cast<std::size_t>(instances), keeps_runs),
-      links(links, link_windows),
-      announced_(static_cast<std::size_t>(instances)) {
+      announced_(static_cast<std::size_t>(instances)),
+      links_(std::move(links)) {
     instances_.reserve(announced_);
 }
 
@@ -247,7 +248,8 @@ void Loop::remove(Instance& instance, const FlightPtr& flight) {
 }
 
 // Gives requests their tokens and stamps, and writes down what the flight was.
-GroupOutcome Loop::credit(Instance& instance, const Flight& flight) {
+GroupOutcome Loop::credit(Instance& instance, Flight& flight) {
+    book(flight, flight.ends_ps.back());
     const InstanceTime took = iterations.add(flight);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
@@ -266,10 +268,22 @@ GroupOutcome Loop::credit(Instance& instance, const Flight& flight) {
     iterations.keep(flight, {batch ? batch->requests : produced, batch ? batch->prefill_tokens : 0,
                              batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
                              instance.group.running_requests(), instance.group.used_blocks()});
-    for (const Stage& stage : flight.stages) {
-        if (stage.load >= 0) links.add_load(stage.load, flight.steps(), flight.start_ps, flight.ends_ps.back());
-    }
     return outcome;
+}
+
+// Puts on links what the collectives of a flight have carried since this was last done. At one speed they carry evenly.
+void Loop::book(Flight& flight, TimePs until_ps) {
+    if (!links_) return;
+    const TimePs from_ps = std::max(flight.booked_ps, flight.start_ps);
+    const double done = steps_done(flight, until_ps), steps = done - flight.booked_steps;
+    if (steps <= 0.0) return;
+    for (const Stage& stage : flight.stages) {
+        if (stage.load < 0) continue;
+        const LinkLoad& load = *loads_[static_cast<std::size_t>(stage.load)];
+        links_->spread(kCollectives, load.links, load.link_bytes, from_ps, until_ps, steps);
+    }
+    flight.booked_ps = until_ps;
+    flight.booked_steps = done;
 }
 
 // Tells of the prompts that are done, one after another; those that have got all their tokens end.

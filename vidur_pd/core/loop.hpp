@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "../../aicb/core/iteration_pricing.hpp"
+#include "../../netsim/core/link_log.hpp"
 #include "event_queue.hpp"
 #include "flight.hpp"
 #include "fluid_coupling.hpp"
 #include "iteration_log.hpp"
-#include "link_log.hpp"
 #include "request_log.hpp"
 
 namespace serving {
@@ -70,7 +70,8 @@ using Pricing = std::shared_ptr<aicb::IterationPricing>;
 
 class Loop {
   public:
-    Loop(std::int64_t instances, bool keeps_runs, std::int64_t links, std::int64_t link_windows);
+    // What priced collectives put on links goes to `links`, if that is given.
+    Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links);
 
     // Adds the next instance; `pricing` is [stages], empty where Python prices. Returns its number.
     std::int32_t add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
@@ -145,7 +146,6 @@ class Loop {
     void set_waits_for_room(std::int32_t instance, bool waits) { at(instance).waits_for_room = waits; }
 
     IterationLog iterations;
-    LinkLog links;
     RequestLog requests;
 
   private:
@@ -197,7 +197,7 @@ class Loop {
     void collect(const RankGroup& group, const GroupBatch* batch);
     std::optional<Notice> price(Instance& instance, Flight& flight);
     bool price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost);
-    GroupOutcome credit(Instance& instance, const Flight& flight);
+    GroupOutcome credit(Instance& instance, Flight& flight);
     void cut_short(Instance& instance);
     std::optional<Notice> tell();
     std::optional<Notice> launch(Instance& instance);
@@ -205,11 +205,14 @@ class Loop {
     // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
     void retime(std::int32_t instance, const std::vector<std::vector<double>>& stretches);
     void remove(Instance& instance, const FlightPtr& flight);
+    void book(Flight& flight, TimePs until_ps);
     Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.flight, nullptr}; }
 
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
     std::vector<Instance> instances_;
+    std::shared_ptr<netsim::LinkLog> links_;  // none: nobody wants to know, or collectives are flows on the network
+    std::vector<std::shared_ptr<const LinkLoad>> loads_;
     std::unique_ptr<FluidCoupling> coupling_;  // in coupling `fluid`
     std::deque<FlightPtr> landing_;
     Work work_;

@@ -53,6 +53,7 @@ std::vector<RequestPtr> Loop::halt(std::int32_t index) {
     instance.is_up = false;
     instance.dispatch_at_ps.reset();
     for (const FlightPtr& flight : std::exchange(instance.flights, {})) {
+        book(*flight, now_ps());
         if (flight->is_run() && keep_ended(*flight, now_ps())) credit(instance, *flight);
     }
     std::vector<RequestPtr> lost = instance.group.clear();
@@ -96,9 +97,9 @@ void Loop::couple(std::vector<double> capacity_bps) {
 }
 
 std::int32_t Loop::remember(LinkLoad load) {
-    const std::int32_t number = links.remember(load.links, load.link_bytes);
-    if (coupling_) coupling_->remember(std::move(load));
-    return number;
+    loads_.push_back(std::make_shared<const LinkLoad>(std::move(load)));
+    if (coupling_) coupling_->remember(loads_.back());
+    return static_cast<std::int32_t>(loads_.size()) - 1;
 }
 
 void Loop::add_transfer(const Links& on, const std::vector<std::int64_t>& flows) {
@@ -135,6 +136,7 @@ void Loop::update_coupling() {
 
 void Loop::retime(std::int32_t index, const std::vector<std::vector<double>>& stretches) {
     Instance& instance = at(index);
+    for (const FlightPtr& flight : instance.flights) book(*flight, now_ps());
     if (instance.flights[0]->is_pipelined()) {
         retime_stages(instance.flights, stretches, instance.stage_free_ps, now_ps());
         wake(index);

@@ -20,6 +20,7 @@ from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.executor import Collectives, Exchanges
 from vidur_pd.execution.network_clock import catch_up
+from vidur_pd.metrics.links import COLLECTIVE
 
 KEPT_TEMPLATES = 64
 """Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill
@@ -211,6 +212,7 @@ class _Assembly:
             credit_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._credit_counts)))),
             credits=np.concatenate(self._credits),
             priority=np.concatenate([part.priority for part in parts]),
+            traffic=COLLECTIVE,
         )
 
     def _add(

@@ -40,8 +40,8 @@ class Cluster(Protocol):
         """The instance gets new requests from now on, or gets none."""
         ...
 
-    def links_change(self, links: Sequence[int], *, is_up: bool, apply: Change) -> None:
-        """``apply`` makes links fail or return; what they have carried until now is booked before."""
+    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
+        """Links have failed or returned."""
         ...
 
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
@@ -158,15 +158,10 @@ class FaultScript:
             self._links_down[link] += 1 if begins else -1
             if self._links_down[link] == int(begins):
                 changed.append(link)
-        network = cast(FailsLinks, self._network)
-
-        def apply() -> None:
-            for link in changed:
-                network.set_link_up(link, not begins)
-
-        self._cluster.links_change(changed, is_up=not begins, apply=apply)
         for link in changed:
+            cast(FailsLinks, self._network).set_link_up(link, not begins)
             self._paths.set_link_up(link, not begins)
+        self._cluster.links_change(changed, is_up=not begins)
         self._tell_state()
         self._changes_to_route += 1
         if self._reroute_ps:

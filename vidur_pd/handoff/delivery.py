@@ -63,7 +63,7 @@ class Delivery:
             self._traffic_changes(now_ps)
             self._failed(passage, parcel)
             return None
-        self._wire.arrived(handle, now_ps)
+        self._wire.arrived(handle)
         self._traffic_changes(now_ps)
         return passage
 

@@ -41,16 +41,6 @@ class _Lane:
     """[links] all that flows cross, ascending."""
     pairs_on_link: NDArray[np.int64]
     """[links] pairs that cross each."""
-    hop_pair: NDArray[np.int64]
-    """[hops of all pairs] pair."""
-    hop_link: NDArray[np.int64]
-    """[hops of all pairs] index of its link in ``links``."""
-
-    def link_bytes(self, flow_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[links] what each carries of the flows' bytes."""
-        pair_bytes = np.bincount(self.flows.template.pair, flow_bytes)
-        carried = np.bincount(self.hop_link, pair_bytes[self.hop_pair], minlength=len(self.links))
-        return carried.astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +50,6 @@ class _OnTheWay:
     lane: _Lane
     graph: FlowGraph
     ends: tuple[Rank, Rank, _Contents]
-    since_ps: int
-    """Up to when links have been booked."""
-    booked_bytes: NDArray[np.int64]
-    """[flows] of the sizes, what has been booked on links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +153,13 @@ class KvWire:
         ready_ps = None if computed is None else computed.layers_after(now_ps, len(self._model.pattern))
         graph = lane.flows.graph(tokens, ready_ps)
         handle = self._network.submit(graph, now_ps)
-        nothing = np.zeros(len(graph), dtype=np.int64)
-        self._put(handle, _OnTheWay(lane, graph, (source, destination, contents), now_ps, nothing))
+        self._put(handle, _OnTheWay(lane, graph, (source, destination, contents)))
         first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
         return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
-    def arrived(self, handle: GraphHandle, now_ps: int) -> None:
-        """Books the links of an arrived transfer."""
-        sent = self._off_the_way(handle)
-        graph = sent.graph
-        self._book(sent, graph.size_bytes, now_ps)
+    def arrived(self, handle: GraphHandle) -> None:
+        """A transfer is no longer under way."""
+        graph = self._off_the_way(handle).graph
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
@@ -184,44 +167,26 @@ class KvWire:
         self._network.forget(handle)
 
     def abandon(self, handle: GraphHandle, now_ps: int) -> int:
-        """Takes a transfer off the network, or forgets one that failed; returns the bytes that have not got through.
-
-        What has got through is booked on the links of its flows.
-        """
+        """Takes a transfer off the network, or forgets one that failed; returns the bytes that have not got through."""
         catch_up(self._network, now_ps)
         sent = self._off_the_way(handle)
         self._network.cancel(handle)
-        got_through = np.maximum(self._network.sent_bytes(handle), sent.booked_bytes)
+        got_through = self._network.sent_bytes(handle)
         self._network.forget(handle)
-        self._book(sent, got_through, now_ps)
         return int((sent.graph.size_bytes - got_through).sum())
 
-    def links_change(self, links: Sequence[int], now_ps: int, *, is_up: bool, apply: Callable[[], None]) -> None:
-        """Links fail or return when ``apply`` is called: what they have carried is booked before, and after it flows
-        are taken to use the paths that hold then."""
-        on_the_way = list(self._on_the_way)
-        left = [self._off_the_way(handle) for handle in on_the_way]
-        carried = []
-        for handle, sent in zip(on_the_way, left, strict=True):
-            got_through = np.maximum(self._network.sent_bytes(handle), sent.booked_bytes)
-            self._book(sent, got_through, now_ps)
-            carried.append(got_through)
-        apply()
+    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
+        """Links have failed or returned: flows are taken to use the paths that hold now."""
+        left = {handle: self._off_the_way(handle) for handle in list(self._on_the_way)}
         for link in links:
             self._paths.set_link_up(link, is_up)
         self._lane.cache_clear()
-        for handle, sent, got_through in zip(on_the_way, left, carried, strict=True):
-            lane = self._lane(*sent.ends)
-            self._put(handle, replace(sent, lane=lane, since_ps=now_ps, booked_bytes=got_through))
+        for handle, sent in left.items():
+            self._put(handle, replace(sent, lane=self._lane(*sent.ends)))
 
     def _put(self, handle: GraphHandle, sent: _OnTheWay) -> None:
         self._on_the_way[handle] = sent
         self._loop.add_transfer(sent.lane.links, sent.lane.pairs_on_link)
-
-    def _book(self, sent: _OnTheWay, until_bytes: NDArray[np.int64], now_ps: int) -> None:
-        """Books ``until_bytes`` [flows] on the links of the flows, less what has been booked."""
-        new_bytes = np.maximum(until_bytes - sent.booked_bytes, 0)
-        self._loop.links.add("kv", sent.lane.links, sent.lane.link_bytes(new_bytes), (sent.since_ps, now_ps))
 
     def _off_the_way(self, handle: GraphHandle) -> _OnTheWay:
         sent = self._on_the_way.pop(handle)
@@ -234,17 +199,8 @@ class KvWire:
         first = np.flatnonzero(flows.template.previous < 0)
         pairs = zip(flows.src[first].tolist(), flows.dst[first].tolist(), strict=True)
         # All flows of a hand-off have label 0.
-        hops = [(pair, link) for pair, ends in enumerate(pairs) for link in self._route(*ends)]
-        links = sorted({link for _, link in hops})
-        place = {link: index for index, link in enumerate(links)}
-        hop_link = np.array([place[link] for _, link in hops], dtype=np.int64)
-        return _Lane(
-            flows=flows,
-            links=np.array(links, dtype=np.int64),
-            pairs_on_link=np.bincount(hop_link, minlength=len(links)),
-            hop_pair=np.array([pair for pair, _ in hops], dtype=np.int64),
-            hop_link=hop_link,
-        )
+        hops = np.array([link for ends in pairs for link in self._route(*ends)], dtype=np.int64)
+        return _Lane(flows, *np.unique(hops, return_counts=True))
 
     def _route(self, src: int, dst: int) -> list[int]:
         """Links from one GPU to another; none where there is no path."""

@@ -1,24 +1,63 @@
-"""Columns of ``links.parquet``: bytes on links by class of traffic, in windows of equal width."""
+"""Columns of ``links.parquet``: what links carried, in windows of equal width, and what they could have carried.
+
+``measure`` says what bytes over capacity are. `USE` is what a link carries beside everything else on it, at most all it
+can. `OFFERED` is a load whose traffic was timed as if it was alone, collectives in coupling ``isolated`` and everything
+on backend ``analytical``: the sum may be more than the link can carry, and then is what it would have to.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from netsim import Topology
+from netsim import LinkLog, Topology
 from netsim.topology import LinkKind
-from vidur_pd._core import LinkLog
+from vidur_pd.execution.coupling import CouplingPlan, Treatment
 from vidur_pd.metrics.quantities import PS_PER_S
 
-TRAFFIC = ("kv", "collective")
-"""Order of the core's classes of traffic."""
+TRAFFIC: Final = ("kv", "collective")
+"""What flows of each ``FlowGraph.traffic`` are."""
+KV: Final = TRAFFIC.index("kv")
+COLLECTIVE: Final = TRAFFIC.index("collective")
+
+USE: Final = "use"
+OFFERED: Final = "offered"
+
+BITS_PER_BYTE: Final = 8
 
 
-def link_columns(log: LinkLog, topology: Topology) -> dict[str, Any]:
-    """Rows for every (traffic, window, link) that carried something."""
+@dataclass(frozen=True, slots=True)
+class CapacityChange:
+    """A link has another capacity from an instant on, by a fault."""
+
+    at_ps: int
+    link: int
+    capacity_bps: float
+
+
+def measures(plan: CouplingPlan) -> tuple[str, str]:
+    """What is known of each class of traffic, in the order of `TRAFFIC`."""
+    transfers, collectives = (
+        OFFERED if how is Treatment.PRICED else USE for how in (plan.transfers, plan.collectives)
+    )
+    return transfers, collectives
+
+
+def link_columns(
+    log: LinkLog, topology: Topology, plan: CouplingPlan, changes: Sequence[CapacityChange], end_ps: int
+) -> dict[str, Any]:
+    """Rows for every (traffic, window, link) that carried something; the last window ends with the run.
+
+    A link that is down counts as if it was up: what shows there is the rest of iterations that were in progress.
+    """
     traffic, window, link, carried_bytes = log.rows()
     names = np.array(topology.node_name, dtype=object)
+    start_ps = window * log.window_ps
+    until_ps = np.minimum(start_ps + log.window_ps, np.maximum(end_ps, start_ps + 1))
     return {
         "link": link,
         "src": names[topology.link_src[link]],
@@ -26,7 +65,28 @@ def link_columns(log: LinkLog, topology: Topology) -> dict[str, Any]:
         "kind": np.array([kind.name.lower() for kind in LinkKind], dtype=object)[topology.link_kind[link]],
         "capacity_bps": topology.capacity_bps[link],
         "traffic": np.array(TRAFFIC, dtype=object)[traffic],
-        "window_start_s": window * (log.window_ps / PS_PER_S),
-        "window_end_s": (window + 1) * (log.window_ps / PS_PER_S),
+        "measure": np.array(measures(plan), dtype=object)[traffic],
+        "window_start_s": start_ps / PS_PER_S,
+        "window_end_s": until_ps / PS_PER_S,
         "carried_bytes": carried_bytes,
+        "capacity_bytes": _capacity_bytes(topology, link, start_ps, until_ps, changes),
     }
+
+
+def _capacity_bytes(
+    topology: Topology,
+    link: NDArray[np.int64],
+    start_ps: NDArray[np.int64],
+    until_ps: NDArray[np.int64],
+    changes: Sequence[CapacityChange],
+) -> NDArray[np.float64]:
+    """[rows] what each link could have carried in its window, slow-downs by faults taken into account."""
+    capacity_bps = topology.capacity_bps.astype(np.float64)
+    possible = capacity_bps[link] * (until_ps - start_ps)
+    now_bps = capacity_bps.copy()
+    for change in changes:  # each holds from its instant on, instead of what held before
+        rows = np.flatnonzero(link == change.link)
+        left_ps = np.maximum(until_ps[rows] - np.maximum(start_ps[rows], change.at_ps), 0)
+        possible[rows] += (change.capacity_bps - now_bps[change.link]) * left_ps
+        now_bps[change.link] = change.capacity_bps
+    return possible / (BITS_PER_BYTE * PS_PER_S)

@@ -84,8 +84,9 @@ class Fabric {
     bool is_busy() const { return open_count_ > 0 || pool_.in_use() > 0 || !pending_reroutes_.empty(); }
     std::uint64_t packet_hops() const { return packet_hops_; }
     const LinkCounters& counters(LinkId link) const { return counters_[link]; }
-    // Up to now; counters() counts a packet's time when it begins to be sent.
+    // Up to now; counters() counts a packet's time and bytes when it begins to be sent.
     TimePs busy_ps(LinkId link) const;
+    std::int64_t payload_bytes(LinkId link, Traffic traffic) const;
     TimePs paused_ps(LinkId link) const;
     std::int64_t queued_bytes(LinkId link) const;
     const Port& port(LinkId link) const { return ports_[link]; }

@@ -57,18 +57,21 @@ class FabricCarrier : public PacketCarrier {
             return until_ps;
         }
         sampler_.wake(now_ps_);
+        if (log_window_end_ps() <= now_ps_) log_window();
         while (!fabric_.has_news()) {
+            const TimePs own_until_ps = std::min(sampler_.next_ps(), log_window_end_ps());
             if (skipping_) {
-                now_ps_ = std::min({until_ps, skipping_->end_ps, sampler_.next_ps()});
+                now_ps_ = std::min({until_ps, skipping_->end_ps, own_until_ps});
                 if (now_ps_ == skipping_->end_ps) end_skip();
             } else {
                 const TimePs own = next_own_ps();
                 if (now_ps_ >= until_ps && engine_.next_ps() > until_ps - offset_ps()) break;
                 now_ps_ =
-                    offset_ps() + engine_.run(std::min({until_ps, sampler_.next_ps(), own}) - offset_ps(), fabric_);
+                    offset_ps() + engine_.run(std::min({until_ps, own_until_ps, own}) - offset_ps(), fabric_);
                 if (now_ps_ == next_look_ps_ && !fabric_.has_news()) look();
             }
             if (now_ps_ == sampler_.next_ps()) take_sample();
+            if (now_ps_ == log_window_end_ps()) log_window();
             if (skipping_ && now_ps_ == until_ps) break;
         }
         report(progress);
@@ -86,10 +89,21 @@ class FabricCarrier : public PacketCarrier {
         LinkTotals totals;
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
             const LinkCounters counters = counters_of(link);
-            totals.carried_bytes.push_back(static_cast<double>(counters.payload_bytes));
+            totals.carried_bytes.push_back(static_cast<double>(counters.all_payload_bytes()));
             totals.busy_ps.push_back(counters.busy_ps);
         }
         return totals;
+    }
+
+    void log_links(std::shared_ptr<LinkLog> log, TimePs now_ps) override {
+        catch_up(now_ps);
+        link_log_ = std::move(log);
+        logged_ps_ = now_ps;
+        logged_bytes_.clear();
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) logged_bytes_.push_back(payload_bytes(link));
+    }
+    void update_link_log(TimePs) override {
+        if (link_log_) log_window();
     }
 
     LinkFigures figures() override {
@@ -98,7 +112,7 @@ class FabricCarrier : public PacketCarrier {
             const LinkCounters counters = counters_of(link);
             figures.packets.push_back(counters.packets);
             figures.wire_bytes.push_back(counters.wire_bytes);
-            figures.payload_bytes.push_back(counters.payload_bytes);
+            figures.payload_bytes.push_back(counters.all_payload_bytes());
             figures.busy_ps.push_back(counters.busy_ps);
             figures.paused_ps.push_back(counters.paused_ps);
             figures.pauses.push_back(counters.pauses);
@@ -184,14 +198,15 @@ class FabricCarrier : public PacketCarrier {
             packets.push_back(static_cast<std::int64_t>((Work{bytes} * length_ps + unit_time / 2) / unit_time));
         }
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
-            const std::int64_t payload_bytes = skipped_[link].payload_bytes;
+            const auto payload_bytes = skipped_[link].payload_bytes;
             skipped_[link].add(skip.link_change[link], share_of(skip, length_ps));
             skipped_[link].payload_bytes = payload_bytes;
         }
         for (std::size_t i = 0; i < packets.size(); ++i) {
             if (packets[i] == 0) continue;
-            for (const LinkId link : fabric_.queue_pairs()[i].forward->links) {
-                skipped_[link].payload_bytes += packets[i] * fabric_.unit_bytes();
+            const QueuePair& qp = fabric_.queue_pairs()[i];
+            for (const LinkId link : qp.forward->links) {
+                skipped_[link].payload_bytes[qp.traffic] += packets[i] * fabric_.unit_bytes();
             }
         }
         fabric_.move_on(packets);
@@ -213,6 +228,31 @@ class FabricCarrier : public PacketCarrier {
         }
         return counters;
     }
+    // Up to now, by traffic.
+    std::array<std::int64_t, kTrafficKinds> payload_bytes(LinkId link) const {
+        LinkCounters counters;
+        for (Traffic traffic = 0; traffic < kTrafficKinds; ++traffic) {
+            counters.payload_bytes[traffic] = fabric_.payload_bytes(link, traffic);
+        }
+        counters.add(skipped_[link], 1);
+        if (skipping_) {
+            counters.add(skipping_->skip.link_change[link], share_of(skipping_->skip, now_ps_ - skipping_->begin_ps));
+        }
+        return counters.payload_bytes;
+    }
+    // Nothing is carried beyond it unlogged: `run` stops there while something is under way.
+    TimePs log_window_end_ps() const { return link_log_ ? link_log_->window_end_ps(logged_ps_) : kNever; }
+    void log_window() {
+        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+            const auto bytes = payload_bytes(link);
+            for (Traffic traffic = 0; traffic < kTrafficKinds; ++traffic) {
+                const std::int64_t more = bytes[traffic] - logged_bytes_[link][traffic];
+                if (more != 0) link_log_->add(traffic, link, static_cast<double>(more), logged_ps_);
+            }
+            logged_bytes_[link] = bytes;
+        }
+        logged_ps_ = now_ps_;
+    }
     void take_sample() {
         sampler_.begin(now_ps_, fabric_.is_busy());
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
@@ -229,6 +269,9 @@ class FabricCarrier : public PacketCarrier {
     std::optional<SteadyState<Fabric<Engine, LoggingObserver<Observer>>>> steady_;
     std::optional<Skipping> skipping_;
     std::vector<LinkCounters> skipped_;  // [link]
+    std::shared_ptr<LinkLog> link_log_;       // none: links are not logged
+    TimePs logged_ps_ = 0;
+    std::vector<std::array<std::int64_t, kTrafficKinds>> logged_bytes_;  // [link] by then, by traffic
 };
 
 }  // namespace netsim::roce

@@ -70,6 +70,7 @@ void Fabric<Engine, Observer>::flush(LinkId link) {
         buffers_.forget_pauses(direction);
         set_paused(direction, storms_[direction]);
     }
+    counters_[link].payload_bytes[port.last_traffic] = payload_bytes(link, port.last_traffic);
     counters_[link].busy_ps = busy_ps(link);
     port.busy_until_ps = std::min(port.busy_until_ps, now_ps());
 }

@@ -123,6 +123,7 @@ QueuePairIndex Fabric<Engine, Observer>::open(FlowRef flow, const Path& path, co
     qp.flow_label = demand.flow_label;
     qp.size_bytes = demand.size_bytes;
     qp.priority = demand.priority;
+    qp.traffic = demand.traffic;
     qp.wants_departure = demand.wants_departure;
     qp.last_nack_seq = -1;
     qp.control_timer_ps = kNever;

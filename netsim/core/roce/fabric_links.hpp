@@ -34,11 +34,14 @@ void Fabric<Engine, Observer>::transmit(LinkId link) {
     }
     const TimePs now = now_ps();
     const TimePs end = end_of_transmission(link, packet);
+    port.busy_since_ps = now;
     port.busy_until_ps = end;
+    port.last_payload_bytes = packet.payload_bytes;
+    port.last_traffic = packet.traffic;
     LinkCounters& counters = counters_[link];
     ++counters.packets;
     counters.wire_bytes += packet.wire_bytes;
-    counters.payload_bytes += packet.payload_bytes;
+    counters.payload_bytes[packet.traffic] += packet.payload_bytes;
     counters.busy_ps += end - now;
     ++packet_hops_;
     observer_.on_transmit(link, packet);
@@ -339,6 +342,16 @@ void Fabric<Engine, Observer>::return_credit(LinkId input, std::int64_t bytes, T
 template <EventEngine Engine, typename Observer>
 TimePs Fabric<Engine, Observer>::busy_ps(LinkId link) const {
     return counters_[link].busy_ps - std::max<TimePs>(0, ports_[link].busy_until_ps - engine_.now_ps());
+}
+
+template <EventEngine Engine, typename Observer>
+std::int64_t Fabric<Engine, Observer>::payload_bytes(LinkId link, Traffic traffic) const {
+    const Port& port = ports_[link];
+    const TimePs left_ps = port.busy_until_ps - engine_.now_ps();
+    std::int64_t bytes = counters_[link].payload_bytes[traffic];
+    if (left_ps <= 0 || port.last_traffic != traffic) return bytes;
+    const TimePs duration_ps = port.busy_until_ps - port.busy_since_ps;
+    return bytes - static_cast<std::int64_t>((Work{port.last_payload_bytes} * left_ps + duration_ps - 1) / duration_ps);
 }
 
 template <EventEngine Engine, typename Observer>

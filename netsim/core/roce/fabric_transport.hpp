@@ -74,6 +74,7 @@ PacketIndex Fabric<Engine, Observer>::build_packet(QueuePairIndex index) {
     packet.ingress = kNoLink;
     packet.kind = PacketKind::data;
     packet.priority = qp.priority;
+    packet.traffic = qp.traffic;
     packet.is_marked = false;
     packet.telemetry_hops = 0;
     ++qp.in_network;

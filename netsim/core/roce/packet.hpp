@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "roce/congestion/telemetry.hpp"
+#include "link_log.hpp"
 #include "types.hpp"
 
 namespace netsim::roce {
@@ -37,7 +38,8 @@ struct Packet {
     LinkId ingress;  // by which it came to the node where it is
     PacketKind kind;
     std::uint8_t priority;
-    bool is_marked;
+    bool is_marked : 1;
+    Traffic traffic : 7;
     std::uint8_t telemetry_hops;
 };
 static_assert(sizeof(Packet) == 64);

@@ -1,8 +1,10 @@
 // The sending end of a directed link: its queues, its wire and its counters.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "network.hpp"
@@ -17,7 +19,7 @@ enum class NodeRole : std::uint8_t { host, packet_switch, nvswitch };
 struct LinkCounters {
     std::int64_t packets = 0;
     std::int64_t wire_bytes = 0;
-    std::int64_t payload_bytes = 0;
+    std::array<std::int64_t, kTrafficKinds> payload_bytes{};  // by traffic
     TimePs busy_ps = 0;
     TimePs paused_ps = 0;  // over all priorities, ended pauses only
     std::int64_t pauses = 0;
@@ -32,7 +34,9 @@ struct LinkCounters {
         };
         packets += share(change.packets);
         wire_bytes += share(change.wire_bytes);
-        payload_bytes += share(change.payload_bytes);
+        for (std::size_t traffic = 0; traffic < kTrafficKinds; ++traffic) {
+            payload_bytes[traffic] += share(change.payload_bytes[traffic]);
+        }
         busy_ps += share(change.busy_ps);
         paused_ps += share(change.paused_ps);
         pauses += share(change.pauses);
@@ -42,7 +46,9 @@ struct LinkCounters {
     LinkCounters& operator-=(const LinkCounters& other) {
         packets -= other.packets;
         wire_bytes -= other.wire_bytes;
-        payload_bytes -= other.payload_bytes;
+        for (std::size_t traffic = 0; traffic < kTrafficKinds; ++traffic) {
+            payload_bytes[traffic] -= other.payload_bytes[traffic];
+        }
         busy_ps -= other.busy_ps;
         paused_ps -= other.paused_ps;
         pauses -= other.pauses;
@@ -50,10 +56,15 @@ struct LinkCounters {
         drops -= other.drops;
         return *this;
     }
+    std::int64_t all_payload_bytes() const {
+        return std::accumulate(payload_bytes.begin(), payload_bytes.end(), std::int64_t{0});
+    }
 };
 
 struct Port {
-    TimePs busy_until_ps = 0;
+    TimePs busy_since_ps = 0, busy_until_ps = 0;  // with the last packet
+    std::int32_t last_payload_bytes = 0;          // of that packet
+    Traffic last_traffic = 0;
     TimePs latency_ps;
     std::int64_t capacity_bps;
     PacketFifo wire;  // in flight, in order of arrival

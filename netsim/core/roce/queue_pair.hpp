@@ -76,6 +76,7 @@ struct QueuePair {
     LinkId port;                // first link of its path
     QueuePairIndex next_in_ring;
     std::uint8_t priority;
+    Traffic traffic;
     bool is_in_ring, is_waiting_for_pace, is_timer_armed;
     bool is_closed;  // delivered and acknowledged, cancelled or failed; kept while packets are under way
     bool is_delivered, is_free;

@@ -3,59 +3,62 @@
 #include <algorithm>
 #include <numeric>
 
-namespace serving {
+namespace netsim {
 
 namespace {
 
-constexpr TimePs kFirstWindowPs = 1'000'000'000'000 / 64;  // our choice: 15.6 ms show a burst of transfers
+constexpr TimePs kFirstWindowPs = kPsPerSecond / 64;  // our choice: 15.6 ms show a burst of transfers
 
 }  // namespace
 
-LinkLog::LinkLog(std::int64_t links, std::int64_t windows)
-    : windows_(windows + windows % 2), window_ps_(kFirstWindowPs), column_of_(static_cast<std::size_t>(links), -1) {
+LinkLog::LinkLog(std::size_t links, std::int64_t windows)
+    : windows_(windows + windows % 2), window_ps_(kFirstWindowPs), column_of_(links, -1) {
+    if (windows < 1) {
+        throw MisuseError("link log: found " + std::to_string(windows) + " windows, expected at least 1");
+    }
     for (auto& table : carried_) table.resize(static_cast<std::size_t>(windows_));
 }
 
-std::size_t LinkLog::column(std::int64_t link) {
-    std::int32_t& column = column_of_[static_cast<std::size_t>(link)];
+double& LinkLog::at(Columns& columns, std::size_t link) {
+    std::int32_t& column = column_of_[link];
     if (column < 0) {
         column = static_cast<std::int32_t>(link_of_.size());
-        link_of_.push_back(link);
+        link_of_.push_back(static_cast<std::int64_t>(link));
     }
-    return static_cast<std::size_t>(column);
+    const auto place = static_cast<std::size_t>(column);
+    if (place >= columns.size()) columns.resize(link_of_.size(), 0.0);
+    return columns[place];
 }
 
-void LinkLog::add(Traffic traffic, const std::vector<std::int64_t>& links, const std::vector<double>& link_bytes,
-                  TimePs start_ps, TimePs end_ps, double times) {
+LinkLog::Columns& LinkLog::columns_at(Traffic traffic, TimePs at_ps) {
+    while (at_ps / window_ps_ >= windows_) widen();
+    return carried_[traffic][static_cast<std::size_t>(at_ps / window_ps_)];
+}
+
+void LinkLog::add(Traffic traffic, LinkId link, double bytes, TimePs from_ps) {
+    at(columns_at(traffic, from_ps), link) += bytes;
+}
+
+void LinkLog::spread(Traffic traffic, const std::vector<std::int64_t>& links, const std::vector<double>& link_bytes,
+                     TimePs start_ps, TimePs end_ps, double times) {
     if (links.empty()) return;
-    while (end_ps >= windows_ * window_ps_) widen();
+    while (end_ps / window_ps_ >= windows_) widen();
     for (TimePs window = start_ps / window_ps_; window <= end_ps / window_ps_; ++window) {
         const TimePs begin_ps = std::max(start_ps, window * window_ps_);
         const TimePs until_ps = std::min(end_ps, (window + 1) * window_ps_);
+        if (begin_ps == until_ps && end_ps > start_ps) continue;
         const double share =
             end_ps > start_ps ? static_cast<double>(until_ps - begin_ps) / static_cast<double>(end_ps - start_ps) : 1.0;
-        Columns& columns = carried_[static_cast<std::size_t>(traffic)][static_cast<std::size_t>(window)];
+        Columns& columns = columns_at(traffic, begin_ps);
         for (std::size_t place = 0; place < links.size(); ++place) {
-            const std::size_t at = column(links[place]);
-            if (at >= columns.size()) columns.resize(link_of_.size(), 0.0);
-            columns[at] += link_bytes[place] * times * share;
+            at(columns, static_cast<std::size_t>(links[place])) += link_bytes[place] * times * share;
         }
     }
 }
 
-std::int32_t LinkLog::remember(std::vector<std::int64_t> links, std::vector<double> link_bytes) {
-    loads_.push_back({std::move(links), std::move(link_bytes)});
-    return static_cast<std::int32_t>(loads_.size()) - 1;
-}
-
-void LinkLog::add_load(std::int32_t load, std::int64_t steps, TimePs start_ps, TimePs end_ps) {
-    const Load& known = loads_.at(static_cast<std::size_t>(load));
-    add(Traffic::kCollective, known.links, known.link_bytes, start_ps, end_ps, static_cast<double>(steps));
-}
-
 std::vector<double> LinkLog::total_bytes(Traffic traffic) const {
     std::vector<double> totals(column_of_.size(), 0.0);
-    for (const Columns& columns : carried_[static_cast<std::size_t>(traffic)]) {
+    for (const Columns& columns : carried_[traffic]) {
         for (std::size_t at = 0; at < columns.size(); ++at) {
             totals[static_cast<std::size_t>(link_of_[at])] += columns[at];
         }
@@ -68,7 +71,7 @@ CarriedRows LinkLog::rows() const {
     std::iota(by_link.begin(), by_link.end(), 0);
     std::sort(by_link.begin(), by_link.end(), [&](std::size_t a, std::size_t b) { return link_of_[a] < link_of_[b]; });
     CarriedRows rows;
-    for (std::size_t traffic = 0; traffic < kTrafficClasses; ++traffic) {
+    for (std::size_t traffic = 0; traffic < kTrafficKinds; ++traffic) {
         for (std::size_t window = 0; window < carried_[traffic].size(); ++window) {
             const Columns& columns = carried_[traffic][window];
             for (const std::size_t at : by_link) {
@@ -97,4 +100,4 @@ void LinkLog::widen() {
     }
 }
 
-}  // namespace serving
+}  // namespace netsim
