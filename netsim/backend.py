@@ -12,6 +12,7 @@ from netsim._core import LinkLog
 from netsim.errors import BackendError, BackendUnavailable
 from netsim.flow import FlowGraph
 from netsim.topology import Topology
+from netsim.units import PS_PER_S
 
 if TYPE_CHECKING:
     from netsim.roce import RoceConfig
@@ -22,6 +23,9 @@ BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 
 PACKET_BACKENDS: Final = ("packet", "ns3")
 """Those that simulate packets, with the settings of `netsim.roce.RoceConfig`."""
+
+FIRST_WINDOW_PS: Final = PS_PER_S // 64
+"""Of a log of links; our choice: 15.6 ms show a burst of transfers."""
 
 GraphHandle = NewType("GraphHandle", int)
 
@@ -144,11 +148,12 @@ class SharesCapacity(Protocol):
 class LogsLinks(Protocol):
     """A backend that logs what its links carry over time."""
 
-    def log_links(self, windows: int) -> LinkLog:
-        """A log of what links carry from now on, in at most so many windows (an odd number becomes the next even one).
+    def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> LinkLog:
+        """A log of what links carry from now on, in at most so many windows (an odd number becomes the next even one),
+        ``window_ps`` wide at first and twice as wide whenever time outgrows them.
 
         Bytes lie in the window in which they are carried, at the rates that flows have then; where flows do not see each
-        other that may be more than a link can carry. Raises: BackendError, for less than one window.
+        other that may be more than a link can carry. Raises: BackendError, for less than one window or picosecond.
         """
         ...
 

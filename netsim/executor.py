@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import _core
-from netsim.backend import Completion, FlowTimes, GraphHandle, LinkStats
+from netsim.backend import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.routing import core_network
@@ -73,9 +73,9 @@ class CoreBackend(Generic[Simulation]):
     def link_stats(self) -> LinkStats:
         return LinkStats(*self._simulation.link_totals())
 
-    def log_links(self, windows: int) -> _core.LinkLog:
+    def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> _core.LinkLog:
         """See `netsim.backend.LogsLinks`."""
-        return self._simulation.log_links(windows)
+        return self._simulation.log_links(windows, window_ps)
 
     def update_link_log(self) -> None:
         """See `netsim.backend.LogsLinks`."""

@@ -329,10 +329,6 @@ class Flight:
         """[steps] summed over pipeline stages."""
 
     @property
-    def first_step_ps(self) -> int:
-        """From the start of the first step to its end; through all stages with pipeline parallelism."""
-
-    @property
     def end_ps(self) -> int: ...
     @property
     def stage_begins_ps(self) -> list[int]: ...

@@ -40,14 +40,22 @@ FlowGraph read_graph(const py::object& graph) {
             .traffic = checked_traffic(graph.attr("traffic").cast<std::int64_t>())};
 }
 
+void check_span(const Array<std::int64_t>& links, const Array<double>& link_bytes, std::pair<TimePs, TimePs> span_ps) {
+    if (links.size() == link_bytes.size() && span_ps.first >= 0 && span_ps.first <= span_ps.second) return;
+    throw MisuseError("spread: found " + std::to_string(link_bytes.size()) + " sizes for " + std::to_string(links.size()) +
+                      " links, from " + std::to_string(span_ps.first) + " to " + std::to_string(span_ps.second) +
+                      " ps, expected one for each and a time that does not run backwards");
+}
+
 void bind_link_log(py::module_& module) {
     py::class_<LinkLog, std::shared_ptr<LinkLog>>(module, "LinkLog")
-        .def(py::init<std::size_t, std::int64_t>(), py::arg("links"), py::arg("windows"))
+        .def(py::init<std::size_t, std::int64_t, TimePs>(), py::arg("links"), py::arg("windows"), py::arg("window_ps"))
         .def_property_readonly("window_ps", &LinkLog::window_ps)
         .def(
             "spread",
             [](LinkLog& log, std::int64_t traffic, const Array<std::int64_t>& links, const Array<double>& link_bytes,
                std::pair<TimePs, TimePs> span_ps) {
+                check_span(links, link_bytes, span_ps);
                 log.spread(checked_traffic(traffic), to_vector<std::int64_t>(links), to_vector<double>(link_bytes),
                            span_ps.first, span_ps.second);
             },
@@ -125,7 +133,7 @@ void bind_base(py::module_& module) {
                 return py::make_tuple(to_array(canonical.form), to_array(canonical.links));
             },
             py::arg("graph"), py::arg("names_by_use"))
-        .def("log_links", &Simulation::log_links, py::arg("windows"))
+        .def("log_links", &Simulation::log_links, py::arg("windows"), py::arg("window_ps"))
         .def("update_link_log", &Simulation::update_link_log)
         .def("link_totals", [](Simulation& self) {
             const LinkTotals totals = self.totals();

@@ -2,25 +2,21 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
 namespace netsim {
 
-namespace {
-
-constexpr TimePs kFirstWindowPs = kPsPerSecond / 64;  // our choice: 15.6 ms show a burst of transfers
-
-}  // namespace
-
-LinkLog::LinkLog(std::size_t links, std::int64_t windows)
-    : windows_(windows + windows % 2), window_ps_(kFirstWindowPs), column_of_(links, -1) {
-    if (windows < 1) {
-        throw MisuseError("link log: found " + std::to_string(windows) + " windows, expected at least 1");
+LinkLog::LinkLog(std::size_t links, std::int64_t windows, TimePs window_ps)
+    : windows_(windows + windows % 2), window_ps_(window_ps), column_of_(links, -1) {
+    if (windows < 1 || window_ps < 1) {
+        throw MisuseError("link log: found " + std::to_string(windows) + " windows of " + std::to_string(window_ps) +
+                          " ps, expected at least 1 of each");
     }
     for (auto& table : carried_) table.resize(static_cast<std::size_t>(windows_));
 }
 
 double& LinkLog::at(Columns& columns, std::size_t link) {
-    std::int32_t& column = column_of_[link];
+    std::int32_t& column = column_of_.at(link);
     if (column < 0) {
         column = static_cast<std::int32_t>(link_of_.size());
         link_of_.push_back(static_cast<std::int64_t>(link));

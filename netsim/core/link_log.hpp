@@ -23,8 +23,8 @@ struct CarriedRows {
 // windows in which something is carried, take memory.
 class LinkLog {
   public:
-    // An odd number of windows becomes the next even one.
-    LinkLog(std::size_t links, std::int64_t windows);
+    // An odd number of windows becomes the next even one; they have a width of `window_ps` at first.
+    LinkLog(std::size_t links, std::int64_t windows, TimePs window_ps);
 
     TimePs window_ps() const { return window_ps_; }
     // End of the window that an instant lies in, or begins.

@@ -32,9 +32,9 @@ LinkTotals Simulation::totals() {
     return carrier_->totals(now_ps());
 }
 
-std::shared_ptr<LinkLog> Simulation::log_links(std::int64_t windows) {
+std::shared_ptr<LinkLog> Simulation::log_links(std::int64_t windows, TimePs window_ps) {
     const Lease lease(*this);
-    auto log = std::make_shared<LinkLog>(network_.link_count(), windows);
+    auto log = std::make_shared<LinkLog>(network_.link_count(), windows, window_ps);
     carrier_->log_links(log, now_ps());
     return log;
 }

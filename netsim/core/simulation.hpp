@@ -37,7 +37,7 @@ class Simulation {
     Lease executor() { return Lease(*this); }
     LinkTotals totals();
     // A log of what links carry from now on.
-    std::shared_ptr<LinkLog> log_links(std::int64_t windows);
+    std::shared_ptr<LinkLog> log_links(std::int64_t windows, TimePs window_ps);
     void update_link_log();
     CanonicalGraph canonical(const FlowGraph& graph, bool names_by_use);
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.backend import Completion, FlowTimes, GraphHandle, LinkLog, LinkStats
+from netsim.backend import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkLog, LinkStats
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.packet.backend import LinkCounters, PacketBackend
@@ -211,10 +211,10 @@ class MemoisedBackend:
         counters = self.counters()
         return LinkStats(counters.payload_bytes.astype(np.float64), counters.busy_ps)
 
-    def log_links(self, windows: int) -> LinkLog:
+    def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> LinkLog:
         """See `netsim.backend.LogsLinks`."""
         self._simulate_so_far()
-        self._link_log = self._inner.log_links(windows)
+        self._link_log = self._inner.log_links(windows, window_ps)
         return self._link_log
 
     def update_link_log(self) -> None:

@@ -103,7 +103,7 @@ def plans_us(layers_per_flow: int | None) -> dict[str, float]:
 def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, float]:
     """CPU µs per transfer of each step."""
     network = parts.network
-    loop = Loop(0, keeps_runs=False, links=parts.topology.links, link_windows=64)
+    loop = Loop(0, keeps_runs=False, links=None)
     wire = KvWire(
         parts.model,
         parts.wire_precision,
@@ -126,7 +126,7 @@ def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, 
         completions = network.advance(FAR_PS)
         marks.append(time.process_time())
         for completion in completions:
-            wire.arrived(completion.handle, completion.at_ps)
+            wire.arrived(completion.handle)
         marks.append(time.process_time())
         steps += np.diff(marks)
     return dict(zip(("send", "network", "arrived"), (steps / transfers * 1e6).tolist(), strict=True))

@@ -9,7 +9,7 @@ from vidur_pd.events import EventQueue, Priority
 
 
 def empty_loop() -> tuple[Loop, EventQueue]:
-    loop = Loop(0, keeps_runs=False, links=0, link_windows=2)
+    loop = Loop(0, keeps_runs=False, links=None)
     return loop, EventQueue(loop)
 
 

@@ -73,7 +73,7 @@ class Rig:
     def __init__(self, *iterations: Iteration, tokens: int = 1000) -> None:
         self.iterations = iterations
         self.links = Links()
-        self.loop = Loop(len(iterations), keeps_runs=True, links=2, link_windows=2)
+        self.loop = Loop(len(iterations), keeps_runs=True, links=None)
         self.queue = EventQueue(self.loop)
         exchanges = Exchanges(self.loop)
         self.launcher = FluidLauncher(self.loop, self.queue, self.links, np.full(2, float(CAPACITY_BPS)))

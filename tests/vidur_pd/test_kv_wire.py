@@ -63,7 +63,7 @@ def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> No
 
 def loop_of(parts: Parts) -> Loop:
     """A loop without instances, with links."""
-    loop = Loop(0, keeps_runs=False, links=parts.topology.links, link_windows=8)
+    loop = Loop(0, keeps_runs=False, links=None)
     loop.couple(parts.topology.capacity_bps.astype(np.float64))
     return loop
 
@@ -75,7 +75,7 @@ def arrive(wire: KvWire, parts: Parts) -> list[list[tuple[int, int]]]:
         for completion in parts.network.advance(FAR_PS):
             assert wire.flows is not None
             known = len(wire.flows)
-            wire.arrived(completion.handle, completion.at_ps)
+            wire.arrived(completion.handle)
             transfers.append([(flow.src, flow.dst) for flow in wire.flows[known:]])
     return transfers
 

@@ -24,7 +24,7 @@ def test_a_new_request_has_no_stamps_and_no_progress() -> None:
 
 
 def test_statuses_have_the_numbers_of_the_core() -> None:
-    loop = Loop(0, keeps_runs=False, links=0, link_windows=2)
+    loop = Loop(0, keeps_runs=False, links=None)
     ended = [Request(index, "r", 10, 5, 0) for index in range(3)]
     loop.complete(ended[0])
     loop.reject(ended[1], "too long")

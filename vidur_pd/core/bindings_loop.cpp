@@ -163,7 +163,6 @@ void bind_flight(py::module_& module) {
         .def_property(
             "ends_ps", [](const Flight& flight) { return array(flight.ends_ps); },
             [](Flight& flight, const Numbers& ends_ps) { flight.ends_ps = values_of(ends_ps); })
-        .def_property_readonly("first_step_ps", &Flight::first_step_ps)
         .def_property_readonly("end_ps", [](const Flight& flight) { return flight.ends_ps.back(); })
         .def_readonly("stage_begins_ps", &Flight::stage_begins_ps)
         .def_readonly("stage_ends_ps", &Flight::stage_ends_ps)

@@ -39,6 +39,13 @@ TimePs Stage::exposed_at(double stretch) const {
     return static_cast<TimePs>(std::nearbyint(lasting_ps));
 }
 
+double Stage::stretch_for(TimePs exposed_ps) const {
+    if (beside.empty()) return static_cast<double>(exposed_ps) / static_cast<double>(communication_ps);
+    double communicating_ps = 0.0;
+    for (const Beside& part : beside) communicating_ps += part.share * part.communication_ps;
+    return (static_cast<double>(exposed_ps) - alone_ps) / communicating_ps;
+}
+
 // The whole is rounded as such, as in a run; the largest phase takes what its parts differ by.
 void slow_down(Flight& flight, double factor) {
     const auto scaled = [factor](TimePs time_ps) {
@@ -90,6 +97,18 @@ double steps_done(const Flight& flight, TimePs now_ps) {
     if (now_ps <= since_ps) return done;
     const double part = static_cast<double>(now_ps - since_ps) / static_cast<double>(*in_progress - since_ps);
     return done + part * (static_cast<double>(step + 1) - done);
+}
+
+TimePs step_period_ps(const Flight& flight, TimePs now_ps) {
+    if (flight.is_pipelined()) {
+        const double left = 1.0 - steps_done(flight, now_ps);
+        if (left <= 0.0) return 0;
+        return static_cast<TimePs>(std::ceil(static_cast<double>(flight.ends_ps.back() - now_ps) / left));
+    }
+    const auto in_progress = std::upper_bound(flight.ends_ps.begin(), flight.ends_ps.end(), now_ps);
+    if (in_progress == flight.ends_ps.end()) return 0;
+    return flight.compute_ps[static_cast<std::size_t>(in_progress - flight.ends_ps.begin())] +
+           flight.stages[0].exposed_ps;
 }
 
 void retime_steps(Flight& flight, double stretch, TimePs now_ps) {

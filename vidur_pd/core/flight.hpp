@@ -37,6 +37,8 @@ struct Stage {
 
     // What compute does not hide when communication takes so many times as long.
     TimePs exposed_at(double stretch) const;
+    // A stretch at which that is no less; the smallest but for two-batch overlap.
+    double stretch_for(TimePs exposed_ps) const;
     void set_stretch(double stretch) {
         this->stretch = stretch;
         exposed_ps = exposed_at(stretch);
@@ -68,10 +70,6 @@ struct Flight {
         for (const Stage& stage : stages) total_ps += stage.exposed_ps;
         return total_ps;
     }
-    // From the start of the first step to its end; through all stages with pipeline parallelism.
-    TimePs first_step_ps() const {
-        return is_pipelined() ? ends_ps.front() - start_ps : compute_ps.front() + communication_ps();
-    }
 };
 
 using FlightPtr = std::shared_ptr<Flight>;
@@ -82,8 +80,11 @@ void slow_down(Flight& flight, double factor);
 // Times of a flight that starts now: step after step, or through stages that take one flight at a time.
 void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps);
 
-// Steps that are done by now, as a part of a step in progress too: a change of speed is to be preceded by a booking.
+// Steps that are done by now, of a step in progress a fraction. A change of speed is to be preceded by a booking.
 double steps_done(const Flight& flight, TimePs now_ps);
+
+// What a step takes at the speed of the one in progress; through all stages with pipeline parallelism. 0: all are done.
+TimePs step_period_ps(const Flight& flight, TimePs now_ps);
 
 // Gives communication a new stretch: what is done of the step in progress stays done, the rest follows suit.
 void retime_steps(Flight& flight, double stretch, TimePs now_ps);

@@ -10,12 +10,15 @@ namespace serving {
 namespace {
 
 constexpr double kPsPerSecond = 1e12;
-constexpr double kMostBackground = 0.9;  // share of a link that instances can take from transfers for good; our choice
 // Share of what instances leave them from which on transfers are held to take whatever they find; our choice.
 constexpr double kSaturated = 0.99;
-// Share of a link's capacity below which a change of its background is not passed on: keeps the work per iteration
-// small, at an error of that order.
-constexpr double kSmallestChange = 1e-3;
+// Transfers hear of a background in steps of this share of the link's capacity, rounded up, and of less of it when it is
+// two steps: keeps the work per iteration small, at an error of that order, and never leaves them too much.
+constexpr double kStep = 5e-4;
+// Change of the mean flows on a link, relative to them and one more, from which on instances that meet there are updated.
+constexpr double kShift = 0.05;
+// Rounding of sums of rates.
+constexpr double kRounding = 1e-12;
 
 }  // namespace
 
@@ -37,7 +40,12 @@ void FluidCoupling::uses(std::int32_t number, std::int32_t load_number) {
         instance.transfers += on.transfer_flows;
         instance.degraded += on.capacity_bps < on.nominal_bps;
         if (on.users.size() < 2) continue;
-        for (const std::int32_t user : on.users) at(user).meets = true;
+        for (const std::int32_t user : on.users) {
+            if (at(user).meets) continue;
+            at(user).meets = true;
+            note_concerned(user);
+            has_shifted_ = true;  // what it has in flight was launched alone
+        }
     }
     if (concerns(number)) note_concerned(number);
 }
@@ -111,27 +119,35 @@ double FluidCoupling::stretch(const Stage& stage) const {
     const LinkLoad& own = load(stage.load);
     double longest_ps = 0.0;
     for (std::size_t place = 0; place < own.links.size(); ++place) {
-        const Link& on = link(own.links[place]);
-        const bool is_greedy = on.rate_bps >= kSaturated * (on.capacity_bps - on.told_bps);
-        const double flows = own.link_flows[place];
-        double others = std::max(on.mean_flows, 0.0);
-        if (on.rate_bps > 0.0) others += static_cast<double>(on.transfer_flows);
-        const double fair_bps = on.capacity_bps * (flows / (flows + others));
-        const double left_bps = is_greedy ? 0.0 : on.capacity_bps - on.rate_bps - std::max(on.mean_bps, 0.0);
-        const double needed_ps = 8 * kPsPerSecond * own.link_bytes[place] / std::max(fair_bps, left_bps);
-        longest_ps = std::max(longest_ps, needed_ps - own.link_busy_ps[place]);
+        longest_ps = std::max(longest_ps, needed_ps(own, place) - own.link_busy_ps[place]);
     }
     return longest_ps > 0.0 ? 1.0 + longest_ps / static_cast<double>(stage.communication_ps) : 1.0;
+}
+
+// What its bytes need on one of its links, beside what others have there.
+double FluidCoupling::needed_ps(const LinkLoad& own, std::size_t place) const {
+    const Link& on = link(own.links[place]);
+    const bool is_greedy = on.rate_bps >= kSaturated * (on.capacity_bps - on.told_bps);
+    const double flows = own.link_flows[place];
+    double others = std::max(on.mean_flows, 0.0);
+    if (on.rate_bps > 0.0) others += static_cast<double>(on.transfer_flows);
+    const double fair_bps = on.capacity_bps * (flows / (flows + others));
+    const double left_bps = is_greedy ? 0.0 : on.capacity_bps - on.rate_bps - std::max(on.mean_bps, 0.0);
+    return 8 * kPsPerSecond * own.link_bytes[place] / std::max(fair_bps, left_bps);
 }
 
 void FluidCoupling::withdraw(std::int32_t instance) {
     for (const Entered& entered : std::exchange(at(instance).entered, {})) put(entered, -1.0);
 }
 
-void FluidCoupling::enter(const Flight& flight) {
-    const TimePs period_ps = flight.first_step_ps();
+void FluidCoupling::enter(const Flight& flight, TimePs period_ps) {
     for (const Stage& stage : flight.stages) {
-        at(flight.instance).entered.push_back({stage.load, period_ps});
+        const LinkLoad& own = load(stage.load);
+        std::vector<double> flows;
+        for (std::size_t place = 0; place < own.links.size(); ++place) {
+            flows.push_back(own.link_flows[place] * std::min(1.0, needed_ps(own, place) / static_cast<double>(period_ps)));
+        }
+        at(flight.instance).entered.push_back({stage.load, period_ps, std::move(flows)});
         put(at(flight.instance).entered.back(), 1.0);
     }
 }
@@ -144,12 +160,36 @@ void FluidCoupling::put(const Entered& entered, double sign) {
         Link& on = link(own.links[place]);
         const double rate_bps = own.link_bytes[place] * bps_per_byte;
         on.mean_bps += sign * rate_bps;
-        on.mean_flows += sign * (own.link_flows[place] * rate_bps / on.capacity_bps);
+        on.mean_flows += sign * entered.mean_flows[place];
         if (!on.is_untold) {
             on.is_untold = true;
             untold_.push_back(own.links[place]);
         }
+        if (sign < 0.0) continue;
+        if (on.mean_bps > on.limit_bps()) overfull_.push_back(own.links[place]);
+        if (on.users.size() < 2 || std::abs(on.mean_flows - on.noted_flows) <= kShift * (1.0 + on.mean_flows)) continue;
+        on.noted_flows = on.mean_flows;
+        has_shifted_ = true;
     }
+}
+
+std::optional<Excess> FluidCoupling::excess() {
+    for (; !overfull_.empty(); overfull_.pop_back()) {
+        const Link& on = link(overfull_.back());
+        const double factor = on.mean_bps / on.limit_bps();
+        if (factor <= 1.0 + kRounding) continue;
+        Excess found{factor, {}};
+        for (const std::int32_t user : on.users) {
+            const auto& entered = at(user).entered;
+            const bool is_there = std::any_of(entered.begin(), entered.end(), [&](const Entered& of_stage) {
+                const Links& links = load(of_stage.load).links;
+                return std::binary_search(links.begin(), links.end(), overfull_.back());
+            });
+            if (is_there) found.instances.push_back(user);
+        }
+        return found;
+    }
+    return std::nullopt;
 }
 
 LinkRates FluidCoupling::take_changed_background() {
@@ -160,13 +200,13 @@ LinkRates FluidCoupling::take_changed_background() {
         on.is_untold = false;
         // Sums of differences: less than a millionth of the link is what rounding has left of loads that are gone.
         double background_bps = on.mean_bps < 1e-6 * on.capacity_bps ? 0.0 : on.mean_bps;
-        background_bps = std::min(background_bps, kMostBackground * on.capacity_bps);
-        const double change_bps = std::abs(background_bps - on.told_bps);
-        if (change_bps > kSmallestChange * on.capacity_bps || (background_bps == 0.0 && change_bps > 0.0)) {
-            on.told_bps = background_bps;
-            changed.links.push_back(number);
-            changed.rates_bps.push_back(background_bps);
-        }
+        const double step_bps = kStep * on.capacity_bps, unused_bps = on.told_bps - background_bps;
+        if (background_bps > 0.0 ? unused_bps >= 0.0 && unused_bps <= 2 * step_bps : unused_bps == 0.0) continue;
+        background_bps = std::min(std::ceil(background_bps / step_bps) * step_bps, kMostBackground * on.capacity_bps);
+        if (background_bps == on.told_bps) continue;
+        on.told_bps = background_bps;
+        changed.links.push_back(number);
+        changed.rates_bps.push_back(background_bps);
     }
     untold_.clear();
     return changed;

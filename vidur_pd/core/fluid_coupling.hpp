@@ -22,6 +22,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "flight.hpp"
@@ -42,6 +44,12 @@ struct LinkLoad {
 struct LinkRates {
     Links links;
     std::vector<double> rates_bps;
+};
+
+// What instances take of a link, over what they may, and who they are.
+struct Excess {
+    double factor;
+    std::vector<std::int32_t> instances;
 };
 
 class FluidCoupling {
@@ -73,15 +81,24 @@ class FluidCoupling {
     std::vector<double> stretches(const Flight& flight) const;
     // Takes the load of an instance off its links.
     void withdraw(std::int32_t instance);
-    // Puts the load of a flight on its links.
-    void enter(const Flight& flight);
+    // Puts the load of a flight on its links: that of one iteration in every `period_ps`.
+    void enter(const Flight& flight, TimePs period_ps);
+    // Whether what is on links where instances meet has changed by much since the last call.
+    bool take_shift() { return std::exchange(has_shifted_, false); }
+    // A link on which instances would take more than it can carry, or more than they may leave to transfers; nothing where
+    // there is none.
+    std::optional<Excess> excess();
     // What instances take of links, where that has changed since the last call.
     LinkRates take_changed_background();
 
   private:
+    // Share of a link that instances can take from transfers for good; our choice.
+    static constexpr double kMostBackground = 0.9;
+
     struct Entered {
         std::int32_t load;
         TimePs period_ps;
+        std::vector<double> mean_flows;  // [links of the load]
     };
     struct Instance {
         std::vector<bool> knows;  // [loads]
@@ -95,11 +112,15 @@ class FluidCoupling {
         double nominal_bps;
         double capacity_bps;
         double mean_bps = 0.0, mean_flows = 0.0;  // of the instances whose load is on it
+        double noted_flows = 0.0;                 // of them, at the last shift
         double told_bps = 0.0;                    // the part of `mean_bps` that transfers know of
         double rate_bps = 0.0;                    // of the transfers
         std::int64_t transfer_flows = 0;
         std::vector<std::int32_t> users;
         bool is_untold = false;
+
+        // Most that instances may take.
+        double limit_bps() const { return (transfer_flows > 0 ? kMostBackground : 1.0) * capacity_bps; }
     };
 
     Instance& at(std::int32_t instance) { return instances_[static_cast<std::size_t>(instance)]; }
@@ -108,6 +129,7 @@ class FluidCoupling {
     const Link& link(std::int64_t number) const { return links_[static_cast<std::size_t>(number)]; }
     const LinkLoad& load(std::int32_t number) const { return *loads_[static_cast<std::size_t>(number)]; }
     double stretch(const Stage& stage) const;
+    double needed_ps(const LinkLoad& own, std::size_t place) const;
     void put(const Entered& entered, double sign);
     void note_concerned(std::int32_t instance);
 
@@ -117,6 +139,8 @@ class FluidCoupling {
     Links transfer_links_;
     std::vector<std::int32_t> concerned_;
     Links untold_;
+    Links overfull_;  // links that may be
+    bool has_shifted_ = false;
 };
 
 }  // namespace serving

@@ -273,12 +273,11 @@ GroupOutcome Loop::credit(Instance& instance, Flight& flight) {
 
 // Puts on links what the collectives of a flight have carried since this was last done. At one speed they carry evenly.
 void Loop::book(Flight& flight, TimePs until_ps) {
-    if (!links_) return;
     const TimePs from_ps = std::max(flight.booked_ps, flight.start_ps);
     const double done = steps_done(flight, until_ps), steps = done - flight.booked_steps;
     if (steps <= 0.0) return;
     for (const Stage& stage : flight.stages) {
-        if (stage.load < 0) continue;
+        if (!links_ || stage.load < 0) continue;
         const LinkLoad& load = *loads_[static_cast<std::size_t>(stage.load)];
         links_->spread(kCollectives, load.links, load.link_bytes, from_ps, until_ps, steps);
     }

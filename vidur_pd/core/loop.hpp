@@ -202,6 +202,9 @@ class Loop {
     std::optional<Notice> tell();
     std::optional<Notice> launch(Instance& instance);
     std::optional<Notice> rest(Instance& instance);
+    void enter(std::int32_t instance);
+    void update_concerned();
+    void hold_back();
     // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
     void retime(std::int32_t instance, const std::vector<std::vector<double>>& stretches);
     void remove(Instance& instance, const FlightPtr& flight);

@@ -1,6 +1,7 @@
 // What comes to a loop from outside: requests that end, faults, and other traffic.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "loop.hpp"
 
@@ -11,6 +12,26 @@ namespace {
 // Relative change of a stretch below which an iteration in progress is left alone: keeps the work per change small, at
 // an error of that order.
 constexpr double kSmallestChange = 1e-3;
+// Of updating instances that meet at one instant.
+constexpr int kMostRounds = 4;
+// Of slowing down those that meet on one link; a bound for what rounding might do.
+constexpr int kMostTurns = 1000;
+
+// Stretches with which a flight takes `factor` times as long from now on.
+std::vector<double> slower(const Flight& flight, double factor, TimePs now_ps) {
+    std::vector<double> stretches;
+    for (const Stage& stage : flight.stages) {
+        if (stage.communication_ps == 0) {
+            stretches.push_back(stage.stretch);
+            continue;
+        }
+        const TimePs step_ps =
+            flight.is_pipelined() ? stage.compute_ps + stage.exposed_ps : step_period_ps(flight, now_ps);
+        const double more_ps = std::ceil(static_cast<double>(step_ps) * (factor - 1.0)) + 1.0;
+        stretches.push_back(std::max(stage.stretch, stage.stretch_for(stage.exposed_ps + static_cast<TimePs>(more_ps))));
+    }
+    return stretches;
+}
 
 }  // namespace
 
@@ -112,10 +133,32 @@ void Loop::launch_coupled(const FlightPtr& flight) {
     for (std::size_t stage = 0; stage < stretches.size(); ++stage) flight->stages[stage].set_stretch(stretches[stage]);
     set_out(*flight, at(flight->instance).stage_free_ps);
     schedule_landing(flight);
-    coupling_->enter(*flight);
+    enter(flight->instance);
+    if (coupling_->take_shift()) {
+        update_coupling();
+    } else {
+        hold_back();
+    }
+}
+
+// Puts what an instance has in flight on its links.
+void Loop::enter(std::int32_t index) {
+    for (const FlightPtr& flight : at(index).flights) {
+        const TimePs period_ps = step_period_ps(*flight, now_ps());
+        if (period_ps > 0) coupling_->enter(*flight, period_ps);
+    }
 }
 
 void Loop::update_coupling() {
+    for (int round = 0; round < kMostRounds; ++round) {
+        update_concerned();
+        if (!coupling_->take_shift()) break;
+    }
+    hold_back();
+}
+
+// Each instance in turn, beside what others have on its links now.
+void Loop::update_concerned() {
     for (const std::int32_t index : coupling_->take_concerned()) {
         const std::vector<FlightPtr>& flights = at(index).flights;
         coupling_->withdraw(index);
@@ -130,7 +173,25 @@ void Loop::update_coupling() {
             }
         }
         if (has_changed) retime(index, stretches);
-        for (const FlightPtr& flight : at(index).flights) coupling_->enter(*flight);
+        enter(index);
+    }
+}
+
+// No link carries more than it can: where the rule leaves instances more, all that are there slow down alike.
+void Loop::hold_back() {
+    for (int turn = 0; turn < kMostTurns; ++turn) {
+        const std::optional<Excess> excess = coupling_->excess();
+        if (!excess) return;
+        for (const std::int32_t index : excess->instances) {
+            coupling_->withdraw(index);
+            if (at(index).flights.empty()) continue;
+            std::vector<std::vector<double>> stretches;
+            for (const FlightPtr& flight : at(index).flights) {
+                stretches.push_back(slower(*flight, excess->factor, now_ps()));
+            }
+            retime(index, stretches);
+            enter(index);
+        }
     }
 }
 
