@@ -15,6 +15,7 @@ from vidur_pd.assembly import Parts, assemble
 from vidur_pd.execution.coupling import plan_coupling
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.energy import GPU_POWER
+from vidur_pd.metrics.links import COLLECTIVE, KV
 from vidur_pd.simulation import Result, Simulation
 
 NODES = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}
@@ -111,26 +112,29 @@ def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) 
     """The log's bytes of a class are those of its members over their paths, and the network's own counters saw what was
     simulated on it: everything in `exact`, transfers otherwise."""
     network, result, parts = finished
-    kv, collective = (result.links.total_bytes(traffic) for traffic in ("kv", "collective"))
+    kv, collective = (result.links.total_bytes(traffic) for traffic in (KV, COLLECTIVE))
     into_gpus = parts.topology.link_dst < parts.topology.gpus
     sent = sum(record.kv_bytes or 0 for record in result.requests)
     assert kv[into_gpus].sum() == pytest.approx(sent, rel=1e-9)
     assert collective[into_gpus].sum() > 0
     simulated = kv + collective if network["coupling"] == "exact" else kv
     carried = parts.network.link_stats().carried_bytes
-    assert carried == pytest.approx(simulated, rel=1e-4), "logits of any batch size are interpolated"
+    assert carried == pytest.approx(simulated, rel=1e-9)
     table = result.link_columns()
     assert table["carried_bytes"].sum() == pytest.approx((kv + collective).sum(), rel=1e-9)
 
 
 def test_bytes_of_collectives_between_priced_sizes_are_near_those_of_their_plans() -> None:
-    """Prompts of 1,100 to 1,900 tokens: where NCCL's plan changes between two sizes, so do the links that it loads."""
-    tree = config(TENSOR, topology=NODES, engine=FAST, network={"coupling": "exact"})
-    rows = [(5_000 * index, 1_100 + 160 * index, 2) for index in range(6)]
-    parts = assemble(tree)
-    result = Simulation(tree, requests(rows), parts).run()
-    logged = result.links.total_bytes("kv") + result.links.total_bytes("collective")
-    assert logged.sum() == pytest.approx(parts.network.link_stats().carried_bytes.sum(), rel=0.01)
+    """Prompts of 1,100 to 1,900 tokens, one at a time: where NCCL's plan changes between two sizes, so do the links that
+    it loads. `exact` has the flows themselves."""
+    rows = [(500_000 * index, 1_100 + 160 * index, 2) for index in range(6)]
+    priced, flown = (
+        simulate(config(TENSOR, topology=NODES, engine=FAST, network={"coupling": coupling}), rows)
+        for coupling in ("isolated", "exact")
+    )
+    assert priced.summary["simulator"]["iterations"] == flown.summary["simulator"]["iterations"]
+    carried = [result.links.total_bytes(COLLECTIVE).sum() for result in (priced, flown)]
+    assert carried[0] == pytest.approx(carried[1], rel=0.01)
 
 
 def test_energy_lies_between_idle_and_limit_and_grows_with_compute(finished: Finished) -> None:

@@ -14,6 +14,7 @@ from tests.integration.small_runs import config, pool, requests
 from vidur_pd.assembly import assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
+from vidur_pd.metrics.links import KV
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result, Simulation
@@ -164,7 +165,7 @@ def check_kv_bytes(result: Result) -> None:
     Exact where paths change at once. Packets find their new path later than the books take it to be.
     """
     into_gpus = result.topology.link_dst < result.topology.gpus
-    carried = result.links.total_bytes("kv")[into_gpus].sum()
+    carried = result.links.total_bytes(KV)[into_gpus].sum()
     counted = sum(record.kv_bytes or 0 for record in result.requests)
     assert all((record.kv_bytes or 0) >= 0 for record in result.requests)
     if result.config.network.backend != "packet":

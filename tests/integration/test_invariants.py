@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aicb import load_model
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
+from vidur_pd.metrics.links import COLLECTIVE, KV
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result
 
@@ -157,7 +158,7 @@ def check_kv_bytes(result: Result) -> None:
             assert record.kv_bytes == whole
         expected_on_links += record.kv_bytes
     into_gpus = result.topology.link_dst < result.topology.gpus
-    carried = result.links.total_bytes("kv")[into_gpus].sum()
+    carried = result.links.total_bytes(KV)[into_gpus].sum()
     assert carried == pytest.approx(expected_on_links, rel=1e-9)
 
 
@@ -179,6 +180,6 @@ def check_iterations(result: Result) -> None:
 def test_no_collective_uses_links_of_other_instances() -> None:
     """Two tensor-parallel instances on nodes of their own: collectives stay on NVLink."""
     result = simulate(config([pool("m", "mixed", tp=2, instances=2)]), [(0, 100, 5), (0, 100, 5)])
-    carried = result.links.total_bytes("collective")
+    carried = result.links.total_bytes(COLLECTIVE)
     assert carried[result.topology.link_kind == LinkKind.NVLINK].sum() > 0
     assert carried[result.topology.link_kind != LinkKind.NVLINK].sum() == 0
