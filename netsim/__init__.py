@@ -3,13 +3,13 @@
 __version__ = "0.1.0"
 
 from boundary.errors import InputError
+from netsim._core import LinkLog
 from netsim.backend import (
     BACKENDS,
     Completion,
     FailsLinks,
     FlowTimes,
     GraphHandle,
-    LinkLog,
     LinkStats,
     LogsLinks,
     NetworkBackend,

@@ -152,8 +152,11 @@ class LogsLinks(Protocol):
         """A log of what links carry from now on, in at most so many windows (an odd number becomes the next even one),
         ``window_ps`` wide at first and twice as wide whenever time outgrows them.
 
-        Bytes lie in the window in which they are carried, at the rates that flows have then; where flows do not see each
-        other that may be more than a link can carry. Raises: BackendError, for less than one window or picosecond.
+        Bytes lie in the window in which they are carried, at the rates that flows have then; where flows do not see
+        each other that may be more than a link can carry. On packets they are payload, whenever it is sent.
+
+        Raises:
+            BackendError: less than one window or picosecond.
         """
         ...
 

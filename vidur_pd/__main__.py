@@ -73,7 +73,11 @@ def run(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
+    """Run one simulation and write requests.csv, summary.json, config.yaml and report.html.
+
+    Exit code 0 if a request completed, 1 if none did or the run failed, 2 for bad input.
+    """
+    from vidur_pd.cli_summary import print_summary
     from vidur_pd.metrics.output import check_output, stream_result, write_result
 
     check_output(out)
@@ -82,7 +86,12 @@ def run(
         result = stream_result(simulation, out, progress) if stream else simulation.run(progress)
     if not stream:
         write_result(result, out)
-    _print_summary(result.summary, out, as_json)
+    if as_json:
+        print(json.dumps(result.summary))
+    else:
+        print_summary(result.summary)
+        print(f"report {out / 'report.html'}")
+    _check_served({str(out): result.summary})
 
 
 @app.command()
@@ -133,9 +142,10 @@ def compare(
     written = write_comparison([out / name for name in names], out / "comparison.html")
     if as_json:
         print(json.dumps({name: result.summary for name, result in results.items()}))
-        return
-    _print_comparison([out / name for name in names])
-    print(f"comparison {written}")
+    else:
+        _print_comparison([out / name for name in names])
+        print(f"comparison {written}")
+    _check_served({name: result.summary for name, result in results.items()})
 
 
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
@@ -210,36 +220,16 @@ def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
         yield advance
 
 
-def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(summary))
-        return
-    from rich.console import Console
-    from rich.table import Table
+def _check_served(summaries: dict[str, dict[str, Any]]) -> None:
+    """Ends the command with exit code 1 where a run has served nobody; its files and figures are there."""
+    from vidur_pd.cli_summary import not_served
 
-    console = Console()
-    rate = summary["throughput"]
-    console.print(
-        f"[bold]{summary['model']}[/] on {sum(pool['gpus'] for pool in summary['pools'])} × {summary['hardware']}: "
-        f"{summary['completed']} of {summary['requests']} requests in {summary['makespan_s']:.1f} simulated seconds "
-        f"({summary['simulator']['wall_s']:.1f} s of wall time)"
-    )
-    if rate["requests_per_s"] is not None:
-        console.print(
-            f"{rate['requests_per_s']:.2f} requests/s, {rate['input_tokens_per_s']:.0f} input and "
-            f"{rate['output_tokens_per_s']:.0f} output tokens/s; "
-            f"{100 * summary['goodput_share']:.1f} % meet the objectives"
-        )
-    table = Table("ms", "mean", "p50", "p90", "p99")
-    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
-        cells = [summary[name][key] for key in ("mean", "p50", "p90", "p99")]
-        table.add_row(
-            name.removesuffix("_s").upper(), *("–" if cell is None else f"{1e3 * cell:.1f}" for cell in cells)
-        )
-    console.print(table)
-    if summary["estimates"] > 0.01:
-        console.print(f"[yellow]{100 * summary['estimates']:.1f} % of compute time rests on roofline estimates[/]")
-    print(f"report {out / 'report.html'}")
+    without = [name for name, summary in summaries.items() if summary["requests"] and not summary["completed"]]
+    for name in without:
+        reasons = " ".join(line.strip() + ";" for line in not_served(summaries[name])).rstrip(";")
+        sys.stderr.write(f"vidur-pd: {name}: no request completed: {reasons}\n")
+    if without:
+        raise typer.Exit(1)
 
 
 def main() -> None:

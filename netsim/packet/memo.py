@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.backend import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkLog, LinkStats
+from netsim._core import LinkLog
+from netsim.backend import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.packet.backend import LinkCounters, PacketBackend
 from netsim.roce import RoceConfig
-
 
 _PAYLOAD = [field.name for field in fields(LinkCounters)].index("payload_bytes")
 
@@ -63,8 +63,8 @@ class MemoisedBackend:
     those of the backend beneath, with two exceptions: ECN marks of a replay are those of the first run, and
     acknowledgements that trail behind a completed graph do not count as traffic.
 
-    Statistics of a replay are added when it completes, to a log of links evenly over its time. Once a link has failed, become slower or stormed, nothing is
-    replayed any more.
+    Statistics of a replay are added when it completes, to a log of links evenly over its time. Once a link has failed,
+    become slower or stormed, nothing is replayed any more.
     """
 
     def __init__(self, inner: PacketBackend, *, has_fixed_routes: bool) -> None:

@@ -125,8 +125,8 @@ def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) 
 
 
 def test_bytes_of_collectives_between_priced_sizes_are_near_those_of_their_plans() -> None:
-    """Prompts of 1,100 to 1,900 tokens, one at a time: where NCCL's plan changes between two sizes, so do the links that
-    it loads. `exact` has the flows themselves."""
+    """Prompts of 1,100 to 1,900 tokens, one at a time: where NCCL's plan changes between two sizes, so do the links
+    that it loads. `exact` has the flows themselves."""
     rows = [(500_000 * index, 1_100 + 160 * index, 2) for index in range(6)]
     priced, flown = (
         simulate(config(TENSOR, topology=NODES, engine=FAST, network={"coupling": coupling}), rows)

@@ -163,18 +163,22 @@ def check_kv_bytes(result: Result) -> None:
 
 
 def check_iterations(result: Result) -> None:
-    """Iterations of one stage never overlap, take time, and compute every token."""
+    """Iterations of one stage never overlap, take time, and compute every token; without preemption, each output token
+    but the first is a decode, and nothing else is."""
     stages = {placement.name: placement.pp for placement in result.config.cluster.pools}
     last_end: dict[int, int] = {}
-    computed = 0
+    computed = decoded = 0
     for run in result.iterations.runs:
         assert np.all(np.diff(run.ends_ps, prepend=run.start_ps) > 0)
         if stages[result.iterations.instances[run.instance][1]] == 1:
             assert run.start_ps >= last_end.get(run.instance, 0)
         last_end[run.instance] = int(run.ends_ps[-1])
         computed += len(run.ends_ps) * (run.prefill_tokens + run.decode_tokens)
+        decoded += len(run.ends_ps) * run.decode_tokens
     completed = [record for record in result.requests if record.status is RequestStatus.COMPLETED]
     assert computed >= sum(request.prompt_tokens + request.output_tokens - 1 for request in completed)
+    if not result.summary["preemptions"]:
+        assert decoded == sum(request.output_tokens - 1 for request in completed)
 
 
 def test_no_collective_uses_links_of_other_instances() -> None:

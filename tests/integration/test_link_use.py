@@ -37,7 +37,11 @@ if importlib.util.find_spec("netsim._ns3") is not None:
 
 
 def name_of(network: dict[str, Any]) -> str:
-    kinds = (network.get("backend", "fluid"), network["coupling"], "memory" if network.get("roce", {}).get("memoise") else "")
+    kinds = (
+        network.get("backend", "fluid"),
+        network["coupling"],
+        "memory" if network.get("roce", {}).get("memoise") else "",
+    )
     return "-".join(kind for kind in kinds if kind)
 
 
@@ -61,8 +65,8 @@ def check_kv_bytes(result: Result) -> None:
 
 @pytest.mark.parametrize("network", NETWORKS, ids=name_of)
 def test_transfers_that_meet_fill_a_link_and_no_more(network: dict[str, Any]) -> None:
-    """KV of 300 to 2,600 tokens over 20 Gbit/s: the flows that share a link come and go. Where transfers do not see each
-    other, what is shown is called another name."""
+    """KV of 300 to 2,600 tokens over 20 Gbit/s: the flows that share a link come and go. Where transfers do not see
+    each other, what is shown has another name."""
     rows = BURST if network.get("backend") != "ns3" else BURST[:6]
     result = simulate(config(SENDERS, topology=UPLINKS, engine=ROOFLINE, network=network, output=FINE), rows)
     kv = rows_of(result).query("traffic == 'kv'")
@@ -123,7 +127,8 @@ def test_collectives_that_change_speed_carry_their_bytes_all_the_same() -> None:
     topology, layerwise = nodes(2, "20Gbps", 1, 2), {"mode": "layerwise"}
     alone, beside = (
         simulate(
-            config(TENSOR, topology=topology, engine=ROOFLINE, network={"coupling": coupling}, kv_transfer=layerwise), rows
+            config(TENSOR, topology=topology, engine=ROOFLINE, network={"coupling": coupling}, kv_transfer=layerwise),
+            rows,
         )
         for coupling in ("isolated", "fluid")
     )
@@ -136,7 +141,9 @@ def test_collectives_that_change_speed_carry_their_bytes_all_the_same() -> None:
 def test_a_link_that_is_slow_for_a_while_is_measured_by_what_it_has_then(coupling: str) -> None:
     """From 20 to 60 ms the NIC of a decode GPU has a tenth of 20 Gbit/s, which transfers fill."""
     fault = {"kind": "slow_link", "between": ["gpu4", "leaf2.0"], "share": 0.1, "at_s": 0.02, "for_s": 0.04}
-    tree = config(SENDERS, topology=UPLINKS, engine=ROOFLINE, network={"coupling": coupling}, output=FINE, faults=[fault])
+    tree = config(
+        SENDERS, topology=UPLINKS, engine=ROOFLINE, network={"coupling": coupling}, output=FINE, faults=[fault]
+    )
     result = simulate(tree, BURST)
     kv = rows_of(result).query("traffic == 'kv'")
     assert fullest(kv) <= 1 + ROUNDING

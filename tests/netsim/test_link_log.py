@@ -228,7 +228,9 @@ def test_a_slow_link_and_a_failed_one_carry_what_they_can(name: str) -> None:
 def test_a_graph_that_is_replayed_is_logged_over_its_time() -> None:
     """A graph of 64 packets between two hosts, run and then replayed a millisecond later."""
     topology = star(2, 10 * GBPS)
-    backend = MemoisedBackend(PacketBackend(topology, RoceConfig(congestion_control="none", ecn=False)), has_fixed_routes=True)
+    backend = MemoisedBackend(
+        PacketBackend(topology, RoceConfig(congestion_control="none", ecn=False)), has_fixed_routes=True
+    )
     log = backend.log_links(8, 1_000 * US)
     graph = dataclasses.replace(FlowGraph.from_lists([0], [1], [64 * 4096]), traffic=1)
     for at_ps in (0, 1_000 * US):
@@ -250,7 +252,7 @@ def test_an_idle_network_costs_no_windows() -> None:
     _, window, _, carried = log.rows()
     assert carried.tolist() == [1_000.0, 1_000.0]
     assert (window * log.window_ps <= 10**18).all()
-    assert (10**18 < (window + 1) * log.window_ps).all()
+    assert ((window + 1) * log.window_ps > 10**18).all()
 
 
 def test_a_flow_without_capacity_is_waited_for_without_windows() -> None:

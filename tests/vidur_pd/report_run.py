@@ -375,7 +375,9 @@ def _link_table(cluster: _Cluster) -> pd.DataFrame:
             for window, carried in windows.items()
         ]
     names = ["link", "src", "dst", "kind", "capacity_bps", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
-    return pd.DataFrame(rows, columns=names)
+    table = pd.DataFrame(rows, columns=names)
+    seconds = table["window_end_s"] - table["window_start_s"]
+    return table.assign(measure="use", capacity_bytes=table["capacity_bps"] / 8 * seconds)
 
 
 def _config(shape: Shape) -> dict[str, object]:

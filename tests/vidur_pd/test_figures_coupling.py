@@ -20,7 +20,9 @@ def links_of(rows: list[tuple[str, str, str, float, float, float]]) -> pd.DataFr
     names = ["link", "kind", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
     table = pd.DataFrame(rows, columns=names).assign(capacity_bps=8e9)
     table = table.assign(src=table["link"], dst="b")
-    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic"), "category"))
+    seconds = table["window_end_s"] - table["window_start_s"]
+    table = table.assign(measure="use", capacity_bytes=10**9 * seconds)
+    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
 
 
 def test_the_heat_map_shows_which_link_is_full_in_which_window() -> None:

@@ -278,7 +278,7 @@ def test_an_instance_slows_down_as_soon_as_another_comes_and_not_with_its_next_i
 
 
 def test_collectives_of_many_flows_leave_a_tenth_to_transfers_and_slow_down_for_it() -> None:
-    """A hundred flows beside one would be left with 99 % of the link; a transfer that finds nothing would never count."""
+    """A hundred flows beside one would get 99 % of the link; a transfer that finds nothing would never count."""
     rig = Rig(price(0, compute_us=1, communication_us=99, drain_us=99, flows=100), tokens=20)
     rig.carry(0, CAPACITY_BPS / 10, flows=1)
     rig.launch()

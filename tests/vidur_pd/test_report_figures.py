@@ -154,7 +154,9 @@ def links_of(rows: list[tuple[str, str, float, float, float]]) -> pd.DataFrame:
     """Rows of (link, traffic, window start, window end, bytes) on links of 8 Gbit/s: 10⁹ bytes fill a second."""
     names = ["link", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
     table = pd.DataFrame(rows, columns=names).assign(src="a", dst="b", kind="nic", capacity_bps=8e9)
-    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic"), "category"))
+    seconds = table["window_end_s"] - table["window_start_s"]
+    table = table.assign(measure="use", capacity_bytes=10**9 * seconds)
+    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
 
 
 def test_link_use_counts_all_traffic_of_a_window_against_the_capacity() -> None:

@@ -57,6 +57,32 @@ def test_a_prompt_longer_than_the_budget_is_computed_in_chunks_and_only_the_last
     assert request.generated_tokens == 1
 
 
+def test_a_chunk_of_one_prompt_token_is_prefill_and_not_a_decode() -> None:
+    """P = 9 in chunks of 8 and 1, then a decode; and P = 1."""
+    scheduler = scheduler_of(budget=8)
+    add(scheduler, (9, 2))
+    assert [composition(scheduler) for _ in range(3)] == [(8, 0), (1, 0), (0, 1)]
+    add(scheduler, (1, 2))
+    assert [composition(scheduler) for _ in range(2)] == [(1, 0), (0, 1)]
+
+
+def test_the_token_that_a_cached_prefix_leaves_is_prefill() -> None:
+    """Of P = 9 two blocks of 4 are cached from an equal prompt."""
+    pool = PrefixCachingBlockPool(100, 4, 4)
+    scheduler = VllmV1Scheduler(pool, max_batched_tokens=100, max_seqs=8, max_model_len=500)
+    for index in range(2):
+        scheduler.add(Request(index, f"r{index}", 9, 2, 0, [1, 2, 3]))
+        assert [composition(scheduler) for _ in range(2)] == [(9 if index == 0 else 1, 0), (0, 1)]
+
+
+def composition(scheduler: VllmV1Scheduler) -> tuple[int, int]:
+    """Prefill and decode tokens of the next iteration."""
+    batch = scheduler.schedule()
+    assert batch is not None
+    scheduler.finish(batch)
+    return batch.prefill_tokens, batch.decode_tokens
+
+
 def test_running_requests_come_first_and_a_waiting_prompt_gets_the_rest_of_the_budget() -> None:
     """Budget 10: a's prompt takes 6 and b's 4 of 9; then a decodes (1), b ends its prompt (5), c starts with 4 of 7."""
     scheduler = scheduler_of(budget=10)

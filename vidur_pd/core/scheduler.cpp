@@ -340,11 +340,12 @@ void Scheduler::launch(ScheduledBatch& batch) {
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         Request& request = *batch.requests[position];
         const Tokens new_tokens = batch.new_tokens[position];
+        const Tokens behind = request.sequence_tokens() - request.computed_tokens;
         request.computed_tokens += new_tokens;
         request.is_in_flight = true;
         const Tokens drafts = std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0);
         const bool samples = request.computed_tokens >= request.sequence_tokens();
-        const bool is_decode = new_tokens - drafts == 1 && request.computed_tokens > 1;
+        const bool is_decode = behind == 1 && request.sequence_tokens() > request.context_tokens;
         batch.kv_tokens.push_back(request.computed_tokens);
         batch.drafts.push_back(drafts);
         batch.samples.push_back(samples);

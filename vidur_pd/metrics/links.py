@@ -41,9 +41,7 @@ class CapacityChange:
 
 def measures(plan: CouplingPlan) -> tuple[str, str]:
     """What is known of each class of traffic, in the order of `TRAFFIC`."""
-    transfers, collectives = (
-        OFFERED if how is Treatment.PRICED else USE for how in (plan.transfers, plan.collectives)
-    )
+    transfers, collectives = (OFFERED if how is Treatment.PRICED else USE for how in (plan.transfers, plan.collectives))
     return transfers, collectives
 
 

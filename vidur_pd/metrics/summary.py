@@ -12,16 +12,22 @@ from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import distribution, to_seconds
 from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.tally import RequestTally
+from vidur_pd.metrics.under_load import under_load
 from vidur_pd.request import RequestStatus
 
 ITL_HISTOGRAM_BINS = 60
+MOST_REASONS = 20
+"""Of requests not served, in the summary."""
 
 
 def summarise(tally: RequestTally, log: IterationLog, slo: SloConfig) -> dict[str, Any]:
     """Counts, throughput, latency distributions, goodput and the share of time on estimates.
 
-    The makespan runs from the first arrival to the last completion. Goodput counts completed requests that meet every
-    objective; a request of one token meets the TPOT objective. Rates are ``None`` where nothing completed.
+    The makespan runs from the first arrival to the last completion: ``throughput`` and ``goodput`` include the drain,
+    as those of vLLM's benchmark do (``vllm bench serve`` divides by the duration of the whole run); ``under_load`` does
+    not. Latencies are those of completed requests. Goodput counts completed requests that meet every objective, and
+    ``goodput_share`` is their part of all requests: those that were rejected or failed have missed. A request of one
+    token meets the TPOT objective. Rates are ``None`` where nothing completed.
     """
     completed = tally.count(RequestStatus.COMPLETED)
     makespan_s = to_seconds(tally.makespan_ps)
@@ -33,12 +39,18 @@ def summarise(tally: RequestTally, log: IterationLog, slo: SloConfig) -> dict[st
         "completed": completed,
         "rejected": tally.count(RequestStatus.REJECTED),
         "failed": tally.count(RequestStatus.FAILED),
+        "not_served": [
+            {"status": outcome.status, "reason": outcome.reason, "requests": outcome.requests}
+            for outcome in tally.not_served.most_frequent()[:MOST_REASONS]
+        ],
         "makespan_s": makespan_s,
         "throughput": {
             "requests_per_s": _rate(completed, makespan_s),
             "input_tokens_per_s": _rate(tally.input_tokens, makespan_s),
             "output_tokens_per_s": _rate(tally.output_tokens, makespan_s),
         },
+        "under_load": under_load(tally, slo),
+        "cached_input_share": tally.cached_tokens / tally.input_tokens if completed else None,
         "ttft_s": distribution(seconds(ttft_ps)),
         "tpot_s": distribution(seconds(tpot_ps[tpot_ps != NEVER])),
         "itl_s": distribution(gap_s, gap_count),

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from vidur_pd.config import SloConfig
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.quantities import exact_sum, to_seconds
+from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
 from vidur_pd.request import STATUSES, RequestStatus
 from vidur_pd.workload import Workload
@@ -25,6 +26,9 @@ class RequestTally:
         self._status = np.zeros(len(workload), dtype=np.int8)
         self._ttft_ps, self._tpot_ps, self._e2e_ps = (np.zeros(len(workload), dtype=np.int64) for _ in range(3))
         self._parts_ps = [0] * len(PARTS)
+        self.not_served = Outcomes()
+        self.cached_tokens = 0
+        """Prompt tokens of completed requests that were not computed."""
         self.preemptions = 0
         self.transfers_ps = 0
         """First byte to last byte, summed over KV transfers."""
@@ -36,6 +40,10 @@ class RequestTally:
         self._tpot_ps[table.index] = table.tpot_ps
         self._e2e_ps[table.index] = table.e2e_ps
         self.preemptions += int(table.preemptions.sum())
+        self.cached_tokens += int(table.cached_tokens[table.has(RequestStatus.COMPLETED)].sum())
+        for row in np.flatnonzero(~table.has(RequestStatus.COMPLETED)).tolist():
+            reason = table.reasons.get(int(table.index[row])) or "no reason given"
+            self.not_served.add(STATUSES[table.status[row]].value, reason, str(table.request_id[row]))
         has_arrived = table.kv_arrived_ps != NEVER
         self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
         self._parts_ps = [
@@ -89,14 +97,24 @@ class RequestTally:
         return int((self._workload.arrived_ps[done] + self._e2e_ps[done]).max() - self._workload.arrived_ps.min())
 
     @property
+    def input_tokens_each(self) -> NDArray[np.int64]:
+        """[completed requests]"""
+        return self._workload.prefill_tokens[self.is_completed]
+
+    @property
+    def output_tokens_each(self) -> NDArray[np.int64]:
+        """[completed requests]"""
+        return self._workload.decode_tokens[self.is_completed]
+
+    @property
     def input_tokens(self) -> int:
         """Of completed requests."""
-        return int(self._workload.prefill_tokens[self.is_completed].sum())
+        return int(self.input_tokens_each.sum())
 
     @property
     def output_tokens(self) -> int:
         """Of completed requests."""
-        return int(self._workload.decode_tokens[self.is_completed].sum())
+        return int(self.output_tokens_each.sum())
 
     def mean_parts_s(self) -> dict[str, float]:
         """Mean seconds of every part of end-to-end latency over completed requests; empty where there are none."""

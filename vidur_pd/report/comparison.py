@@ -18,9 +18,10 @@ from vidur_pd.report.figures_latency import (
     visible_stages,
 )
 from vidur_pd.report.figures_load import output_rate_comparison
+from vidur_pd.report.headline import ESTIMATES_WARNING_SHARE
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
-from vidur_pd.report.single import ESTIMATES_WARNING_SHARE, run_title, workload_text
+from vidur_pd.report.single import run_title, workload_text
 from vidur_pd.report.text import NONE, note_html, percent, table_html
 
 MOST_DIFFERENCES = 60

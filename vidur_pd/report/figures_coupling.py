@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vidur_pd.report.charts import (
     FAINT,
@@ -20,8 +21,8 @@ from vidur_pd.report.charts import (
     rows_axis,
     series_colour,
 )
-from vidur_pd.report.figures_network import BITS_PER_BYTE, window_edges
-from vidur_pd.report.series import Intervals, spread
+from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
+from vidur_pd.report.series import Floats, Intervals, spread
 from vidur_pd.report.summary import Summary
 from vidur_pd.report.text import digits, duration, percent, table_html
 
@@ -46,35 +47,44 @@ SOURCES = {
 
 
 def link_heat_map(links: pd.DataFrame) -> Chart | None:
-    """Utilisation over time of the fullest links between nodes, all traffic together."""
+    """Use over time of the fullest links between nodes, all traffic together."""
     outside = links[~links["kind"].astype(str).isin(INSIDE_NODES)]
     if outside.empty:
         return None
     edges = window_edges(outside)
     codes, names = pd.factorize(outside["link"].astype(str))
     known = outside.drop_duplicates("link")
-    starts, ends = outside["window_start_s"].to_numpy(), outside["window_end_s"].to_numpy()
-    bits = spread(
-        Intervals(starts, ends, codes, len(names)), outside["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges
-    )
-    use = bits / np.diff(edges) / known["capacity_bps"].to_numpy(dtype=float)[:, None]
+    use = _use(outside, codes, known["capacity_bps"].to_numpy(dtype=float), edges)
     rows = np.argsort(-use.max(axis=1), kind="stable")[:MOST_LINKS]
     rows = rows[np.argsort(-use[rows].mean(axis=1), kind="stable")]
     titles = [f"{src} → {dst}" for src, dst in known[["src", "dst"]].astype(str).to_numpy()]
+    _, inside = measure_words(outside)
     trace = {
-        **heat_map(edges, [label(titles[row]) for row in rows], use[rows] * 100, "use (%)"),
+        **heat_map(edges, [label(titles[row]) for row in rows], use[rows] * 100, f"{inside} (%)"),
         "ygap": 1,
         "hovertemplate": "%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
     }
+    what = "offered most" if inside == "offered load" else "full"
     shown = "" if len(rows) == len(names) else f" The {len(rows)} with the fullest windows of {len(names)}."
     frame = Frame(
         "links-heat",
-        "Which links are full, and when",
+        f"Which links are {what}, and when",
         f"NICs and links between switches: where a row is dark, what crosses it waits.{shown}",
         height_px=110 + 22 * len(rows),
         is_wide=True,
     )
     return draw(frame, [trace], axis("Simulated time (s)"), rows_axis(tickfont=ROW_FONT))
+
+
+def _use(links: pd.DataFrame, codes: NDArray[np.int64], capacity_bps: NDArray[np.float64], edges: Floats) -> Floats:
+    """[links, bins] bits over what links could carry then."""
+    starts, ends = links["window_start_s"].to_numpy(), links["window_end_s"].to_numpy()
+    windows = Intervals(starts, ends, codes, len(capacity_bps))
+    bits = spread(windows, links["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges)
+    lacking = capacity_bps[codes] * (ends - starts) - links["capacity_bytes"].to_numpy() * BITS_PER_BYTE
+    is_first = ~links.duplicated(["link", "window_start_s"]).to_numpy()  # of the classes of traffic in a window
+    possible = np.diff(edges) * capacity_bps[:, None] - spread(windows, lacking * is_first, edges)
+    return bits / possible
 
 
 def attribution_chart(summary: Summary) -> Chart | None:

@@ -37,9 +37,32 @@ LINK_KINDS = ("nic", "fabric", "nvlink")
 TRAFFIC_DASHES = {"kv": "solid", "collective": "dot"}
 
 
+MEANING = (
+    "Use is what a link carries in a window over what it can carry then, slow-downs by faults included; a link that is "
+    "down counts as if it was up. Bytes of simulated flows lie where the network moved them, those of priced "
+    "collectives evenly in their iteration, at the speed it had."
+)
+"""What charts and tables of links show."""
+OFFERED_MEANING = (
+    "Offered load is what links would have to carry over what they can: here some traffic is timed as if it was alone "
+    "(collectives in coupling isolated, everything on backend analytical), so more than 100 % is possible. It means "
+    "that a real network would be slower than this run."
+)
+
+
+def is_offered(links: pd.DataFrame) -> bool:
+    """Some of what is shown is not what links carry but what they are offered (``metrics/links.py``)."""
+    return bool((links["measure"] == "offered").any())
+
+
+def measure_words(links: pd.DataFrame) -> tuple[str, str]:
+    """What the table measures, at the head of a line and inside one."""
+    return ("Offered load", "offered load") if is_offered(links) else ("Use", "use")
+
+
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """One directed link over the whole run; utilisations (0…1) count all traffic."""
+    """One directed link over the whole run; shares of its capacity, over all traffic."""
 
     src: str
     dst: str
@@ -47,7 +70,7 @@ class LinkUse:
     capacity_bps: float
     mean_use: float
     peak_use: float
-    """Utilisation in the fullest window."""
+    """In the fullest window."""
     kv_bytes: float
     collective_bytes: float
 
@@ -59,7 +82,7 @@ def window_edges(links: pd.DataFrame) -> Floats:
 
 
 def mean_use_chart(links: pd.DataFrame) -> Chart:
-    """Utilisation over time by kind of link and traffic class, over the links that carry any traffic."""
+    """Use over time by kind of link and traffic class, over the links that carry any traffic."""
     edges = window_edges(links)
     capacity = links.drop_duplicates("link").groupby("kind", observed=True)["capacity_bps"].sum()
     traces = []
@@ -77,13 +100,14 @@ def mean_use_chart(links: pd.DataFrame) -> Chart:
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(name)}</extra>",
         )
         traces.append(trace)
-    reading = "Carried bits over the capacity of all links of a kind that carry anything: the average hides hot links."
-    frame = Frame("links-mean", "Mean link use", reading)
-    return draw(frame, traces, time_axis(edges), axis("Utilisation (%)", rangemode="tozero"), showlegend=True)
+    reading = "Bits over the capacity of all links of a kind that carry anything: the average hides hot links."
+    head, inside = measure_words(links)
+    frame = Frame("links-mean", "Mean link use" if inside == "use" else "Mean offered load of links", reading)
+    return draw(frame, traces, time_axis(edges), axis(f"{head} (%)", rangemode="tozero"), showlegend=True)
 
 
 def peak_use_chart(links: pd.DataFrame) -> Chart:
-    """Utilisation of the fullest link of each kind over time, all traffic together."""
+    """Use of the fullest link of each kind over time, all traffic together."""
     edges = window_edges(links)
     windows = _window_use(links)
     centre = (windows["window_start_s"] + windows["window_end_s"]) / 2
@@ -102,25 +126,25 @@ def peak_use_chart(links: pd.DataFrame) -> Chart:
         )
         traces.append(trace)
     width = duration(float(np.median(np.diff(edges))))
+    waits = "Above" if is_offered(links) else "Near"
     reading = (
-        f"Near 100 % transfers wait for each other there; bursts shorter than a window of {width} are averaged out."
+        f"{waits} 100 % traffic waits for each other there; bursts shorter than a window of {width} are averaged out."
     )
     frame = Frame("links-peak", "Busiest link", reading)
-    return draw(frame, traces, time_axis(edges), axis("Utilisation (%)", rangemode="tozero"), showlegend=True)
+    use_axis = axis(f"{measure_words(links)[0]} (%)", rangemode="tozero")
+    return draw(frame, traces, time_axis(edges), use_axis, showlegend=True)
 
 
 def _window_use(links: pd.DataFrame) -> pd.DataFrame:
-    """One row per link and window with the utilisation ``use`` (0…1) of all traffic classes together."""
-    keys = ["link", "kind", "window_start_s", "window_end_s", "capacity_bps"]
+    """One row per link and window with the ``use`` (0…1) by all traffic classes together."""
+    keys = ["link", "kind", "window_start_s", "window_end_s", "capacity_bytes"]
     windows = links.groupby(keys, observed=True)["carried_bytes"].sum().reset_index()
-    seconds = windows["window_end_s"] - windows["window_start_s"]
-    possible = windows["capacity_bps"] * seconds
-    windows["use"] = (windows["carried_bytes"] * BITS_PER_BYTE / possible).where(possible > 0, 0.0)
+    windows["use"] = (windows["carried_bytes"] / windows["capacity_bytes"]).where(windows["capacity_bytes"] > 0, 0.0)
     return windows
 
 
 def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
-    """Of each kind the links of highest mean utilisation over ``seconds``, highest first."""
+    """Of each kind the links of highest mean use over ``seconds``, highest first."""
     known = links.drop_duplicates("link").set_index("link")
     peaks = _window_use(links).groupby("link", observed=True)["use"].max()
     carried = {

@@ -56,8 +56,8 @@ ITERATION_NUMBERS = (
     "communication_s",
     *PHASES,
 )
-LINK_TEXT = ("link", "src", "dst", "kind", "traffic")
-LINK_NUMBERS = ("capacity_bps", "window_start_s", "window_end_s", "carried_bytes")
+LINK_TEXT = ("link", "src", "dst", "kind", "traffic", "measure")
+LINK_NUMBERS = ("capacity_bps", "window_start_s", "window_end_s", "carried_bytes", "capacity_bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ tr:last-child td{border-bottom:0}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .banner{background:#fff6ec;border:1px solid #d9730d;border-radius:8px;padding:8px 14px;margin:0 0 12px;
  overflow-wrap:anywhere}
+.meaning{color:var(--faint);margin:0 0 12px}
 .left-out{color:var(--faint);background:var(--card);border:1px dashed #c3c9d2;border-radius:8px;padding:8px 14px;
  margin:0 0 14px;overflow-wrap:anywhere}
 details{padding:10px 14px;margin-bottom:40px}

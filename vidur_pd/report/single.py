@@ -12,33 +12,43 @@ from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, me
 from vidur_pd.report.figures_latency import (
     distribution_chart,
     latency_curves,
-    slo_shares,
     ttft_over_time,
     ttft_stage_charts,
 )
 from vidur_pd.report.figures_load import arrivals_chart, throughput_charts
 from vidur_pd.report.figures_network import (
+    MEANING,
+    OFFERED_MEANING,
     busiest_links,
     exposed_chart,
+    is_offered,
     mean_use_chart,
+    measure_words,
     peak_use_chart,
     transfer_chart,
 )
 from vidur_pd.report.figures_phases import batch_chart, phase_charts
+from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
-from vidur_pd.report.summary import Latency, PoolSummary, Summary
-from vidur_pd.report.text import Tile, digits, duration, escape, note_html, percent, table_html, tiles_html
+from vidur_pd.report.summary import PoolSummary, Summary
+from vidur_pd.report.text import (
+    digits,
+    duration,
+    escape,
+    meaning_html,
+    note_html,
+    percent,
+    table_html,
+)
 
-ESTIMATES_WARNING_SHARE = 0.01
-MOST_NAMED = 6
 MOST_REASONS = 25
 
 
 def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
     """The whole page of one run, in pieces."""
     sections = [
-        Section("headline", "Headline", _headline(run)),
+        Section("headline", "Headline", headline(run)),
         Section("latency", "Latency", _latency(run)),
         Section("load", "Load and throughput", charts_html([*throughput_charts(run), arrivals_chart(run)])),
         *([Section("faults", "Faults", _faults(run))] if run.summary.fault_actions else []),
@@ -95,74 +105,6 @@ def workload_text(run: RunOutput) -> str:
     if isinstance(workload, dict) and "kind" in workload:
         parts.insert(0, str(workload["kind"]))
     return ", ".join(parts)
-
-
-def _headline(run: RunOutput) -> str:
-    summary = run.summary
-    banners = []
-    share = summary.estimates_share or 0.0
-    if share > ESTIMATES_WARNING_SHARE:
-        named = list(dict.fromkeys(item.operator for item in summary.estimated_operators))
-        where = f": {', '.join(named[:MOST_NAMED])}" if named else ""
-        where += f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-        banners.append(f"{percent(share)} of the time rests on estimates, not on measurements{where}.")
-    lost = summary.requests - summary.completed
-    if lost:
-        banners.append(f"{lost:,} of {summary.requests:,} requests were not completed; the reasons are listed below.")
-    return "".join(note_html(text, is_warning=True) for text in banners) + tiles_html(headline_tiles(run))
-
-
-def headline_tiles(run: RunOutput) -> list[Tile]:
-    summary, preempted = run.summary, run.requests["preemptions"]
-    return [
-        Tile(
-            "Completed / requests",
-            f"{summary.completed:,} / {summary.requests:,}",
-            f"in {duration(summary.makespan_s)} simulated",
-            is_warning=summary.completed < summary.requests,
-        ),
-        _rate_tile("Requests", summary.requests_per_s, "requests/s", summary),
-        _rate_tile("Input tokens", summary.input_tokens_per_s, "tokens/s", summary),
-        _rate_tile("Output tokens", summary.output_tokens_per_s, "tokens/s", summary),
-        _latency_tile("TTFT", summary.ttft),
-        _latency_tile("TPOT", summary.tpot),
-        _latency_tile("ITL", summary.itl),
-        _latency_tile("E2E", summary.e2e),
-        _goodput_tile(run),
-        Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
-        Tile(
-            "Time on estimates",
-            percent(summary.estimates_share),
-            "not backed by a measurement",
-            is_warning=(summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE,
-        ),
-        Tile("Simulator", duration(summary.simulator_wall_s), f"wall time, version {summary.simulator_version or '?'}"),
-    ]
-
-
-def _goodput_tile(run: RunOutput) -> Tile:
-    summary = run.summary
-    objectives = (("TTFT", summary.slo_ttft_s), ("TPOT", summary.slo_tpot_s))
-    met = [
-        f"{name} ≤ {value:g} s: {percent(share)}"
-        for (name, value), share in zip(objectives, slo_shares(run), strict=True)
-        if value is not None
-    ]
-    rate = _with_unit(summary.goodput_requests_per_s, "requests/s")
-    return Tile("Goodput within SLO", rate, "; ".join([*met, f"all: {percent(summary.goodput_share)}"]))
-
-
-def _rate_tile(name: str, rate: float | None, unit: str, summary: Summary) -> Tile:
-    per_gpu = summary.per_gpu(rate)
-    return Tile(name, _with_unit(rate, unit), f"{digits(per_gpu)} {unit} per GPU" if per_gpu is not None else "")
-
-
-def _latency_tile(name: str, latency: Latency) -> Tile:
-    return Tile(f"{name} p50", duration(latency.p50), f"p90 {duration(latency.p90)}, p99 {duration(latency.p99)}")
-
-
-def _with_unit(value: float | None, unit: str) -> str:
-    return digits(value) if value is None else f"{digits(value)} {unit}"
 
 
 def _latency(run: RunOutput) -> str:
@@ -233,7 +175,8 @@ def _network(run: RunOutput) -> str:
     if run.links is None or run.links.empty:
         return transfers + _no_rows("links.parquet", run.links, "Link use")
     return (
-        charts_html([link_heat_map(run.links), mean_use_chart(run.links), peak_use_chart(run.links)])
+        meaning_html(OFFERED_MEANING if is_offered(run.links) else MEANING)
+        + charts_html([link_heat_map(run.links), mean_use_chart(run.links), peak_use_chart(run.links)])
         + transfers
         + _link_table(run.links, run.span_s[1] - run.span_s[0])
     )
@@ -252,29 +195,25 @@ def _link_table(links: pd.DataFrame, seconds: float) -> str:
         ]
         for link in busiest_links(links, seconds)
     ]
-    columns = ("Busiest links of each kind", "Kind", "Gbit/s", "Mean use", "Peak window", "KV (GB)", "Collectives (GB)")
+    _, measure = measure_words(links)
+    shares = (f"Mean {measure}", f"{measure.capitalize()}, peak window")
+    columns = ("Busiest links of each kind", "Kind", "Gbit/s", *shares, "KV (GB)", "Collectives (GB)")
     return table_html(columns, rows, text_columns=2)
 
 
 def _not_served(run: RunOutput) -> str:
-    lost = run.requests[run.requests["status"] != "completed"]
-    if lost.empty:
+    outcomes = outcomes_of(run)
+    if not outcomes:
         return note_html("Every request completed.")
-    grouped = lost.groupby("status")["request_id"].agg(["size", "first"]).sort_values("size", ascending=False)
     rows = [
-        [*_outcome(str(status)), f"{size:,}", percent(size / len(run.requests)), str(first)]
-        for status, size, first in grouped.head(MOST_REASONS).itertuples(name=None)
+        [each.status, each.reason, f"{each.requests:,}", percent(each.requests / len(run.requests)), each.example]
+        for each in outcomes[:MOST_REASONS]
     ]
-    further = grouped["size"].iloc[MOST_REASONS:]
-    if len(further):
-        total = int(further.sum())
+    further = outcomes[MOST_REASONS:]
+    if further:
+        total = sum(each.requests for each in further)
         rows.append(["", f"{len(further):,} further reasons", f"{total:,}", percent(total / len(run.requests)), ""])
     return table_html(("Outcome", "Reason", "Requests", "Share", "First request id"), rows, text_columns=2)
-
-
-def _outcome(status: str) -> tuple[str, str]:
-    outcome, _, reason = status.partition(":")
-    return outcome.strip(), reason.strip()
 
 
 def _configuration(run: RunOutput) -> str:

@@ -73,8 +73,21 @@ class FaultEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderLoad:
+    """Rates per second while requests arrived, after a warm-up (``metrics/under_load.py``)."""
+
+    from_s: float
+    until_s: float
+    arrivals_per_s: float | None
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """Headline figures of one run. Rates are per second of simulated time."""
+    """Headline figures of one run. Rates are per second of simulated time, over the whole run but for `UnderLoad`."""
 
     model: str
     hardware: str
@@ -83,10 +96,15 @@ class Summary:
     pools: tuple[PoolSummary, ...]
     requests: int
     completed: int
+    rejected: int
+    failed: int
     makespan_s: float
     requests_per_s: float | None
     input_tokens_per_s: float | None
     output_tokens_per_s: float | None
+    under_load: UnderLoad | None
+    """``None`` where all requests came at once, or none completed."""
+    cached_input_share: float | None
     ttft: Latency
     tpot: Latency
     itl: Latency
@@ -152,10 +170,14 @@ class _Reader:
             pools=tuple(self.pool(pool) for pool in self.items(tree, "pools")),
             requests=self.count(tree, "requests"),
             completed=self.count(tree, "completed"),
+            rejected=self.count(tree, "rejected"),
+            failed=self.count(tree, "failed"),
             makespan_s=self.number(tree, "makespan_s") or 0.0,
             requests_per_s=self.number(throughput, "requests_per_s"),
             input_tokens_per_s=self.number(throughput, "input_tokens_per_s"),
             output_tokens_per_s=self.number(throughput, "output_tokens_per_s"),
+            under_load=self.under_load(self.section(tree, "under_load")),
+            cached_input_share=self.number(tree, "cached_input_share"),
             ttft=self.latency(tree, "ttft_s"),
             tpot=self.latency(tree, "tpot_s"),
             itl=self.latency(tree, "itl_s"),
@@ -237,6 +259,13 @@ class _Reader:
         values = self.section(tree, key)
         mean, p50, p90, p99 = (self.number(values, name) for name in ("mean", "p50", "p90", "p99"))
         return Latency(mean, p50, p90, p99)
+
+    def under_load(self, tree: Json) -> UnderLoad | None:
+        if not tree:
+            return None
+        rates = ("arrivals_per_s", "requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "goodput")
+        from_s, until_s = (self.number(tree, name) or 0.0 for name in ("from_s", "until_s"))
+        return UnderLoad(from_s, until_s, *(self.number(tree, name) for name in rates))
 
     def pool(self, tree: Json) -> PoolSummary:
         return PoolSummary(

@@ -73,6 +73,11 @@ def note_html(text: str, *, is_warning: bool = False) -> str:
     return f'<p class="{"banner" if is_warning else "left-out"}">{escape(text)}</p>'
 
 
+def meaning_html(text: str) -> str:
+    """What the figures that follow are."""
+    return f'<p class="meaning">{escape(text)}</p>'
+
+
 def _cell(tag: str, is_text: bool, content: str) -> str:
     side = "" if is_text else ' class="number"'
     return f"<{tag}{side}>{escape(content)}</{tag}>"

@@ -1,0 +1,54 @@
+"""What a cluster serves while requests arrive: throughput without warm-up and drain.
+
+Over the whole run the end counts, in which the cluster empties: the fewer requests a workload has, the more that hides
+of what the cluster can do. The window begins after a warm-up, the median end-to-end latency (by then half of those that
+came first have left) but at most half of the time in which requests arrive, and ends with the last arrival.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.config import SloConfig
+from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.metrics.tally import RequestTally
+
+Moments = NDArray[np.float64]
+
+
+def under_load(tally: RequestTally, slo: SloConfig) -> dict[str, Any] | None:
+    """Rates in the window; ``None`` where all requests arrive at once, or none completed.
+
+    Prompts count when the first token is there, output tokens evenly from the first to the last; of completed requests,
+    as in ``throughput``.
+    """
+    arrived = tally.arrived_ps / PS_PER_S
+    done = tally.is_completed
+    first_s, until_s = float(arrived.min()), float(arrived.max())
+    if until_s == first_s or not done.any():
+        return None
+    e2e, ttft = tally.e2e_ps / PS_PER_S, tally.ttft_ps / PS_PER_S
+    from_s = first_s + min(float(np.median(e2e)), (until_s - first_s) / 2)
+    began, ended = arrived[done] + ttft, arrived[done] + e2e
+    length_s = until_s - from_s
+
+    def inside(moments: Moments) -> NDArray[np.bool_]:
+        return (moments > from_s) & (moments <= until_s)
+
+    met = tally.is_served(slo)[done]
+    gaps = tally.output_tokens_each - 1
+    overlap = np.clip(np.minimum(ended, until_s) - np.maximum(began, from_s), 0, None)
+    share = np.divide(overlap, ended - began, out=np.zeros_like(overlap), where=ended > began)
+    output = np.count_nonzero(inside(began)) + float(np.dot(gaps, share))
+    return {
+        "from_s": from_s,
+        "until_s": until_s,
+        "arrivals_per_s": np.count_nonzero(inside(arrived)) / length_s,
+        "requests_per_s": np.count_nonzero(inside(ended)) / length_s,
+        "input_tokens_per_s": float(tally.input_tokens_each[inside(began)].sum()) / length_s,
+        "output_tokens_per_s": output / length_s,
+        "goodput": np.count_nonzero(inside(ended) & met) / length_s,
+    }

@@ -1,0 +1,132 @@
+"""The headline of a run: what it served, how fast, and what these figures leave out."""
+
+from __future__ import annotations
+
+from vidur_pd.metrics.reasons import Outcome, Outcomes
+from vidur_pd.report.figures_latency import slo_shares
+from vidur_pd.report.load import RunOutput
+from vidur_pd.report.summary import Latency, Summary
+from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
+
+ESTIMATES_WARNING_SHARE = 0.01
+MOST_NAMED = 6
+
+
+def headline(run: RunOutput) -> str:
+    """Warnings, tiles, and what the tiles count."""
+    summary = run.summary
+    banners = []
+    share = summary.estimates_share or 0.0
+    if share > ESTIMATES_WARNING_SHARE:
+        named = list(dict.fromkeys(item.operator for item in summary.estimated_operators))
+        where = f": {', '.join(named[:MOST_NAMED])}" if named else ""
+        where += f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        banners.append(f"{percent(share)} of the time rests on estimates, not on measurements{where}.")
+    if lost := _not_served(run):
+        banners.append(lost)
+    warnings = "".join(note_html(text, is_warning=True) for text in banners)
+    return warnings + tiles_html(_tiles(run)) + meaning_html(_meaning(summary))
+
+
+def _meaning(summary: Summary) -> str:
+    """What the tiles count."""
+    window = ""
+    if summary.under_load is not None:
+        window = (
+            f" Under load: from {duration(summary.under_load.from_s)}, after the warm-up, to the last arrival at "
+            f"{duration(summary.under_load.until_s)}, in which {digits(summary.under_load.arrivals_per_s)} requests/s "
+            "arrived."
+        )
+    return (
+        "Whole run: completed requests and their tokens over the time from the first arrival to the last completion, "
+        f"in which the cluster also empties.{window} Percentiles are over completed requests, ITL's over gaps between "
+        "tokens; shares within the SLO are of all requests, those that were refused or failed counted as missed."
+    )
+
+
+def _not_served(run: RunOutput) -> str:
+    """How many requests were refused or failed, the most frequent reason, and what that means for other figures."""
+    summary, outcomes = run.summary, outcomes_of(run)
+    if not outcomes:
+        return ""
+    lost, first = summary.requests - summary.completed, outcomes[0]
+    return (
+        f"{lost:,} of {summary.requests:,} requests were not served ({summary.rejected:,} rejected, {summary.failed:,} "
+        f"failed), most often ({first.requests:,}) {first.status}: {first.reason}. All reasons are listed below. "
+        "Latencies are those of completed requests alone; goodput counts the others as missed."
+    )
+
+
+def outcomes_of(run: RunOutput) -> list[Outcome]:
+    """How requests ended that were not served, the most frequent first."""
+    lost = run.requests[run.requests["status"] != "completed"]
+    grouped = lost.groupby("status", sort=False)["request_id"].agg(["size", "first"])
+    outcomes = Outcomes()
+    for status, size, first in grouped.itertuples(name=None):
+        outcome, _, reason = str(status).partition(":")
+        outcomes.add(outcome.strip(), reason.strip(), str(first), int(size))
+    return outcomes.most_frequent()
+
+
+def _tiles(run: RunOutput) -> list[Tile]:
+    summary, preempted = run.summary, run.requests["preemptions"]
+    return [
+        Tile(
+            "Completed / requests",
+            f"{summary.completed:,} / {summary.requests:,}",
+            f"in {duration(summary.makespan_s)} simulated",
+            is_warning=summary.completed < summary.requests,
+        ),
+        _rate_tile("Requests", summary, "requests_per_s", "requests/s"),
+        _rate_tile("Input tokens", summary, "input_tokens_per_s", "tokens/s"),
+        _rate_tile("Output tokens", summary, "output_tokens_per_s", "tokens/s"),
+        _latency_tile("TTFT", summary.ttft, summary),
+        _latency_tile("TPOT", summary.tpot, summary),
+        _latency_tile("ITL", summary.itl, summary),
+        _latency_tile("E2E", summary.e2e, summary),
+        _goodput_tile(run),
+        Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
+        Tile(
+            "Time on estimates",
+            percent(summary.estimates_share),
+            "not backed by a measurement",
+            is_warning=(summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE,
+        ),
+        Tile("Simulator", duration(summary.simulator_wall_s), f"wall time, version {summary.simulator_version or '?'}"),
+    ]
+
+
+def _goodput_tile(run: RunOutput) -> Tile:
+    summary = run.summary
+    objectives = (("TTFT", summary.slo_ttft_s), ("TPOT", summary.slo_tpot_s))
+    met = [
+        f"{name} ≤ {value:g} s: {percent(share)}"
+        for (name, value), share in zip(objectives, slo_shares(run), strict=True)
+        if value is not None
+    ]
+    rate = _with_unit(summary.goodput_requests_per_s, "requests/s")
+    both = f"both: {percent(summary.goodput_share)} of all requests"
+    return Tile("Goodput within SLO", rate, "; ".join([*met, both]), is_warning=not summary.goodput_share)
+
+
+def _rate_tile(name: str, summary: Summary, rate: str, unit: str) -> Tile:
+    """Over the whole run, with the rate under load and that per GPU below."""
+    whole: float | None = getattr(summary, rate)
+    notes = []
+    if summary.under_load is not None:
+        notes.append(f"{digits(getattr(summary.under_load, rate))} under load")
+    per_gpu = summary.per_gpu(whole)
+    if per_gpu is not None:
+        notes.append(f"{digits(per_gpu)} per GPU")
+    if rate == "input_tokens_per_s" and summary.cached_input_share:
+        notes.append(f"{percent(summary.cached_input_share)} cached")
+    return Tile(f"{name}, whole run", _with_unit(whole, unit), ", ".join(notes))
+
+
+def _latency_tile(name: str, latency: Latency, summary: Summary) -> Tile:
+    of = "" if summary.completed == summary.requests else f"; of {summary.completed:,} completed"
+    return Tile(f"{name} p50", duration(latency.p50), f"p90 {duration(latency.p90)}, p99 {duration(latency.p99)}{of}")
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return digits(value) if value is None else f"{digits(value)} {unit}"
