@@ -100,7 +100,7 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["inspect", "absent.csv"], "absent.csv: no such file"),
+        (["inspect", "absent.csv"], "absent.csv: found no such file"),
         (["inspect", "bad.csv"], "bad.csv: line 2: num_decode_tokens: found 'x', expected a whole number"),
         (["convert", "lengths.csv", "-o", "o.csv"], "lengths.csv: found no arrival times, expected a trace with them"),
         (["convert", "fine.csv", "-o", "o.txt"], "o.txt: found suffix '.txt', expected .csv or .jsonl"),
@@ -120,7 +120,7 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
         (["generate", "replay.yaml", "-o", "o.csv", "--set", "sead=1"], "sead: unknown field; did you mean 'seed'?"),
         (["generate", "typo.yaml", "-o", "o.csv"], "typo.yaml: sede: unknown field; did you mean 'seed'?"),
         (["generate", "-o", "o.csv", "--set", "workload.requests=0"], "workload.requests: found 0, expected"),
-        (["generate", "-o", "o.csv", "--set", "workload"], "--set workload: expected path=value"),
+        (["generate", "-o", "o.csv", "--set", "workload"], "--set: found 'workload', expected path=value"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
