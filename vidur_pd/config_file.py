@@ -79,7 +79,7 @@ def apply_override(tree: Tree, override: str) -> None:
     """Sets one ``path=value`` in place; list items are named by index or, for pools, by their name."""
     path, separator, text = override.partition("=")
     if not separator or not path:
-        raise InputError(f"--set: found {quoted(override)}, expected path=value, for example engine.max_seqs=128")
+        raise InputError(f"--set {override}: expected path=value, for example engine.max_seqs=128")
     value = parse_yaml(text, f"--set {path}")
     node: Any = tree
     keys = path.split(".")
@@ -92,7 +92,7 @@ def apply_override(tree: Tree, override: str) -> None:
     elif isinstance(node, dict):
         node[keys[-1]] = value
     else:
-        raise InputError(f"--set {path}: {'.'.join(keys[:-1])} holds a plain value, expected a section")
+        raise InputError(f"--set {override}: {'.'.join(keys[:-1])} holds a plain value, expected a section")
 
 
 def _child(node: Any, key: str, override: str) -> Any:
@@ -100,7 +100,7 @@ def _child(node: Any, key: str, override: str) -> Any:
         return node[_position(node, key, override)]
     if isinstance(node, dict):
         return node[key]
-    raise InputError(f"--set {quoted(override)}: {quoted(key)} lies below a plain value, expected a section")
+    raise InputError(f"--set {override}: {quoted(key)} lies below a plain value, expected a section")
 
 
 def _position(items: list[Any], key: str, override: str) -> int:
@@ -111,7 +111,7 @@ def _position(items: list[Any], key: str, override: str) -> int:
         return int(key)
     names = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
     known = ", ".join(names) or f"0…{len(items) - 1}"
-    raise InputError(f"--set {quoted(override)}: found no item {quoted(key)}, expected one of {known}")
+    raise InputError(f"--set {override}: found no item {quoted(key)}, expected one of {known}")
 
 
 def describe(error: ValidationError, root: type) -> str:

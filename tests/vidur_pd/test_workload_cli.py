@@ -120,7 +120,7 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
         (["generate", "replay.yaml", "-o", "o.csv", "--set", "sead=1"], "sead: unknown field; did you mean 'seed'?"),
         (["generate", "typo.yaml", "-o", "o.csv"], "typo.yaml: sede: unknown field; did you mean 'seed'?"),
         (["generate", "-o", "o.csv", "--set", "workload.requests=0"], "workload.requests: found 0, expected"),
-        (["generate", "-o", "o.csv", "--set", "workload"], "--set: found 'workload', expected path=value"),
+        (["generate", "-o", "o.csv", "--set", "workload"], "--set workload: expected path=value"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_code_2(

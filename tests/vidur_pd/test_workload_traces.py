@@ -241,7 +241,7 @@ def test_what_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found a damaged gzip file"):
         read_trace(tmp_path / "cut.gz")
     (tmp_path / "latin").write_bytes(HEAD.encode() + b"\xff\xfe,1,1\n")
-    with pytest.raises(InputError, match="found a damaged gzip file"):
+    with pytest.raises(InputError, match="found bytes that are not UTF-8"):
         read_trace(tmp_path / "latin")
 
 
