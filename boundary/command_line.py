@@ -80,7 +80,7 @@ def _reported(error: Exception) -> tuple[str, int]:
         return str(error), code
     match error:
         case MemoryError():
-            return f"memory: {error or 'found too little'}, expected a smaller problem", 1
+            return f"memory: {str(error) or 'found too little'}, expected a smaller problem", 1
         case OSError():
             place = f"{error.filename}: " if error.filename is not None else ""
             return f"{place}{error.strerror or error}", 1
