@@ -14,6 +14,11 @@ MAX_BYTES = 2**62 - 1
 MAX_PLAN_BYTES = 2**50
 """1 PiB: the flows of larger collectives would run to the end of the network's clock."""
 MAX_RANKS = 1_000_000
+"""Of a collective that is priced."""
+MAX_PLAN_RANKS = 8192
+"""Of one that is planned; rings and trees are laid over every rank."""
+MAX_PLAN_FLOWS = 2**23
+"""8 million flows of a plan, some gigabytes while it is made."""
 
 
 class Collective(StrEnum):
@@ -121,6 +126,26 @@ def check_size(size_bytes: int, most: int) -> None:
     """
     if not 0 <= size_bytes <= most:
         raise InputError(f"bytes: found {size_bytes}, expected 0 to {most}")
+
+
+def check_plan_ranks(ranks: int) -> None:
+    """Refuses more than `MAX_PLAN_RANKS`.
+
+    Raises:
+        InputError: naming both numbers.
+    """
+    if ranks > MAX_PLAN_RANKS:
+        raise InputError(f"ranks: found {ranks}, expected at most {MAX_PLAN_RANKS} in a plan")
+
+
+def check_flows(count: int, what: str) -> None:
+    """Refuses a plan of more than `MAX_PLAN_FLOWS`, before anything of that size is made.
+
+    Raises:
+        InputError: naming what would be planned, and both numbers.
+    """
+    if count > MAX_PLAN_FLOWS:
+        raise InputError(f"{what}: found {count} flows, expected at most {MAX_PLAN_FLOWS}: fewer ranks or chunks")
 
 
 def shares(total: int, parts: int) -> NDArray[np.int64]:
