@@ -18,6 +18,9 @@ _ENDING_SIGNALS: Final = ("SIGTERM", "SIGHUP")
 """Asked to end; Ctrl-C (SIGINT) is Python's own."""
 
 
+_INTERRUPTED: Final = 128 + signal.SIGINT
+
+
 class _Ended(BaseException):
     """A signal that ends the process came; what is unfinished is cleaned up on the way out."""
 
@@ -31,7 +34,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
 
     What ends a command exits with its ``exit_code`` (`boundary.errors`; 2 for a wrong use, as click has it), lack of
     memory or of room on a disk with 1, and signals with 128 + their number; each prints ``program: message`` on one
-    line. A reader that closed the pipe early is no failure. Other exceptions are faults of ours and pass through.
+    line. Where a reader closed the pipe early it exits with 1 and says nothing. Other exceptions are faults of ours and pass through.
     """
     for name in _ENDING_SIGNALS:
         if hasattr(signal, name):
@@ -42,15 +45,17 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
         result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        _fail(program, "interrupted", 128 + signal.SIGINT)
+        result = _INTERRUPTED
     except _Ended as ended:
         _fail(program, f"ended by {signal.Signals(ended.number).name}", 128 + ended.number)
     except BrokenPipeError:
         _discard_output()
-        sys.exit(0)
+        sys.exit(1)
     except Exception as error:
         message, code = _reported(error)
         _fail(program, message, code)
+    if result == _INTERRUPTED:  # what typer returns after Ctrl-C
+        _fail(program, "interrupted", _INTERRUPTED)
     sys.exit(result if isinstance(result, int) else 0)
 
 
