@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -34,8 +35,10 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
 
     What ends a command exits with its ``exit_code`` (`boundary.errors`; 2 for a wrong use, as click has it), lack of
     memory or of room on a disk with 1, and signals with 128 + their number; each prints ``program: message`` on one
-    line. Where a reader closed the pipe early it exits with 1 and says nothing. Other exceptions are faults of ours and pass through.
+    line, as warnings are. Where a reader closed the pipe early it exits with 1 and says nothing. Other exceptions are
+    faults of ours and pass through.
     """
+    logging.basicConfig(format=f"{program}: %(message)s", level=logging.WARNING)
     for name in _ENDING_SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _end)
