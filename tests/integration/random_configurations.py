@@ -153,9 +153,7 @@ class Scenario:
         """Writes it, and reads it as the command line does."""
         path = self.write(folder)
         config = load_config(path, [])
-        return config, load_workload(
-            config.workload, base_dir=folder, rng=lambda name: generator(config.seed, name)
-        )
+        return config, load_workload(config.workload, base_dir=folder, rng=lambda name: generator(config.seed, name))
 
 
 def _with_topology_file(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -206,7 +204,7 @@ class _Draw:
             "seed": self.random.randrange(10**6),
             "model": self.one_of(self.family.models),
             "hardware": self.gpu,
-            "workload": random_workload(self.random, self.files, 25 if self.has_costly_collectives else 60),
+            "workload": self.workload(),
             "cluster": {"topology": self.topology(pools), "pools": pools},
             "engine": self.engine(pools),
             "routing": {
@@ -223,6 +221,10 @@ class _Draw:
             "output": {"link_windows": self.one_of((1, 7, 120, 1000)), "iterations": self.chance(0.8)},
         }
         return Scenario(self.seed, tree, self.files)
+
+    def workload(self) -> dict[str, Any]:
+        most_requests, longest_prompt = (22, 500) if self.has_costly_collectives else (40, 1900)
+        return random_workload(self.random, self.files, most_requests, longest_prompt)
 
     # Cluster.
 
@@ -254,7 +256,9 @@ class _Draw:
         width = self.one_of((1, 2, 4, 8))
         fields: dict[str, Any] = {"kind": kind, "gpus_per_node": width, "nic": f"{self.one_of((25, 100, 400))}Gbps"}
         if kind == "file":
-            fields["nodes"] = sum(pool["instances"] * -(-size // width) for size, pool in zip(sizes, pools, strict=True))
+            fields["nodes"] = sum(
+                pool["instances"] * -(-size // width) for size, pool in zip(sizes, pools, strict=True)
+            )
         if kind != "single_switch" and self.chance(0.4):
             fields["oversubscription"] = self.one_of((2, 4))
         return fields
@@ -295,7 +299,7 @@ class _Draw:
         is_dispatched = all(pool.get("dp", 1) > 1 and pool.get("ep", 1) > 1 for pool in pools)
         if is_dispatched and self.coupling != "exact" and self.chance(0.6):
             overlap |= {"two_batch": True, "communication_sm_share": self.one_of((0.0, 0.15))}
-        elif self.chance(0.2):
+        elif self.chance(0.15):
             fields["speculative"] = {"drafts": self.random.randint(1, 3), "acceptance": self.one_of((0.0, 0.7, 1.0))}
         return fields | ({"overlap": overlap} if overlap else {})
 
@@ -307,4 +311,3 @@ class _Draw:
             fields["congestion_control"] = self.one_of(("dcqcn", "hpcc", "timely", "dctcp", "none"))
             fields["roce"] = {"packets_per_ack": self.one_of((1, 16)), "mtu_bytes": 4096}
         return fields
-
