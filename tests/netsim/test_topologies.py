@@ -278,8 +278,8 @@ links: [[a, s, 400Gbps, 500ns, nic], [b, s, 400Gbps, 500ns, nic]]
         ("[b, s,", "[c, s,", r"T.yaml links\[1\]: found unknown node 'c'"),
         ("[b, s,", "[[b], s,", r"T.yaml links\[1\]: found .* expected \[src, dst, rate, latency"),
         ("[b, s, 400Gbps,", "[b, s, 4e2Gpbs,", r"T.yaml links\[1\] rate: found '4e2Gpbs'"),
-        ("gpus_per_node: 1", "gpus_per_node: [", "T.yaml: expected YAML, found while parsing"),
-        (YAML, "just text", "T.yaml: found str, expected a mapping"),
+        ("gpus_per_node: 1", "gpus_per_node: [", "T.yaml line 4: not YAML"),
+        (YAML, "just text", "T.yaml: found 'just text', expected a topology: a mapping"),
     ],
 )
 def test_wrong_yaml_is_refused_with_its_field(wrong: str, right: str, message: str) -> None:
