@@ -218,7 +218,7 @@ class _Draw:
             },
             "network": self.network(),
             "slo": {"ttft_s": self.one_of((0.2, 2.0)), "tpot_s": self.one_of((0.01, 0.05)), "window_s": 0.5},
-            "output": {"link_windows": self.one_of((1, 7, 120, 1000)), "iterations": self.chance(0.8)},
+            "output": {"link_windows": self.one_of((1, 7, 120, 1000)), "iterations": self.chance(0.8), "flows": True},
         }
         return Scenario(self.seed, tree, self.files)
 

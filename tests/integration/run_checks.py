@@ -66,6 +66,7 @@ def check_run(result: Result) -> None:
     check_nothing_was_given_up_for_want_of_events(result)
     check_summary(result)
     check_link_use(result)
+    check_flows(result)
 
 
 def rows_of(result: Result) -> list[dict[str, str]]:
@@ -123,6 +124,17 @@ def check_link_use(result: Result) -> None:
     assert link_use(result).max() <= 1 + 1e-6
 
 
+def check_flows(result: Result) -> None:
+    """Where nothing fails, flows carry the bytes that rows state, and no request's KV is there before its last flow."""
+    if result.config.faults:
+        return
+    flows = pd.DataFrame(result.flow_columns())
+    assert flows["size_bytes"].sum() == sum(int(row["pd_p2p_comm_bytes"] or 0) for row in rows_of(result))
+    assert (flows["end_ps"] > flows["start_ps"]).all()
+    ends = {record.kv_arrived_ps for record in result.requests if record.kv_arrived_ps is not None}
+    assert flows["end_ps"].max() == max(ends) if ends else flows.empty
+
+
 def check_stream(result: Result, folder: Path) -> None:
     """Rows, iterations and summary of a streamed run are those of this one."""
     with (
@@ -130,7 +142,8 @@ def check_stream(result: Result, folder: Path) -> None:
         patch.object(records, "ITERATIONS_AT_ONCE", 100),
         ParquetStream(folder, with_iterations=result.config.output.iterations) as stream,
     ):
-        streamed = simulate(result.config, result.workload, stream)
+        output = result.config.output.model_copy(update={"flows": False})  # which a stream refuses
+        streamed = simulate(result.config.model_copy(update={"output": output}), result.workload, stream)
     assert _summary(streamed) == _summary(result)
     table = pq.read_table(folder / "requests.parquet")
     rows = pd.DataFrame({name: table[name].to_pylist() for name in table.column_names}, dtype=object)
