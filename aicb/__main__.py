@@ -9,7 +9,8 @@ import typer
 
 from aicb import cli_export, cli_predict, cli_profile, cli_show
 from aicb.errors import UnmeasuredShape
-from boundary.errors import InputError
+from boundary.errors import InputError, OutputError
+from boundary.interruption import Interrupted, interruptible
 
 __version__ = "0.1.0"
 
@@ -39,16 +40,18 @@ def options(
 def main() -> None:
     """Runs the command line; without arguments it prints the help.
 
-    Exit code 2 for bad input and wrong use, 1 for a missing measurement or too little memory, 130 after Ctrl-C; each
-    error is one line ``aicb: message`` on stderr. Other exceptions are faults and pass through.
+    Exit code 2 for bad input and wrong use, 1 for a missing measurement, a full disk or too little memory, 128 + its
+    number after a signal (130 after Ctrl-C); each error is one line ``aicb: message`` on stderr. Other exceptions are
+    faults and pass through.
     """
     try:
-        result = app(args=sys.argv[1:] or ["--help"], prog_name="aicb", standalone_mode=False)
-    except typer.Abort:
-        sys.exit(130)
+        with interruptible():
+            result = app(args=sys.argv[1:] or ["--help"], prog_name="aicb", standalone_mode=False)
+    except Interrupted as interruption:
+        _fail(str(interruption), interruption.exit_code)
     except InputError as error:
         _fail(str(error), 2)
-    except UnmeasuredShape as error:
+    except (UnmeasuredShape, OutputError) as error:
         _fail(str(error), 1)
     except MemoryError as error:
         _fail(f"memory: {error or 'found too little'}, expected a smaller problem", 1)

@@ -9,23 +9,27 @@ from typing import NoReturn
 
 import typer
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
+from boundary.errors import OutputError
+from boundary.interruption import Interrupted, interruptible
 
 
 def run_command_line(app: typer.Typer, program: str, exit_codes: Mapping[type[Exception], int]) -> NoReturn:
     """Runs ``app`` on the arguments of the process and exits; without arguments it prints the help.
 
     A wrong use (unknown command, missing option, bad value) exits with 2, an exception of ``exit_codes`` with its code,
-    lack of memory with 1; all print ``program: message`` on one line. Other exceptions are faults and pass through.
+    a full disk or lack of memory with 1, a signal with 128 + its number; all print ``program: message`` on one line.
+    Other exceptions are faults and pass through.
     """
     try:
-        result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
-    except typer.Abort:
-        sys.exit(INTERRUPTED)
+        with interruptible():
+            result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
+    except Interrupted as interruption:
+        _fail(program, str(interruption), interruption.exit_code)
     except tuple(exit_codes) as error:
         code = next(code for kind, code in exit_codes.items() if isinstance(error, kind))
         _fail(program, str(error), code)
+    except OutputError as error:
+        _fail(program, str(error), 1)
     except MemoryError as error:
         _fail(program, f"memory: {error or 'found too little'}, expected a smaller problem", 1)
     except Exception as error:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from netsim.atomic_file import write_atomically
+from boundary.output_files import write_atomically
 from simccl.collective import Algorithm, Collective, Protocol
 
 _FEWEST_THREADS, _MANY_THREADS = 96, 512

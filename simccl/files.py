@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from netsim.atomic_file import write_atomically
+from boundary.output_files import write_atomically
 from netsim.flow import NO_FLOW
 from netsim.units import PS_PER_NS, parse_size_bytes
 from simccl.busbw import Group
