@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from aicb.errors import UnmeasuredShape
-from boundary.errors import InputError
 from boundary.output_files import check_output, write_atomically
+from boundary.text_files import read_text
 
 
 class TimingName(StrEnum):
@@ -77,7 +77,9 @@ def predict(
 
     check_output(output, [table, *gpu_files(gpu)])
     pricing = select_estimator(estimator.value, get_gpu(gpu), Precision(state=state.value), timing.value)
-    columns, rows, estimates = prediction.predict(_read(table), pricing, str(table))
+    columns, rows, estimates = prediction.predict(
+        read_text(table, "a table").splitlines(keepends=True), pricing, str(table)
+    )
     estimated = [i for i, found in enumerate(estimates) if found.is_estimate]
     if measured_only and estimated:
         raise UnmeasuredShape(f"{table}: row {estimated[0] + 1}: {estimates[estimated[0]].source}")
@@ -91,15 +93,6 @@ def predict(
     )
     summary = {"rows": len(rows), "estimates": len(estimated), "output": str(output)}
     typer.echo(json.dumps(summary) if as_json else f"{len(rows)} rows, {len(estimated)} estimates: {output}")
-
-
-def _read(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: file: {error.strerror}, expected a readable CSV file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: file: found bytes that are not UTF-8, expected a CSV text file") from None
 
 
 def _write(path: Path, columns: list[str], rows: list[list[str]]) -> None:

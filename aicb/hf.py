@@ -8,7 +8,6 @@ refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,8 @@ from aicb.model import (
     MoeFfn,
 )
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.text_files import read_text
 
 ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -88,12 +89,7 @@ def read_config_file(path: Path) -> Model:
     Raises:
         InputError: the file cannot be read, is not a JSON object, or `model_from_config` refuses it.
     """
-    try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: found {error.strerror or error}, expected a readable config.json") from error
-    except ValueError as error:
-        raise InputError(f"{path}: found text that is not JSON ({error}), expected a config.json") from error
+    config = parse_json(read_text(path, "a config.json"), str(path), "a config.json")
     if not isinstance(config, dict):
         raise InputError(f"{path}: found a JSON {type(config).__name__}, expected an object")
     name = path.resolve().parent.name if path.name == "config.json" else path.stem

@@ -28,7 +28,6 @@ Other columns are carried through. Names of the probe's functions (``fp8_gemm_nt
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -53,6 +52,7 @@ from aicb.operators import (
     Work,
 )
 from aicb.precision import KvDtype
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
 
 ADDED_COLUMNS = ("time_us", "is_estimate", "source", "relative_error")
@@ -164,21 +164,17 @@ def predict(
     Raises:
         InputError: the table has no ``op`` column, has a column that prediction adds, or a row is malformed.
     """
-    reader = csv.reader(lines)
-    columns = next(reader, [])
-    if "op" not in columns:
-        raise InputError(f"{name}:1: header: found {', '.join(columns) or 'nothing'}, expected a column op")
+    table = csv_rows(lines, name)
+    _, columns = next(table, (1, []))
+    column_places(columns, f"{name}:1: header", ["op"])
     clash = [column for column in ADDED_COLUMNS if column in columns]
     if clash:
         raise InputError(f"{name}:1: header: found {clash[0]}, expected no column that prediction adds")
     rows, estimates = [], []
     known: dict[tuple[str, ...], Estimate] = {}
-    for cells in reader:
-        place = f"{name}:{reader.line_num}"
-        if not cells:
-            continue
-        if len(cells) != len(columns):
-            raise InputError(f"{place}: row: found {len(cells)} cells, expected {len(columns)}")
+    for line, cells in table:
+        place = f"{name}:{line}"
+        check_width(cells, columns, place)
         row = dict(zip(columns, cells, strict=True))
         if tuple(cells) not in known:
             known[tuple(cells)] = estimator.price(parse(RowReader(row, place)))

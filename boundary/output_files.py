@@ -118,11 +118,11 @@ def naming_failures(path: Path) -> Iterator[None]:
     """Failures to write in the block, with the name of what was to be written.
 
     Raises:
-        OutputError: in place of any ``OSError``.
+        OutputError: in place of any ``OSError``, other than a reader that closed a pipe.
     """
     try:
         yield
-    except OutputError:
+    except (OutputError, BrokenPipeError):
         raise
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({reason_of(error)})") from None

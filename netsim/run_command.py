@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boundary.errors import InputError
-from netsim.command_line import print_summary
+from boundary.command_line import print_summary
+from boundary.errors import Failure, InputError
 from netsim.errors import BackendError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Settings = Annotated[
 ]
 
 
-class UnfinishedFlows(RuntimeError):
+class UnfinishedFlows(Failure):
     """Some flows did not arrive."""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from boundary.errors import InputError
+from boundary.text_files import read_text
 from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 _BYTES_PER_KB: Final = 1000
@@ -226,12 +227,7 @@ def _ecn_rows(maps: Sequence[_Entry | None], path: Path) -> dict[str, dict[str, 
 
 
 def _entries(path: Path) -> dict[str, _Entry]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: found no such file, expected SimAI's configuration") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a readable text file, found: {error}") from error
+    text = read_text(path, "SimAI's configuration")
     known = (*_READ_HERE, *_CONSTANTS, *_ONLY, *sorted(_IGNORED))
     entries: dict[str, _Entry] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boundary.command_line import print_summary
 from boundary.errors import InputError
-from netsim.command_line import print_summary
 
 if TYPE_CHECKING:
     from netsim.topology import Topology

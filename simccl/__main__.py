@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boundary.command_line import print_summary, run_command_line
 from boundary.errors import InputError
 from boundary.output_files import check_output
-from netsim.command_line import print_summary, run_command_line
 from simccl import __version__
 from simccl.command_options import Gpu, Json, Nodes, StackName, check_spread
-from simccl.errors import PlanError
 from simccl.plan_command import verify_flows, write_plan_file
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def _at_least_one(name: str, value: int) -> int:
 
 def main() -> None:
     """Console script: exit code 0, 1 for a plan that is not correct, 2 for bad input."""
-    run_command_line(app, "simccl", {InputError: 2, PlanError: 1})
+    run_command_line(app, "simccl")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from boundary.json_text import parse_json
 from boundary.output_files import write_atomically
+from boundary.text_files import read_text
 from simccl.collective import Algorithm, Collective, Protocol
 
 _FEWEST_THREADS, _MANY_THREADS = 96, 512
@@ -163,11 +165,7 @@ def read_calibration(source: Path) -> Calibration:
     Raises:
         InputError: naming the file and the field.
     """
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a calibration") from None
-    return _parsed(str(source), text)
+    return _parsed(str(source), read_text(source, "a calibration that simccl calibrate wrote"))
 
 
 def write_calibration(calibration: Calibration, destination: Path) -> None:
@@ -192,8 +190,8 @@ def _rounded(fit: Fit) -> dict[str, float]:
 
 
 def _parsed(place: str, text: str) -> Calibration:
+    data = parse_json(text, place, "a calibration that simccl calibrate wrote")
     try:
-        data = json.loads(text)
         names = [field.name for field in fields(Correction)]
         fits = {
             Case(

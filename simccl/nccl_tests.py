@@ -8,15 +8,16 @@ and ``message_size`` in *elements* with ``latency`` in ms, or ``message_bytes`` 
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
-from simccl.collective import Algorithm, Collective, Protocol
+from boundary.numbers import real_number, whole_number
+from boundary.text_files import read_text
+from simccl.collective import MAX_BYTES, Algorithm, Collective, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,7 @@ def read_measurements(sources: Iterable[Path]) -> tuple[Measurement, ...]:
     """
     found: list[Measurement] = []
     for source in sources:
-        try:
-            text = source.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a table") from None
+        text = read_text(source, "output of nccl-tests or a CSV of times")
         is_csv = "," in next((line for line in text.splitlines() if line.strip()), "")
         points = _from_csv(source, text) if is_csv else _from_text(source, text)
         if not points:
@@ -76,24 +74,25 @@ def _from_text(source: Path, text: str) -> list[Measurement]:
     points = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
-        if not fields or not fields[0].isdigit():
+        if not fields or not (fields[0].isascii() and fields[0].isdigit()):
             continue
         if len(fields) < 9:
             raise InputError(f"{source} line {number}: found {len(fields)} fields, expected a row of nccl-tests")
-        size, time_us = int(fields[0]), _positive(source, number, "time", fields[5])
+        size = whole_number(fields[0], f"{source} line {number} size", "whole bytes", 0, MAX_BYTES)
+        time_us = _positive(source, number, "time", fields[5])
         if size:
             points.append(Measurement(op, len(hosts), len(set(hosts.values())), size, time_us))
     return points
 
 
 def _from_csv(source: Path, text: str) -> list[Measurement]:
-    reader = csv.DictReader(io.StringIO(text))
-    header = reader.fieldnames or ()
+    rows = csv_rows(text.splitlines(keepends=True), str(source))
+    _, header = next(rows)
+    column_places(header, f"{source} line 1", [])
     points = []
-    for row in reader:
-        if None in row or None in row.values():
-            raise InputError(f"{source} line {reader.line_num}: expected {len(header)} fields, as in the header")
-        point = _row(source, reader.line_num, row, header)
+    for line, cells in rows:
+        check_width(cells, header, f"{source} line {line}")
+        point = _row(source, line, dict(zip(header, cells, strict=True)), header)
         if point is not None:
             points.append(point)
     return points
@@ -137,10 +136,4 @@ def _forced(source: Path, line: int, row: Mapping[str, str]) -> tuple[Algorithm 
 
 
 def _positive(source: Path, line: int, field: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise InputError(f"{source} line {line}: {field}: found {text!r}, expected a positive number")
-    return value
+    return real_number(text, f"{source} line {line}: {field}", "a positive number", 1e-12, MAX_BYTES)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, get_type_hints
 
 import typer
 
+from boundary.command_line import print_summary
 from boundary.errors import InputError
 from boundary.output_files import check_output
-from netsim.command_line import print_summary
 from simccl.command_options import Gpu, Json, Nodes, StackName, check_spread
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boundary.command_line import run_command_line
 from boundary.errors import InputError
-from boundary.interruption import Interrupted, interruptible
 from vidur_pd.cli_validate import validate
 from vidur_pd.cli_workload import app as workload_app
 
@@ -256,36 +256,9 @@ def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Entry point: bad input is one line and exit code 2, a failure one line and exit code 1."""
+    """Console script: exit code 0, 1 for a failure, 2 for bad input."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow the small matrices of a run down by a fifth
-    try:
-        with interruptible():
-            code = app(standalone_mode=False)
-    except Interrupted as interruption:
-        _fail(str(interruption), interruption.exit_code)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # usage errors of the command-line parser have it
-            _fail(error.format_message(), getattr(error, "exit_code", 2))
-        _fail(error, _exit_code(error))
-    raise SystemExit(code or 0)
-
-
-def _exit_code(error: Exception) -> int:
-    """2 for bad input, 1 for a failure; what is neither is raised again. The packages load once there is an error."""
-    from aicb.errors import UnmeasuredShape
-    from netsim.errors import BackendUnavailable
-
-    match error:
-        case InputError():
-            return 2
-        case BackendUnavailable() | UnmeasuredShape() | OSError() | RuntimeError():
-            return 1
-    raise error
-
-
-def _fail(error: Exception | str, code: int) -> None:
-    sys.stderr.write("vidur-pd: " + " ".join(str(error).split()) + "\n")
-    raise SystemExit(code)
+    run_command_line(app, "vidur-pd")
 
 
 if __name__ == "__main__":

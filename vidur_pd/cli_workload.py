@@ -113,10 +113,15 @@ def _configured(config: Path | None, overrides: list[str]) -> WorkloadFile:
     """
     from pydantic import ValidationError
 
-    from vidur_pd.config_file import apply_override, describe, read_yaml
+    from boundary.yaml_text import read_yaml_mapping
+    from vidur_pd.config_file import apply_override, describe
     from vidur_pd.workload.config import WorkloadFile
 
-    tree = {"workload": deepcopy(DEFAULT_WORKLOAD)} if config is None else _without_other_sections(read_yaml(config))
+    tree = (
+        {"workload": deepcopy(DEFAULT_WORKLOAD)}
+        if config is None
+        else _without_other_sections(read_yaml_mapping(config, "a workload"))
+    )
     for override in overrides:
         apply_override(tree, override)
     try:

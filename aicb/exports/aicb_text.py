@@ -21,6 +21,8 @@ from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import LatentAttention
 from boundary.errors import InputError
 from boundary.output_files import write_atomically
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 _DEEPSEEK_KEYS = {
     "atten_norm": "atten_qkv",
@@ -89,13 +91,12 @@ def read_aicb(path: Path) -> tuple[str, dict[str, dict[str, float]]]:
     Raises:
         InputError: the file is not such a description.
     """
-    try:
-        first, *lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: file: {error}, expected an AICB compute description") from None
+    first, *lines = read_text(path, "an AICB compute description").splitlines() or [""]
     word, _, phase = first.partition(":")
     if word != "inference_term":
-        raise InputError(f"{path}: line 1: found {first!r}, expected inference_term:prefill or inference_term:decode")
+        raise InputError(
+            f"{path}: line 1: found {quoted(first)}, expected inference_term:prefill or inference_term:decode"
+        )
     times: dict[str, dict[str, float]] = {}
     key = ""
     for number, line in enumerate(lines, start=2):
@@ -107,7 +108,7 @@ def read_aicb(path: Path) -> tuple[str, dict[str, dict[str, float]]]:
         try:
             times[key][name.removeprefix("time_gpu_")] = float(value)
         except (KeyError, ValueError):
-            raise InputError(f"{path}: line {number}: found {line!r}, expected a time in microseconds") from None
+            raise InputError(f"{path}: line {number}: found {quoted(line)}, expected a time in microseconds") from None
     return phase.strip(), times
 
 

@@ -18,6 +18,8 @@ from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
 from boundary.errors import InputError
 from boundary.output_files import write_atomically
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 HEADER = ("layer_id", "layer_name", "comp_time", "comm_size")
 LAYER_NAMES = ("attention", "mlp", "moe")
@@ -66,16 +68,15 @@ def read_vidur(path: Path) -> list[VidurLine]:
     Raises:
         InputError: the file is not such a table.
     """
-    try:
-        header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines(), delimiter="\t")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: file: {error}, expected a layer table") from None
+    header, *rows = (line.split("\t") for line in read_text(path, "a layer table").splitlines() or [""])
     if tuple(header) != HEADER:
-        raise InputError(f"{path}: header: found {header}, expected {list(HEADER)} separated by tabs")
+        raise InputError(f"{path}: header: found {quoted(header)}, expected {list(HEADER)} separated by tabs")
     lines = []
     for number, cells in enumerate(rows, start=2):
         if len(cells) != len(HEADER) or cells[1] not in LAYER_NAMES:
-            raise InputError(f"{path}: line {number}: found {cells}, expected {', '.join(LAYER_NAMES)} and numbers")
+            raise InputError(
+                f"{path}: line {number}: found {quoted(cells)}, expected {', '.join(LAYER_NAMES)} and numbers"
+            )
         try:
             lines.append(VidurLine(int(cells[0]), cells[1], round(float(cells[2])), round(float(cells[3]))))
         except ValueError as error:

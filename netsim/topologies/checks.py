@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable
 from fractions import Fraction
 from math import floor, isfinite
 
 from boundary.errors import InputError
 
-MAX_CABLES = 2**25
-"""33 million; a mistyped number ends in a message rather than in the memory of the machine (2.3 GB of columns)."""
+MAX_CABLES = 2**22
+"""4 million, those of half a million GPUs; a mistyped number ends in a message rather than in the memory of the
+machine."""
 
 
 def check_counts(builder: str, **counts: int) -> None:
@@ -31,6 +34,14 @@ def check_size(builder: str, nodes: int, cables: int) -> None:
     for name, value in (("nodes", nodes), ("cables", cables)):
         if value > MAX_CABLES:
             raise InputError(f"{builder}: found {value} {name} in all, expected at most {MAX_CABLES}")
+
+
+def least(suffices: Callable[[int], bool]) -> int:
+    """The smallest number from 1 on that suffices, where every larger one does too."""
+    most = 1
+    while not suffices(most):
+        most *= 2
+    return bisect.bisect_left(range(most + 1), True, lo=most // 2 + 1 if most > 1 else 1, key=suffices)
 
 
 def exact_ratio(builder: str, oversubscription: float) -> Fraction:

@@ -91,7 +91,7 @@ def test_a_wrong_description_is_refused(folder: Path, change: dict[str, object],
         get_gpu(str(folder))
 
 
-@pytest.mark.parametrize(("text", "message"), [("- 1", "found list, expected fields"), ("{", "not YAML")])
+@pytest.mark.parametrize(("text", "message"), [("- 1", "found .1., expected a description"), ("{", "not YAML")])
 def test_a_file_that_describes_nothing_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "gpu.yaml").write_text(text)
     with pytest.raises(InputError, match=message) as raised:
@@ -100,7 +100,7 @@ def test_a_file_that_describes_nothing_is_refused(folder: Path, text: str, messa
 
 
 def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gpu\.yaml: file: No such file or directory"):
+    with pytest.raises(InputError, match=r"gpu\.yaml: found no such file"):
         get_gpu(str(tmp_path))
 
 

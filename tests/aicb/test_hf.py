@@ -270,5 +270,5 @@ def test_a_file_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:
         load_model(str(tmp_path))
     with pytest.raises(InputError, match=r"config.json: found a JSON list, expected an object"):
         load_model(write(tmp_path, [1]))
-    with pytest.raises(InputError, match=r"absent.json: found No such file or directory, expected a readable"):
+    with pytest.raises(InputError, match=r"absent.json: found no such file, expected a config.json"):
         load_model(str(tmp_path / "absent.json"))

@@ -136,7 +136,7 @@ def test_plans_and_proofs_take_a_root_an_algorithm_and_a_coarseness(tmp_path: Pa
         (["time", "--op", "all_reduce", "--bytes", "1"], "expected --op, --bytes and --ranks, or --table"),
         (["time", "--op", "all_reduce", "--bytes", "1", "--ranks", "3", "--nodes", "2"], "divisor of the 3 ranks"),
         (["time", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "--gpu", "tpu"], "gpu: found 'tpu'"),
-        (["time", "--table", "missing.csv", "-o", "out.csv"], "missing.csv: No such file"),
+        (["time", "--table", "missing.csv", "-o", "out.csv"], "missing.csv: found no such file"),
         (["time", "--table", "missing.csv"], "-o: found nothing"),
         (["plan", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "-o", "plan.txt"], "found suffix '.txt'"),
         (["verify", "--op", "all_reduce", "--bytes", "1", "--ranks", "0"], "ranks: found 0"),
@@ -177,8 +177,11 @@ def test_bad_input_is_one_line_and_exit_code_2(
     ("text", "message"),
     [
         ("", "found no line"),
-        ("op,bytes,ranks,nodes\n", "line 1: found op,bytes,ranks,nodes, expected op,bytes,ranks,nodes,gpu"),
-        (TABLE + "all_reduce,8,8,1\n", "line 5: found 4 fields, expected 5"),
+        (
+            "op,bytes,ranks,nodes\n",
+            "line 1: found 'op,bytes,ranks,nodes' without gpu, expected op,bytes,ranks,nodes,gpu",
+        ),
+        (TABLE + "all_reduce,8,8,1\n", "line 5: found 4 cells, expected 5"),
         (TABLE + "all_reduce,-8,8,1,h100\n", "line 5: bytes: found '-8'"),
         (TABLE + "all_reduce,8.5,8,1,h100\n", "line 5: bytes: found '8.5'"),
         (TABLE + "all_reduce,8,9,2,h100\n", "line 5: nodes: found 2, expected a divisor of the 9 ranks"),
@@ -272,9 +275,9 @@ def test_a_plan_in_simccls_columns_has_its_header(tmp_path: Path) -> None:
         (("--stack", "tgi"), "stack: found 'tgi'"),
         (("--group", "xp"), "group: found 'xp'"),
         (("--uncalibrated", "--calibration", "c.json"), "calibration: found with --uncalibrated"),
-        (("--calibration", "no-such.json"), "no-such.json: No such file"),
-        (("--busbw", "no-such.yaml"), "no-such.yaml: No such file"),
-        (("--workload", "no-such.txt", "-o", "out.csv"), "no-such.txt: No such file"),
+        (("--calibration", "no-such.json"), "no-such.json: found no such file"),
+        (("--busbw", "no-such.yaml"), "no-such.yaml: found no such file"),
+        (("--workload", "no-such.txt", "-o", "out.csv"), "no-such.txt: found no such file"),
     ],
 )
 def test_bad_sources_of_times_are_refused(

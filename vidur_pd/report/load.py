@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 
 from boundary.errors import InputError
+from boundary.text_files import read_text
+from boundary.yaml_text import parse_yaml_mapping
 from vidur_pd.report.summary import Summary, read_summary
 
 if TYPE_CHECKING:
@@ -266,15 +268,7 @@ def _require(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:
 
 
 def _read_config(path: Path) -> tuple[str | None, Mapping[str, object]]:
-    import yaml
-
     if not path.exists():
         return None, {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{path}: found {type(tree).__name__}, expected a mapping of sections")
-    return text, tree
+    text = read_text(path, "a configuration")
+    return text, parse_yaml_mapping(text, str(path), "a configuration")
