@@ -26,9 +26,11 @@ class FolderLock:
     """Whether it keeps others out: not every file system has locks."""
 
     def release(self) -> None:
-        with suppress(OSError):
-            self.path.unlink()
-        os.close(self.descriptor)
+        try:
+            with suppress(OSError):
+                self.path.unlink()
+        finally:
+            os.close(self.descriptor)
 
 
 def lock_folder(folder: Path) -> FolderLock:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, what ``kill`` and batch systems send, and the end of a terminal."""
@@ -23,15 +23,29 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In the block the signals raise `Interrupted`; those that the process ignores (``nohup``) stay ignored."""
+    """In the block the signals raise `Interrupted`; those that the process ignores (``nohup``) stay ignored.
+
+    Also where a library makes another exception of it, as numpy does while it looks for a common type.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        came.append(number)
+        raise Interrupted(number)
+
     previous = {}
     if threading.current_thread() is threading.main_thread():
         by_default = (signal.SIG_DFL, signal.default_int_handler)
         previous = {each: found for each in ENDING if (found := signal.getsignal(each)) in by_default}
     for each in previous:
-        signal.signal(each, _interrupt)
+        signal.signal(each, interrupt)
     try:
         yield
+    except BaseException as error:
+        if came and not isinstance(error, Interrupted):
+            raise Interrupted(came[0]) from error
+        raise
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler)
@@ -53,8 +67,3 @@ def deferred() -> Iterator[None]:
             signal.signal(each, handler)
         for number in came[:1]:
             previous[signal.Signals(number)](number, None)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise Interrupted(number)

@@ -158,11 +158,13 @@ class ResultFolder:
     def _close(self) -> None:
         with deferred():
             if self._lock is not None:
-                with suppress(OSError, InputError):
-                    self._finish()
-                    _remove(self.files, self.names)
-                self._lock.release()
-                self._lock = None
+                try:
+                    with suppress(OSError, InputError):
+                        self._finish()
+                        _remove(self.files, self.names)
+                finally:
+                    self._lock.release()
+                    self._lock = None
             for folder in reversed(self._made):
                 with suppress(OSError):  # it holds something
                     folder.rmdir()
