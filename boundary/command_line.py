@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
-from types import FrameType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import typer
 
+from boundary.interruption import Interrupted, interruptible
 from boundary.quoting import one_line
-
-_ENDING_SIGNALS: Final = ("SIGTERM", "SIGHUP")
-"""Asked to end; Ctrl-C (SIGINT) is Python's own."""
-
-
-_INTERRUPTED: Final = 128 + signal.SIGINT
-
-
-class _Ended(BaseException):
-    """A signal that ends the process came; what is unfinished is cleaned up on the way out."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 def run_command_line(app: typer.Typer, program: str) -> NoReturn:
@@ -39,26 +24,20 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
     faults of ours and pass through.
     """
     logging.basicConfig(format=f"{program}: %(message)s", level=logging.WARNING)
-    for name in _ENDING_SIGNALS:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _end)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
-        result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
-        sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        result = _INTERRUPTED
-    except _Ended as ended:
-        _fail(program, f"ended by {signal.Signals(ended.number).name}", 128 + ended.number)
+        with interruptible():
+            result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
+            sys.stdout.flush()
+    except Interrupted as interruption:
+        _fail(program, str(interruption), interruption.exit_code)
     except BrokenPipeError:
         _discard_output()
         sys.exit(1)
     except Exception as error:
         message, code = _reported(error)
         _fail(program, message, code)
-    if result == _INTERRUPTED:  # what typer returns after Ctrl-C
-        _fail(program, "interrupted", _INTERRUPTED)
     sys.exit(result if isinstance(result, int) else 0)
 
 
@@ -73,11 +52,6 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
     width = max(map(len, summary), default=0)
     for name, value in summary.items():
         console.print(f"{name:>{width}}  {value}", markup=False)
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise _Ended(number)
 
 
 def _reported(error: Exception) -> tuple[str, int]:

@@ -84,7 +84,7 @@ def run(
     from netsim.topology_file import read_topology
 
     files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval), pcap)
-    _check_outputs(output, files)
+    _check_outputs(output, files, [path for path in (topology, flows, config, simai_config) if path is not None])
     _check_captures(backend, files)
     roce = _roce_config(backend, config, simai_config, settings or [], files)
     network = read_topology(topology)
@@ -124,13 +124,13 @@ def _interval_ps(text: str) -> int:
     return interval_ps
 
 
-def _check_outputs(output: Path, files: _Files) -> None:
+def _check_outputs(output: Path, files: _Files, inputs: list[Path]) -> None:
     """Every file has a place of its own, before the work is done."""
-    from netsim.atomic_file import check_output
+    from boundary.output_files import check_output
 
     taken: dict[Path, str] = {}
     for option, path in {"--output": output, **files.wanted()}.items():
-        check_output(path)
+        check_output(path, inputs)
         place = path.resolve()
         if place in taken:
             raise InputError(f"{option}: found {path}, which {taken[place]} writes too; expected different files")
@@ -257,7 +257,7 @@ def _packet_files(files: _Files, run: _Run) -> dict[Path, str | bytes]:
 
 
 def _write(contents: dict[Path, str | bytes]) -> None:
-    from netsim.atomic_file import write_atomically
+    from boundary.output_files import write_atomically
 
     for path, content in contents.items():
         write_atomically(path, content)

@@ -13,7 +13,7 @@ import typer
 
 from boundary.command_line import print_summary
 from boundary.errors import InputError
-from netsim.atomic_file import check_output
+from boundary.output_files import check_output
 from simccl.command_options import Gpu, Json, Nodes, StackName, check_spread
 
 if TYPE_CHECKING:

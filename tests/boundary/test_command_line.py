@@ -102,9 +102,9 @@ def test_a_reader_that_closes_the_pipe_is_told_nothing() -> None:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (signal.SIGINT, "prog: interrupted\n"),
-        (signal.SIGTERM, "prog: ended by SIGTERM\n"),
-        (signal.SIGHUP, "prog: ended by SIGHUP\n"),
+        (signal.SIGINT, "prog: interrupted by SIGINT; no file is half written\n"),
+        (signal.SIGTERM, "prog: interrupted by SIGTERM; no file is half written\n"),
+        (signal.SIGHUP, "prog: interrupted by SIGHUP; no file is half written\n"),
     ],
 )
 def test_signals_end_in_one_line(number: signal.Signals, message: str) -> None:
