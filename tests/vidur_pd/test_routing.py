@@ -120,8 +120,8 @@ def test_requests_on_their_way_to_a_decode_rank_count_until_they_are_given_up() 
 
 
 def test_a_preempted_request_counts_all_its_tokens_again() -> None:
-    """Two prompts of 8 tokens fill 4 blocks of 4; the first decode preempts the second request, with 9 tokens to compute
-    again: more than the 8 of the other rank, and less than 16."""
+    """Two prompts of 8 tokens fill 4 blocks of 4; the first decode preempts the second request, which has 9 tokens to
+    compute again: more than the 8 of the other rank, and less than 16."""
     small, other = scheduler_of(4), scheduler_of()
     router = Router("least_tokens", [[small], [other]])
     first, second, third, fourth = requests_of((8, 4), (8, 4), (8, 4), (8, 4))
