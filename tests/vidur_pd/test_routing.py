@@ -12,8 +12,8 @@ from vidur_pd.request import Request, RequestStatus
 from vidur_pd.routing.router import Policy, Router, Span
 from vidur_pd.scheduling import VllmV1Scheduler
 
-PLACES = 5
-SPANS: list[list[Span]] = [[(0, 5)], [(0, 2), (3, 5)], [(2, 3)], [(1, 4)]]
+PLACES = 4
+SPANS: list[list[Span]] = [[(0, 4)], [(0, 1), (2, 4)], [(1, 2)], [(1, 3)]]
 ACTIONS = st.one_of(
     st.tuples(st.just("add"), st.integers(0, PLACES - 1), st.integers(1, 36)),
     st.tuples(st.just("step"), st.integers(0, PLACES - 1), st.integers(1, 8)),

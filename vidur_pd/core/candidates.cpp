@@ -17,7 +17,7 @@ Candidates::Candidates(std::vector<std::vector<std::shared_ptr<Scheduler>>> cand
       measure_(measure),
       changes_(std::make_shared<ChangeList>(candidates_.size())),
       loads_(candidates_.size()) {
-    while (width_ < candidates_.size()) width_ *= 2;
+    while (width_ <= candidates_.size()) width_ *= 2;
     open_.assign(2 * width_, 0);
     best_.assign(2 * width_, kNobody);
     for (std::size_t place = 0; place < candidates_.size(); ++place) {

@@ -58,7 +58,7 @@ class Candidates {
     std::vector<std::vector<std::shared_ptr<Scheduler>>> candidates_;
     Measure measure_;
     std::shared_ptr<ChangeList> changes_;
-    std::size_t width_ = 1;           // leaves of the tree: a power of two
+    std::size_t width_ = 1;           // leaves of the tree: a power of two above the candidates
     std::vector<Load> loads_;         // [candidates]
     std::vector<std::int64_t> open_;  // [2 * width] open candidates below each knot; knot 1 is the root
     std::vector<std::int32_t> best_;  // [2 * width] place of the best of them
