@@ -31,7 +31,7 @@ def load_model(name_or_path: str) -> Model:
     if name_or_path in built_in_models():
         return _built_in(name_or_path)
     path = Path(name_or_path)
-    if os.path.isdir(path):  # false for names that no file can have
+    if os.path.isdir(path):
         path = path / "config.json"
     if path.suffix == ".yaml":
         return _read_yaml(path)

@@ -90,7 +90,7 @@ def get_gpu(name_or_path: str) -> Gpu:
         text = (PACKAGE / "gpus" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
         return _parse(text, f"gpus/{name_or_path}.yaml", PACKAGE / "data" / name_or_path)
     path = Path(name_or_path)
-    if os.path.isdir(path):  # false for names that no file can have
+    if os.path.isdir(path):
         path = path / "gpu.yaml"
     if path.suffix == ".yaml":
         return _parse(read_text(path, "a description of a GPU"), str(path), path.parent)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundary.errors import InputError
+from boundary.plain_text import first_faulty, name_fault
 from boundary.quoting import quoted
 from netsim.units import MOST_RATE_BPS, PS_PER_S
 
@@ -154,6 +155,8 @@ class Topology:
         is_gpu, gpus = self.node_kind == NodeKind.GPU, self.gpus
         if len(self.node_name) != len(self.node_kind) or len(set(self.node_name)) != len(self.node_name):
             raise InputError(f"Topology.node_name: expected {len(self.node_kind)} unique names, one per node")
+        if (faulty := first_faulty(self.node_name)) is not None:
+            raise InputError(f"Topology.node_name of node {faulty}: {name_fault(self.node_name[faulty])}")
         if not is_gpu[:gpus].all():
             raise InputError("Topology.node_kind: found a GPU after another kind of node, expected GPUs first")
         if self.gpus_per_node < 1 or gpus % self.gpus_per_node:

@@ -1,9 +1,7 @@
-"""Options of the test run."""
-
-from __future__ import annotations
+"""Options of a test run."""
 
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="campaigns of minutes instead of seconds")
+    parser.addoption("--long", action="store_true", help="many more random inputs: minutes to hours instead of seconds")

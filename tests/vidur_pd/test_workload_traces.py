@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundary.errors import InputError
+from boundary.errors import InputError, OutputError
 from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
 from vidur_pd.workload import BlockHashes, Workload, read_trace
 from vidur_pd.workload.config import TraceFormat
@@ -246,13 +247,12 @@ def test_what_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_and_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, data: bytes) -> int:
-        path.touch()
+    def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     path = write(tmp_path, VIDUR, "out.csv")
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(InputError, match=r"out\.csv: cannot be written \(No space left on device\)"):
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OutputError, match=r"out\.csv: cannot be written \(No space left on device\)"):
         write_trace(workload([1]), path)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out.csv", VIDUR)]
 

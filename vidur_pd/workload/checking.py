@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from boundary.errors import InputError
+from boundary.plain_text import name_fault
 from boundary.quoting import quoted
 from vidur_pd.workload.formats import Layout
 from vidur_pd.workload.workload import MAX_TOKENS
@@ -27,6 +28,14 @@ class RowChecker:
         """Raises, always."""
         shown = str(found)[:60] if isinstance(found, Decimal | _Count) else quoted(found)
         raise InputError(f"{self.path}: line {line}: {field}: found {shown}, expected {expected}")
+
+    def request_id(self, line: int, found: object) -> str:
+        """An id: text on one line, or a number."""
+        if not isinstance(found, str | int | Decimal) or isinstance(found, bool):
+            self.refuse(line, "request_id", found, "text or a number")
+        if fault := name_fault(text := str(found)):
+            raise InputError(f"{self.path}: line {line}: request_id: {fault}")
+        return text
 
     def time_ps(self, line: int, found: object) -> int:
         """An arrival time, in the unit of the format."""

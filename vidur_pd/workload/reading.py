@@ -184,7 +184,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         if output == 0:
             checker.refuse(row.line, layout.decode, 0, "at least 1 (or skip_zero_output: true)")
         prompt = checker.tokens(row.line, layout.prefill, row.prefill)
-        request_ids.append(number if row.request_id is None else str(row.request_id))
+        request_ids.append(number if row.request_id is None else checker.request_id(row.line, row.request_id))
         arrived.append(arrived_ps)
         prefill.append(prompt)
         decode.append(output)
