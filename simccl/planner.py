@@ -21,6 +21,7 @@ from simccl.algorithms.send_recv import neighbour_matrix
 from simccl.algorithms.tree import tree_flows
 from simccl.choice import Choice, choose
 from simccl.collective import (
+    MAX_FLOWS,
     MAX_NVLINK_RANKS,
     MAX_PLAN_BYTES,
     MAX_PLAN_RANKS,
@@ -94,8 +95,8 @@ def plan_collective(
         raise InputError(f"ranks: found {communicator.size}, expected at most {MAX_PLAN_RANKS} for a plan")
     if not 0 <= root < communicator.size:
         raise InputError(f"root: found {root}, expected 0…{communicator.size - 1}")
-    if coarsen is not None and coarsen < 1:
-        raise InputError(f"coarsen: found {coarsen}, expected at least 1")
+    if coarsen is not None and not 1 <= coarsen <= MAX_FLOWS:
+        raise InputError(f"coarsen: found {coarsen}, expected 1 to {MAX_FLOWS}")
     if not request.op.has_ring:
         check_flows(communicator.size**2)
     if size_bytes == 0 or communicator.size == 1:
