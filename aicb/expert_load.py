@@ -30,6 +30,8 @@ from boundary.errors import InputError
 from boundary.json_text import parse_json
 from boundary.text_files import read_text
 
+MOST_EXPONENT = 40.0
+"""Of popularity; at 40 the first of the experts has all of it but 10⁻¹² parts."""
 SAMPLED_TOKENS = 1024
 """Tokens sampled one by one per draw; deviations of larger batches follow from them by the central limit theorem."""
 
@@ -152,8 +154,8 @@ def _number(text: str, argument: str) -> float:
 
 
 def _check_exponent(name: str, value: float) -> None:
-    if not 0.0 <= value < float("inf"):
-        raise InputError(f"{name}: found {value}, expected at least 0")
+    if not 0.0 <= value <= MOST_EXPONENT:
+        raise InputError(f"{name}: found {value}, expected 0 to {MOST_EXPONENT:g}")
 
 
 class ExpertDraw(Protocol):
