@@ -7,6 +7,7 @@ other, beside its measured kernel times (``kernels.csv`` and ``provenance.json``
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +90,7 @@ def get_gpu(name_or_path: str) -> Gpu:
         text = (PACKAGE / "gpus" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
         return _parse(text, f"gpus/{name_or_path}.yaml", PACKAGE / "data" / name_or_path)
     path = Path(name_or_path)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "gpu.yaml"
     if path.suffix == ".yaml":
         return _parse(read_text(path, "a description of a GPU"), str(path), path.parent)

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from boundary.json_text import parse_json
+from boundary.output_files import write_atomically
 from boundary.text_files import read_text
-from netsim.atomic_file import write_atomically
 from simccl.collective import Algorithm, Collective, Protocol
 
 _FEWEST_THREADS, _MANY_THREADS = 96, 512

@@ -14,6 +14,13 @@ MAX_BYTES = 2**62 - 1
 MAX_PLAN_BYTES = 2**50
 """1 PiB: the flows of larger collectives would run to the end of the network's clock."""
 MAX_RANKS = 1_000_000
+"""Of a time."""
+MAX_PLAN_RANKS = 2**14
+"""Of a plan, whose trees and paths are made rank by rank."""
+MAX_NVLINK_RANKS = 144
+"""Of the kernels that read their peers' memory: the GPUs of the largest NVLink domain announced, NVL144."""
+MAX_FLOWS = 2**20
+"""Of a plan: all_reduce in one ring of 724 ranks, all_to_all of 1,024. More would take minutes to write and to send."""
 
 
 class Collective(StrEnum):
@@ -123,9 +130,23 @@ def check_size(size_bytes: int, most: int) -> None:
         raise InputError(f"bytes: found {size_bytes}, expected 0 to {most}")
 
 
+def check_flows(flows: int) -> None:
+    """Refuses a plan of more than `MAX_FLOWS` flows, before any of them is made.
+
+    Raises:
+        InputError: naming both.
+    """
+    if flows > MAX_FLOWS:
+        raise InputError(
+            f"plan: found {flows} flows, expected at most {MAX_FLOWS}: fewer ranks or bytes, or a larger --coarsen"
+        )
+
+
 def shares(total: int, parts: int) -> NDArray[np.int64]:
     """[parts + 1] offsets that cut ``total`` bytes into contiguous parts that differ by at most one byte.
 
     No byte is lost for any size; with fewer bytes than parts the surplus parts are empty.
     """
-    return -(-np.arange(parts + 1, dtype=np.int64) * total // parts)
+    whole, rest = divmod(total, parts)  # the product of place and total would not fit 64 bits
+    place = np.arange(parts + 1, dtype=np.int64)
+    return place * whole - (-place * rest // parts)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.gpu import MIB, Gpu
+from aicb.gpu import MIB, TABLE_FILE, Gpu
 from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
 
 RUN = "imported"
 LAUNCH_GPU = "h200"
@@ -40,10 +42,10 @@ def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
     own = {row["op"] for row in imported.rows}
     lacking = [op for op in _LAUNCH_OPS if op not in own]
     rows = [*_launch_rows(lacking), *imported.rows]
-    with (directory / "kernels.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(COLUMNS), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(COLUMNS), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     launch = [f"launch constants ({', '.join(lacking)}) are those of the {LAUNCH_GPU}"] if lacking else []
     provenance = {
         "schema_version": SCHEMA_VERSION,
@@ -55,7 +57,13 @@ def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
         "cautions": [*imported.cautions, *launch],
     }
     text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
-    (directory / "provenance.json").write_text(text, encoding="utf-8")
+    for path, content in zip(table_paths(directory), (table.getvalue(), text), strict=True):
+        write_atomically(path, content)
+
+
+def table_paths(directory: Path) -> list[Path]:
+    """What `write_table` writes."""
+    return [directory / TABLE_FILE, directory / "provenance.json"]
 
 
 def number(cells: Mapping[str, str], column: str, place: str) -> float:

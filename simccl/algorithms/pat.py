@@ -17,7 +17,7 @@ import numpy as np
 
 from netsim.flow import NO_FLOW
 from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, shares
+from simccl.collective import Collective, check_flows, shares
 from simccl.edges import Edges, joined, without_duplicates
 from simccl.plan import PARTIAL_SUM, Operation, Pieces, PlannedFlows
 
@@ -57,6 +57,7 @@ def pat_flows(op: Collective, size_bytes: int, ranks: int, pace: Pace, *, aggreg
     messages = pat_messages(op, ranks, aggregation)
     gathers = op is Collective.ALL_GATHER
     count = len(messages)
+    check_flows(ranks * sum(len(message.offsets) for message in messages))
     rank = np.repeat(np.arange(ranks), count)
     turn = np.tile(np.arange(count), ranks)
     distance = np.array([m.distance for m in messages])[turn]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, shares
+from simccl.collective import Collective, check_flows, shares
 from simccl.communicator import Communicator
 from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
 
@@ -74,6 +74,7 @@ def ring_flows(op: Collective, size_bytes: int, hops: RingHops, pace: Pace, netw
     rings, ranks = hops.orders.shape
     steps = ring_steps(op, ranks)
     chains = _Chains.of(hops, size_bytes)
+    check_flows(len(chains.ring) * steps)
     copies = op is Collective.ALL_GATHER
     step = np.arange(steps)
     sender = (chains.place[:, None] + (0 if copies else 1) + step) % ranks
