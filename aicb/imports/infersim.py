@@ -32,9 +32,7 @@ def read(rows: Sequence[Mapping[str, str]], name: str, heads: int | None) -> tup
         return [half for row, place in placed for half in _grouped(row, place)], cautions
     if {"latency_us"} <= columns and columns & {"kv_len", "seq_len"}:
         geometry = _geometry(name, heads)
-        kept = [
-            (row, place) for row, place in placed if text(row, "dtype", place).lower() in _BF16 and _has_bf16_cache(row)
-        ]
+        kept = [(row, place) for row, place in placed if _is_bf16(row, place)]
         cautions = [f"{name}: {len(rows) - len(kept)} rows of other formats than bf16 left out"]
         return [_attention(row, place, geometry) for row, place in kept], cautions if len(kept) < len(rows) else []
     raise InputError(f"{name}: header: found {', '.join(sorted(columns))}, expected a table of InferSim")
@@ -85,5 +83,6 @@ def _geometry(name: str, heads: int | None) -> dict[str, int]:
     return {"heads": heads, "kv_heads": 1, "d_qk": 576, "d_v": 512}
 
 
-def _has_bf16_cache(row: Mapping[str, str]) -> bool:
-    return row.get("kv_dtype", "bf16").lower() in _BF16
+def _is_bf16(row: Mapping[str, str], place: str) -> bool:
+    """Whether both the computation and the cache are."""
+    return text(row, "dtype", place).lower() in _BF16 and row.get("kv_dtype", "bf16").lower() in _BF16
