@@ -65,9 +65,7 @@ class _Fields:
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def integer(
-        self, name: str, default: int | None = None, *, at_least: int = 1, at_most: int = MOST_ELEMENTS
-    ) -> int:
+    def integer(self, name: str, default: int | None = None, *, at_least: int = 1, at_most: int = MOST_ELEMENTS) -> int:
         if default is not None and not self.has(name):
             return default
         value = self.values.get(name)

@@ -62,7 +62,7 @@ def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
         "sources": list(imported.sources),
         "cautions": [*imported.cautions, *launch],
     }
-    facts = json.dumps(provenance, indent=1) + "\n"
+    facts = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
     for path, content in zip(table_paths(directory), (table.getvalue(), facts), strict=True):
         write_atomically(path, content)
 
