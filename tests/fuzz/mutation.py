@@ -1,7 +1,7 @@
 """Valid documents made hostile: trees (YAML, JSON), tables of cells (CSV and texts with fields), and lines.
 
-All randomness comes from the generator that is passed in, so a case follows from its seed; tests pass one that Hypothesis
-controls and shrinks.
+All randomness comes from the generator that is passed in, so a case follows from its seed; tests pass one that
+Hypothesis controls and shrinks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def mutated(tree: Tree, rng: random.Random, names: Sequence[str] = ()) -> Tree:
         holder = changed
         for key in path[:-1]:
             holder = holder[key]
-        _change(holder, path[-1], rng, names, lambda: _other_part(tree, rng))  # noqa: B023
+        _change(holder, path[-1], rng, names, lambda: _other_part(tree, rng))
     return changed
 
 
@@ -56,7 +56,9 @@ def _with_other_numbers(tree: Tree, rng: random.Random) -> Tree:
     places = [path for path in paths(tree) if _is_number(_at(tree, path))]
     for path in rng.sample(places, min(few(rng), len(places))):
         is_text = isinstance(_at(tree, path), str)
-        _at(tree, path[:-1])[path[-1]] = Verbatim(rng.choice(hostile.VALID_QUANTITIES if is_text else hostile.VALID_NUMBERS))
+        _at(tree, path[:-1])[path[-1]] = Verbatim(
+            rng.choice(hostile.VALID_QUANTITIES if is_text else hostile.VALID_NUMBERS)
+        )
     return tree
 
 
@@ -88,7 +90,9 @@ def _change(holder: Any, key: Any, rng: random.Random, names: Sequence[str], oth
         case 1 if isinstance(holder, list):
             holder[key:key] = [copy.deepcopy(holder[key])] * rng.choice((1, 1, 2, 50))
         case 2 if isinstance(holder, dict):
-            holder[rng.choice((*names, key + "s", key.upper(), key[:-1], "", "x" * 300, "a.b", "‮a", "kind"))] = holder.pop(key)
+            holder[rng.choice((*names, key + "s", key.upper(), key[:-1], "", "x" * 300, "a.b", "‮a", "kind"))] = (
+                holder.pop(key)
+            )
         case 3 if isinstance(holder, dict) and names:
             holder[rng.choice(names)] = scalar(rng, None)
         case 4:
@@ -115,7 +119,9 @@ def scalar(rng: random.Random, present: Tree) -> Tree:
         return Verbatim(number) if rng.random() < 0.8 else number
     if choice < 15:
         return Verbatim(rng.choice(hostile.QUANTITIES))
-    return rng.choice((None, True, False, "", [], {}, rng.choice(hostile.TEXTS), Verbatim(rng.choice(hostile.YAML_SCALARS))))
+    return rng.choice(
+        (None, True, False, "", [], {}, rng.choice(hostile.TEXTS), Verbatim(rng.choice(hostile.YAML_SCALARS)))
+    )
 
 
 def _other_part(tree: Tree, rng: random.Random) -> Tree:
@@ -126,7 +132,7 @@ def _other_part(tree: Tree, rng: random.Random) -> Tree:
 
 
 def as_yaml(tree: Tree, rng: random.Random) -> bytes:
-    """YAML: a block of top-level keys with their values in flow style; sometimes a key twice, or a list in block style."""
+    """YAML: top-level keys in block style, values in flow style; sometimes a key twice, or a list in block style."""
     if not isinstance(tree, dict) or rng.random() < 0.05:
         return (_flow(tree) + "\n").encode("utf-8", "surrogatepass")
     lines = []
