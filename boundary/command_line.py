@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -19,8 +20,10 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
 
     What ends a command exits with its ``exit_code`` (`boundary.errors`; 2 for a wrong use, as click has it), lack of
     memory or of room on a disk with 1, and signals with 128 + their number; each prints ``program: message`` on one
-    line. A reader that closed the pipe early is no failure. Other exceptions are faults of ours and pass through.
+    line, as warnings are. Where a reader closed the pipe early it exits with 1 and says nothing. Other exceptions are
+    faults of ours and pass through.
     """
+    logging.basicConfig(format=f"{program}: %(message)s", level=logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
@@ -31,7 +34,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
         _fail(program, str(interruption), interruption.exit_code)
     except BrokenPipeError:
         _discard_output()
-        sys.exit(0)
+        sys.exit(1)
     except Exception as error:
         message, code = _reported(error)
         _fail(program, message, code)
@@ -59,7 +62,7 @@ def _reported(error: Exception) -> tuple[str, int]:
         return str(error), code
     match error:
         case MemoryError():
-            return f"memory: {error or 'found too little'}, expected a smaller problem", 1
+            return f"memory: {str(error) or 'found too little'}, expected a smaller problem", 1
         case OSError():
             place = f"{error.filename}: " if error.filename is not None else ""
             return f"{place}{error.strerror or error}", 1

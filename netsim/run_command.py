@@ -26,6 +26,9 @@ Settings = Annotated[
 ]
 
 
+_STEP_S = 0.1
+
+
 class UnfinishedFlows(Failure):
     """Some flows did not arrive."""
 
@@ -180,8 +183,6 @@ def _roce_config(
 
 def _carried(simulation: NetworkBackend, flows: NamedFlows, files: _Files) -> tuple[GraphHandle, FlowTimes]:
     """Runs the graph alone, until nothing happens any more."""
-    from netsim.units import LAST_INSTANT_PS
-
     if files.wanted():
         carrier = _as_packet_backend(simulation)
         carrier.keep_log(bool(files.fct or files.pfc))
@@ -189,9 +190,20 @@ def _carried(simulation: NetworkBackend, flows: NamedFlows, files: _Files) -> tu
     handle = simulation.submit(flows.graph, 0)
     if files.captures is not None:
         _capture(simulation, files.captures)  # once the flows are known to be good
-    while simulation.next_event_ps() is not None:
-        simulation.advance(LAST_INSTANT_PS)
+    _run_to_the_end(simulation)
     return handle, simulation.flow_times(handle)
+
+
+def _run_to_the_end(simulation: NetworkBackend) -> None:
+    """In steps of about a tenth of a second of wall time, between which the process hears signals such as Ctrl-C."""
+    from netsim.units import LAST_INSTANT_PS, PS_PER_MS
+
+    step_ps = PS_PER_MS
+    while (next_ps := simulation.next_event_ps()) is not None:
+        started_s = time.perf_counter()
+        simulation.advance(min(next_ps + step_ps, LAST_INSTANT_PS))
+        took_s = time.perf_counter() - started_s
+        step_ps = min(2 * step_ps, LAST_INSTANT_PS) if took_s < _STEP_S else max(1, step_ps // 2)
 
 
 def _as_packet_backend(simulation: NetworkBackend) -> PacketBackend:

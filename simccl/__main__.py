@@ -85,12 +85,12 @@ def print_time(
         return
     if op is None or size is None or ranks is None:
         raise InputError("time: expected --op, --bytes and --ranks, or --table, or --workload")
-    from simccl.collective import Collective
+    from simccl.collective import MAX_RANKS, Collective
 
     Collective.parse(op)
     gpu_named(gpu)
     size_bytes = read_size_bytes(size)
-    check_spread(ranks, nodes)
+    check_spread(ranks, nodes, MAX_RANKS)
     request = Request(op=op, size_bytes=size_bytes, ranks=ranks, nodes=nodes, gpu=gpu, group=Group.parse(group))
     times = pricing.times([request])
     time_us = float(times.time_us[0])

@@ -197,6 +197,27 @@ class Scheduler:
     def decode_kv_tokens(self) -> NDArray[np.int64]: ...
     def advance_decode(self, steps: int) -> Outcome: ...
 
+class Candidates:
+    """What a router chooses among; ``measure`` is ``none``, ``requests`` or ``tokens`` (``core/candidates.hpp``)."""
+
+    def __init__(self, candidates: Sequence[Sequence[Scheduler]], measure: str) -> None: ...
+    def set_open(self, place: int, is_open: bool) -> None: ...
+    def open(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Number of open candidates in the spans."""
+
+    def nth(self, spans: Sequence[tuple[int, int]], number: int) -> int | None:
+        """The ``number``-th open candidate in the spans, from 0 on."""
+
+    def next(self, spans: Sequence[tuple[int, int]], start: int) -> int | None:
+        """The first open candidate in the spans at or after ``start``, or else the first of all."""
+
+    def least(self, spans: Sequence[tuple[int, int]]) -> int | None:
+        """The open candidate of the least load in the spans, the first of equals."""
+
+    @property
+    def loads_read(self) -> int:
+        """How often a load has been read."""
+
 class GapCounts:
     """How many requests saw each gap between two of their tokens."""
 

@@ -18,8 +18,8 @@ Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
 """GPUs, ranks or instances."""
 Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
-MOST_GPUS = 2**20
-"""Of all instances: ten times the largest clusters, and what the simulation of one still holds in memory."""
+MOST_GPUS = 2**18
+"""Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 

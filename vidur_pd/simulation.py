@@ -267,8 +267,9 @@ class Simulation:
     def set_open(self, instance: Instance, is_open: bool) -> None:
         self._entries.set_open(instance, is_open)
         self._destinations.set_open(instance, is_open)
-        if is_open:
+        if is_open and instance.placement.role == "decode":
             self._handoff.in_service_again()
+        elif is_open:
             self._recovery.in_service_again()
 
     def links_change(self, links: Sequence[int], *, is_up: bool, apply: Callable[[], None]) -> None:

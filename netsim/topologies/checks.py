@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import floor, isfinite
 
 from boundary.errors import InputError
+from netsim.units import MOST_RATE_BPS
 
 MAX_CABLES = 2**22
 """4 million, those of half a million GPUs; a mistyped number ends in a message rather than in the memory of the
@@ -59,6 +60,12 @@ def uplink_rate_bps(builder: str, ports_bps: int, uplinks: int, oversubscription
     """Bit/s of each of ``uplinks`` that together carry ``ports_bps`` over the oversubscription, rounded down.
 
     Raises:
-        InputError: as `exact_ratio`.
+        InputError: as `exact_ratio`, or where it is below 1 bit/s or above 1 Pbit/s.
     """
-    return floor(ports_bps / (exact_ratio(builder, oversubscription) * uplinks))
+    rate_bps = floor(ports_bps / (exact_ratio(builder, oversubscription) * uplinks))
+    if not 1 <= rate_bps <= MOST_RATE_BPS:
+        raise InputError(
+            f"{builder} oversubscription: found {oversubscription:g}, by which each of {uplinks} uplinks has "
+            f"{rate_bps} bit/s; expected 1 to {MOST_RATE_BPS}"
+        )
+    return rate_bps

@@ -9,10 +9,10 @@ import hypothesis
 import networkx
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundary.yaml_text import parse_yaml
 from netsim import (
     InputError,
     LinkKind,
@@ -181,21 +181,21 @@ LINES = st.one_of(
 def test_what_is_read_without_a_yaml_parser_means_the_same_to_one(text: str) -> None:
     document = plain_document(text)
     if document:
-        assert yaml.safe_load(text) == document
+        assert parse_yaml(text, "T.yaml") == document
 
 
 @given(WORDS | st.text(max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_plain_words_are_text_to_a_yaml_parser(text: str) -> None:
     if is_plain(text):
-        assert yaml.safe_load(f"[{text}]") == [text]
+        assert parse_yaml(f"[{text}]", "T.yaml") == [text]
 
 
 @given(topologies() | built_topologies())
 @settings(max_examples=20, deadline=None)
 def test_what_we_write_needs_no_yaml_parser_and_means_the_same_to_one(topology: Topology) -> None:
     text = to_yaml(topology)
-    assert plain_document(text) == yaml.safe_load(text)
+    assert plain_document(text) == parse_yaml(text, "T.yaml")
 
 
 def test_tiers_are_told_by_the_distance_from_gpus() -> None:

@@ -18,13 +18,12 @@ Scheduler::Scheduler(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
 }
 
 Tokens Scheduler::pending_prefill_tokens() const {
-    Tokens pending = 0;
+    Tokens pending = waiting_tokens_;
     for (const RequestPtr& request : running_) {
         if (request->computed_tokens < request->prompt_tokens) {
             pending += request->sequence_tokens() - request->computed_tokens;
         }
     }
-    for (const RequestPtr& request : waiting_) pending += request->sequence_tokens();
     return pending;
 }
 
@@ -46,13 +45,25 @@ std::optional<std::string> Scheduler::rejection_reason(const Request& request) c
 void Scheduler::add(RequestPtr request) {
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
     request->status = Status::kWaiting;
+    waiting_tokens_ += request->sequence_tokens();
     waiting_.push_back(std::move(request));
+    note_change();
 }
 
 void Scheduler::add_remote(RequestPtr request) {
     ensure(role_ == Role::kDecode, "only a decode rank takes KV from elsewhere");
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
     remote_.add(std::move(request));
+    note_change();
+}
+
+void Scheduler::abandon_remote(const RequestPtr& request) {
+    remote_.abandon(request);
+    note_change();
+}
+
+void Scheduler::note_change() {
+    for (const auto& [changes, number] : watchers_) changes->note(number);
 }
 
 std::vector<RequestPtr> Scheduler::admit_remote() {
@@ -84,6 +95,7 @@ void Scheduler::release(const Request& request) {
 BatchPtr Scheduler::schedule() {
     BatchPtr batch = step();
     if (!batch && !preempted_.empty()) batch = step();
+    note_change();
     return batch;
 }
 
@@ -91,6 +103,7 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
     --in_flight_;
+    note_change();
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
@@ -121,6 +134,7 @@ std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
         request->is_running = false;
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
+    note_change();
     return batch.requests;
 }
 
@@ -134,7 +148,9 @@ std::vector<RequestPtr> Scheduler::clear() {
     preempted_.clear();
     remote_.clear();
     pool_->clear();
+    waiting_tokens_ = 0;
     in_flight_ = 0;
+    note_change();
     return lost;
 }
 
@@ -281,6 +297,7 @@ void Scheduler::requeue(const RequestPtr& victim) {
     victim->set_progress(0, victim->generated_tokens);
     ++victim->preemptions;
     victim->status = Status::kWaiting;
+    waiting_tokens_ += victim->sequence_tokens();
     waiting_.push_front(victim);
     preempted_.push_back(victim);
 }
@@ -298,6 +315,7 @@ void Scheduler::admit(ScheduledBatch& batch, Tokens budget) {
         std::deque<RequestPtr>& queue = has_arrived ? remote_.arrived : waiting_;
         const RequestPtr request = queue.front();
         queue.pop_front();
+        if (!has_arrived) waiting_tokens_ -= request->sequence_tokens();
         const Tokens past = has_arrived ? request->computed_tokens : prefix->tokens;
         if (!has_arrived && request->preemptions == 0) request->cached_tokens = past;
         const Tokens chunk = std::min({request->sequence_tokens() - past, chunk_limit_, budget});

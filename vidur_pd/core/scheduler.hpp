@@ -24,9 +24,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block_pool.hpp"
+#include "change_list.hpp"
 #include "remote_queue.hpp"
 #include "request.hpp"
 
@@ -94,6 +96,10 @@ class Scheduler {
     std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
     // Something runs or could run without a further KV transfer.
     bool has_work() const { return !running_.empty() || !waiting_.empty() || !remote_.arrived.empty(); }
+    // `changes` is told of `number` whenever one of these may have changed.
+    void watch(std::shared_ptr<ChangeList> changes, std::uint32_t number) {
+        watchers_.emplace_back(std::move(changes), number);
+    }
     // Why this rank could never complete the request.
     std::optional<std::string> rejection_reason(const Request& request) const;
 
@@ -139,7 +145,7 @@ class Scheduler {
     // hand-over.
     std::vector<RequestPtr> clear();
     // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
-    void abandon_remote(const RequestPtr& request) { remote_.abandon(request); }
+    void abandon_remote(const RequestPtr& request);
 
     // Runs of decode iterations.
 
@@ -155,6 +161,7 @@ class Scheduler {
     void advance_decode(std::int64_t steps);
 
   private:
+    void note_change();
     BatchPtr step();
     void continue_running(ScheduledBatch& batch);
     void share_budget();
@@ -177,9 +184,11 @@ class Scheduler {
     std::vector<RequestPtr> running_;  // in order of admission
     std::vector<Tokens> shares_;       // [running] tokens of each in the step that is being decided
     std::deque<RequestPtr> waiting_;
+    Tokens waiting_tokens_ = 0;  // of the sequences of `waiting_`
     RemoteQueue remote_;
     std::int64_t in_flight_ = 0;         // batches
     std::vector<RequestPtr> preempted_;  // since the last batch
+    std::vector<std::pair<std::shared_ptr<ChangeList>, std::uint32_t>> watchers_;
 };
 
 }  // namespace serving
