@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from functools import cache
 from pathlib import Path
 
@@ -30,11 +31,11 @@ def load_model(name_or_path: str) -> Model:
     if name_or_path in built_in_models():
         return _built_in(name_or_path)
     path = Path(name_or_path)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
     if path.suffix == ".yaml":
         return _read_yaml(path)
-    if path.is_file() or path.suffix == ".json":
+    if os.path.isfile(path) or path.suffix == ".json":
         return read_config_file(path)
     known = built_in_models()
     near = difflib.get_close_matches(name_or_path.lower(), known, n=3, cutoff=0.4) or known

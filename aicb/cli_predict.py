@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from aicb.errors import UnmeasuredShape
-from boundary.errors import InputError
+from boundary.output_files import check_output, write_atomically
 from boundary.text_files import read_text
 
 
@@ -72,11 +71,11 @@ def predict(
     """Price the operators of a CSV table: adds time, error and source. Columns: see aicb/README.md."""
     from aicb import predict as prediction
     from aicb.gpu import get_gpu
+    from aicb.input_files import gpu_files
     from aicb.precision import Precision
     from aicb.selection import select_estimator
 
-    if output.is_dir():
-        raise InputError(f"{output}: output: found a folder, expected the name of a file")
+    check_output(output, [table, *gpu_files(gpu)])
     pricing = select_estimator(estimator.value, get_gpu(gpu), Precision(state=state.value), timing.value)
     columns, rows, estimates = prediction.predict(
         read_text(table, "a table").splitlines(keepends=True), pricing, str(table)
@@ -97,18 +96,8 @@ def predict(
 
 
 def _write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
-    """All or nothing: a temporary file in the same directory takes the place of ``path``."""
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(f"{path}: output: {error.strerror}, expected a writable directory") from None
-    try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(rows)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())

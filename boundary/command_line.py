@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
-from types import FrameType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import typer
 
+from boundary.interruption import Interrupted, interruptible
 from boundary.quoting import one_line
-
-_ENDING_SIGNALS: Final = ("SIGTERM", "SIGHUP")
-"""Asked to end; Ctrl-C (SIGINT) is Python's own."""
-
-
-class _Ended(BaseException):
-    """A signal that ends the process came; what is unfinished is cleaned up on the way out."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 def run_command_line(app: typer.Typer, program: str) -> NoReturn:
@@ -31,23 +20,21 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
 
     What ends a command exits with its ``exit_code`` (`boundary.errors`; 2 for a wrong use, as click has it), lack of
     memory or of room on a disk with 1, and signals with 128 + their number; each prints ``program: message`` on one
-    line. A reader that closed the pipe early is no failure. Other exceptions are faults of ours and pass through.
+    line, as warnings are. Where a reader closed the pipe early it exits with 1 and says nothing. Other exceptions are
+    faults of ours and pass through.
     """
-    for name in _ENDING_SIGNALS:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _end)
+    logging.basicConfig(format=f"{program}: %(message)s", level=logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
-        result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
-        sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        _fail(program, "interrupted", 128 + signal.SIGINT)
-    except _Ended as ended:
-        _fail(program, f"ended by {signal.Signals(ended.number).name}", 128 + ended.number)
+        with interruptible(program):
+            result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
+            sys.stdout.flush()
+    except Interrupted as interruption:
+        _fail(program, str(interruption), interruption.exit_code)
     except BrokenPipeError:
         _discard_output()
-        sys.exit(0)
+        sys.exit(1)
     except Exception as error:
         message, code = _reported(error)
         _fail(program, message, code)
@@ -67,11 +54,6 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
         console.print(f"{name:>{width}}  {value}", markup=False)
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise _Ended(number)
-
-
 def _reported(error: Exception) -> tuple[str, int]:
     """Message and exit code of what users are told; a fault of ours is raised again."""
     if hasattr(error, "format_message"):  # wrong uses are click's exceptions, which typer may carry a copy of
@@ -80,7 +62,7 @@ def _reported(error: Exception) -> tuple[str, int]:
         return str(error), code
     match error:
         case MemoryError():
-            return f"memory: {error or 'found too little'}, expected a smaller problem", 1
+            return f"memory: {str(error) or 'found too little'}, expected a smaller problem", 1
         case OSError():
             place = f"{error.filename}: " if error.filename is not None else ""
             return f"{place}{error.strerror or error}", 1

@@ -11,3 +11,7 @@ class Failure(Exception):
     """Good input that cannot be carried out: a missing capability or measurement, flows that do not arrive."""
 
     exit_code = 1
+
+
+class OutputError(Failure, OSError):
+    """A file that could not be written, as on a full disk: the message names it and the reason, in one line."""

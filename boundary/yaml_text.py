@@ -9,7 +9,6 @@ becomes recursion (PyYAML's own constructors overflow the C stack).
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -130,6 +129,16 @@ class _Anchored:
     """Of nesting; 0 for a scalar."""
 
 
+def _copied(value: Any) -> Any:
+    """A copy of a value of at most `MOST_DEPTH` levels, an order of magnitude faster than ``copy.deepcopy``."""
+    match value:
+        case list():
+            return [_copied(part) for part in value]
+        case dict():
+            return {key: _copied(part) for key, part in value.items()}
+    return value
+
+
 @dataclass(slots=True)
 class _Container:
     """A list or mapping whose end has not been read."""
@@ -223,7 +232,7 @@ class _Reader:
         found = self._anchored[anchor]
         self._count(found.nodes, where)
         self._check_depth(found.levels, where)
-        self._attach(copy.deepcopy(found.value), found.levels, where)
+        self._attach(_copied(found.value), found.levels, where)
 
     def _attach(self, value: Any, levels: int, where: str) -> None:
         """Puts a complete value where the document has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from boundary.errors import InputError
 from boundary.text_files import read_text
 from netsim.topologies.simai_text import from_simai
 from netsim.topologies.yaml_text import from_document, load_yaml
@@ -25,6 +26,8 @@ def read_topology(path: Path) -> Topology:
     document = load_yaml(text, str(path))
     if "kind" not in document:
         return from_document(document, str(path))
+    if document["kind"] == "file":
+        raise InputError(f"{path} kind: found 'file', expected nodes and links, or a kind that says how to build them")
     from netsim.config import build, parse_spec  # pydantic is only needed for specs
 
     return build(parse_spec(document, str(path)))

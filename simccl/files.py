@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
 from boundary.numbers import whole_number
+from boundary.output_files import write_atomically
 from boundary.quoting import quoted
 from boundary.text_files import read_text
-from netsim.atomic_file import write_atomically
 from netsim.flow import NO_FLOW
 from netsim.units import PS_PER_NS, parse_size_bytes
 from simccl.busbw import Group

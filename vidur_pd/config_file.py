@@ -100,18 +100,18 @@ def _child(node: Any, key: str, override: str) -> Any:
         return node[_position(node, key, override)]
     if isinstance(node, dict):
         return node[key]
-    raise InputError(f"--set {override}: {key!r} lies below a plain value, expected a section")
+    raise InputError(f"--set {override}: {quoted(key)} lies below a plain value, expected a section")
 
 
 def _position(items: list[Any], key: str, override: str) -> int:
     for position, item in enumerate(items):
         if isinstance(item, dict) and item.get("name") == key:
             return position
-    if key.isdigit() and int(key) < len(items):
+    if key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(items):
         return int(key)
     names = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
     known = ", ".join(names) or f"0…{len(items) - 1}"
-    raise InputError(f"--set {override}: found no item {key!r}, expected one of {known}")
+    raise InputError(f"--set {override}: found no item {quoted(key)}, expected one of {known}")
 
 
 def describe(error: ValidationError, root: type) -> str:

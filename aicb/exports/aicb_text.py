@@ -20,6 +20,7 @@ from pathlib import Path
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import LatentAttention
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
 from boundary.quoting import quoted
 from boundary.text_files import read_text
 
@@ -53,17 +54,21 @@ LAYER_OF_KEY = (
 
 def write_aicb(job: ExportJob, costs: list[LayerCost], directory: Path) -> list[Path]:
     """Writes the description and its companion; returns both paths."""
+    description, companion = aicb_paths(job, directory)
     times = _key_times(costs)
     lines = [f"inference_term:{job.phase}"]
     for key, time_us in times.items():
         lines.append(f"{key}:")
         lines += [f"    time_gpu_{kind}: {time_us:.6f}" for kind in ("max", "min", "avg")]
-    description = directory / f"{job.stem('bpg')}.txt"
-    description.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(description, "\n".join(lines) + "\n")
     spread = {key: {"variance": 0.0, "P99": round(time_us, 6)} for key, time_us in times.items()}
-    companion = directory / f"{job.model_name}_time_list_stats.txt"
-    companion.write_text(json.dumps(spread, indent=1) + "\n", encoding="utf-8")
+    write_atomically(companion, json.dumps(spread, indent=1) + "\n")
     return [description, companion]
+
+
+def aicb_paths(job: ExportJob, directory: Path) -> list[Path]:
+    """Files of an export: the description and its companion."""
+    return [directory / f"{job.stem('bpg')}.txt", directory / f"{job.model_name}_time_list_stats.txt"]
 
 
 def _key_times(costs: list[LayerCost]) -> dict[str, float]:

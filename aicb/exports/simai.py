@@ -14,6 +14,7 @@ from pathlib import Path
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
 from boundary.text_files import read_text
 
 COLUMNS = 12
@@ -63,9 +64,14 @@ def write_simai(job: ExportJob, costs: list[LayerCost], directory: Path) -> list
     pp_comm = 2 * job.batch_size * job.seq_tokens * job.model.hidden if part.pp > 1 else 0
     lines = [line for cost in costs for line in _lines(job, cost)]
     header = SimaiHeader(part.tp, part.ep, part.pp, part.gpus, pp_comm)
-    path = directory / f"{job.stem('bs')}.txt"
-    path.write_text("\n".join([header.text, str(len(lines)), *(line.text for line in lines)]) + "\n", encoding="utf-8")
+    [path] = simai_paths(job, directory)
+    write_atomically(path, "\n".join([header.text, str(len(lines)), *(line.text for line in lines)]) + "\n")
     return [path]
+
+
+def simai_paths(job: ExportJob, directory: Path) -> list[Path]:
+    """The file of an export."""
+    return [directory / f"{job.stem('bs')}.txt"]
 
 
 def _lines(job: ExportJob, cost: LayerCost) -> list[SimaiLine]:

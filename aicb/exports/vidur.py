@@ -10,12 +10,14 @@ tensor parallelism, dispatch plus combine of moe with expert parallelism (its al
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
 from boundary.quoting import quoted
 from boundary.text_files import read_text
 
@@ -35,14 +37,20 @@ class VidurLine:
 
 def write_vidur(job: ExportJob, costs: list[LayerCost], directory: Path) -> list[Path]:
     """Writes the table; returns its path."""
-    path = directory / f"vidur-{job.stem('bs')}.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(HEADER)
-        for index, cost in enumerate(costs):
-            for line in _lines(job, cost, index):
-                writer.writerow((line.layer_id, line.layer_name, line.compute_ns, line.communication_bytes))
+    [path] = vidur_paths(job, directory)
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(HEADER)
+    for index, cost in enumerate(costs):
+        for line in _lines(job, cost, index):
+            writer.writerow((line.layer_id, line.layer_name, line.compute_ns, line.communication_bytes))
+    write_atomically(path, text.getvalue())
     return [path]
+
+
+def vidur_paths(job: ExportJob, directory: Path) -> list[Path]:
+    """The file of an export."""
+    return [directory / f"vidur-{job.stem('bs')}.csv"]
 
 
 def _lines(job: ExportJob, cost: LayerCost, index: int) -> list[VidurLine]:

@@ -264,7 +264,7 @@ def test_a_picture_without_a_place_or_a_format_is_refused_before_anything_is_wri
         (("nvl72", "--nodes", "2"), "topology nodes: unknown field"),
         (("fat_tree", "--k", "4", "--nodes", "17"), "fat_tree nodes: found 17, expected 1 to 16"),
         (("dcn_plus", "--nodes", "65"), "dcn_plus nodes: found 65, with 9 leaves on a spine, expected at most 8"),
-        (("rail_optimized", "--nodes", "1000000000"), "rail_optimized: found"),
+        (("rail_optimized", "--nodes", "1000000000"), "topology nodes: found"),
         (("rail_optimized", "--nods", "2"), "topology nods: unknown field"),
         (("rail_optimized", "--nodes", "two"), "topology nodes: found 'two', expected"),
         (("rail_optimized", "--nodes", "2", "--nic", "fast"), "topology nic: found 'fast', expected a positive rate"),

@@ -100,7 +100,7 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["inspect", "absent.csv"], "absent.csv: no such file"),
+        (["inspect", "absent.csv"], "absent.csv: found no such file"),
         (["inspect", "bad.csv"], "bad.csv: line 2: num_decode_tokens: found 'x', expected a whole number"),
         (["convert", "lengths.csv", "-o", "o.csv"], "lengths.csv: found no arrival times, expected a trace with them"),
         (["convert", "fine.csv", "-o", "o.txt"], "o.txt: found suffix '.txt', expected .csv or .jsonl"),

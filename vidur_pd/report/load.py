@@ -104,8 +104,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
     not read.
     Raises: InputError naming file and column.
     """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such directory; expected the output directory of a run")
+    check_folder(folder)
     config_text, config = _read_config(folder / "config.yaml")
     path, links, iterations = folder / "iterations.parquet", folder / "links.parquet", None
     iteration_rows = _rows(path)
@@ -128,6 +127,12 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
         config_text=config_text,
         config=config,
     )
+
+
+def check_folder(folder: Path) -> None:
+    """Raises: InputError, where there is no such folder."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such directory; expected the output directory of a run")
 
 
 def distinct_labels(folders: Sequence[Path]) -> list[str]:
