@@ -9,9 +9,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from aicb.cli_show import AsJson, Format, ModelName, RequestPhase
+from aicb.cli_show import MAX_KV_TOKENS, AsJson, Format, ModelName, RequestPhase
 from boundary.errors import InputError
 from boundary.output_files import check_output, make_folder
+
+MOST_SEQUENCES = 2**16
+"""Of one batch."""
 
 
 class ExportFormat(StrEnum):
@@ -79,9 +82,10 @@ def export(
     from aicb.precision import Precision
     from aicb.selection import select_estimator
 
-    for name, value, least in (("batch", batch, 1), ("seq", seq, 1 if phase is RequestPhase.PREFILL else 2)):
-        if value < least:
-            raise InputError(f"{name}: found {value}, expected at least {least}")
+    shortest = 1 if phase is RequestPhase.PREFILL else 2
+    for name, value, least, most in (("batch", batch, 1, MOST_SEQUENCES), ("seq", seq, shortest, MAX_KV_TOKENS)):
+        if not least <= value <= most:
+            raise InputError(f"{name}: found {value}, expected {least} to {most}")
     if min(tp, ep) >= 1 and ep > 1 and ep % tp:
         raise InputError(f"ep: found {ep}, expected 1 or a multiple of tp {tp}")
     partition = Partition(tp=tp, ep=ep, dp=max(ep // tp, 1) if tp > 0 else 1, pp=pp)

@@ -30,6 +30,10 @@ from boundary.errors import InputError
 from boundary.json_text import parse_json
 from boundary.text_files import read_text
 
+MOST_EXPONENT = 40.0
+"""Of popularity; at 40 the first of the experts has all of it but 10⁻¹² parts."""
+MOST_POPULARITY = 1e18
+"""On whatever scale it is recorded."""
 SAMPLED_TOKENS = 1024
 """Tokens sampled one by one per draw; deviations of larger batches follow from them by the central limit theorem."""
 
@@ -94,7 +98,7 @@ class RecordedLoad:
             found = sorted(widths)
             raise InputError(f"{self.source}: popularity: found rows of {found} experts, expected equal rows")
         for number, layer in enumerate(self.popularity, start=1):
-            if not all(0.0 <= value < float("inf") for value in layer) or not any(layer):
+            if not all(0.0 <= value <= MOST_POPULARITY for value in layer) or not any(layer):
                 raise InputError(
                     f"{self.source}: popularity: found a negative or no positive value in row {number}, expected loads"
                 )
@@ -152,8 +156,8 @@ def _number(text: str, argument: str) -> float:
 
 
 def _check_exponent(name: str, value: float) -> None:
-    if not 0.0 <= value < float("inf"):
-        raise InputError(f"{name}: found {value}, expected at least 0")
+    if not 0.0 <= value <= MOST_EXPONENT:
+        raise InputError(f"{name}: found {value}, expected 0 to {MOST_EXPONENT:g}")
 
 
 class ExpertDraw(Protocol):

@@ -101,6 +101,15 @@ def get_gpu(name_or_path: str) -> Gpu:
 _INTEGERS = ("hbm_bytes", "sms", "l2_bytes")
 _NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", "peak_fp8_flops")
 _TEXTS = ("name", "source", "interconnect_as")
+_LIMITS = {
+    "hbm_bytes": (2**20, 2**50),
+    "sms": (1, 100_000),
+    "l2_bytes": (1, 2**40),
+    "hbm_bytes_per_s": (1e6, 1e18),
+    "peak_bf16_flops": (1e6, 1e21),
+    "peak_fp8_flops": (1e6, 1e21),
+}
+"""A thousand times and more around the devices there are; times of kernels stay within the clock."""
 _OPTIONAL = frozenset({"interconnect_as", "peak_fp8_flops"})
 
 
@@ -120,7 +129,8 @@ def _clock(found: object, where: str) -> ClockLaw:
     if not isinstance(found, dict) or sorted(found) != sorted(names):
         raise InputError(f"{where}: clock: found {quoted(found)}, expected the fields {', '.join(names)}")
     law = ClockLaw(**{name: float(_number(found[name])) for name in names})
-    if not (0 < law.heavy_mhz <= law.light_mhz and law.reference_mhz > 0 and 0 <= law.light_share < law.heavy_share):
+    has_rates = 1 <= law.heavy_mhz <= law.light_mhz <= 1e6 and 1 <= law.reference_mhz <= 1e6
+    if not (has_rates and 0 <= law.light_share < law.heavy_share <= 1):
         raise InputError(f"{where}: clock: found {quoted(found)}, expected rates above 0 that fall as the share rises")
     return law
 
@@ -134,10 +144,10 @@ def _field(document: Mapping[str, object], name: str, where: str) -> object:
             return value
         expected = "text"
     else:
-        number = _number(value)
-        if 0 < number < float("inf") and (name in _NUMBERS or number == int(number)):
+        number, (least, most) = _number(value), _LIMITS[name]
+        if least <= number <= most and (name in _NUMBERS or number == int(number)):
             return number if name in _NUMBERS else int(number)
-        expected = "a number above 0" if name in _NUMBERS else "a whole number above 0"
+        expected = f"a {'' if name in _NUMBERS else 'whole '}number, {least:g} to {most:g}"
     raise InputError(f"{where}: {name}: found {'nothing' if value is None else quoted(value)}, expected {expected}")
 
 

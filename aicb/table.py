@@ -166,8 +166,11 @@ class KernelTable:
         """Floors of all runs; graph node and eager launch of the last part that has them."""
         nulls = [row for rows in (self.rows, *(part.rows("null_kernel") for part in self.parts)) for row in rows]
         floors = {row.run: row.cold_us for row in nulls if row.op == "null_kernel"}
-        node, eager = self.select("graph_node")[-1], self.select("eager_launch_host")[-1]
-        return LaunchCosts(MappingProxyType(floors), node.cold_us, eager.cold_us)
+        times = {op: [row.cold_us for row in self.select(op)] for op in ("graph_node", "eager_launch_host")}
+        for op, found in times.items():
+            if not found:
+                raise InputError(f"{self.gpu}/kernels.csv: op: found no {op}, expected its launch constant")
+        return LaunchCosts(MappingProxyType(floors), times["graph_node"][-1], times["eager_launch_host"][-1])
 
 
 @dataclass(frozen=True, slots=True)

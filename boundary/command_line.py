@@ -27,7 +27,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
-        with interruptible():
+        with interruptible(program):
             result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
             sys.stdout.flush()
     except Interrupted as interruption:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, what ``kill`` and batch systems send, and the end of a terminal."""
+GRACE_S: Final = 2.0
+"""Python sees a signal once compiled code returns, and a network of packets may be simulated for hours in one call.
+After this time the process ends without cleaning up: hidden files may stay, which the next command removes."""
 
 
 class Interrupted(BaseException):
@@ -21,49 +26,99 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
+class _Handler:
+    """Raises `Interrupted`, and remembers that a signal came."""
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+        self.noticed = threading.Event()
+
+    def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        self.notice(number)
+        raise Interrupted(number)
+
+    def notice(self, number: int) -> None:
+        self.came.append(number)
+        self.noticed.set()
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(program: str) -> Iterator[None]:
     """In the block the signals raise `Interrupted`; those that the process ignores (``nohup``) stay ignored.
 
     Also where a library makes another exception of it, as numpy does while it looks for a common type.
     """
-    came: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        del frame
-        came.append(number)
-        raise Interrupted(number)
-
-    previous = {}
-    if threading.current_thread() is threading.main_thread():
-        by_default = (signal.SIG_DFL, signal.default_int_handler)
-        previous = {each: found for each in ENDING if (found := signal.getsignal(each)) in by_default}
+    handler, previous = _Handler(), _handlers(lambda found: found in (signal.SIG_DFL, signal.default_int_handler))
     for each in previous:
-        signal.signal(each, interrupt)
+        signal.signal(each, handler)
     try:
-        yield
+        with _watched(program, handler, bool(previous)):
+            yield
     except BaseException as error:
-        if came and not isinstance(error, Interrupted):
-            raise Interrupted(came[0]) from error
+        if handler.came and not isinstance(error, Interrupted):
+            raise Interrupted(handler.came[0]) from error
         raise
     finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        for each, found in previous.items():
+            signal.signal(each, found)
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
     """The signals act at the end of the block, which is short and must not be left half done."""
     came: list[int] = []
-    previous = {}
-    if threading.current_thread() is threading.main_thread():
-        previous = {each: found for each in ENDING if callable(found := signal.getsignal(each))}
+    previous = _handlers(callable)
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        del frame
+        came.append(number)
+        handler = previous[signal.Signals(number)]
+        if isinstance(handler, _Handler):
+            handler.notice(number)
+
     for each in previous:
-        signal.signal(each, lambda number, frame: came.append(number))  # noqa: ARG005
+        signal.signal(each, hold)
     try:
         yield
     finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        for each, found in previous.items():
+            signal.signal(each, found)
         for number in came[:1]:
             previous[signal.Signals(number)](number, None)
+
+
+def _handlers(are_wanted: Callable[[Any], bool]) -> dict[signal.Signals, Any]:
+    """Handlers in force; none elsewhere than in the main thread, which alone may change them."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {each: found for each in ENDING if are_wanted(found := signal.getsignal(each))}
+
+
+@contextmanager
+def _watched(program: str, handler: _Handler, is_on: bool) -> Iterator[None]:
+    """In the block a thread ends the process where a signal is not noticed in time."""
+    if not is_on:
+        yield
+        return
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(told, program, handler), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(tell)
+        watcher.join()
+        os.close(told)
+
+
+def _watch(told: int, program: str, handler: _Handler) -> None:
+    while number := os.read(told, 1):
+        if number[0] in ENDING and not handler.noticed.wait(GRACE_S):
+            ended = Interrupted(number[0])
+            sys.stderr.write(f"{program}: {ended}\n")
+            sys.stderr.flush()
+            os._exit(ended.exit_code)

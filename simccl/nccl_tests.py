@@ -16,8 +16,9 @@ from pathlib import Path
 from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
 from boundary.numbers import real_number, whole_number
+from boundary.quoting import quoted
 from boundary.text_files import read_text
-from simccl.collective import MAX_BYTES, Algorithm, Collective, Protocol
+from simccl.collective import MAX_BYTES, MAX_RANKS, Algorithm, Collective, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ _OPS = {
 }
 _ELEMENT_BYTES = {"int8": 1, "fp8": 1, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 _RANK_LINE = re.compile(r"#\s+Rank\s+(\d+)\s.*?\son\s+(\S+)\s+device", re.IGNORECASE)
-_PROGRAM = re.compile(r"(\w+?)_perf\b")
+_PROGRAM = re.compile(r"\b(\w+?)_perf\b")
 
 
 def read_measurements(sources: Iterable[Path]) -> tuple[Measurement, ...]:
@@ -87,7 +88,7 @@ def _from_text(source: Path, text: str) -> list[Measurement]:
 
 def _from_csv(source: Path, text: str) -> list[Measurement]:
     rows = csv_rows(text.splitlines(keepends=True), str(source))
-    _, header = next(rows)
+    _, header = next(rows, (1, []))
     column_places(header, f"{source} line 1", [])
     points = []
     for line, cells in rows:
@@ -111,7 +112,7 @@ def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str])
     kind = row.get("dtype", row.get("nccl_dtype", "half")).strip()
     if op is None or row.get("mode", "graph") == "eager" or _ELEMENT_BYTES.get(kind) != 2:
         return None
-    ranks = int(_positive(source, line, "ranks", first("ranks", "num_gpus")))
+    ranks = _count(source, line, "ranks", first("ranks", "num_gpus"))
     if "message_size" in header:
         size = _positive(source, line, "message_size", row["message_size"]) * _ELEMENT_BYTES[kind]
     else:
@@ -120,7 +121,7 @@ def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str])
         time_us = 1e3 * _positive(source, line, "latency", row["latency"])
     else:
         time_us = _positive(source, line, "time_us", first("time_us", "latency_us"))
-    nodes = int(_positive(source, line, "nodes", row["nodes"])) if "nodes" in header else 1
+    nodes = _count(source, line, "nodes", row["nodes"]) if "nodes" in header else 1
     return Measurement(op, ranks, nodes, int(size), time_us, *_forced(source, line, row))
 
 
@@ -133,6 +134,14 @@ def _forced(source: Path, line: int, row: Mapping[str, str]) -> tuple[Algorithm 
         )
     except ValueError as error:
         raise InputError(f"{source} line {line}: algorithm, protocol: found {error}, or auto") from None
+
+
+def _count(source: Path, line: int, field: str, text: str) -> int:
+    """A number of ranks or nodes, which some tables write as 8.0."""
+    value = real_number(text, f"{source} line {line}: {field}", "a whole number", 1, MAX_RANKS)
+    if not value.is_integer():
+        raise InputError(f"{source} line {line}: {field}: found {quoted(text)}, expected a whole number")
+    return int(value)
 
 
 def _positive(source: Path, line: int, field: str, text: str) -> float:

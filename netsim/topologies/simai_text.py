@@ -38,7 +38,7 @@ def from_simai(text: str, source: str = "SimAI topology") -> Topology:
         whole_number(field, f"{source} line 1 {name}", "a number", 0, MAX_CABLES)
         for field, name in zip(lines[0][1], _HEADER.split()[:5], strict=False)
     )
-    ids = lines[1][1] if nvswitch_count + switch_count else []
+    ids = lines[1][1] if nvswitch_count + switch_count and len(lines) > 1 else []
     special = [_node(field, node_count, f"{source} line 2") for field in ids]
     if len(special) != nvswitch_count + switch_count or len(set(special)) != len(special):
         raise InputError(

@@ -54,10 +54,10 @@ def blocks_per_message(block_bytes: int, chunk_bytes: int, ranks: int) -> int:
 
 def pat_flows(op: Collective, size_bytes: int, ranks: int, pace: Pace, *, aggregation: int) -> PlannedFlows:
     """The flows of an all_gather or reduce_scatter over two or more ranks, message by message."""
+    check_flows(ranks * ranks, f"{op} of {ranks} ranks")
     messages = pat_messages(op, ranks, aggregation)
     gathers = op is Collective.ALL_GATHER
     count = len(messages)
-    check_flows(ranks * sum(len(message.offsets) for message in messages))
     rank = np.repeat(np.arange(ranks), count)
     turn = np.tile(np.arange(count), ranks)
     distance = np.array([m.distance for m in messages])[turn]

@@ -40,7 +40,7 @@ def pipelined_ring_flows(
     hops = ranks - 1
     bounds = shares(size_bytes, rings)
     used = np.flatnonzero(np.diff(bounds))
-    check_flows(len(used) * hops)
+    check_flows(len(used) * hops, f"{op} of {ranks} ranks on {rings} rings")
     src, dst = path[used, :-1].ravel(), path[used, 1:].ravel()
     hop = np.tile(np.arange(hops), len(used))
     waiting = np.flatnonzero(hop > 0)

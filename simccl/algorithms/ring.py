@@ -73,8 +73,8 @@ def ring_flows(op: Collective, size_bytes: int, hops: RingHops, pace: Pace, netw
     """
     rings, ranks = hops.orders.shape
     steps = ring_steps(op, ranks)
+    check_flows(rings * ranks * steps, f"{op} of {ranks} ranks on {rings} rings")
     chains = _Chains.of(hops, size_bytes)
-    check_flows(len(chains.ring) * steps)
     copies = op is Collective.ALL_GATHER
     step = np.arange(steps)
     sender = (chains.place[:, None] + (0 if copies else 1) + step) % ranks

@@ -68,10 +68,10 @@ def ring_loop_flows(
     ranks = hops.orders.shape[1]
     parts = channel_offsets(op, size_bytes, ranks, pace.protocol, len(hops.orders))
     steps = ring_steps(op, ranks)
-    longest = size_bytes // ranks if op is Collective.ALL_REDUCE else -(-size_bytes // ranks)
-    check_flows(longest // loops.chunk_bytes * ranks * steps)
+    loop_bytes = loops.chunk_bytes * (ranks if op is Collective.ALL_REDUCE else 1)
+    count = int((-(-np.diff(parts) // loop_bytes)).sum())
+    check_flows(count * ranks * loops.slices * steps, f"{op} of {ranks} ranks in {count} loops")
     found = _slices(op, size_bytes, hops, loops, parts)
-    check_flows(len(found.channel) * steps)
     copies = op is Collective.ALL_GATHER
     step = np.tile(np.arange(steps), len(found.channel))
     channel, loop, place, part, offset, payload_bytes = (np.repeat(column, steps) for column in found)

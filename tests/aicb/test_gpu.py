@@ -76,10 +76,10 @@ def test_exponents_without_a_sign_are_numbers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sms": 0}, r"gpu\.yaml: sms: found 0, expected a whole number above 0"),
-        ({"sms": 1.5}, r"gpu\.yaml: sms: found 1\.5, expected a whole number above 0"),
-        ({"hbm_bytes": True}, r"gpu\.yaml: hbm_bytes: found True, expected a whole number above 0"),
-        ({"hbm_bytes_per_s": "fast"}, r"gpu\.yaml: hbm_bytes_per_s: found 'fast', expected a number above 0"),
+        ({"sms": 0}, r"gpu\.yaml: sms: found 0, expected a whole number, "),
+        ({"sms": 1.5}, r"gpu\.yaml: sms: found 1\.5, expected a whole number, "),
+        ({"hbm_bytes": True}, r"gpu\.yaml: hbm_bytes: found True, expected a whole number, "),
+        ({"hbm_bytes_per_s": "fast"}, r"gpu\.yaml: hbm_bytes_per_s: found 'fast', expected a number, "),
         ({"source": None}, r"gpu\.yaml: source: found nothing, expected text"),
         ({"sm": 1}, r"gpu\.yaml: sm: unknown field, expected sms"),
         ({"table": "x"}, r"gpu\.yaml: table: unknown field, expected name, source"),

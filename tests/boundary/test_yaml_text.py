@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from boundary.errors import InputError
@@ -71,6 +71,7 @@ def test_scalars_are_what_users_mean(text: str, value: object) -> None:
 
 
 @given(TREES)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_reads_back_equal(tree: dict[str, Any]) -> None:
     assert parse_yaml_mapping(dump_yaml(tree), "c.yaml", "anything") == tree
 

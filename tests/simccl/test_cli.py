@@ -130,7 +130,7 @@ def test_plans_and_proofs_take_a_root_an_algorithm_and_a_coarseness(tmp_path: Pa
         ([*PLANNED, "broadcast", "--algorithm", "tree"], "algorithm: found tree, which NCCL disables for broadcast"),
         ([*PLANNED, "all_gather", "--algorithm", "one_shot"], "algorithm: found one_shot for all_gather over 1 node,"),
         ([*PLANNED, "broadcast", "--root", "8"], "root: found 8, expected 0…7"),
-        ([*PLANNED, "all_reduce", "--coarsen", "0"], "coarsen: found 0, expected at least 1"),
+        ([*PLANNED, "all_reduce", "--coarsen", "0"], "coarsen: found 0, expected 1 to"),
         (["time", "--op", "allreduce", "--bytes", "1", "--ranks", "2"], "op: found 'allreduce'"),
         (["time", "--op", "all_reduce", "--bytes", "x", "--ranks", "2"], "bytes: found 'x'"),
         (["time", "--op", "all_reduce", "--bytes", "1"], "expected --op, --bytes and --ranks, or --table"),
@@ -148,7 +148,7 @@ def test_plans_and_proofs_take_a_root_an_algorithm_and_a_coarseness(tmp_path: Pa
         (["time", "--op", "all_reduce", "--bytes", "8", "--ranks", "9" * 23], "expected 1 to 1000000"),
         (["verify", "--op", "all_reduce", "--bytes", "2000TiB", "--ranks", "8"], "expected 0 to 1125899906842624"),
         (["plan", "--op", "all_reduce", "--bytes", "1", "--ranks", "2", "-o", "."], "found suffix ''"),
-        (["verify", "--op", "all_reduce", "--bytes", "1", "--ranks", "1000000"], "found 1000000, expected 1 to 16384"),
+        (["verify", "--op", "all_reduce", "--bytes", "1", "--ranks", "1000000"], "found 1000000, expected 1 to 8192"),
         (["verify", "--op", "all_to_all", "--bytes", "1", "--ranks", "8192", "--nodes", "1024"], "67108864 flows"),
         (
             ["verify", "--op", "all_reduce", "--bytes", "1PB", "--ranks", "8", "--coarsen", "1"],

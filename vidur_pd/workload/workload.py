@@ -141,13 +141,13 @@ def _check_lengths(workload: Workload) -> None:
         found = len(getattr(workload, field))
         if found != requests:
             raise InputError(f"{workload.name}: {field}: found {found} entries, expected {requests} (as request_ids)")
+    if (faulty := first_faulty(workload.request_ids)) is not None:
+        fault = name_fault(workload.request_ids[faulty])
+        raise InputError(f"{workload.name}: request_id of request {faulty}: {fault}")
     if len(set(workload.request_ids)) != requests:
         seen: set[str] = set()
         twice = next(i for i in workload.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
         raise InputError(f"{workload.name}: request_id: found {twice!r} twice, expected unique ids")
-    if (faulty := first_faulty(workload.request_ids)) is not None:
-        fault = name_fault(workload.request_ids[faulty])
-        raise InputError(f"{workload.name}: request_id of request {faulty}: {fault}")
 
 
 def _check_values(workload: Workload) -> None:
