@@ -114,8 +114,8 @@ def _group_sizes(source: Path, header: str) -> tuple[int, int, int, int, bool]:
     stage = gpus // pp
     if gpus % (tp * pp) or (stage if mode else stage // tp) % ep:
         raise InputError(
-            f"{source} line 1: found TP {tp}, EP {ep}, PP {pp} on {gpus} GPUs, expected TP · PP to divide these, and EP "
-            + ("to divide TP · DP (mode 1: EP counts GPUs)" if mode else "to divide DP (EP counts TP groups)")
+            f"{source} line 1: found TP {tp}, EP {ep}, PP {pp} on {gpus} GPUs, expected TP · PP to divide these, "
+            + ("EP to divide TP · DP (mode 1: EP counts GPUs)" if mode else "EP to divide DP (EP counts TP groups)")
         )
     return tp, ep, pp, gpus, bool(mode)
 

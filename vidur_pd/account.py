@@ -92,9 +92,12 @@ class Account:
         indices = [instance.index for instance in self._instances if instance.placement.pool == name]
         busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
         mean, peak = self._log.kv_share(indices, makespan_s)
+        gpu = self._parts.pools[name].gpu
         return {
             "name": name,
             "role": pool.role,
+            "hardware": gpu.name,
+            "clock_as": gpu.clock_as,
             "instances": pool.instances,
             "tp": pool.tp,
             "ep": pool.ep,
