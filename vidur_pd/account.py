@@ -41,8 +41,10 @@ class Account:
         return {
             "model": self._parts.model.name,
             "hardware": next(iter(self._parts.pools.values())).gpu.name,
+            "seed": self._config.seed,
             "workload": {
                 "name": self._workload.name,
+                "digest": self._workload.digest,
                 "source": self._workload.source,
                 "trimmed_requests": self._workload.trimmed_requests,
                 "skipped_rows": self._workload.skipped_rows,
