@@ -70,9 +70,8 @@ class Simulation:
         )
         exchanges = Exchanges(self._loop)
         self._launcher = self._parts.launcher(self._loop, self._queue, exchanges, self._broken_off)
-        routing, seed = config.routing, config.seed
-        self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
-        self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
+        self._entries = RankRouter(self._instances, ("prefill", "mixed"), config, self._loop, self._refusal)
+        self._destinations = RankRouter(self._instances, ("decode",), config, self._loop, _own_refusal)
         self._handoff = Handoff(config, self._wire, self._queue, self._choose_destination, self)
         self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
         self._faults = FaultScript(self._parts, self._queue, self)

@@ -131,7 +131,10 @@ void bind_scheduler(py::module_& module) {
              py::arg("drafts_per_step"))
         .def_property_readonly("waiting_requests", &Scheduler::waiting_requests)
         .def_property_readonly("running_requests", &Scheduler::running_requests)
-        .def_property_readonly("pending_prefill_tokens", &Scheduler::pending_prefill_tokens)
+        .def_property_readonly("outstanding_tokens", &Scheduler::outstanding_tokens)
+        .def_property_readonly(
+            "load",
+            [](const Scheduler& scheduler) { return std::pair(scheduler.load().requests, scheduler.load().tokens); })
         .def_property_readonly("used_blocks", &Scheduler::used_blocks)
         .def_property_readonly("usable_blocks", &Scheduler::usable_blocks)
         .def_property_readonly("has_work", &Scheduler::has_work)

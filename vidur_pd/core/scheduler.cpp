@@ -10,22 +10,12 @@ Scheduler::Scheduler(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
       limits_(limits),
       chunk_limit_(limits.long_prefill_token_threshold ? limits.long_prefill_token_threshold
                                                        : limits.max_batched_tokens),
-      remote_(*pool_) {
+      remote_(*pool_),
+      load_(role != Role::kPrefill) {
     check_least("engine.max_batched_tokens", limits.max_batched_tokens, 1);
     check_least("engine.max_seqs", limits.max_seqs, 1);
     check_least("engine.max_model_len", limits.max_model_len, 1);
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
-}
-
-Tokens Scheduler::pending_prefill_tokens() const {
-    Tokens pending = 0;
-    for (const RequestPtr& request : running_) {
-        if (request->computed_tokens < request->prompt_tokens) {
-            pending += request->sequence_tokens() - request->computed_tokens;
-        }
-    }
-    for (const RequestPtr& request : waiting_) pending += request->sequence_tokens();
-    return pending;
 }
 
 std::optional<std::string> Scheduler::rejection_reason(const Request& request) const {
@@ -46,13 +36,17 @@ std::optional<std::string> Scheduler::rejection_reason(const Request& request) c
 void Scheduler::add(RequestPtr request) {
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
     request->status = Status::kWaiting;
+    load_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
     waiting_.push_back(std::move(request));
+    publish();
 }
 
 void Scheduler::add_remote(RequestPtr request) {
     ensure(role_ == Role::kDecode, "only a decode rank takes KV from elsewhere");
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
+    load_.enter(*request, 0, request->context_tokens);
     remote_.add(std::move(request));
+    publish();
 }
 
 std::vector<RequestPtr> Scheduler::admit_remote() {
@@ -76,6 +70,12 @@ void Scheduler::remote_arrived(const RequestPtr& request, Tokens computed_tokens
     remote_.complete(request, computed_tokens);
 }
 
+void Scheduler::abandon_remote(const RequestPtr& request) {
+    remote_.abandon(request);
+    load_.leave(*request);
+    publish();
+}
+
 void Scheduler::release(const Request& request) {
     ensure(role_ == Role::kPrefill, "other ranks release KV themselves");
     pool_->release(request);
@@ -84,6 +84,7 @@ void Scheduler::release(const Request& request) {
 BatchPtr Scheduler::schedule() {
     BatchPtr batch = step();
     if (!batch && !preempted_.empty()) batch = step();
+    publish();
     return batch;
 }
 
@@ -95,6 +96,7 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
         request->is_in_flight = false;
+        load_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) continue;
         if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
@@ -108,6 +110,7 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         outcome.produced.push_back(request);
     }
     if (!outcome.finished.empty()) retire(outcome.finished);
+    publish();
     return outcome;
 }
 
@@ -117,10 +120,12 @@ std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
     --in_flight_;
     for (const RequestPtr& request : batch.requests) {
         pool_->release(*request);
+        load_.leave(*request);
         request->is_in_flight = false;
         request->is_running = false;
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
+    publish();
     return batch.requests;
 }
 
@@ -135,6 +140,8 @@ std::vector<RequestPtr> Scheduler::clear() {
     remote_.clear();
     pool_->clear();
     in_flight_ = 0;
+    load_.clear();
+    publish();
     return lost;
 }
 
@@ -145,6 +152,7 @@ void Scheduler::retire(const std::vector<RequestPtr>& finished) {
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
         request->is_running = false;
+        load_.leave(*request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
 }
@@ -281,6 +289,7 @@ void Scheduler::requeue(const RequestPtr& victim) {
     victim->set_progress(0, victim->generated_tokens);
     ++victim->preemptions;
     victim->status = Status::kWaiting;
+    load_.set_outstanding(*victim, victim->sequence_tokens());
     waiting_.push_front(victim);
     preempted_.push_back(victim);
 }
@@ -300,6 +309,7 @@ void Scheduler::admit(ScheduledBatch& batch, Tokens budget) {
         queue.pop_front();
         const Tokens past = has_arrived ? request->computed_tokens : prefix->tokens;
         if (!has_arrived && request->preemptions == 0) request->cached_tokens = past;
+        if (!has_arrived) load_.set_outstanding(*request, request->sequence_tokens() - past);
         const Tokens chunk = std::min({request->sequence_tokens() - past, chunk_limit_, budget});
         pool_->allocate(*request, past + chunk, *prefix);
         pool_->register_blocks(*request, std::min(past + chunk, request->prompt_tokens));

@@ -24,9 +24,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block_pool.hpp"
+#include "load.hpp"
 #include "remote_queue.hpp"
 #include "request.hpp"
 
@@ -87,8 +89,11 @@ class Scheduler {
     std::int64_t waiting_requests() const { return static_cast<std::int64_t>(waiting_.size()) + remote_.size(); }
     // Admitted requests, in flight or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
-    // Tokens to compute before every local request is a plain decode: waiting sequences and unfinished chunks.
-    Tokens pending_prefill_tokens() const;
+    // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
+    // flight.
+    Tokens outstanding_tokens() const { return load_.outstanding_tokens(); }
+    const Load& load() const { return load_.load(); }
+    void count_in(Loads loads, std::size_t instance) { load_.count_in(std::move(loads), instance); }
     // KV blocks held by requests, those held for a transfer included.
     std::int64_t used_blocks() const { return pool_->used_blocks(); }
     std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
@@ -139,7 +144,7 @@ class Scheduler {
     // hand-over.
     std::vector<RequestPtr> clear();
     // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
-    void abandon_remote(const RequestPtr& request) { remote_.abandon(request); }
+    void abandon_remote(const RequestPtr& request);
 
     // Runs of decode iterations.
 
@@ -155,6 +160,7 @@ class Scheduler {
     void advance_decode(std::int64_t steps);
 
   private:
+    void publish() { load_.publish(waiting_requests(), running_requests()); }
     BatchPtr step();
     void continue_running(ScheduledBatch& batch);
     void share_budget();
@@ -180,6 +186,7 @@ class Scheduler {
     RemoteQueue remote_;
     std::int64_t in_flight_ = 0;         // batches
     std::vector<RequestPtr> preempted_;  // since the last batch
+    RankLoad load_;
 };
 
 }  // namespace serving

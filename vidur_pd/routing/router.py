@@ -1,65 +1,52 @@
-"""Routing policies over anything that can state its load."""
+"""Routing policies over numbered candidates: the instances of some pools, or the ranks of an instance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-Policy = Literal["round_robin", "random", "least_requests", "least_tokens"]
+from vidur_pd.config import RoutingPolicy
 
 
-class Candidate(Protocol):
-    """An instance, or a data-parallel rank of one, as routing sees it."""
+class Least(Protocol):
+    """Finds the candidate that has the least to do (``core/load.hpp``)."""
 
-    @property
-    def pending_requests(self) -> int:
-        """Requests assigned and not finished here, weighted as the engine's front end does."""
-        ...
-
-    @property
-    def pending_tokens(self) -> int:
-        """Prompt tokens assigned and not yet computed here."""
+    def __call__(self, among: NDArray[np.int32], by_tokens: bool, after: int, /) -> int:
+        """One of ``among``, by tokens or by requests; of equal ones the next after ``after``, in turns."""
         ...
 
 
-Choice = TypeVar("Choice", bound=Candidate)
+class Router:
+    """Assigns requests by one policy.
 
-
-class Router(Generic[Choice]):
-    """Assigns requests by one policy; ties go to the first candidate in order.
-
-    ``round_robin`` counts per router, ``least_requests`` and ``least_tokens`` read the load at the instant of the
-    decision (of equal tokens, as on decode instances, the fewest requests), ``random`` draws from the router's own
-    generator.
+    ``least_tokens`` and ``least_requests`` compare loads at the instant of the decision; equal candidates take turns.
+    ``round_robin`` counts per router, ``random`` draws from the router's own generator.
     """
 
-    __slots__ = ("_candidates", "_policy", "_random", "_turn")
+    __slots__ = ("_candidates", "_last", "_least", "_policy", "_random")
 
-    def __init__(self, policy: Policy, candidates: Sequence[Choice], random: np.random.Generator) -> None:
+    def __init__(
+        self, policy: RoutingPolicy, candidates: Sequence[int], random: np.random.Generator, least: Least
+    ) -> None:
         assert candidates, "a router needs a candidate"
         self._policy = policy
-        self._candidates = tuple(candidates)
+        self._candidates = np.array(sorted(candidates), dtype=np.int32)
         self._random = random
-        self._turn = 0
+        self._least = least
+        self._last = -1
 
-    def choose(self, accepts: Callable[[Choice], bool] | None = None) -> Choice:
-        """The candidate for the next request, among those that ``accepts`` lets through: at least one."""
-        accepting: Sequence[Choice] = self._candidates
-        if accepts is not None:
-            accepting = [candidate for candidate in self._candidates if accepts(candidate)]
-            assert accepting, "no candidate accepts"
+    def choose(self, among: Sequence[int] | None = None) -> int:
+        """The candidate for the next request, among all or among some of them in rising order: at least one."""
+        candidates = self._candidates if among is None else np.array(among, dtype=np.int32)
         match self._policy:
+            case "least_tokens" | "least_requests":
+                self._last = self._least(candidates, self._policy == "least_tokens", self._last)
             case "round_robin":
-                turns = len(self._candidates)
-                while accepts is not None and not accepts(self._candidates[self._turn % turns]):
-                    self._turn += 1
-                self._turn += 1
-                return self._candidates[(self._turn - 1) % turns]
+                place = int(np.searchsorted(candidates, self._last, side="right"))
+                self._last = int(candidates[place % len(candidates)])
             case "random":
-                return accepting[int(self._random.integers(len(accepting)))]
-            case "least_requests":
-                return min(accepting, key=lambda candidate: candidate.pending_requests)
-            case "least_tokens":
-                return min(accepting, key=lambda candidate: (candidate.pending_tokens, candidate.pending_requests))
+                self._last = int(candidates[self._random.integers(len(candidates))])
+        return self._last
