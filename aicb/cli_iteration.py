@@ -42,6 +42,7 @@ def price_iteration(
         partition,
         precision,
         gpu,
+        queries=chosen.drafts + 1,
         estimator=chosen.estimator,
         expert_load=chosen.expert_load,
         overlap=Overlap(shared_expert_stream=chosen.overlap_shared_expert),

@@ -21,6 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from boundary.errors import InputError
+from boundary.numbers import MOST_INT64, whole_number
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 from simccl.busbw import Group
 from simccl.collective import MAX_BYTES, MAX_RANKS, Collective
 
@@ -89,16 +92,14 @@ def read_workload(source: Path) -> Workload:
     Raises:
         InputError: naming the file, the line and the field.
     """
-    try:
-        lines = source.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a workload") from None
-    if len(lines) < 2 or not lines[1].strip().isdigit():
-        raise InputError(f"{source} line 2: expected the number of layers")
+    lines = read_text(source, "a SimAI workload").splitlines()
+    if len(lines) < 2:
+        raise InputError(f"{source} line 2: found nothing, expected the number of layers")
+    layers = whole_number(lines[1], f"{source} line 2", "the number of layers", 0, MOST_INT64)
     sizes = _group_sizes(source, lines[0])
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], 3) if line.strip()]
-    if len(rows) != int(lines[1]):
-        raise InputError(f"{source}: found {len(rows)} layers, expected {lines[1].strip()} (line 2)")
+    if len(rows) != layers:
+        raise InputError(f"{source}: found {len(rows)} layers, expected {layers} (line 2)")
     found = tuple(collective for number, fields in rows for collective in _layer(source, number, fields))
     return Workload(*sizes, found)
 
@@ -140,13 +141,11 @@ def _operation(source: Path, number: int, name: str, usual: Group) -> tuple[Coll
     groups = {"": usual, "EP": Group.EP, "DP_EP": Group.DP_EP}
     if base not in _OPS or suffix not in groups:
         raise InputError(
-            f"{source} line {number}: found collective {name!r}, expected NONE or one of {', '.join(_OPS)}, "
+            f"{source} line {number}: found collective {quoted(name)}, expected NONE or one of {', '.join(_OPS)}, "
             "alone or with _EP or _DP_EP"
         )
     return _OPS[base], groups[suffix]
 
 
 def _count(source: Path, number: int, field: str, text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
-        raise InputError(f"{source} line {number}: {field}: found {text!r}, expected a whole number, {least} to {most}")
-    return int(text)
+    return whole_number(text, f"{source} line {number}: {field}", "a whole number", least, most)

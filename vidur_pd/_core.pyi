@@ -178,8 +178,8 @@ class Scheduler:
         """To compute before every local request is a plain decode, those in flight included."""
 
     @property
-    def load(self) -> tuple[int, int]:
-        """(requests, tokens) as routing weighs them (``core/load.hpp``)."""
+    def load_tokens(self) -> int:
+        """The same, and where decodes run beside the context of all requests."""
 
     @property
     def used_blocks(self) -> int: ...
@@ -202,6 +202,27 @@ class Scheduler:
     def steady_decode_steps(self) -> int: ...
     def decode_kv_tokens(self) -> NDArray[np.int64]: ...
     def advance_decode(self, steps: int) -> Outcome: ...
+
+class Candidates:
+    """What a router chooses among; ``measure`` is ``none``, ``requests`` or ``tokens`` (``core/candidates.hpp``)."""
+
+    def __init__(self, candidates: Sequence[Sequence[Scheduler]], measure: str) -> None: ...
+    def set_open(self, place: int, is_open: bool) -> None: ...
+    def open(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Number of open candidates in the spans."""
+
+    def nth(self, spans: Sequence[tuple[int, int]], number: int) -> int | None:
+        """The ``number``-th open candidate in the spans, from 0 on."""
+
+    def next(self, spans: Sequence[tuple[int, int]], start: int) -> int | None:
+        """The first open candidate in the spans at or after ``start``, or else the first of all."""
+
+    def least(self, spans: Sequence[tuple[int, int]]) -> int | None:
+        """The open candidate of the least load in the spans, the first of equals."""
+
+    @property
+    def loads_read(self) -> int:
+        """How often a load has been read."""
 
 class GapCounts:
     """How many requests saw each gap between two of their tokens."""
@@ -476,10 +497,6 @@ class Loop:
 
     def move_to(self, at_ps: int) -> None: ...
     def schedule_call(self, at_ps: int, priority: int) -> int: ...
-    def least_loaded(self, among: NDArray[np.int32], by_tokens: bool, after: int) -> int:
-        """Of these instances, rising, one with the least to do; of equal ones the next after ``after``, in turns."""
-
-    def least_loaded_rank(self, instance: int, by_tokens: bool, after: int) -> int: ...
     def wake(self, instance: int) -> None: ...
     def note_kv_use(self, instance: int) -> int: ...
     def schedule_landing(self, flight: Flight) -> None: ...

@@ -70,8 +70,9 @@ class Simulation:
         )
         exchanges = Exchanges(self._loop)
         self._launcher = self._parts.launcher(self._loop, self._queue, exchanges, self._broken_off)
-        self._entries = RankRouter(self._instances, ("prefill", "mixed"), config, self._loop, self._refusal)
-        self._destinations = RankRouter(self._instances, ("decode",), config, self._loop, _own_refusal)
+        routing, seed = config.routing, config.seed
+        self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
+        self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
         self._handoff = Handoff(config, self._wire, self._queue, self._choose_destination, self)
         self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
         self._faults = FaultScript(self._parts, self._queue, self)
@@ -266,8 +267,9 @@ class Simulation:
     def set_open(self, instance: Instance, is_open: bool) -> None:
         self._entries.set_open(instance, is_open)
         self._destinations.set_open(instance, is_open)
-        if is_open:
+        if is_open and instance.placement.role == "decode":
             self._handoff.in_service_again()
+        elif is_open:
             self._recovery.in_service_again()
 
     def links_change(self, links: Sequence[int], *, is_up: bool, apply: Callable[[], None]) -> None:

@@ -172,16 +172,6 @@ def test_a_malformed_trace_line_is_named_by_its_number(tmp_path: Path, line: str
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_folder_with_foreign_files_is_left_alone(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.tex").write_text("years of work")
-    finished = vidur_pd("run", write_config(tmp_path), "-o", out)
-    assert finished.returncode == 2
-    assert "thesis.tex" in finished.stderr
-    assert (out / "thesis.tex").read_text() == "years of work"
-
-
 def test_backends_can_be_compared(tmp_path: Path) -> None:
     finished = vidur_pd("compare", write_config(tmp_path), "--backends", "analytical,fluid", "-o", tmp_path / "out")
     assert finished.returncode == 0, finished.stderr

@@ -71,7 +71,7 @@ def test_requests_count_the_nodes_of_each_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 2: expected the number of layers"),
+        ("", "line 2: found nothing, expected the number of layers"),
         (HEADER + "2\n" + LAYERS, "found 3 layers, expected 2"),
         (HEADER.replace("all_gpus: 64", "all_gpus: 60") + "3\n" + LAYERS, "line 1: found TP 8, EP 2, PP 2"),
         (HEADER.replace("ep: 2", "ep: 8") + "3\n" + LAYERS, "line 1: .*EP 8.*to divide DP"),

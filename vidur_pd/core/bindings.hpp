@@ -25,7 +25,6 @@ std::vector<T> values_of(const py::array_t<T, py::array::c_style | py::array::fo
     return std::vector<T>(array.data(), array.data() + array.size());
 }
 
-using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcecast>;
 using Numbers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 using Reals = py::array_t<double, py::array::c_style | py::array::forcecast>;
 

@@ -255,19 +255,6 @@ void bind_loop(py::module_& module) {
                 return loop.schedule_call(at_ps, static_cast<Priority>(priority));
             },
             py::arg("at_ps"), py::arg("priority"))
-        .def(
-            "least_loaded",
-            [](const Loop& loop, const Indices& among, bool by_tokens, std::int32_t after) {
-                const std::span<const std::int32_t> places(among.data(), static_cast<std::size_t>(among.size()));
-                return loop.least_loaded(places, by_tokens ? Measure::kTokens : Measure::kRequests, after);
-            },
-            py::arg("among"), py::arg("by_tokens"), py::arg("after"))
-        .def(
-            "least_loaded_rank",
-            [](const Loop& loop, std::int32_t instance, bool by_tokens, std::int32_t after) {
-                return loop.least_loaded_rank(instance, by_tokens ? Measure::kTokens : Measure::kRequests, after);
-            },
-            py::arg("instance"), py::arg("by_tokens"), py::arg("after"))
         .def("wake", &Loop::wake, py::arg("instance"))
         .def("note_kv_use", &Loop::note_kv_use, py::arg("instance"))
         .def("schedule_landing", &Loop::schedule_landing, py::arg("flight"))

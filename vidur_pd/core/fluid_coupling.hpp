@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 #include "flight.hpp"
@@ -83,7 +84,8 @@ class FluidCoupling {
         TimePs period_ps;
     };
     struct Instance {
-        std::vector<bool> knows;  // [loads]
+        std::unordered_set<std::int32_t> loads;  // that it has used
+        std::unordered_set<std::int64_t> links;  // of these
         std::vector<Entered> entered;
         std::int64_t transfers = 0;  // pairs of a link of its own and a flow of a transfer on it
         std::int64_t degraded = 0;   // links of its own with less than their capacity
@@ -97,6 +99,7 @@ class FluidCoupling {
         double told_bps = 0.0;                    // the part of `mean_bps` that transfers know of
         double rate_bps = 0.0;                    // of the transfers
         std::int64_t transfer_flows = 0;
+        std::size_t transfer_place = 0;  // in `transfer_links_`, while there are some
         std::vector<std::int32_t> users;
         bool is_untold = false;
     };

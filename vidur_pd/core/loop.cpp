@@ -13,15 +13,13 @@ constexpr std::int64_t kLongestRun = 4096;  // decode iterations in one flight; 
 Loop::Loop(std::int64_t instances, bool keeps_runs, std::int64_t links, std::int64_t link_windows)
     : iterations(static_cast<std::size_t>(instances), keeps_runs),
       links(links, link_windows),
-      announced_(static_cast<std::size_t>(instances)),
-      loads_(std::make_shared<std::vector<Load>>(announced_)) {
+      announced_(static_cast<std::size_t>(instances)) {
     instances_.reserve(announced_);
 }
 
 std::int32_t Loop::add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
                                 std::vector<Pricing> pricing) {
     ensure(instances_.size() < announced_, "more instances than were announced");
-    for (const auto& rank : ranks) rank->count_in(loads_, instances_.size());
     instances_.push_back(
         {RankGroup(std::move(ranks), iterations.gaps()), traits, std::move(pricing), {}, {}, {}, {}, std::nullopt});
     Instance& instance = instances_.back();

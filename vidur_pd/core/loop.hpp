@@ -10,7 +10,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -88,10 +87,6 @@ class Loop {
     std::int64_t schedule_call(TimePs at_ps, Priority priority);
     std::int64_t executed() const { return executed_; }
 
-    // Of these instances, rising, the one that has the least to do; of equal ones the next after `after`, in turns.
-    std::int32_t least_loaded(std::span<const std::int32_t> among, Measure measure, std::int32_t after) const;
-    // The same for the ranks of an instance.
-    std::int32_t least_loaded_rank(std::int32_t instance, Measure measure, std::int32_t after) const;
     // Something new may be scheduled: the instance acts at this instant, or as soon as the step in progress ends.
     void wake(std::int32_t instance);
     // Records the KV blocks held from now on, and returns them.
@@ -213,7 +208,6 @@ class Loop {
     Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.flight, nullptr}; }
 
     std::size_t announced_;  // instances there will be
-    Loads loads_;
     EventQueue queue_;
     std::vector<Instance> instances_;
     std::unique_ptr<FluidCoupling> coupling_;  // in coupling `fluid`

@@ -23,23 +23,6 @@ void Loop::wake(std::int32_t index) {
     }
 }
 
-std::int32_t Loop::least_loaded(std::span<const std::int32_t> among, Measure measure, std::int32_t after) const {
-    ensure(!among.empty(), "nothing to choose among");
-    // The last place of those up to `after`; the search begins behind it.
-    const auto passed = static_cast<std::size_t>(std::upper_bound(among.begin(), among.end(), after) - among.begin());
-    const std::size_t place = serving::least_loaded(
-        among.size(), measure, passed + among.size() - 1,
-        [&](std::size_t each) -> const Load& { return loads_->at(static_cast<std::size_t>(among[each])); });
-    return among[place];
-}
-
-std::int32_t Loop::least_loaded_rank(std::int32_t instance, Measure measure, std::int32_t after) const {
-    const auto& ranks = at(instance).group.ranks();
-    const auto behind = static_cast<std::size_t>(after) + ranks.size();
-    return static_cast<std::int32_t>(serving::least_loaded(
-        ranks.size(), measure, behind, [&](std::size_t rank) -> const Load& { return ranks[rank]->load(); }));
-}
-
 std::int64_t Loop::note_kv_use(std::int32_t instance) {
     const std::int64_t used = at(instance).group.used_blocks();
     iterations.kv_use().hold(instance, now_ps(), used);

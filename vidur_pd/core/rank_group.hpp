@@ -62,7 +62,6 @@ class RankGroup {
     std::int64_t waiting_requests() const;
     std::int64_t running_requests() const;
     std::int64_t used_blocks() const;
-    const std::vector<std::shared_ptr<Scheduler>>& ranks() const { return ranks_; }
     // Iterations, at most `longest`, in which no rank's batch changes; 0 if there are fewer than two.
     std::int64_t steady_decode_steps(std::int64_t longest);
     // Appends the KV length that each running request's next decode sees; returns the requests of each rank.

@@ -10,8 +10,7 @@ Scheduler::Scheduler(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
       limits_(limits),
       chunk_limit_(limits.long_prefill_token_threshold ? limits.long_prefill_token_threshold
                                                        : limits.max_batched_tokens),
-      remote_(*pool_),
-      load_(role != Role::kPrefill) {
+      remote_(*pool_) {
     check_least("engine.max_batched_tokens", limits.max_batched_tokens, 1);
     check_least("engine.max_seqs", limits.max_seqs, 1);
     check_least("engine.max_model_len", limits.max_model_len, 1);
@@ -36,17 +35,27 @@ std::optional<std::string> Scheduler::rejection_reason(const Request& request) c
 void Scheduler::add(RequestPtr request) {
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
     request->status = Status::kWaiting;
-    load_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
+    tokens_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
     waiting_.push_back(std::move(request));
-    publish();
+    note_change();
 }
 
 void Scheduler::add_remote(RequestPtr request) {
     ensure(role_ == Role::kDecode, "only a decode rank takes KV from elsewhere");
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
-    load_.enter(*request, 0, request->context_tokens);
+    tokens_.enter(*request, 0, request->context_tokens);
     remote_.add(std::move(request));
-    publish();
+    note_change();
+}
+
+void Scheduler::abandon_remote(const RequestPtr& request) {
+    remote_.abandon(request);
+    tokens_.leave(*request);
+    note_change();
+}
+
+void Scheduler::note_change() {
+    for (const auto& [changes, number] : watchers_) changes->note(number);
 }
 
 std::vector<RequestPtr> Scheduler::admit_remote() {
@@ -70,12 +79,6 @@ void Scheduler::remote_arrived(const RequestPtr& request, Tokens computed_tokens
     remote_.complete(request, computed_tokens);
 }
 
-void Scheduler::abandon_remote(const RequestPtr& request) {
-    remote_.abandon(request);
-    load_.leave(*request);
-    publish();
-}
-
 void Scheduler::release(const Request& request) {
     ensure(role_ == Role::kPrefill, "other ranks release KV themselves");
     pool_->release(request);
@@ -84,7 +87,7 @@ void Scheduler::release(const Request& request) {
 BatchPtr Scheduler::schedule() {
     BatchPtr batch = step();
     if (!batch && !preempted_.empty()) batch = step();
-    publish();
+    note_change();
     return batch;
 }
 
@@ -92,11 +95,12 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
     --in_flight_;
+    note_change();
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
         request->is_in_flight = false;
-        load_.compute(*request, batch.new_tokens[position]);
+        tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) continue;
         if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
@@ -110,7 +114,6 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         outcome.produced.push_back(request);
     }
     if (!outcome.finished.empty()) retire(outcome.finished);
-    publish();
     return outcome;
 }
 
@@ -120,12 +123,12 @@ std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
     --in_flight_;
     for (const RequestPtr& request : batch.requests) {
         pool_->release(*request);
-        load_.leave(*request);
+        tokens_.leave(*request);
         request->is_in_flight = false;
         request->is_running = false;
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
-    publish();
+    note_change();
     return batch.requests;
 }
 
@@ -139,9 +142,9 @@ std::vector<RequestPtr> Scheduler::clear() {
     preempted_.clear();
     remote_.clear();
     pool_->clear();
+    tokens_.clear();
     in_flight_ = 0;
-    load_.clear();
-    publish();
+    note_change();
     return lost;
 }
 
@@ -152,7 +155,7 @@ void Scheduler::retire(const std::vector<RequestPtr>& finished) {
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
         request->is_running = false;
-        load_.leave(*request);
+        tokens_.leave(*request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
 }
@@ -289,7 +292,7 @@ void Scheduler::requeue(const RequestPtr& victim) {
     victim->set_progress(0, victim->generated_tokens);
     ++victim->preemptions;
     victim->status = Status::kWaiting;
-    load_.set_outstanding(*victim, victim->sequence_tokens());
+    tokens_.set_outstanding(*victim, victim->sequence_tokens());
     waiting_.push_front(victim);
     preempted_.push_back(victim);
 }
@@ -309,7 +312,7 @@ void Scheduler::admit(ScheduledBatch& batch, Tokens budget) {
         queue.pop_front();
         const Tokens past = has_arrived ? request->computed_tokens : prefix->tokens;
         if (!has_arrived && request->preemptions == 0) request->cached_tokens = past;
-        if (!has_arrived) load_.set_outstanding(*request, request->sequence_tokens() - past);
+        if (!has_arrived) tokens_.set_outstanding(*request, request->sequence_tokens() - past);
         const Tokens chunk = std::min({request->sequence_tokens() - past, chunk_limit_, budget});
         pool_->allocate(*request, past + chunk, *prefix);
         pool_->register_blocks(*request, std::min(past + chunk, request->prompt_tokens));

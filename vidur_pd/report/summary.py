@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,9 @@ from pathlib import Path
 from typing import cast
 
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 Json = Mapping[str, object]
 
@@ -125,14 +127,9 @@ class Summary:
 
 def read_summary(path: Path) -> Summary:
     """Reads ``summary.json``. Raises: InputError where the file or a required field is missing or malformed."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected the output directory of a run") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({_one_line(error)})") from None
+    tree = parse_json(read_text(path, "the summary of a run"), str(path), "the summary of a run")
     if not isinstance(tree, dict):
-        raise InputError(f"{path}: found {type(tree).__name__}, expected an object")
+        raise InputError(f"{path}: found {quoted(tree)}, expected an object")
     return _Reader(path).summary(cast(Json, tree))
 
 

@@ -1,52 +1,66 @@
-"""Routing policies over numbered candidates: the instances of some pools, or the ranks of an instance."""
+"""Routing policies over anything that can state its load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vidur_pd._core import Candidates, Scheduler
 from vidur_pd.config import RoutingPolicy
 
+Span = tuple[int, int]
+"""Places of candidates: the first, and one past the last."""
 
-class Least(Protocol):
-    """Finds the candidate that has the least to do (``core/load.hpp``)."""
-
-    def __call__(self, among: NDArray[np.int32], by_tokens: bool, after: int, /) -> int:
-        """One of ``among``, by tokens or by requests; of equal ones the next after ``after``, in turns."""
-        ...
+MEASURES: Final = {"least_requests": "requests", "least_tokens": "tokens"}
+"""Loads that policies compare (``core/candidates.hpp``); the others compare none."""
 
 
 class Router:
-    """Assigns requests by one policy.
+    """Assigns requests to open candidates by one policy; ties go to the first candidate in order.
 
-    ``least_tokens`` and ``least_requests`` compare loads at the instant of the decision; equal candidates take turns.
-    ``round_robin`` counts per router, ``random`` draws from the router's own generator.
+    ``round_robin`` counts per router, ``least_requests`` and ``least_tokens`` read the load at the instant of the
+    decision (of equal tokens, the fewest requests), ``random`` draws from the router's own generator. A choice takes
+    time that grows with the logarithm of the number of candidates.
     """
 
-    __slots__ = ("_candidates", "_last", "_least", "_policy", "_random")
+    __slots__ = ("_candidates", "_places", "_policy", "_random", "_turn")
 
     def __init__(
-        self, policy: RoutingPolicy, candidates: Sequence[int], random: np.random.Generator, least: Least
+        self,
+        policy: RoutingPolicy,
+        candidates: Sequence[Sequence[Scheduler]],
+        random: np.random.Generator | None = None,
     ) -> None:
+        """``candidates``: the ranks that each consists of. ``random``: for the policy of that name."""
         assert candidates, "a router needs a candidate"
         self._policy = policy
-        self._candidates = np.array(sorted(candidates), dtype=np.int32)
+        self._candidates = Candidates(candidates, MEASURES.get(policy, "none"))
+        self._places = len(candidates)
         self._random = random
-        self._least = least
-        self._last = -1
+        self._turn = 0
 
-    def choose(self, among: Sequence[int] | None = None) -> int:
-        """The candidate for the next request, among all or among some of them in rising order: at least one."""
-        candidates = self._candidates if among is None else np.array(among, dtype=np.int32)
+    @property
+    def loads_read(self) -> int:
+        """How often the load of a candidate has been read."""
+        return self._candidates.loads_read
+
+    def set_open(self, place: int, is_open: bool) -> None:
+        """The candidate at a place gets requests from now on, or gets none."""
+        self._candidates.set_open(place, is_open)
+
+    def choose(self, spans: Sequence[Span] | None = None) -> int | None:
+        """The place of the candidate for the next request, of those in ``spans`` (rising); ``None``: none is open."""
+        spans = [(0, self._places)] if spans is None else spans
         match self._policy:
-            case "least_tokens" | "least_requests":
-                self._last = self._least(candidates, self._policy == "least_tokens", self._last)
             case "round_robin":
-                place = int(np.searchsorted(candidates, self._last, side="right"))
-                self._last = int(candidates[place % len(candidates)])
+                place = self._candidates.next(spans, self._turn % self._places)
+                self._turn = self._turn if place is None else place + 1
+                return place
             case "random":
-                self._last = int(candidates[self._random.integers(len(candidates))])
-        return self._last
+                is_open = self._candidates.open(spans)
+                assert self._random is not None, "the policy draws"
+                return self._candidates.nth(spans, int(self._random.integers(is_open))) if is_open else None
+            case "least_requests" | "least_tokens":
+                return self._candidates.least(spans)

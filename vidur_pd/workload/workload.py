@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from boundary.plain_text import first_faulty, name_fault
 
 MAX_TOKENS = 2**31 - 1
 """Longest prompt or output accepted: far beyond any context window, and safe to sum over a workload in int64."""
@@ -58,8 +59,8 @@ class Workload:
     """Requests in order of arrival. Arrays are read-only, one entry per request.
 
     Raises ``InputError`` when lengths disagree, a token count is below 1, an arrival is negative, later than
-    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice, or the block hashes do not
-    cover the prompts exactly.
+    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice or is no plain text of one line, or the block
+    hashes do not cover the prompts exactly.
     """
 
     request_ids: tuple[str, ...]
@@ -152,6 +153,9 @@ def _check_lengths(workload: Workload) -> None:
         found = len(getattr(workload, field))
         if found != requests:
             raise InputError(f"{workload.name}: {field}: found {found} entries, expected {requests} (as request_ids)")
+    if (faulty := first_faulty(workload.request_ids)) is not None:
+        fault = name_fault(workload.request_ids[faulty])
+        raise InputError(f"{workload.name}: request_id of request {faulty}: {fault}")
     if len(set(workload.request_ids)) != requests:
         seen: set[str] = set()
         twice = next(i for i in workload.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
