@@ -174,7 +174,13 @@ class Scheduler:
     @property
     def running_requests(self) -> int: ...
     @property
-    def pending_prefill_tokens(self) -> int: ...
+    def outstanding_tokens(self) -> int:
+        """To compute before every local request is a plain decode, those in flight included."""
+
+    @property
+    def load_tokens(self) -> int:
+        """The same, and where decodes run beside the context of all requests."""
+
     @property
     def used_blocks(self) -> int: ...
     @property
