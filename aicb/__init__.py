@@ -18,6 +18,7 @@ from aicb.expert_load import (
     parse_expert_load,
 )
 from aicb.gpu import Gpu, get_gpu, known_gpus
+from aicb.input_files import gpu_files, model_files
 from aicb.memory import InstanceMemory, instance_memory
 from aicb.model import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
 from aicb.operator_list import (
@@ -70,6 +71,7 @@ __all__ = [
     "built_in_models",
     "expert_operators",
     "get_gpu",
+    "gpu_files",
     "halve",
     "head_operators",
     "instance_memory",
@@ -77,6 +79,7 @@ __all__ = [
     "known_gpus",
     "kv_bytes_per_token_per_rank",
     "load_model",
+    "model_files",
     "parse_expert_load",
     "stage_layers",
     "state_bytes_per_rank",

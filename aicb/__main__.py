@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, NoReturn
 
 import typer
 
 from aicb import cli_export, cli_predict, cli_profile, cli_show
-from aicb.errors import UnmeasuredShape
-from boundary.errors import InputError
+from boundary.command_line import run_command_line
 
 __version__ = "0.1.0"
 
@@ -36,33 +34,9 @@ def options(
     """Operators, memory and compute times of LLM inference."""
 
 
-def main() -> None:
-    """Runs the command line; without arguments it prints the help.
-
-    Exit code 2 for bad input and wrong use, 1 for a missing measurement or too little memory, 130 after Ctrl-C; each
-    error is one line ``aicb: message`` on stderr. Other exceptions are faults and pass through.
-    """
-    try:
-        result = app(args=sys.argv[1:] or ["--help"], prog_name="aicb", standalone_mode=False)
-    except typer.Abort:
-        sys.exit(130)
-    except InputError as error:
-        _fail(str(error), 2)
-    except UnmeasuredShape as error:
-        _fail(str(error), 1)
-    except MemoryError as error:
-        _fail(f"memory: {error or 'found too little'}, expected a smaller problem", 1)
-    except Exception as error:
-        # Wrong uses are click's exceptions, which typer may carry a copy of; what they have in common is their form.
-        if not hasattr(error, "format_message"):
-            raise
-        _fail(error.format_message(), getattr(error, "exit_code", 2))
-    sys.exit(result if isinstance(result, int) else 0)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"aicb: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+def main() -> NoReturn:
+    """Console script: exit code 0, 1 for a missing measurement, 2 for bad input."""
+    run_command_line(app, "aicb")
 
 
 if __name__ == "__main__":

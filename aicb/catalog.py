@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
 from functools import cache
 from pathlib import Path
-
-import yaml
 
 from aicb.hf import model_from_config, read_config_file
 from aicb.model import Model
 from aicb.shipped import PACKAGE
 from boundary.errors import InputError
+from boundary.quoting import quoted
+from boundary.text_files import read_text
+from boundary.yaml_text import parse_yaml_mapping
 
 
 def built_in_models() -> list[str]:
@@ -29,16 +31,16 @@ def load_model(name_or_path: str) -> Model:
     if name_or_path in built_in_models():
         return _built_in(name_or_path)
     path = Path(name_or_path)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
     if path.suffix == ".yaml":
         return _read_yaml(path)
-    if path.is_file() or path.suffix == ".json":
+    if os.path.isfile(path) or path.suffix == ".json":
         return read_config_file(path)
     known = built_in_models()
     near = difflib.get_close_matches(name_or_path.lower(), known, n=3, cutoff=0.4) or known
     raise InputError(
-        f"model: found {name_or_path!r}, expected the path of a config.json or a built-in name"
+        f"model: found {quoted(name_or_path)}, expected the path of a config.json or a built-in name"
         f" such as {', '.join(near)}"
     )
 
@@ -51,22 +53,16 @@ def _built_in(name: str) -> Model:
 
 
 def _read_yaml(path: Path) -> Model:
-    try:
-        return _parse_yaml(path.read_text(encoding="utf-8"), path.stem, str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "bytes that are not UTF-8"
-        raise InputError(f"{path}: found {reason}, expected a readable YAML file of a model") from None
+    return _parse_yaml(read_text(path, "a model"), path.stem, str(path))
 
 
 def _parse_yaml(text: str, name: str, where: str) -> Model:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{where}: found text that is not YAML ({' '.join(str(error).split())})") from None
-    fields = document if isinstance(document, dict) else {}
+    fields = parse_yaml_mapping(text, where, "a model")
     source, config = fields.get("source"), fields.get("config")
     if not isinstance(source, str):
-        raise InputError(f"{where}: source: found {source!r}, expected text that says where the dimensions come from")
+        raise InputError(
+            f"{where}: source: found {quoted(source)}, expected text that says where the dimensions come from"
+        )
     if not isinstance(config, dict):
-        raise InputError(f"{where}: config: found {config!r}, expected the fields of a config.json")
+        raise InputError(f"{where}: config: found {quoted(config)}, expected the fields of a config.json")
     return model_from_config(config, name=name, source=source, where=where)

@@ -9,8 +9,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from aicb.cli_show import AsJson, Format, ModelName, RequestPhase
+from aicb.cli_show import MAX_KV_TOKENS, AsJson, Format, ModelName, RequestPhase
 from boundary.errors import InputError
+from boundary.output_files import check_output, make_folder
+
+MOST_SEQUENCES = 2**16
+"""Of one batch."""
 
 
 class ExportFormat(StrEnum):
@@ -62,15 +66,26 @@ def export(
     Attention is data parallel over ep / tp ranks where ep exceeds tp. Routing is uniform; the slowest rank is priced.
     """
     from aicb.catalog import load_model
-    from aicb.exports import ExportJob, layer_costs, write_aicb, write_simai, write_vidur
+    from aicb.exports import (
+        ExportJob,
+        aicb_paths,
+        layer_costs,
+        simai_paths,
+        vidur_paths,
+        write_aicb,
+        write_simai,
+        write_vidur,
+    )
     from aicb.gpu import get_gpu
+    from aicb.input_files import gpu_files, model_files
     from aicb.parallelism import Partition
     from aicb.precision import Precision
     from aicb.selection import select_estimator
 
-    for name, value, least in (("batch", batch, 1), ("seq", seq, 1 if phase is RequestPhase.PREFILL else 2)):
-        if value < least:
-            raise InputError(f"{name}: found {value}, expected at least {least}")
+    shortest = 1 if phase is RequestPhase.PREFILL else 2
+    for name, value, least, most in (("batch", batch, 1, MOST_SEQUENCES), ("seq", seq, shortest, MAX_KV_TOKENS)):
+        if not least <= value <= most:
+            raise InputError(f"{name}: found {value}, expected {least} to {most}")
     if min(tp, ep) >= 1 and ep > 1 and ep % tp:
         raise InputError(f"ep: found {ep}, expected 1 or a multiple of tp {tp}")
     partition = Partition(tp=tp, ep=ep, dp=max(ep // tp, 1) if tp > 0 else 1, pp=pp)
@@ -78,10 +93,16 @@ def export(
     device = get_gpu(gpu)
     device.check(precision)
     job = ExportJob(load_model(model), partition, precision, _PHASES[phase], batch, seq)
+    named, write = {
+        ExportFormat.AICB: (aicb_paths, write_aicb),
+        ExportFormat.VIDUR: (vidur_paths, write_vidur),
+        ExportFormat.SIMAI: (simai_paths, write_simai),
+    }[form]
     costs = layer_costs(job, select_estimator("auto", device, precision))
-    _make_directory(output)
-    writers = {ExportFormat.AICB: write_aicb, ExportFormat.VIDUR: write_vidur, ExportFormat.SIMAI: write_simai}
-    paths = [str(path) for path in writers[form](job, costs, output)]
+    make_folder(output)
+    for path in named(job, output):
+        check_output(path, [*model_files(model), *gpu_files(gpu)])
+    paths = [str(path) for path in write(job, costs, output)]
     total_us, estimated_us = sum(sum(c.part_us.values()) for c in costs), sum(c.estimated_us for c in costs)
     summary = {"files": paths, "layers_us": round(total_us, 3), "estimated_share": round(estimated_us / total_us, 4)}
     typer.echo(
@@ -104,7 +125,7 @@ def import_tables(
 ) -> None:
     """Turn measured kernel times, of other projects or of aicb profile, into a table (kernels.csv, provenance.json)."""
     from aicb.gpu import get_gpu
-    from aicb.imports import import_files, write_table
+    from aicb.imports import import_files, table_paths, write_table
 
     device = get_gpu(gpu)
     conditions = {}
@@ -114,7 +135,9 @@ def import_tables(
             raise InputError(f"where: found {text!r}, expected COLUMN=VALUE")
         conditions[column] = value
     imported = import_files(form.value, tables, conditions, heads)
-    _make_directory(output)
+    make_folder(output)
+    for path in table_paths(output):
+        check_output(path, tables)
     write_table(imported, device, output)
     counts = {op: sum(row["op"] == op for row in imported.rows) for op in sorted({row["op"] for row in imported.rows})}
     summary = {"output": str(output), "rows": counts, "cautions": list(imported.cautions)}
@@ -122,10 +145,3 @@ def import_tables(
     if not as_json:
         for caution in imported.cautions:
             typer.echo(f"caution: {caution}")
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: output: {error.strerror}, expected a directory") from None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,8 @@ from typing import Annotated
 import typer
 
 from aicb.errors import UnmeasuredShape
-from boundary.errors import InputError
+from boundary.output_files import check_output, write_atomically
+from boundary.text_files import read_text
 
 
 class TimingName(StrEnum):
@@ -71,13 +71,15 @@ def predict(
     """Price the operators of a CSV table: adds time, error and source. Columns: see aicb/README.md."""
     from aicb import predict as prediction
     from aicb.gpu import get_gpu
+    from aicb.input_files import gpu_files
     from aicb.precision import Precision
     from aicb.selection import select_estimator
 
-    if output.is_dir():
-        raise InputError(f"{output}: output: found a folder, expected the name of a file")
+    check_output(output, [table, *gpu_files(gpu)])
     pricing = select_estimator(estimator.value, get_gpu(gpu), Precision(state=state.value), timing.value)
-    columns, rows, estimates = prediction.predict(_read(table), pricing, str(table))
+    columns, rows, estimates = prediction.predict(
+        read_text(table, "a table").splitlines(keepends=True), pricing, str(table)
+    )
     estimated = [i for i, found in enumerate(estimates) if found.is_estimate]
     if measured_only and estimated:
         raise UnmeasuredShape(f"{table}: row {estimated[0] + 1}: {estimates[estimated[0]].source}")
@@ -93,28 +95,9 @@ def predict(
     typer.echo(json.dumps(summary) if as_json else f"{len(rows)} rows, {len(estimated)} estimates: {output}")
 
 
-def _read(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: file: {error.strerror}, expected a readable CSV file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: file: found bytes that are not UTF-8, expected a CSV text file") from None
-
-
 def _write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
-    """All or nothing: a temporary file in the same directory takes the place of ``path``."""
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(f"{path}: output: {error.strerror}, expected a writable directory") from None
-    try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(rows)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())

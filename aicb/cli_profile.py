@@ -61,6 +61,8 @@ def profile(
 ) -> None:
     """Measure the kernels a model needs, over partitions and token counts, into a Parquet table with provenance."""
     from aicb.catalog import load_model
+    from aicb.input_files import model_files
+    from aicb.profiling.store import check_directory
     from aicb.profiling.sweep import Plan, count_by_op, plan_points
 
     formats, caches = (
@@ -89,6 +91,8 @@ def profile(
     except ModuleNotFoundError as error:
         raise InputError(f"aicb profile: found no module {error.name!r}, expected an installed torch") from None
     _check_device(device)
+    read = [path for name in model for path in model_files(name)]
+    check_directory(output, resume=resume, inputs=[*read, *modules.values()])
     if compile_workers and device is Device.CUDA:
         compiled = [p for p in points if p.op.startswith("grouped_gemm_") or (p.op == "gemm" and p.dtype == "fp8")]
         compile_ahead([p for p in compiled if not p.op.endswith("gathered")], compile_workers, compile_budget)

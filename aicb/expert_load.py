@@ -18,7 +18,6 @@ popularity within a run are ignored.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.text_files import read_text
 
+MOST_EXPONENT = 40.0
+"""Of popularity; at 40 the first of the experts has all of it but 10⁻¹² parts."""
+MOST_POPULARITY = 1e18
+"""On whatever scale it is recorded."""
 SAMPLED_TOKENS = 1024
 """Tokens sampled one by one per draw; deviations of larger batches follow from them by the central limit theorem."""
 
@@ -93,7 +98,7 @@ class RecordedLoad:
             found = sorted(widths)
             raise InputError(f"{self.source}: popularity: found rows of {found} experts, expected equal rows")
         for number, layer in enumerate(self.popularity, start=1):
-            if not all(0.0 <= value < float("inf") for value in layer) or not any(layer):
+            if not all(0.0 <= value <= MOST_POPULARITY for value in layer) or not any(layer):
                 raise InputError(
                     f"{self.source}: popularity: found a negative or no positive value in row {number}, expected loads"
                 )
@@ -129,20 +134,18 @@ def read_expert_load(path: Path) -> RecordedLoad:
     Raises:
         InputError: the file cannot be read or holds something else.
     """
+    text = read_text(path, "expert loads")
+    if path.suffix == ".json":
+        rows = parse_json(text, str(path), "expert loads")
+        rows = rows if isinstance(rows, list) and rows and isinstance(rows[0], list) else [rows]
+    else:
+        rows = [line.split(",") for line in text.splitlines() if line.strip()]
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".json":
-            rows = json.loads(text)
-            rows = rows if rows and isinstance(rows[0], list) else [rows]
-        else:
-            rows = [line.split(",") for line in text.splitlines() if line.strip()]
         return RecordedLoad(tuple(tuple(float(cell) for cell in row) for row in rows), str(path))
-    except OSError as error:
-        raise InputError(f"{path}: file: {error.strerror}, expected a readable file of expert loads") from None
     except InputError:
         raise
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: popularity: {error}, expected numbers, one row per layer") from None
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"{path}: popularity: expected numbers, one row per layer") from None
 
 
 def _number(text: str, argument: str) -> float:
@@ -153,8 +156,8 @@ def _number(text: str, argument: str) -> float:
 
 
 def _check_exponent(name: str, value: float) -> None:
-    if not 0.0 <= value < float("inf"):
-        raise InputError(f"{name}: found {value}, expected at least 0")
+    if not 0.0 <= value <= MOST_EXPONENT:
+        raise InputError(f"{name}: found {value}, expected 0 to {MOST_EXPONENT:g}")
 
 
 class ExpertDraw(Protocol):

@@ -7,6 +7,7 @@ other, beside its measured kernel times (``kernels.csv`` and ``provenance.json``
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,15 +15,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from aicb.clock import ClockLaw
 from aicb.operators import GemmDtype
 from aicb.precision import Precision
 from aicb.shipped import PACKAGE
 from boundary.errors import InputError
+from boundary.quoting import quoted
+from boundary.text_files import read_text
+from boundary.yaml_text import parse_yaml_mapping
 
 MIB = 2**20
+MEASURED_GPU = "h200"
+"""Whose kernel times and clock law stand for those of a GPU that was not measured."""
 TABLE_FILE = "kernels.csv"
 """A folder with this file holds a table of measured kernel times."""
 
@@ -44,6 +48,8 @@ class Gpu:
     source: str
     clock: ClockLaw | None = None
     """How the SM clock falls under load. Times are taken as measured if absent."""
+    clock_as: str | None = None
+    """GPU whose law ``clock`` is, where it is borrowed."""
     interconnect_as: str | None = None
     """GPU whose NVLink and collectives stand for this one's where a collectives model does not know it."""
     table: Path | None = None
@@ -88,49 +94,55 @@ def get_gpu(name_or_path: str) -> Gpu:
         text = (PACKAGE / "gpus" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
         return _parse(text, f"gpus/{name_or_path}.yaml", PACKAGE / "data" / name_or_path)
     path = Path(name_or_path)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "gpu.yaml"
     if path.suffix == ".yaml":
-        try:
-            return _parse(path.read_text(encoding="utf-8"), str(path), path.parent)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8"
-            raise InputError(f"{path}: file: {reason}, expected a description of a GPU") from None
+        return _parse(read_text(path, "a description of a GPU"), str(path), path.parent)
     known = ", ".join(known_gpus())
-    raise InputError(f"gpu: found {name_or_path!r}, expected one of {known}, or a folder with gpu.yaml")
+    raise InputError(f"gpu: found {quoted(name_or_path)}, expected one of {known}, or a folder with gpu.yaml")
 
 
 _INTEGERS = ("hbm_bytes", "sms", "l2_bytes")
 _NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", "peak_fp8_flops")
 _TEXTS = ("name", "source", "interconnect_as")
+_LIMITS = {
+    "hbm_bytes": (2**20, 2**50),
+    "sms": (1, 100_000),
+    "l2_bytes": (1, 2**40),
+    "hbm_bytes_per_s": (1e6, 1e18),
+    "peak_bf16_flops": (1e6, 1e21),
+    "peak_fp8_flops": (1e6, 1e21),
+}
+"""A thousand times and more around the devices there are; times of kernels stay within the clock."""
 _OPTIONAL = frozenset({"interconnect_as", "peak_fp8_flops"})
 
 
 def _parse(text: str, where: str, folder: Path) -> Gpu:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(
-            f"{where}: file: not YAML ({' '.join(str(error).split())}), expected fields of a GPU"
-        ) from None
-    if not isinstance(document, dict):
-        raise InputError(f"{where}: file: found {type(document).__name__}, expected fields of a GPU")
+    document = parse_yaml_mapping(text, where, "a description of a GPU")
     for key in document:
         if key not in (known := (*_TEXTS, *_INTEGERS, *_NUMBERS, "clock")):
             near = difflib.get_close_matches(str(key), known, n=1) or known
             raise InputError(f"{where}: {key}: unknown field, expected {', '.join(near)}")
     fields: dict[str, Any] = {name: _field(document, name, where) for name in (*_TEXTS, *_INTEGERS, *_NUMBERS)}
-    fields["clock"] = _clock(document["clock"], where) if "clock" in document else None
-    return Gpu(**fields, table=folder if (folder / TABLE_FILE).is_file() else None)
+    table = folder if (folder / TABLE_FILE).is_file() else None
+    fields |= {"clock": _clock(document["clock"], where)} if "clock" in document else _borrowed_clock(table)
+    return Gpu(**fields, table=table)
+
+
+def _borrowed_clock(table: Path | None) -> dict[str, Any]:
+    """Law of a GPU that states none: with times of its own they are taken as they stand. Times of the measured GPU
+    fall behind with its clock on any GPU, as far as is known: no law would be the more optimistic for not knowing."""
+    return {} if table is not None else {"clock": get_gpu(MEASURED_GPU).clock, "clock_as": MEASURED_GPU}
 
 
 def _clock(found: object, where: str) -> ClockLaw:
     names = tuple(ClockLaw.__dataclass_fields__)
     if not isinstance(found, dict) or sorted(found) != sorted(names):
-        raise InputError(f"{where}: clock: found {found!r}, expected the fields {', '.join(names)}")
+        raise InputError(f"{where}: clock: found {quoted(found)}, expected the fields {', '.join(names)}")
     law = ClockLaw(**{name: float(_number(found[name])) for name in names})
-    if not (0 < law.heavy_mhz <= law.light_mhz and law.reference_mhz > 0 and 0 <= law.light_share < law.heavy_share):
-        raise InputError(f"{where}: clock: found {found!r}, expected rates above 0 that fall as the share rises")
+    has_rates = 1 <= law.heavy_mhz <= law.light_mhz <= 1e6 and 1 <= law.reference_mhz <= 1e6
+    if not (has_rates and 0 <= law.light_share < law.heavy_share <= 1):
+        raise InputError(f"{where}: clock: found {quoted(found)}, expected rates above 0 that fall as the share rises")
     return law
 
 
@@ -143,16 +155,13 @@ def _field(document: Mapping[str, object], name: str, where: str) -> object:
             return value
         expected = "text"
     else:
-        number = _number(value)
-        if 0 < number < float("inf") and (name in _NUMBERS or number == int(number)):
+        number, (least, most) = _number(value), _LIMITS[name]
+        if least <= number <= most and (name in _NUMBERS or number == int(number)):
             return number if name in _NUMBERS else int(number)
-        expected = "a number above 0" if name in _NUMBERS else "a whole number above 0"
-    raise InputError(f"{where}: {name}: found {'nothing' if value is None else repr(value)}, expected {expected}")
+        expected = f"a {'' if name in _NUMBERS else 'whole '}number, {least:g} to {most:g}"
+    raise InputError(f"{where}: {name}: found {'nothing' if value is None else quoted(value)}, expected {expected}")
 
 
 def _number(value: object) -> float:
-    """A number; YAML 1.1 reads 4.8e12, without a sign in the exponent, as text. NaN where it is none."""
-    try:
-        return float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return float("nan")
+    """A number; NaN where it is none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")

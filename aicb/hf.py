@@ -8,7 +8,6 @@ refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,9 @@ from aicb.model import (
     MoeFfn,
 )
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -41,6 +43,14 @@ ARCHITECTURES = (
 _LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
 
 
+MOST_ELEMENTS = 2**24
+"""Of one dimension: hidden, intermediate or head size, vocabulary; a hundred times those in use."""
+MOST_LAYERS = 10_000
+MOST_EXPERTS = 4096
+"""Of a layer; their loads are drawn one by one. The largest published models have some hundreds."""
+MOST_CONTEXT_TOKENS = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Fields:
     """A configuration whose fields are checked as they are read."""
@@ -49,18 +59,18 @@ class _Fields:
     where: str
 
     def refuse(self, name: str, expected: str) -> InputError:
-        found = repr(self.values[name]) if name in self.values else "nothing"
+        found = quoted(self.values[name]) if name in self.values else "nothing"
         return InputError(f"{self.where}: {name}: found {found}, expected {expected}")
 
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def integer(self, name: str, default: int | None = None, *, at_least: int = 1) -> int:
+    def integer(self, name: str, default: int | None = None, *, at_least: int = 1, at_most: int = MOST_ELEMENTS) -> int:
         if default is not None and not self.has(name):
             return default
         value = self.values.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-            raise self.refuse(name, f"an integer of at least {at_least}")
+        if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
+            raise self.refuse(name, f"an integer, {at_least} to {at_most}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -88,12 +98,7 @@ def read_config_file(path: Path) -> Model:
     Raises:
         InputError: the file cannot be read, is not a JSON object, or `model_from_config` refuses it.
     """
-    try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: found {error.strerror or error}, expected a readable config.json") from error
-    except ValueError as error:
-        raise InputError(f"{path}: found text that is not JSON ({error}), expected a config.json") from error
+    config = parse_json(read_text(path, "a config.json"), str(path), "a config.json")
     if not isinstance(config, dict):
         raise InputError(f"{path}: found a JSON {type(config).__name__}, expected an object")
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
@@ -110,7 +115,7 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
     architecture = _architecture(fields)
     _refuse_unmodelled(fields)
     _check_quantization(fields)
-    count = fields.integer("num_hidden_layers")
+    count = fields.integer("num_hidden_layers", at_most=MOST_LAYERS)
     _check_layer_indices(fields, count)
     layers = [
         Layer(_attention(fields, architecture, index), _ffn(fields, architecture, index)) for index in range(count)
@@ -122,7 +127,7 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
         hidden=fields.integer("hidden_size"),
         vocab=fields.integer("vocab_size"),
         has_tied_embeddings=fields.flag("tie_word_embeddings", default=False),
-        max_context_tokens=fields.integer("max_position_embeddings"),
+        max_context_tokens=fields.integer("max_position_embeddings", at_most=MOST_CONTEXT_TOKENS),
         kinds=kinds,
         pattern=tuple(kinds.index(layer) for layer in layers),
     )
@@ -271,14 +276,14 @@ def _ffn(fields: _Fields, architecture: str, index: int) -> Ffn:
 
 
 def _moe(fields: _Fields, architecture: str, *, experts: str, intermediate: str) -> MoeFfn:
-    count, expert_intermediate = fields.integer(experts), fields.integer(intermediate)
+    count, expert_intermediate = fields.integer(experts, at_most=MOST_EXPERTS), fields.integer(intermediate)
     if fields.integer("num_experts_per_tok") > count:
         raise fields.refuse("num_experts_per_tok", f"at most {experts}, {count}")
     match architecture:
         case "Qwen3NextForCausalLM":
             shared = fields.integer("shared_expert_intermediate_size", at_least=0)
         case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "DeepseekV32ForCausalLM":
-            shared = fields.integer("n_shared_experts", at_least=0) * expert_intermediate
+            shared = fields.integer("n_shared_experts", at_least=0, at_most=MOST_EXPERTS) * expert_intermediate
         case _:
             shared = 0
     return MoeFfn(

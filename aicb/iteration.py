@@ -50,10 +50,16 @@ __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select
 EXPERTS = (PartKind.MASKED_EXPERTS, PartKind.CONTIGUOUS_EXPERTS)
 
 
-def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192) -> list[int]:
-    """Token counts for which vLLM 0.24 captures CUDA graphs: 1, 2, 4, 8…248 by 8, 256…min(512, 2·max_seqs) by 16."""
-    largest = min(512, 2 * max_seqs, max_batched_tokens)
-    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest]
+def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1) -> list[int]:
+    """Token counts for which vLLM 0.24 captures CUDA graphs, with ``queries`` tokens per decode (drafts and one).
+
+    1, 2, 4, 8…248 by 8, 256… by 16, up to min(512, 2·max_seqs·queries, max_batched_tokens), where speculative decoding
+    rounds each up to a multiple of its tokens per decode (``vllm/config/vllm.py``: ``_set_cudagraph_sizes``;
+    ``vllm/config/compilation.py``: ``adjust_cudagraph_sizes_for_spec_decode``).
+    """
+    largest = min(512, 2 * max_seqs * queries, max_batched_tokens)
+    listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest]
+    return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
 
 
 class IterationModel:
@@ -62,7 +68,8 @@ class IterationModel:
     Args:
         model, partition, precision, gpu: what runs where.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
-        max_seqs: requests per rank; bounds the captured sizes.
+        max_seqs, max_batched_tokens: requests and tokens per rank; they bound the captured sizes.
+        queries: tokens of a decode in a step; more than one with speculative decoding (`Drafting.queries`).
         estimator: one, or its name, see ``aicb.selection.select_estimator``.
         host: overheads of the engine's host side.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
@@ -82,6 +89,8 @@ class IterationModel:
         *,
         cuda_graphs: bool = True,
         max_seqs: int = 256,
+        max_batched_tokens: int = 8192,
+        queries: int = 1,
         estimator: str | Estimator = "auto",
         host: HostModel | None = None,
         expert_load: ExpertLoad | None = None,
@@ -92,7 +101,7 @@ class IterationModel:
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
-        self._sizes = capture_sizes(max_seqs) if cuda_graphs else []
+        self._sizes = capture_sizes(max_seqs, max_batched_tokens, queries) if cuda_graphs else []
         self._max_seqs = max_seqs
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)

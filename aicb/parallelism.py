@@ -7,6 +7,9 @@ from enum import Enum
 
 from boundary.errors import InputError
 
+MOST_RANKS = 2**16
+"""Of each size; engines have hundreds."""
+
 
 class PartitionError(InputError):
     """A model cannot be divided this way; the message names the dimension and both numbers."""
@@ -44,14 +47,14 @@ class Partition:
     def __post_init__(self) -> None:
         for name in ("tp", "ep", "dp", "pp"):
             value = getattr(self, name)
-            if value < 1:
-                raise PartitionError(f"{name}: found {value}, expected at least 1")
+            if not 1 <= value <= MOST_RANKS:
+                raise PartitionError(f"{name}: found {value}, expected 1 to {MOST_RANKS}")
         if self.ep not in (1, self.tp * self.dp):
             raise PartitionError(
                 f"ep: found {self.ep}, expected 1 or tp·dp = {self.tp * self.dp} (tp {self.tp}, dp {self.dp})"
             )
-        if self.redundant_experts < 0:
-            raise PartitionError(f"redundant_experts: found {self.redundant_experts}, expected at least 0")
+        if not 0 <= self.redundant_experts <= MOST_RANKS:
+            raise PartitionError(f"redundant_experts: found {self.redundant_experts}, expected 0 to {MOST_RANKS}")
         if self.redundant_experts and self.ep == 1:
             raise PartitionError(f"redundant_experts: found {self.redundant_experts}, expected 0 where ep is 1")
 

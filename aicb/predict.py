@@ -28,7 +28,6 @@ Other columns are carried through. Names of the probe's functions (``fp8_gemm_nt
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -53,7 +52,9 @@ from aicb.operators import (
     Work,
 )
 from aicb.precision import KvDtype
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
+from boundary.numbers import real_number
 
 ADDED_COLUMNS = ("time_us", "is_estimate", "source", "relative_error")
 
@@ -86,6 +87,12 @@ ELEMENTWISE = (
 _DTYPES: Mapping[str, GemmDtype] = {"bf16": "bf16", "fp8": "fp8", "fp8_1x128_128x128": "fp8"}
 
 
+MOST = 2**31 - 1
+"""Of any number of a row: products of three stay finite, and exact enough."""
+MOST_SEQUENCES = 2**20
+"""Of one operator."""
+
+
 class RowReader:
     """Cells of one input row with errors that name file, line and field."""
 
@@ -108,18 +115,14 @@ class RowReader:
         """A positive number."""
         if not self.text(field) and default is not None:
             return default
-        try:
-            value = float(self.text(field))
-        except ValueError:
-            raise self.fail(field, "a positive number") from None
-        if not 0 < value < float("inf"):
-            raise self.fail(field, "a positive number")
-        return value
+        return real_number(self.text(field), f"{self._place}: {field}", "a positive number", 1e-9, MOST)
 
     def lengths(self, field: str, batch: int) -> NDArray[np.int64]:
         """[sequences] tokens: one number for all, or one per sequence."""
         parts = self.text(field).split(";")
         values = [self._integer(field, part) for part in parts]
+        if max(batch, len(values)) > MOST_SEQUENCES:
+            raise self.fail("batch", f"at most {MOST_SEQUENCES} sequences")
         if len(values) == 1:
             return np.full(batch, values[0], dtype=np.int64)
         if self.text("batch") and len(values) != batch:
@@ -127,11 +130,8 @@ class RowReader:
         return np.array(values, dtype=np.int64)
 
     def _integer(self, field: str, text: str) -> int:
-        try:
-            value = float(text)
-        except ValueError:
-            raise self.fail(field, "a positive integer") from None
-        if value != value or value < 1 or value >= 2**53 or value != int(value):
+        value = real_number(text, f"{self._place}: {field}", "a positive integer", 1, MOST)
+        if not value.is_integer():
             raise self.fail(field, "a positive integer")
         return int(value)
 
@@ -164,21 +164,17 @@ def predict(
     Raises:
         InputError: the table has no ``op`` column, has a column that prediction adds, or a row is malformed.
     """
-    reader = csv.reader(lines)
-    columns = next(reader, [])
-    if "op" not in columns:
-        raise InputError(f"{name}:1: header: found {', '.join(columns) or 'nothing'}, expected a column op")
+    table = csv_rows(lines, name)
+    _, columns = next(table, (1, []))
+    column_places(columns, f"{name}:1: header", ["op"])
     clash = [column for column in ADDED_COLUMNS if column in columns]
     if clash:
         raise InputError(f"{name}:1: header: found {clash[0]}, expected no column that prediction adds")
     rows, estimates = [], []
     known: dict[tuple[str, ...], Estimate] = {}
-    for cells in reader:
-        place = f"{name}:{reader.line_num}"
-        if not cells:
-            continue
-        if len(cells) != len(columns):
-            raise InputError(f"{place}: row: found {len(cells)} cells, expected {len(columns)}")
+    for line, cells in table:
+        place = f"{name}:{line}"
+        check_width(cells, columns, place)
         row = dict(zip(columns, cells, strict=True))
         if tuple(cells) not in known:
             known[tuple(cells)] = estimator.price(parse(RowReader(row, place)))

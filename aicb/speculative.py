@@ -20,6 +20,9 @@ from aicb.batch import Batch
 from aicb.pricing import IterationCost
 from boundary.errors import InputError
 
+MOST_DRAFTS = 16
+"""Engines draft one to eight."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
@@ -34,8 +37,8 @@ class Drafting:
     """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, section 5.4.3: 0.85–0.90)."""
 
     def __post_init__(self) -> None:
-        if self.drafts < 1:
-            raise InputError(f"Drafting.drafts: found {self.drafts}, expected at least 1")
+        if not 1 <= self.drafts <= MOST_DRAFTS:
+            raise InputError(f"Drafting.drafts: found {self.drafts}, expected 1 to {MOST_DRAFTS}")
         if not 0.0 <= self.acceptance <= 1.0:
             raise InputError(f"Drafting.acceptance: found {self.acceptance}, expected 0 to 1")
 

@@ -14,8 +14,6 @@ nothing to a program that does not need it.
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,7 +23,12 @@ from types import MappingProxyType
 from aicb.merging import Cells, merge
 from aicb.parquet_columns import ParquetColumns
 from aicb.shipped import PACKAGE
+from boundary.csv_text import check_width, csv_rows
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.numbers import MOST_INT64, real_number, whole_number
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 SCHEMA_VERSION = 1
 """Of ``kernels.csv``."""
@@ -138,7 +141,7 @@ class KernelTable:
     @classmethod
     def read(cls, directory: Path, gpu: str) -> KernelTable:
         """The table in ``directory``; ``gpu`` is what errors call it."""
-        text = (directory / "kernels.csv").read_text(encoding="utf-8")
+        text = read_text(directory / "kernels.csv", "a table of kernel times")
         rows = tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv"))
         names = sorted(_part_names(directory))
         facts = [_provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json") for name in names]
@@ -163,8 +166,11 @@ class KernelTable:
         """Floors of all runs; graph node and eager launch of the last part that has them."""
         nulls = [row for rows in (self.rows, *(part.rows("null_kernel") for part in self.parts)) for row in rows]
         floors = {row.run: row.cold_us for row in nulls if row.op == "null_kernel"}
-        node, eager = self.select("graph_node")[-1], self.select("eager_launch_host")[-1]
-        return LaunchCosts(MappingProxyType(floors), node.cold_us, eager.cold_us)
+        times = {op: [row.cold_us for row in self.select(op)] for op in ("graph_node", "eager_launch_host")}
+        for op, found in times.items():
+            if not found:
+                raise InputError(f"{self.gpu}/kernels.csv: op: found no {op}, expected its launch constant")
+        return LaunchCosts(MappingProxyType(floors), times["graph_node"][-1], times["eager_launch_host"][-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +228,10 @@ def _provenance(directory: Path, name: str) -> Mapping[str, object]:
     file = directory / name
     if not file.is_file():
         raise InputError(f"{name}: file: found none, expected the provenance of a part of the table")
-    provenance = json.loads(file.read_text(encoding="utf-8"))
-    found = provenance.get("schema_version")
+    provenance = parse_json(read_text(file, "provenance"), name, "provenance")
+    found = provenance.get("schema_version") if isinstance(provenance, dict) else None
     if found not in PART_VERSIONS:
-        raise InputError(f"{name}: schema_version: found {found}, expected one of {PART_VERSIONS}")
+        raise InputError(f"{name}: schema_version: found {quoted(found)}, expected one of {PART_VERSIONS}")
     return MappingProxyType(provenance)
 
 
@@ -236,20 +242,28 @@ def measured_gpus() -> list[str]:
 
 def read_rows(lines: Iterable[str], name: str) -> list[KernelRow]:
     """Parses ``kernels.csv``; ``name`` is what errors call the file."""
-    reader = csv.DictReader(lines)
-    if tuple(reader.fieldnames or ()) != tuple(COLUMNS):
-        raise InputError(f"{name}: header: found {reader.fieldnames}, expected {list(COLUMNS)}")
-    return [_row(cells, f"{name}:{line}") for line, cells in enumerate(reader, start=2)]
+    rows = csv_rows(lines, name)
+    _, header = next(rows, (1, []))
+    if tuple(header) != tuple(COLUMNS):
+        raise InputError(f"{name}: header: found {quoted(','.join(header))}, expected {','.join(COLUMNS)}")
+    found = []
+    for line, cells in rows:
+        check_width(cells, header, f"{name}:{line}")
+        found.append(_row(dict(zip(header, cells, strict=True)), f"{name}:{line}"))
+    return found
 
 
 def _row(cells: dict[str, str], place: str) -> KernelRow:
-    try:
-        times = {name: float(cells[name]) for name in ("cold_us", "graph_us") if cells[name]}
-        shape = {name: int(cells[name]) for name in _SHAPE_COLUMNS if cells[name]}
-    except ValueError as error:
-        raise InputError(f"{place}: number: {error}") from None
-    if not times.get("cold_us", 0.0) > 0.0:
-        raise InputError(f"{place}: cold_us: found {cells['cold_us']!r}, expected a positive time in microseconds")
+    times = {
+        name: real_number(cells[name], f"{place}: {name}", "a time in us", 1e-6, 1e12)
+        for name in ("cold_us", "graph_us")
+        if cells[name] or name == "cold_us"
+    }
+    shape = {
+        name: whole_number(cells[name], f"{place}: {name}", "a size", 0, MOST_INT64)
+        for name in _SHAPE_COLUMNS
+        if cells[name]
+    }
     return KernelRow(
         cells["op"],
         cells["dtype"],

@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from boundary.errors import InputError
+from boundary.command_line import run_command_line
 from netsim import __version__
-from netsim.command_line import run_command_line
-from netsim.errors import BackendError, BackendUnavailable
-from netsim.run_command import UnfinishedFlows, run
+from netsim.run_command import run
 from netsim.topology_command import write_topology
 
 app = typer.Typer(
@@ -41,7 +39,7 @@ def options(
 
 def main() -> None:
     """Console script: exit code 0, 1 for a failure, 2 for bad input."""
-    run_command_line(app, "netsim", {InputError: 2, BackendError: 2, BackendUnavailable: 1, UnfinishedFlows: 1})
+    run_command_line(app, "netsim")
 
 
 if __name__ == "__main__":

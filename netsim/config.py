@@ -9,6 +9,8 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from boundary.errors import InputError
+from boundary.quoting import quoted
+from netsim.topologies.checks import check_size
 from netsim.topologies.dragonfly import DragonflyShape, dragonfly
 from netsim.topologies.fat_tree import fat_tree, smallest_fat_tree
 from netsim.topologies.nvswitch import nvl72, nvswitch
@@ -183,6 +185,7 @@ def _nodes(spec: _ServerSpec, gpus_needed: int | None) -> int:
             raise InputError("topology nodes: found none, expected a number of servers")
         return max(1, -(-gpus_needed // spec.gpus_per_node))
     gpus = spec.nodes * spec.gpus_per_node
+    check_size("topology", gpus, 0)
     if gpus < (gpus_needed or 0):
         raise InputError(f"topology nodes: found {spec.nodes} with {gpus} GPUs, expected at least {gpus_needed} GPUs")
     return spec.nodes
@@ -195,7 +198,7 @@ def _first_line(error: ValidationError, document: Mapping[str, object], source: 
     where = " ".join([source, ".".join(path)]).strip()
     match first["type"]:
         case "union_tag_not_found" | "union_tag_invalid":
-            found = repr(document["kind"]) if "kind" in document else "none"
+            found = quoted(document["kind"]) if "kind" in document else "none"
             return f"{where} kind: found {found}, expected {', '.join(KINDS)}, or file: PATH"
         case "extra_forbidden":
             fields = list(SPECS[str(kind_of(document))].model_fields)
@@ -203,4 +206,4 @@ def _first_line(error: ValidationError, document: Mapping[str, object], source: 
             return f"{where}: unknown field, expected one of {', '.join(fields)}; nearest: {nearest[0]}"
     if isinstance(cause := first.get("ctx", {}).get("error"), InputError):
         return f"{where}: {str(cause).partition(': ')[2]}"
-    return f"{where}: found {first['input']!r}, expected: {first['msg'].lower()}"
+    return f"{where}: found {quoted(first['input'])}, expected: {first['msg'].lower()}"

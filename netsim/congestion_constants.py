@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from boundary.errors import InputError
+from boundary.quoting import quoted
 from netsim import _core
-from netsim.units import read_rate_bps, read_time_ps
+from netsim.units import MOST_RATE_BPS, MOST_TIME_PS, format_time_ps, read_rate_bps, read_time_ps
 
 Constant = float | int | bool | str
 
 _PER_LINE: Final = " per "
 _UNITS: Final = ("_ps", "_bps")
+_MOST_FACTOR: Final = 1e6
 
 
 def congestion_parameters(
@@ -40,11 +42,17 @@ def congestion_parameters(
         if name == given or isinstance(getattr(constants, name), _core.RateStep):
             values[name] = _converted(value, getattr(constants, name), where)
         else:
-            values[name] = read_time_ps(value, where) if name.endswith("_ps") else read_rate_bps(value, where)
+            values[name] = _time_ps(value, where) if name.endswith("_ps") else read_rate_bps(value, where)
     try:
         return constants.replace(**values) if values else constants
     except ValueError as error:
         raise InputError(f"congestion: {error}") from error
+
+
+def _time_ps(value: Constant, where: str) -> int:
+    if (found_ps := read_time_ps(value, where)) > MOST_TIME_PS:
+        raise InputError(f"{where}: found {quoted(value)}, expected at most {format_time_ps(MOST_TIME_PS)}")
+    return found_ps
 
 
 def _full_name(given: str, known: list[str], scheme: str) -> str:
@@ -66,18 +74,19 @@ def _converted(value: Constant, present: object, where: str) -> int | float | _c
         case bool():
             fits, expected = isinstance(value, bool), "true or false"
         case int():
-            fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            expected = "a whole number, 0 or more"
+            fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_RATE_BPS
+            expected = f"a whole number, 0 to {MOST_RATE_BPS}"
         case _:
-            fits, expected = isinstance(value, (int, float)) and not isinstance(value, bool), "a number"
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST_FACTOR
+            expected = f"a number, at most {_MOST_FACTOR:g}"
     if not fits or isinstance(value, str):
-        raise InputError(f"{where}: found {value!r}, expected {expected}")
+        raise InputError(f"{where}: found {quoted(value)}, expected {expected}")
     return value
 
 
 def _rate_step(value: Constant, where: str) -> _core.RateStep:
-    expected = f"{where}: found {value!r}, expected a rate as 50Mbps, or as 5Mbps per 25Gbps of the line"
-    if where.endswith("_bps") and isinstance(value, int) and not isinstance(value, bool):
+    expected = f"{where}: found {quoted(value)}, expected a rate as 50Mbps, or as 5Mbps per 25Gbps of the line"
+    if where.endswith("_bps") and isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_RATE_BPS:
         return _core.RateStep(value)
     if not isinstance(value, str):
         raise InputError(expected)

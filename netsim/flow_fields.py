@@ -9,8 +9,6 @@ from typing import Final, Literal
 from boundary.errors import InputError
 from netsim.units import LAST_INSTANT_PS, PS_PER_NS, PS_PER_S, parse_time_ps
 
-MAX_INT64: Final = 2**63 - 1
-_MOST_DIGITS: Final = 100
 _TIMES: Final = {"ns": ("nanoseconds", PS_PER_NS), "s": ("seconds", PS_PER_S)}
 
 
@@ -22,19 +20,6 @@ def labels_by_pair(pairs: Sequence[tuple[int, int]]) -> list[int]:
         labels.append(seen[pair])
         seen[pair] += 1
     return labels
-
-
-def whole_number(text: str, where: str, what: str, limits: tuple[int, int]) -> int:
-    """The number that ``text`` is.
-
-    Raises:
-        InputError: naming ``where`` and ``what``, if it is none, or outside ``limits`` (both included).
-    """
-    least, most = limits
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    if not is_number or not least <= int(text) <= most:
-        raise InputError(f"{where}: found {text!r}, expected {what}, {least} to {most}")
-    return int(text)
 
 
 def time_ps(text: str, where: str, unit: Literal["ns", "s"]) -> int:

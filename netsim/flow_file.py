@@ -12,10 +12,14 @@ from typing import Final
 
 import numpy as np
 
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
+from boundary.numbers import MOST_INT64, whole_number
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 from netsim.backend import FlowTimes
 from netsim.flow import DEFAULT_PRIORITY, NO_FLOW, FlowGraph
-from netsim.flow_fields import MAX_INT64, labels_by_pair, time_ps, whole_number
+from netsim.flow_fields import labels_by_pair, time_ps
 from netsim.hpcc_flow_file import read_hpcc_flows
 
 REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
@@ -64,7 +68,7 @@ def read_flows(path: Path, nodes: int) -> NamedFlows:
     Raises:
         InputError: naming the file, the line, the field, what was found and what was expected.
     """
-    text = _text_of(path)
+    text = read_text(path, "flows")
     if text.partition("\n")[0].strip().isdecimal():
         return NamedFlows(*read_hpcc_flows(text, str(path), nodes))
     rows = _read_rows(text, str(path), nodes)
@@ -77,14 +81,16 @@ def _checked_index(rows: Sequence[_Row], path: Path) -> dict[str, int]:
     index: dict[str, int] = {}
     for row in rows:
         if row.flow_id in index:
-            raise InputError(f"{row.where} flow_id: found {row.flow_id!r} again, expected a unique one")
+            raise InputError(f"{row.where} flow_id: found {quoted(row.flow_id)} again, expected a unique one")
         index[row.flow_id] = len(index)
     for row in rows:
         in_front = (row.after,) if row.after else ()
         for field, named in (("after", in_front), ("deps", row.deps), ("credits", row.credits)):
             for name in named:
                 if name not in index:
-                    raise InputError(f"{row.where} {field}: found {name!r}, expected the flow_id of a row of this file")
+                    raise InputError(
+                        f"{row.where} {field}: found {quoted(name)}, expected the flow_id of a row of this file"
+                    )
     try:
         waits = {row.flow_id: [*row.deps, *row.credits, *((row.after,) if row.after else ())] for row in rows}
         graphlib.TopologicalSorter(waits).prepare()
@@ -148,64 +154,38 @@ def _graph(rows: Sequence[_Row], index: Mapping[str, int]) -> FlowGraph:
     )
 
 
-def _text_of(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return file.read()
-    except FileNotFoundError:
-        raise InputError(f"{path}: found no such file, expected flows") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a readable CSV file, found: {error}") from error
-
-
 def _read_rows(text: str, source: str, nodes: int) -> list[_Row]:
-    try:
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        columns = _columns(next(reader, []), f"{source} line 1")
-        return [
-            _row(columns, fields, f"{source} line {reader.line_num}", nodes)
-            for fields in reader
-            if any(field.strip() for field in fields)
-        ]
-    except csv.Error as error:
-        raise InputError(f"{source}: expected a readable CSV file, found: {error}") from error
-
-
-def _columns(header: Sequence[str], where: str) -> dict[str, int]:
-    columns = {name.strip(): column for column, name in enumerate(header)}
-    if len(columns) != len(header) or not columns.keys() >= set(REQUIRED_FIELDS):
-        raise InputError(
-            f"{where} header: found {','.join(header)!r}, expected {','.join(REQUIRED_FIELDS)}, each once, and perhaps "
-            f"{', '.join(OPTIONAL_FIELDS)}"
-        )
-    return columns
+    rows = csv_rows(io.StringIO(text, newline=""), source)
+    line, header = next(rows, (1, []))
+    columns = column_places(header, f"{source} line {line} header", REQUIRED_FIELDS)
+    found = []
+    for line, cells in rows:
+        check_width(cells, header, f"{source} line {line}")
+        found.append(_row(columns, cells, f"{source} line {line}", nodes))
+    return found
 
 
 def _row(columns: Mapping[str, int], fields: Sequence[str], where: str, nodes: int) -> _Row:
-    if len(fields) != len(columns):
-        raise InputError(f"{where}: found {len(fields)} fields, expected {len(columns)}")
     text = {name: fields[column].strip() for name, column in columns.items()}
     if not text["flow_id"] or ";" in text["flow_id"]:
-        raise InputError(f"{where} flow_id: found {text['flow_id']!r}, expected a text without ;")
+        raise InputError(f"{where} flow_id: found {quoted(text['flow_id'])}, expected a text without ;")
     return _Row(
         flow_id=text["flow_id"],
-        src=whole_number(text["src"], f"{where} src", "a node", (0, nodes - 1)),
-        dst=whole_number(text["dst"], f"{where} dst", "a node", (0, nodes - 1)),
-        size_bytes=whole_number(text["bytes"], f"{where} bytes", "whole bytes", (0, MAX_INT64)),
+        src=whole_number(text["src"], f"{where} src", "a node", 0, nodes - 1),
+        dst=whole_number(text["dst"], f"{where} dst", "a node", 0, nodes - 1),
+        size_bytes=whole_number(text["bytes"], f"{where} bytes", "whole bytes", 0, MOST_INT64),
         start_ps=time_ps(text.get("start_ns", "0"), f"{where} start_ns", "ns"),
         delay_ps=time_ps(text.get("delay_ns", "0"), f"{where} delay_ns", "ns"),
         flow_label=(
-            whole_number(text["flow_label"], f"{where} flow_label", "a label", (0, _MAX_UINT32))
+            whole_number(text["flow_label"], f"{where} flow_label", "a label", 0, _MAX_UINT32)
             if "flow_label" in text
             else None
         ),
-        max_rate_bps=whole_number(
-            text.get("max_rate_bps", "0"), f"{where} max_rate_bps", "whole bit/s", (0, MAX_INT64)
-        ),
+        max_rate_bps=whole_number(text.get("max_rate_bps", "0"), f"{where} max_rate_bps", "whole bit/s", 0, MOST_INT64),
         after=text.get("after", ""),
         deps=_names(text["deps"]),
         credits=_names(text.get("credits", "")),
-        priority=whole_number(text.get("priority") or str(DEFAULT_PRIORITY), f"{where} priority", "a class", (1, 7)),
+        priority=whole_number(text.get("priority") or str(DEFAULT_PRIORITY), f"{where} priority", "a class", 1, 7),
         where=where,
     )
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
+from netsim.topology import MOST_LATENCY_PS
+from netsim.units import MOST_TIME_PS, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
 """Bit/s."""
-Time = Annotated[int, BeforeValidator(read_time_ps), PlainSerializer(format_time_ps, when_used="json")]
+Time = Annotated[
+    int, BeforeValidator(read_time_ps), Field(le=MOST_TIME_PS), PlainSerializer(format_time_ps, when_used="json")
+]
 """Picoseconds."""
+Latency = Annotated[Time, Field(le=MOST_LATENCY_PS)]
+"""Picoseconds over a link."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from boundary.errors import InputError
+from boundary.fields import NotBool
 from netsim import _core
 from netsim.congestion_constants import congestion_parameters
 from netsim.quantities import Rate, Time
@@ -23,6 +24,8 @@ from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.units import PS_PER_S, format_rate_bps
 from netsim.wire import WireFormat
 
+Bytes = Annotated[int, NotBool, Field(ge=0, le=2**40)]
+"""Of memory or of a threshold: up to 1 TiB."""
 _PRIORITIES: Final = 8
 _UNITS_PER_CREDIT_LOOP: Final = 8
 """Packets (or cells) that an NVSwitch input holds beside what the credit loop needs. Our choice, for want of a source:
@@ -64,8 +67,8 @@ class EcnThresholds(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    kmin_bytes: int = Field(ge=0)
-    kmax_bytes: int = Field(ge=1)
+    kmin_bytes: int = Field(ge=0, le=2**62)
+    kmax_bytes: int = Field(ge=1, le=2**62)
     pmax: float = Field(ge=0, le=1)
 
     @model_validator(mode="after")
@@ -106,23 +109,25 @@ class RoceConfig(BaseModel):
         67_108_864_000, gt=0, description="without progress (InfiniBand's timeout 14, 4.096 us · 2^14 = 67.1 ms)"
     )
     nack_interval: Time = Field(500_000_000, gt=0, description="between NACKs for the same packet (HPCC: 500 us)")
-    max_retries: int = Field(7, ge=0, description="timeouts in a row until a flow fails (InfiniBand's retry count)")
+    max_retries: int = Field(
+        7, ge=0, le=1_000_000, description="timeouts in a row until a flow fails (InfiniBand's retry count)"
+    )
 
     pfc: bool = Field(True, description="switches pause senders instead of dropping")
-    pfc_frame_bytes: int = Field(64, ge=1)
+    pfc_frame_bytes: int = Field(64, ge=1, le=65536)
     ecn: bool = Field(True, description="switches mark packets")
     ecn_thresholds: EcnThresholds | None = Field(None, description="of all links; by rate and scheme")
     ecn_by_rate: dict[Rate, EcnThresholds] | None = Field(
         None, description="instead, rows for the rates of all links that leave switches"
     )
-    switch_buffer_bytes: int = Field(32 * 2**20, ge=1, description="shared by all ports (SimAI.conf: 32 MiB)")
-    reserve_bytes: int = Field(4096, ge=0, description="per input, its own whatever the others take")
-    headroom_bytes: int | None = Field(
-        None, ge=0, description="per input, for what arrives after a pause was asked for; as much as that can be"
+    switch_buffer_bytes: Bytes = Field(32 * 2**20, ge=1, description="shared by all ports (SimAI.conf: 32 MiB)")
+    reserve_bytes: Bytes = Field(4096, description="per input, its own whatever the others take")
+    headroom_bytes: Bytes | None = Field(
+        None, description="per input, for what arrives after a pause was asked for; as much as that can be"
     )
     threshold_shift: int = Field(3, ge=0, le=16, description="an input may take free memory / 2^shift at NIC rate")
-    resume_offset_bytes: int = Field(3072, ge=0, description="a pause ends so far below the threshold")
-    nvswitch_input_bytes: int | None = Field(
+    resume_offset_bytes: Bytes = Field(3072, description="a pause ends so far below the threshold")
+    nvswitch_input_bytes: Bytes | None = Field(
         None, ge=1, description="credits of an NVSwitch input; enough for its rate"
     )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from boundary.errors import InputError
+from boundary.quoting import quoted
+from boundary.yaml_text import parse_yaml, read_yaml_mapping
 from netsim.roce import EcnThresholds, RoceConfig
 
 Document = dict[str, object]
@@ -33,18 +35,7 @@ def read_roce_document(path: Path) -> Document:
     Raises:
         InputError: naming the file.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: found no such file, expected settings of the RoCE model") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a readable YAML file, found: {error}") from error
-    document = _yaml(text, str(path))
-    if document is None:
-        return {}
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise InputError(f"{path}: found {type(document).__name__}, expected a mapping of settings")
-    return document
+    return read_yaml_mapping(path, "settings of the RoCE model")
 
 
 def apply_settings(document: Mapping[str, object], settings: Sequence[str]) -> Document:
@@ -58,23 +49,14 @@ def apply_settings(document: Mapping[str, object], settings: Sequence[str]) -> D
         path, equals, text = setting.partition("=")
         section, dot, name = path.partition(".")
         if not equals or not section or (dot and not name):
-            raise InputError(f"--set: found {setting!r}, expected name=value, for example mtu_bytes=9000")
-        value = _yaml(text, f"--set {path}")
+            raise InputError(f"--set: found {quoted(setting)}, expected name=value, for example mtu_bytes=9000")
+        value = parse_yaml(text, f"--set {path}")
         if not dot:
             changed[section] = value
             continue
         holder = changed.get(section)
         changed[section] = {**(holder if isinstance(holder, dict) else {}), name: value}
     return changed
-
-
-def _yaml(text: str, source: str) -> object:
-    import yaml
-
-    try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise InputError(f"{source}: expected YAML, found {' '.join(str(error).split())}") from error
 
 
 def _first_line(error: ValidationError) -> str:
@@ -91,7 +73,7 @@ def _first_line(error: ValidationError) -> str:
         return f"{where}: {str(cause).partition(': ')[2]}"
     if first["type"] == "value_error":
         return f"{where}: expected {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-    return f"{where}: found {first['input']!r}, expected: {first['msg'].lower()}"
+    return f"{where}: found {quoted(first['input'])}, expected: {first['msg'].lower()}"
 
 
 def merge_documents(base: Mapping[str, object], changes: Mapping[str, object]) -> Document:

@@ -10,6 +10,8 @@ paths are then the shortest among links that are up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,6 +62,28 @@ class Router:
             BackendError: unknown node.
         """
         return self._routing.next_hops(at, dst).astype(np.int64)
+
+    def links_between(self, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """Link ids, rising, on any shortest path between two of the nodes: where none of them changes, no flow between
+        these nodes takes another path. Nothing where there is no path.
+
+        Raises:
+            BackendError: unknown node.
+        """
+        return self._routing.links_between(nodes).astype(np.int64)
+
+    def total_hops(self, nodes: Sequence[int]) -> int | None:
+        """Hops of the shortest paths between all ordered pairs of the nodes; ``None`` where a pair has no path.
+
+        Raises:
+            BackendError: unknown node.
+        """
+        return self._routing.total_hops(nodes)
+
+    @property
+    def tables_built(self) -> int:
+        """How often the distances of switches to a set of switches have been searched."""
+        return self._routing.tables_built
 
     def set_link_up(self, link: int, is_up: bool) -> None:
         """Fails or repairs one direction of a cable, for all that is asked from now on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boundary.errors import InputError
-from netsim.command_line import print_summary
+from boundary.command_line import print_summary
+from boundary.errors import Failure, InputError
 from netsim.errors import BackendError
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ Settings = Annotated[
 ]
 
 
-class UnfinishedFlows(RuntimeError):
+_STEP_S = 0.1
+
+
+class UnfinishedFlows(Failure):
     """Some flows did not arrive."""
 
 
@@ -81,7 +85,7 @@ def run(
     from netsim.topology_file import read_topology
 
     files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval), pcap)
-    _check_outputs(output, files)
+    _check_outputs(output, files, [path for path in (topology, flows, config, simai_config) if path is not None])
     _check_captures(backend, files)
     roce = _roce_config(backend, config, simai_config, settings or [], files)
     network = read_topology(topology)
@@ -121,13 +125,13 @@ def _interval_ps(text: str) -> int:
     return interval_ps
 
 
-def _check_outputs(output: Path, files: _Files) -> None:
+def _check_outputs(output: Path, files: _Files, inputs: list[Path]) -> None:
     """Every file has a place of its own, before the work is done."""
-    from netsim.atomic_file import check_output
+    from boundary.output_files import check_output
 
     taken: dict[Path, str] = {}
     for option, path in {"--output": output, **files.wanted()}.items():
-        check_output(path)
+        check_output(path, inputs)
         place = path.resolve()
         if place in taken:
             raise InputError(f"{option}: found {path}, which {taken[place]} writes too; expected different files")
@@ -139,6 +143,10 @@ def _check_outputs(output: Path, files: _Files) -> None:
 def _check_captures(backend: str, files: _Files) -> None:
     if files.captures is not None and backend != "ns3":
         raise InputError(f"--pcap: found backend {backend}, expected ns3, whose ports can be captured")
+    if files.captures is not None and files.captures.is_dir():
+        for path in sorted(files.captures.glob("*.pcap")):
+            if re.fullmatch(r"\d+-\d+\.pcap", path.name):
+                raise InputError(f"--pcap: found {path}, expected a folder without captures (of an earlier run)")
 
 
 def _capture(simulation: NetworkBackend, folder: Path) -> None:
@@ -180,8 +188,6 @@ def _roce_config(
 
 def _carried(simulation: NetworkBackend, flows: NamedFlows, files: _Files) -> tuple[GraphHandle, FlowTimes]:
     """Runs the graph alone, until nothing happens any more."""
-    from netsim.units import LAST_INSTANT_PS
-
     if files.wanted():
         carrier = _as_packet_backend(simulation)
         carrier.keep_log(bool(files.fct or files.pfc))
@@ -189,9 +195,20 @@ def _carried(simulation: NetworkBackend, flows: NamedFlows, files: _Files) -> tu
     handle = simulation.submit(flows.graph, 0)
     if files.captures is not None:
         _capture(simulation, files.captures)  # once the flows are known to be good
-    while simulation.next_event_ps() is not None:
-        simulation.advance(LAST_INSTANT_PS)
+    _run_to_the_end(simulation)
     return handle, simulation.flow_times(handle)
+
+
+def _run_to_the_end(simulation: NetworkBackend) -> None:
+    """In steps of about a tenth of a second of wall time, between which the process hears signals such as Ctrl-C."""
+    from netsim.units import LAST_INSTANT_PS, PS_PER_MS
+
+    step_ps = PS_PER_MS
+    while (next_ps := simulation.next_event_ps()) is not None:
+        started_s = time.perf_counter()
+        simulation.advance(min(next_ps + step_ps, LAST_INSTANT_PS))
+        took_s = time.perf_counter() - started_s
+        step_ps = min(2 * step_ps, LAST_INSTANT_PS) if took_s < _STEP_S else max(1, step_ps // 2)
 
 
 def _as_packet_backend(simulation: NetworkBackend) -> PacketBackend:
@@ -245,7 +262,7 @@ def _packet_files(files: _Files, run: _Run) -> dict[Path, str | bytes]:
 
 
 def _write(contents: dict[Path, str | bytes]) -> None:
-    from netsim.atomic_file import write_atomically
+    from boundary.output_files import write_atomically
 
     for path, content in contents.items():
         write_atomically(path, content)

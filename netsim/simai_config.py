@@ -9,16 +9,21 @@ microseconds, rates have a unit, and the maps of ECN thresholds count in 1000 by
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from boundary.errors import InputError
-from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
+from boundary.numbers import real_number
+from boundary.text_files import read_text
+from netsim.units import MOST_RATE_BPS, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 _BYTES_PER_KB: Final = 1000
+_MOST: Final = 1e15
+"""Of any number in the file: rates in bit/s are the largest."""
+_MOST_BUFFER_MIB: Final = 2**20
+"""1 TiB."""
 _SCHEMES: Final = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp"}
 
 _CONSTANTS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -87,18 +92,12 @@ class _Entry:
         return InputError(f"{self.where}: found {self.text!r}, expected {expected}")
 
     def number(self) -> float:
-        try:
-            value = float(self.text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value >= 0):
-            raise self.refused("a number, 0 or more")
-        return value
+        return real_number(self.text, self.where, "a number", 0, _MOST)
 
     def numbers(self) -> list[float]:
         return [_Entry(field, self.where).number() for field in self.text.split()]
 
-    def count(self, least: int = 0, most: int = 2**53) -> int:
+    def count(self, least: int = 0, most: int = 2**31 - 1) -> int:
         value = self.number()
         if not value.is_integer() or not least <= value <= most:
             raise self.refused(f"a whole number, {least} to {most}")
@@ -123,7 +122,7 @@ class _Entry:
         if not count or len(fields) != 1 + 2 * count:
             raise self.refused("`n`, then n times `rate_bps value`")
         return {
-            format_rate_bps(rate.count(1)): value.number()
+            format_rate_bps(rate.count(1, MOST_RATE_BPS)): value.number()
             for rate, value in zip(fields[1::2], fields[2::2], strict=True)
         }
 
@@ -149,7 +148,7 @@ def read_simai_config(path: Path) -> SimaiConfig:
     if (entry := entries.get("PACKET_PAYLOAD_SIZE")) is not None:
         settings["mtu_bytes"] = entry.count(256, 65536)
     if (entry := entries.get("BUFFER_SIZE")) is not None:
-        settings["switch_buffer_bytes"] = entry.count(1) * 2**20
+        settings["switch_buffer_bytes"] = entry.count(1, _MOST_BUFFER_MIB) * 2**20
     if (entry := entries.get("ACK_HIGH_PRIO")) is not None:
         settings["acks_first"] = entry.flag()
     if (entry := entries.get("ENABLE_QCN")) is not None:
@@ -226,12 +225,7 @@ def _ecn_rows(maps: Sequence[_Entry | None], path: Path) -> dict[str, dict[str, 
 
 
 def _entries(path: Path) -> dict[str, _Entry]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: found no such file, expected SimAI's configuration") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a readable text file, found: {error}") from error
+    text = read_text(path, "SimAI's configuration")
     known = (*_READ_HERE, *_CONSTANTS, *_ONLY, *sorted(_IGNORED))
     entries: dict[str, _Entry] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundary.errors import InputError
+from boundary.plain_text import first_faulty, name_fault
+from boundary.quoting import quoted
+from netsim.units import MOST_RATE_BPS, PS_PER_S
 
 if TYPE_CHECKING:
     import networkx
 
-MAX_CAPACITY_BPS = 10**15
-"""1 Pbit/s; beyond it, rates would not fit the integers of the core."""
+MOST_LATENCY_PS = PS_PER_S
+"""Four times around the earth in glass; paths of many links stay far from the end of the clock."""
 
 
 class NodeKind(IntEnum):
@@ -120,7 +123,8 @@ class Topology:
 
     Raises:
         InputError: where an array has the wrong length, a link names an unknown node, a capacity is not in
-            1 … 10¹⁵ bit/s, a latency is negative, or GPUs do not come first or do not fill whole servers.
+            1 … 10¹⁵ bit/s, a latency not in 0 … 1 s, a link leads back to its own start, or GPUs do not come first or
+            do not fill whole servers.
     """
 
     node_kind: NDArray[np.int8]
@@ -151,6 +155,8 @@ class Topology:
         is_gpu, gpus = self.node_kind == NodeKind.GPU, self.gpus
         if len(self.node_name) != len(self.node_kind) or len(set(self.node_name)) != len(self.node_name):
             raise InputError(f"Topology.node_name: expected {len(self.node_kind)} unique names, one per node")
+        if (faulty := first_faulty(self.node_name)) is not None:
+            raise InputError(f"Topology.node_name of node {faulty}: {name_fault(self.node_name[faulty])}")
         if not is_gpu[:gpus].all():
             raise InputError("Topology.node_kind: found a GPU after another kind of node, expected GPUs first")
         if self.gpus_per_node < 1 or gpus % self.gpus_per_node:
@@ -168,10 +174,14 @@ class Topology:
         ends = np.concatenate((self.link_src, self.link_dst))
         if ends.min() < 0 or ends.max() >= self.nodes:
             raise InputError(f"Topology links: found an unknown node, expected 0…{self.nodes - 1}")
-        if self.capacity_bps.min() < 1 or self.capacity_bps.max() > MAX_CAPACITY_BPS:
+        if self.capacity_bps.min() < 1 or self.capacity_bps.max() > MOST_RATE_BPS:
             raise InputError("Topology.capacity_bps: expected 1 bit/s to 1 Pbit/s")
-        if self.latency_ps.min() < 0:
-            raise InputError(f"Topology.latency_ps: found {self.latency_ps.min()}, expected no negative value")
+        if self.latency_ps.min() < 0 or self.latency_ps.max() > MOST_LATENCY_PS:
+            found = self.latency_ps.min() if self.latency_ps.min() < 0 else self.latency_ps.max()
+            raise InputError(f"Topology.latency_ps: found {found}, expected 0 to {MOST_LATENCY_PS} (1 s)")
+        if (loops := np.flatnonzero(self.link_src == self.link_dst)).size:
+            name = self.node_name[self.link_src[loops[0]]]
+            raise InputError(f"Topology links: found a link from {quoted(name)} to itself, expected two nodes")
 
     @classmethod
     def from_table(

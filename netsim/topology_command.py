@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boundary.command_line import print_summary
 from boundary.errors import InputError
-from netsim.command_line import print_summary
 
 if TYPE_CHECKING:
     from netsim.topology import Topology
@@ -60,14 +60,16 @@ def write_topology(
 
     dragonfly: --hosts-per-router, --routers-per-group, --global-ports, --groups, --global-latency, --oversubscription.
     """
-    from netsim.atomic_file import check_output, write_atomically
+    from boundary.output_files import check_output, write_atomically
     from netsim.topologies.picture import check_picture_name, draw
 
     for path in (plot, output):
         if path is not None:
-            check_output(path)
+            check_output(path, [] if _is_kind(kind) else [Path(kind)])
     if plot is not None:
         check_picture_name(plot)
+        if output is not None and plot.resolve() == output.resolve():
+            raise InputError(f"--plot: found {plot}, which --output writes too; expected different files")
     topology = _topology(kind, _fields(context.args))
     text = None if output is None and (plot or as_json) else _text(topology, output, text_format, gpu_type)
     if plot is not None:
@@ -102,15 +104,21 @@ def _topology(kind: str, fields: dict[str, str]) -> Topology:
     from netsim.config import KINDS, build, parse_spec
     from netsim.topology_file import read_topology
 
-    name = kind.replace("-", "_")
-    if name in KINDS:
-        return build(parse_spec({"kind": name, **fields}))
+    if _is_kind(kind):
+        return build(parse_spec({"kind": kind.replace("-", "_"), **fields}))
     if fields:
         raise InputError(
             f"topology {kind}: found --{next(iter(fields))}, expected no field when converting a file, or one of the "
             f"kinds {', '.join(KINDS)}"
         )
     return read_topology(Path(kind))
+
+
+def _is_kind(kind: str) -> bool:
+    """Whether it is to be built; else it names a file."""
+    from netsim.config import KINDS
+
+    return kind.replace("-", "_") in KINDS
 
 
 def _fields(arguments: list[str]) -> dict[str, str]:

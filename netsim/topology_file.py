@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from boundary.errors import InputError
+from boundary.text_files import read_text
 from netsim.topologies.simai_text import from_simai
 from netsim.topologies.yaml_text import from_document, load_yaml
 from netsim.topology import Topology
@@ -19,17 +20,14 @@ def read_topology(path: Path) -> Topology:
     Raises:
         InputError: naming the file, the line or field, what was found and what was expected.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: found no such file, expected a topology") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a readable text file, found: {error}") from error
+    text = read_text(path, "a topology")
     if _SIMAI_HEADER.match(text):
         return from_simai(text, str(path))
     document = load_yaml(text, str(path))
     if "kind" not in document:
         return from_document(document, str(path))
+    if document["kind"] == "file":
+        raise InputError(f"{path} kind: found 'file', expected nodes and links, or a kind that says how to build them")
     from netsim.config import build, parse_spec  # pydantic is only needed for specs
 
     return build(parse_spec(document, str(path)))

@@ -8,7 +8,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from netsim.quantities import Rate, Time
+from boundary.fields import Count, Ratio
+from netsim.quantities import Latency, Rate
+from netsim.topologies.checks import MAX_CABLES
 from netsim.topologies.defaults import (
     LINK_LATENCY_PS,
     NIC_BPS,
@@ -27,8 +29,7 @@ from netsim.topologies.simai_templates import (
     Uplinks,
 )
 
-Count = Annotated[int, Field(ge=1)]
-Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[Count, Field(le=MAX_CABLES)]
 
 
 class _Spec(BaseModel):
@@ -37,7 +38,7 @@ class _Spec(BaseModel):
 
 class _DomainSpec(_Spec):
     nvlink: Rate = Field(NVLINK_BPS, description="NVLink rate of a GPU, per direction")
-    nvlink_latency: Time = Field(NVLINK_LATENCY_PS, description="between a GPU and its NVSwitch")
+    nvlink_latency: Latency = Field(NVLINK_LATENCY_PS, description="between a GPU and its NVSwitch")
 
     @property
     def rates(self) -> LinkRates:
@@ -48,8 +49,8 @@ class NvswitchSpec(_DomainSpec):
     """`netsim.topologies.nvswitch`: one server."""
 
     kind: Literal["nvswitch"] = "nvswitch"
-    gpus_per_node: Count = 8
-    nvswitches: Count = Field(1, description="nodes that share the NVLink rate of a GPU; 1 stands for all planes")
+    gpus_per_node: Size = 8
+    nvswitches: Size = Field(1, description="nodes that share the NVLink rate of a GPU; 1 stands for all planes")
 
 
 class Nvl72Spec(_DomainSpec):
@@ -57,7 +58,7 @@ class Nvl72Spec(_DomainSpec):
 
     kind: Literal["nvl72"] = "nvl72"
     nvlink: Rate = Field(NVLINK5_BPS, description="NVLink rate of a GPU, per direction")
-    nvswitches: Count = Field(1, description="nodes that share the NVLink rate of a GPU; 1 stands for all planes")
+    nvswitches: Size = Field(1, description="nodes that share the NVLink rate of a GPU; 1 stands for all planes")
 
     @property
     def gpus_per_node(self) -> int:
@@ -65,10 +66,10 @@ class Nvl72Spec(_DomainSpec):
 
 
 class _GpuSpec(_DomainSpec):
-    nodes: Count | None = Field(None, description="servers; derived from the GPUs needed if omitted")
-    gpus_per_node: Count = 8
+    nodes: Size | None = Field(None, description="servers; derived from the GPUs needed if omitted")
+    gpus_per_node: Size = 8
     nic: Rate = Field(NIC_BPS, description="rate of a GPU's NIC, all its ports together, per direction")
-    link_latency: Time = Field(LINK_LATENCY_PS, description="of a NIC link and of a link between switches")
+    link_latency: Latency = Field(LINK_LATENCY_PS, description="of a NIC link and of a link between switches")
 
     @property
     def rates(self) -> LinkRates:
@@ -79,19 +80,19 @@ class SingleSwitchSpec(_GpuSpec):
     """`netsim.topologies.single_switch`."""
 
     kind: Literal["single_switch"] = "single_switch"
-    gpus_per_node: Count = 1
+    gpus_per_node: Size = 1
 
 
 class RailOptimizedSpec(_GpuSpec):
     """`netsim.topologies.rail_optimized`."""
 
     kind: Literal["rail_optimized"] = "rail_optimized"
-    rails: Count | None = Field(None, description="NICs of a server on leaves of their own; all of them if omitted")
-    nvswitches_per_node: Count = 1
-    nodes_per_segment: Count | None = Field(
+    rails: Size | None = Field(None, description="NICs of a server on leaves of their own; all of them if omitted")
+    nvswitches_per_node: Size = 1
+    nodes_per_segment: Size | None = Field(
         None, description="servers that a leaf has ports for; all, with at most 64 NICs to a leaf, if omitted"
     )
-    spines: Count | None = Field(None, description="uplinks of a leaf")
+    spines: Size | None = Field(None, description="uplinks of a leaf")
     oversubscription: Ratio = Field(1, description="rate of a leaf's NIC ports over that of its uplinks")
 
 
@@ -99,11 +100,11 @@ class FatTreeSpec(_GpuSpec):
     """`netsim.topologies.fat_tree`."""
 
     kind: Literal["fat_tree"] = "fat_tree"
-    gpus_per_node: Count = 1
-    k: int | None = Field(
+    gpus_per_node: Size = 1
+    k: Size | None = Field(
         None, ge=2, multiple_of=2, description="ports of a switch; the least that suffices if omitted"
     )
-    hosts_per_edge: Count | None = Field(None, description="NIC ports of an edge switch; k/2 if omitted")
+    hosts_per_edge: Size | None = Field(None, description="NIC ports of an edge switch; k/2 if omitted")
     oversubscription: Ratio = Field(1, description="rate of an edge switch's NIC ports over that of its uplinks")
 
 
@@ -111,13 +112,13 @@ class DragonflySpec(_GpuSpec):
     """`netsim.topologies.dragonfly`; numbers left out are those of the balanced network, a = 2p = 2h."""
 
     kind: Literal["dragonfly"] = "dragonfly"
-    gpus_per_node: Count = 1
-    hosts_per_router: Count | None = Field(None, description="p; the least that suffices if omitted")
-    routers_per_group: Count | None = Field(None, description="a; 2p if omitted")
-    global_ports: Count | None = Field(None, description="h, of a router; p if omitted")
-    groups: Count | None = Field(None, description="g; a·h + 1 if omitted")
+    gpus_per_node: Size = 1
+    hosts_per_router: Size | None = Field(None, description="p; the least that suffices if omitted")
+    routers_per_group: Size | None = Field(None, description="a; 2p if omitted")
+    global_ports: Size | None = Field(None, description="h, of a router; p if omitted")
+    groups: Size | None = Field(None, description="g; a·h + 1 if omitted")
     oversubscription: Ratio = Field(1, description="rate of a router's NIC ports over that of its global ports")
-    global_latency: Time | None = Field(None, description="of a link between groups; link_latency if omitted")
+    global_latency: Latency | None = Field(None, description="of a link between groups; link_latency if omitted")
 
 
 class _TemplateSpec(_GpuSpec):
@@ -125,7 +126,7 @@ class _TemplateSpec(_GpuSpec):
     oversubscription: Ratio | None = Field(
         None, description="in place of uplink: rate of a leaf's NIC ports over that of its uplinks"
     )
-    spines: Count
+    spines: Size
 
     @property
     def uplinks(self) -> Uplinks:
@@ -136,8 +137,8 @@ class SpectrumXSpec(_TemplateSpec):
     """`netsim.topologies.spectrum_x`."""
 
     kind: Literal["spectrum_x"] = "spectrum_x"
-    spines: Count = SPECTRUM_X_SPINES
-    spine_ports: Count = Field(SPECTRUM_X_SPINE_PORTS, description="most leaves of a spine")
+    spines: Size = SPECTRUM_X_SPINES
+    spine_ports: Size = Field(SPECTRUM_X_SPINE_PORTS, description="most leaves of a spine")
 
 
 class AlibabaHpnSpec(_TemplateSpec):
@@ -146,8 +147,8 @@ class AlibabaHpnSpec(_TemplateSpec):
     kind: Literal["alibaba_hpn"] = "alibaba_hpn"
     tors: int = Field(2, ge=1, le=2, description="ports of a NIC, each on a leaf of its own")
     planes: int = Field(1, ge=1, le=2, description="2: leaves and spines of the two ports have nothing in common")
-    spines: Count = HPN_SPINES
-    spine_ports: Count | None = Field(None, description="most leaves of a spine; 240 over the planes if omitted")
+    spines: Size = HPN_SPINES
+    spine_ports: Size | None = Field(None, description="most leaves of a spine; 240 over the planes if omitted")
 
 
 class DcnPlusSpec(_TemplateSpec):
@@ -155,8 +156,8 @@ class DcnPlusSpec(_TemplateSpec):
 
     kind: Literal["dcn_plus"] = "dcn_plus"
     tors: int = Field(1, ge=1, le=2, description="ports of a NIC, each on a leaf of its own")
-    spines: Count = DCN_PLUS_SPINES
-    spine_ports: Count = Field(DCN_PLUS_SPINE_PORTS, description="most leaves of a spine")
+    spines: Size = DCN_PLUS_SPINES
+    spine_ports: Size = Field(DCN_PLUS_SPINE_PORTS, description="most leaves of a spine")
 
 
 class FileSpec(_Spec):

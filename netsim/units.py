@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from boundary.errors import InputError
+from boundary.quoting import quoted
 
 PS_PER_NS: Final = 1_000
 PS_PER_US: Final = 1_000_000
@@ -20,6 +21,11 @@ PS_PER_S: Final = 1_000_000_000_000
 LAST_INSTANT_PS: Final = 2**63 - 2
 """Clocks are signed 64-bit integers, and 2⁶³ − 1 means never; about 106 days."""
 BITS_PER_BYTE: Final = 8
+MOST_RATE_BPS: Final = 10**15
+"""1 Pbit/s; beyond it, rates would not fit the integers of the core."""
+MOST_TIME_PS: Final = 1_000 * PS_PER_S
+"""Of a latency, interval or timeout, so that sums of a few still fit the clock."""
+MOST_BYTES: Final = 2**63 - 1
 
 _DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -42,7 +48,8 @@ _TIME_UNITS: Final = {
     "s": PS_PER_S,
 }
 
-_QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,2})?|\.\d+)\s*([A-Za-zµμ/]+)\s*")
+_MOST_CHARACTERS: Final = 60
+_QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]+)\s*([A-Za-zµμ/]+)\s*")
 _BARE_NUMBER: Final = re.compile(r"\s*[\d.]+\s*")
 
 
@@ -50,27 +57,32 @@ def parse_rate_bps(value: str | int, where: str = "rate") -> int:
     """Bit/s of ``400Gbps``, ``370.8GB/s``, or an integer that already is bit/s.
 
     Raises:
-        InputError: naming ``where``, if the text is no rate or does not come to a whole, positive number of bit/s.
+        InputError: naming ``where``, if the text is no rate, does not come to a whole number of bit/s, or is not in
+            1 bit/s … 1 Pbit/s.
     """
-    return _parse(value, _RATE_UNITS, where, "a positive rate such as 400Gbps or 370.8GB/s, whole in bit/s", least=1)
+    expected = "a positive rate such as 400Gbps or 370.8GB/s, whole in bit/s, at most 1Pbps"
+    return _parse(value, _RATE_UNITS, where, expected, (1, MOST_RATE_BPS))
 
 
 def parse_size_bytes(value: str | int, where: str = "size") -> int:
     """Bytes of ``16KiB``, ``1GB``, or an integer that already is bytes.
 
     Raises:
-        InputError: naming ``where``, if the text is no size or does not come to a whole number of bytes.
+        InputError: naming ``where``, if the text is no size, does not come to a whole number of bytes, or is above
+            2⁶³ − 1.
     """
-    return _parse(value, _SIZE_UNITS, where, "a size such as 16KiB or 1GB, whole in bytes", least=0)
+    return _parse(value, _SIZE_UNITS, where, "a size such as 16KiB or 1GB, whole in bytes, below 2^63", (0, MOST_BYTES))
 
 
 def parse_time_ps(value: str | int, where: str = "time") -> int:
     """Picoseconds of ``500ns``, ``0.5us``, or an integer that already is picoseconds.
 
     Raises:
-        InputError: naming ``where``, if the text is no time or does not come to a whole number of picoseconds.
+        InputError: naming ``where``, if the text is no time, does not come to a whole number of picoseconds, or is
+            beyond the end of the clock.
     """
-    return _parse(value, _TIME_UNITS, where, "a time such as 500ns or 0.5us, whole in ps", least=0)
+    expected = "a time such as 500ns or 0.5us, whole in ps, below 106 days"
+    return _parse(value, _TIME_UNITS, where, expected, (0, LAST_INSTANT_PS))
 
 
 def read_rate_bps(value: object, where: str = "rate") -> int:
@@ -103,14 +115,15 @@ def format_time_ps(time_ps: int) -> str:
 
 def _with_unit(value: object, where: str, expected: str) -> str:
     if not isinstance(value, str) or _BARE_NUMBER.fullmatch(value):
-        raise InputError(f"{where}: found {value!r}, expected {expected}")
+        raise InputError(f"{where}: found {quoted(value)}, expected {expected}")
     return value
 
 
-def _parse(value: str | int, units: Mapping[str, int], where: str, expected: str, least: int) -> int:
+def _parse(value: str | int, units: Mapping[str, int], where: str, expected: str, limits: tuple[int, int]) -> int:
+    least, most = limits
     amount = _amount(value, units)
-    if amount is None or amount.denominator != 1 or amount < least:
-        raise InputError(f"{where}: found {value!r}, expected {expected}")
+    if amount is None or amount.denominator != 1 or not least <= amount <= most:
+        raise InputError(f"{where}: found {quoted(value)}, expected {expected}")
     return amount.numerator
 
 
@@ -119,7 +132,7 @@ def _amount(value: str | int, units: Mapping[str, int]) -> Fraction | None:
         return None
     if isinstance(value, int):
         return Fraction(value)
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) and len(value) <= _MOST_CHARACTERS else None
     if match is None or match[2] not in units:
         return None
     return Fraction(match[1]) * units[match[2]]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boundary.command_line import print_summary, run_command_line
 from boundary.errors import InputError
-from netsim.atomic_file import check_output
-from netsim.command_line import print_summary, run_command_line
+from boundary.output_files import check_output
 from simccl import __version__
 from simccl.command_options import Gpu, Json, Nodes, StackName, check_spread
-from simccl.errors import PlanError
 from simccl.plan_command import verify_flows, write_plan_file
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def print_time(
     if table is not None or workload is not None:
         if output is None:
             raise InputError("-o: found nothing, expected where to write the priced table")
-        check_output(output)
+        check_output(output, [path for path in (table, workload, calibration, busbw) if path is not None])
         if table is not None:
             rows = price_table(table, output, pricing)
         else:
@@ -86,12 +85,12 @@ def print_time(
         return
     if op is None or size is None or ranks is None:
         raise InputError("time: expected --op, --bytes and --ranks, or --table, or --workload")
-    from simccl.collective import Collective
+    from simccl.collective import MAX_RANKS, Collective
 
     Collective.parse(op)
     gpu_named(gpu)
     size_bytes = read_size_bytes(size)
-    check_spread(ranks, nodes)
+    check_spread(ranks, nodes, MAX_RANKS)
     request = Request(op=op, size_bytes=size_bytes, ranks=ranks, nodes=nodes, gpu=gpu, group=Group.parse(group))
     times = pricing.times([request])
     time_us = float(times.time_us[0])
@@ -134,7 +133,7 @@ def fit_corrections(
     found, fallback = gpu_named(gpu), None
     if also is not None and (fallback := shipped_calibration(gpu_named(also).name)) is None:
         raise InputError(f"also: found {also!r}, expected a GPU type with a shipped calibration")
-    check_output(output)
+    check_output(output, tables)
     measurements = read_measurements(tables)
     calibration = fit_calibration(measurements, found, source or ", ".join(path.name for path in tables))
     write_calibration(replace(calibration, also=fallback), output)
@@ -180,7 +179,7 @@ def _at_least_one(name: str, value: int) -> int:
 
 def main() -> None:
     """Console script: exit code 0, 1 for a plan that is not correct, 2 for bad input."""
-    run_command_line(app, "simccl", {InputError: 2, PlanError: 1})
+    run_command_line(app, "simccl")
 
 
 if __name__ == "__main__":

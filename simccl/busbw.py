@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from boundary.numbers import real_number
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 from simccl.collective import Collective
 
 
@@ -77,10 +80,7 @@ def read_busbw(source: Path) -> BusBandwidths:
     Raises:
         InputError: naming the file and the line.
     """
-    try:
-        lines = source.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a busbw.yaml") from None
+    lines = read_text(source, "a busbw.yaml").splitlines()
     found: dict[tuple[Group, Collective], float] = {}
     section: Group | None = None
     for number, line in enumerate(lines[1:], 2):
@@ -93,7 +93,7 @@ def read_busbw(source: Path) -> BusBandwidths:
         op = _KEYS.get(key.rstrip(","))
         if op is None or section is None:
             raise InputError(
-                f"{source} line {number}: found {line.strip()!r}, expected a section such as TP:, or a rate"
+                f"{source} line {number}: found {quoted(line.strip())}, expected a section such as TP:, or a rate"
             )
         if value != "null":
             found[section, op] = _rate(source, number, value)
@@ -106,14 +106,8 @@ def _section(source: Path, number: int, key: str) -> Group:
     try:
         return Group(key.lower())
     except ValueError:
-        raise InputError(f"{source} line {number}: found section {key!r}, expected TP, DP, EP or PP") from None
+        raise InputError(f"{source} line {number}: found section {quoted(key)}, expected TP, DP, EP or PP") from None
 
 
 def _rate(source: Path, number: int, text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise InputError(f"{source} line {number}: found {text!r}, expected GB/s above 0, or null")
-    return rate
+    return real_number(text, f"{source} line {number}", "GB/s, or null:", 1e-6, 1e9)

@@ -27,14 +27,18 @@ from functools import lru_cache
 from importlib import resources
 from math import log
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from netsim.atomic_file import write_atomically
-from simccl.collective import Algorithm, Collective, Protocol
+from boundary.json_text import parse_json
+from boundary.output_files import write_atomically
+from boundary.text_files import read_text
+from simccl.collective import MAX_RANKS, Algorithm, Collective, Protocol
+from simccl.hardware import gpu_named
 
 _FEWEST_THREADS, _MANY_THREADS = 96, 512
 
@@ -75,6 +79,27 @@ class Correction:
         p = self.exponent
         joined: NDArray[np.float64] = (latency**p + transfer**p) ** (1 / p)
         return joined
+
+
+LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "latency_factor": (1e-6, 1e6),
+        "latency_growth": (-0.99, 1e3),
+        "transfer_factor": (1e-6, 1e6),
+        "exponent": (0.1, 10.0),
+        "channel_gbytes_per_s": (1e-3, float("inf")),
+    }
+)
+"""Of the fields of a correction: a hundred times what fits to measurements give, and times stay finite."""
+
+
+def check_correction(correction: Correction, where: str) -> None:
+    """Raises:
+    InputError: naming ``where``, and a field outside its `LIMITS`.
+    """
+    for name, (least, most) in LIMITS.items():
+        if not least <= (found := getattr(correction, name)) <= most:
+            raise InputError(f"{where} {name}: found {found:g}, expected {least:g} to {most:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +188,7 @@ def read_calibration(source: Path) -> Calibration:
     Raises:
         InputError: naming the file and the field.
     """
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a calibration") from None
-    return _parsed(str(source), text)
+    return _parsed(str(source), read_text(source, "a calibration that simccl calibrate wrote"))
 
 
 def write_calibration(calibration: Calibration, destination: Path) -> None:
@@ -178,7 +199,7 @@ def write_calibration(calibration: Calibration, destination: Path) -> None:
         head["also"] = calibration.also.gpu
     lines = [json.dumps(asdict(case) | _rounded(fit)) for case, fit in cases]
     body = ",\n  ".join(lines)
-    text = json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "fits": [\n  {body}\n ]\n}}\n'
+    text = json.dumps(head, indent=1)[:-2] + f',\n "fits": [\n  {body}\n ]\n}}\n'
     write_atomically(destination, text)
 
 
@@ -192,24 +213,32 @@ def _rounded(fit: Fit) -> dict[str, float]:
 
 
 def _parsed(place: str, text: str) -> Calibration:
+    expected = "a calibration that simccl calibrate wrote"
+    data = parse_json(text, place, expected)
     try:
-        data = json.loads(text)
-        names = [field.name for field in fields(Correction)]
-        fits = {
-            Case(
-                Collective(row["op"]),
-                int(row["ranks"]),
-                int(row["nodes"]),
-                Algorithm(row["algorithm"]),
-                Protocol(row["protocol"]),
-            ): Fit(
-                Correction(**{name: float(row[name]) for name in names if name in row}),
-                int(row["points"]),
-                float(row["median_error"]),
-            )
-            for row in data["fits"]
-        }
-        also = shipped_calibration(data["also"]) if "also" in data else None
+        fits = dict(_fit(row, f"{place} fits[{number}]") for number, row in enumerate(data["fits"]))
+        also = shipped_calibration(gpu_named(data["also"]).name) if "also" in data else None
         return Calibration(str(data["gpu"]), str(data["source"]), fits, also)
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{place}: found {error}, expected a calibration that simccl calibrate wrote") from None
+    except InputError:
+        raise
+    except KeyError as error:
+        raise InputError(f"{place}: found no field {error}, expected {expected}") from None
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        raise InputError(f"{place}: found {error}, expected {expected}") from None
+
+
+def _fit(row: Mapping[str, Any], where: str) -> tuple[Case, Fit]:
+    """One case and what was fitted to it."""
+    case = Case(
+        Collective(row["op"]),
+        int(row["ranks"]),
+        int(row["nodes"]),
+        Algorithm(row["algorithm"]),
+        Protocol(row["protocol"]),
+    )
+    if not 1 <= case.nodes <= case.ranks <= MAX_RANKS:
+        raise InputError(f"{where}: found {case.ranks} ranks on {case.nodes} nodes, expected at most {MAX_RANKS} ranks")
+    names = (field.name for field in fields(Correction))
+    correction = Correction(**{name: float(row[name]) for name in names if name in row})
+    check_correction(correction, where)
+    return case, Fit(correction, int(row["points"]), float(row["median_error"]))

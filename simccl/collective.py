@@ -14,6 +14,13 @@ MAX_BYTES = 2**62 - 1
 MAX_PLAN_BYTES = 2**50
 """1 PiB: the flows of larger collectives would run to the end of the network's clock."""
 MAX_RANKS = 1_000_000
+"""Of a collective that is priced."""
+MAX_PLAN_RANKS = 8192
+"""Of one that is planned; rings and trees are laid over every rank."""
+MAX_PLAN_FLOWS = 2**20
+"""All_reduce in one ring of 724 ranks, all_to_all of 1,024. More take minutes to write and to send."""
+MAX_NVLINK_RANKS = 144
+"""Of the kernels that read their peers' memory: the GPUs of the largest NVLink domain announced, NVL144."""
 
 
 class Collective(StrEnum):
@@ -123,9 +130,31 @@ def check_size(size_bytes: int, most: int) -> None:
         raise InputError(f"bytes: found {size_bytes}, expected 0 to {most}")
 
 
+def check_plan_ranks(ranks: int) -> None:
+    """Refuses more than `MAX_PLAN_RANKS`.
+
+    Raises:
+        InputError: naming both numbers.
+    """
+    if ranks > MAX_PLAN_RANKS:
+        raise InputError(f"ranks: found {ranks}, expected at most {MAX_PLAN_RANKS} in a plan")
+
+
+def check_flows(count: int, what: str) -> None:
+    """Refuses a plan of more than `MAX_PLAN_FLOWS`, before anything of that size is made.
+
+    Raises:
+        InputError: naming what would be planned, and both numbers.
+    """
+    if count > MAX_PLAN_FLOWS:
+        raise InputError(f"{what}: found {count} flows, expected at most {MAX_PLAN_FLOWS}: fewer ranks or chunks")
+
+
 def shares(total: int, parts: int) -> NDArray[np.int64]:
     """[parts + 1] offsets that cut ``total`` bytes into contiguous parts that differ by at most one byte.
 
     No byte is lost for any size; with fewer bytes than parts the surplus parts are empty.
     """
-    return -(-np.arange(parts + 1, dtype=np.int64) * total // parts)
+    whole, rest = divmod(total, parts)  # the product of place and total would not fit 64 bits
+    place = np.arange(parts + 1, dtype=np.int64)
+    return place * whole - (-place * rest // parts)

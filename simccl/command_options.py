@@ -14,13 +14,11 @@ StackName = Annotated[str, typer.Option("--stack", help="Whose all_reduce kernel
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def check_spread(ranks: int, nodes: int) -> None:
+def check_spread(ranks: int, nodes: int, most_ranks: int) -> None:
     """Raises:
     InputError: no rank or too many of them, or ranks that cannot be spread evenly over the nodes.
     """
-    from simccl.collective import MAX_RANKS
-
-    if not 1 <= ranks <= MAX_RANKS:
-        raise InputError(f"ranks: found {ranks}, expected 1 to {MAX_RANKS}")
+    if not 1 <= ranks <= most_ranks:
+        raise InputError(f"ranks: found {ranks}, expected 1 to {most_ranks}")
     if nodes < 1 or ranks % nodes:
         raise InputError(f"nodes: found {nodes}, expected a divisor of the {ranks} ranks")

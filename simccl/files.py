@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
-from netsim.atomic_file import write_atomically
+from boundary.numbers import whole_number
+from boundary.output_files import write_atomically
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 from netsim.flow import NO_FLOW
 from netsim.units import PS_PER_NS, parse_size_bytes
 from simccl.busbw import Group
@@ -129,7 +133,7 @@ def read_size_bytes(text: str) -> int:
     try:
         size = int(stripped) if stripped.isascii() and stripped.isdigit() else parse_size_bytes(stripped, "bytes")
     except ValueError:  # int() refuses thousands of digits
-        raise InputError(f"bytes: found {text!r}, expected whole bytes, or a size such as 16KiB or 1GB") from None
+        raise InputError(f"bytes: found {quoted(text)}, expected whole bytes, or a size such as 16KiB or 1GB") from None
     check_size(size, MAX_BYTES)
     return size
 
@@ -142,21 +146,13 @@ def _nanoseconds(times_ps: NDArray[np.int64]) -> list[object]:
 
 def _read(source: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Header and the (line number, fields) of a CSV with at least the columns of a time table."""
-    try:
-        with source.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            lines = [(reader.line_num, fields) for fields in reader if fields]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a readable CSV") from None
+    lines = list(csv_rows(read_text(source, "a table of collectives").splitlines(keepends=True), str(source)))
     if not lines:
         raise InputError(f"{source}: found no line, expected the header {','.join(_TIME_COLUMNS)}")
     header = [name.strip() for name in lines[0][1]]
-    missing = [name for name in _TIME_COLUMNS if name not in header]
-    if missing or len(set(header)) != len(header):
-        raise InputError(f"{source} line 1: found {','.join(header)}, expected {','.join(_TIME_COLUMNS)}, each once")
+    column_places(header, f"{source} line 1", _TIME_COLUMNS)
     for line, fields in lines[1:]:
-        if len(fields) != len(header):
-            raise InputError(f"{source} line {line}: found {len(fields)} fields, expected {len(header)}")
+        check_width(fields, header, f"{source} line {line}")
     return header, lines[1:]
 
 
@@ -176,10 +172,7 @@ def _parsed(source: Path, line: int, row: dict[str, str]) -> Request:
 
 
 def _count(name: str, text: str) -> int:
-    stripped = text.strip()
-    if not (stripped.isascii() and stripped.isdigit() and len(stripped) < 20 and 1 <= int(stripped) <= MAX_RANKS):
-        raise InputError(f"{name}: found {text!r}, expected a whole number, 1 to {MAX_RANKS}")
-    return int(stripped)
+    return whole_number(text, name, "a whole number", 1, MAX_RANKS)
 
 
 def _priced(header: list[str], rows: Sequence[Sequence[str]], table: TimeTable) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from simccl.arrangement import Arrangement
-from simccl.calibration import Calibration, Case, Correction, Fit, thread_share
+from simccl.calibration import Calibration, Case, Correction, Fit, check_correction, thread_share
 from simccl.choice import choose_at
 from simccl.collective import PROTOCOLS, Algorithm, Protocol
 from simccl.hardware import Gpu
@@ -29,6 +29,8 @@ from simccl.work_split import channels_and_threads
 _LATENCY_WIDTH, _GROWTH_WIDTH, _TRANSFER_WIDTH, _EXPONENT_WIDTH, _CHANNEL_WIDTH = 0.5, 0.3, 0.3, 0.5, 0.7
 _NOISE = 0.03
 """Repeatability of one point: passes of nccl-tests on H100 and B200 differ by 0.6 to 2 % at the median."""
+_FAR = 1e9
+"""Residual where a step of the search overflows, so that it turns back."""
 _CHANNEL_GBYTES_PER_S = {Protocol.LL: 10.0, Protocol.LL128: 18.75, Protocol.SIMPLE: 20.0}
 """Start of the fit: 161 GB/s over 8 channels, send_recv of 128 MiB between four H200s (data/h200/nccl.csv)."""
 
@@ -96,6 +98,7 @@ def _fit(case: Case, points: Sequence[_Point], gpu: Gpu) -> Fit:
         latency, transfer, share = _features(case, sizes, at)
         correction = _fit_collective(latency, transfer, share, measured)
         modelled = correction.time_us(latency, transfer, share)
+    check_correction(correction, f"measurements of {' '.join(case.label())}: correction")
     return Fit(correction, len(points), float(np.median(np.abs(modelled / measured - 1))))
 
 
@@ -144,7 +147,10 @@ def _solved(
     from scipy.optimize import least_squares
 
     def residuals(v: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.concatenate([np.log(model(v) / measured) / _NOISE, v / widths])
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            misses = np.nan_to_num(np.concatenate([np.log(model(v) / measured) / _NOISE, v / widths]), nan=_FAR)
+        clipped: NDArray[np.float64] = np.clip(misses, -_FAR, _FAR)
+        return clipped
 
     found: NDArray[np.float64] = least_squares(residuals, np.zeros(len(widths))).x
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.atomic_file import write_atomically
+from boundary.output_files import write_atomically
 from simccl.busbw import Group
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.plan import Plan

@@ -136,11 +136,14 @@ def _without_streams(flows: PlannedFlows, edges: Edges) -> Edges:
     data = np.arange(len(waiting)) < len(deps)
     passed_on = data & flows.streams[waiting]
     kept = [(waiting[~passed_on], awaited[~passed_on])]
+    waits = _streams_that_wait(flows, (waiting[passed_on], awaited[passed_on]))
+    passed_on &= waits[awaited]
     front = (waiting[passed_on], awaited[passed_on])
     while len(front[0]):
         heads = ~flows.streams[front[1]]
         kept.append(_through((front[0][heads], front[1][heads]), offsets, deps))
         front = without_duplicates(_through((front[0][~heads], front[1][~heads]), offsets, deps))
+        front = (front[0][waits[front[1]]], front[1][waits[front[1]]])
     front = kept[0]
     while len(front[0]):
         fed = flows.streams[front[1]]
@@ -149,6 +152,21 @@ def _without_streams(flows: PlannedFlows, edges: Edges) -> Edges:
     together = joined(kept)
     kept.clear()
     return without_duplicates(together)
+
+
+def _streams_that_wait(flows: PlannedFlows, edges: Edges) -> NDArray[np.bool_]:
+    """[flows] whether the head of a stream that the flow is part of waits for anything; ``edges`` are within streams.
+
+    In merged plans none does, and what n ranks would wait for through each other, n² pairs, need not be written out.
+    """
+    waiting, awaited = edges
+    waits = ~flows.streams & (np.diff(flows.dep_offsets) > 0)
+    while True:
+        grown = waits.copy()
+        grown[waiting[waits[awaited]]] = True
+        if np.array_equal(grown, waits):
+            return waits
+        waits = grown
 
 
 def _through(edges: Edges, offsets: NDArray[np.int64], deps: NDArray[np.int64]) -> Edges:

@@ -8,15 +8,17 @@ and ``message_size`` in *elements* with ``latency`` in ms, or ``message_bytes`` 
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
-from simccl.collective import Algorithm, Collective, Protocol
+from boundary.numbers import real_number, whole_number
+from boundary.quoting import quoted
+from boundary.text_files import read_text
+from simccl.collective import MAX_BYTES, MAX_RANKS, Algorithm, Collective, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ _OPS = {
 }
 _ELEMENT_BYTES = {"int8": 1, "fp8": 1, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 _RANK_LINE = re.compile(r"#\s+Rank\s+(\d+)\s.*?\son\s+(\S+)\s+device", re.IGNORECASE)
-_PROGRAM = re.compile(r"(\w+?)_perf\b")
+_PROGRAM = re.compile(r"\b(\w+?)_perf\b")
 
 
 def read_measurements(sources: Iterable[Path]) -> tuple[Measurement, ...]:
@@ -55,10 +57,7 @@ def read_measurements(sources: Iterable[Path]) -> tuple[Measurement, ...]:
     """
     found: list[Measurement] = []
     for source in sources:
-        try:
-            text = source.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{source}: {getattr(error, 'strerror', None) or error}, expected a table") from None
+        text = read_text(source, "output of nccl-tests or a CSV of times")
         is_csv = "," in next((line for line in text.splitlines() if line.strip()), "")
         points = _from_csv(source, text) if is_csv else _from_text(source, text)
         if not points:
@@ -76,24 +75,25 @@ def _from_text(source: Path, text: str) -> list[Measurement]:
     points = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
-        if not fields or not fields[0].isdigit():
+        if not fields or not (fields[0].isascii() and fields[0].isdigit()):
             continue
         if len(fields) < 9:
             raise InputError(f"{source} line {number}: found {len(fields)} fields, expected a row of nccl-tests")
-        size, time_us = int(fields[0]), _positive(source, number, "time", fields[5])
+        size = whole_number(fields[0], f"{source} line {number} size", "whole bytes", 0, MAX_BYTES)
+        time_us = _positive(source, number, "time", fields[5])
         if size:
             points.append(Measurement(op, len(hosts), len(set(hosts.values())), size, time_us))
     return points
 
 
 def _from_csv(source: Path, text: str) -> list[Measurement]:
-    reader = csv.DictReader(io.StringIO(text))
-    header = reader.fieldnames or ()
+    rows = csv_rows(text.splitlines(keepends=True), str(source))
+    _, header = next(rows, (1, []))
+    column_places(header, f"{source} line 1", [])
     points = []
-    for row in reader:
-        if None in row or None in row.values():
-            raise InputError(f"{source} line {reader.line_num}: expected {len(header)} fields, as in the header")
-        point = _row(source, reader.line_num, row, header)
+    for line, cells in rows:
+        check_width(cells, header, f"{source} line {line}")
+        point = _row(source, line, dict(zip(header, cells, strict=True)), header)
         if point is not None:
             points.append(point)
     return points
@@ -112,7 +112,7 @@ def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str])
     kind = row.get("dtype", row.get("nccl_dtype", "half")).strip()
     if op is None or row.get("mode", "graph") == "eager" or _ELEMENT_BYTES.get(kind) != 2:
         return None
-    ranks = int(_positive(source, line, "ranks", first("ranks", "num_gpus")))
+    ranks = _count(source, line, "ranks", first("ranks", "num_gpus"))
     if "message_size" in header:
         size = _positive(source, line, "message_size", row["message_size"]) * _ELEMENT_BYTES[kind]
     else:
@@ -121,7 +121,7 @@ def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str])
         time_us = 1e3 * _positive(source, line, "latency", row["latency"])
     else:
         time_us = _positive(source, line, "time_us", first("time_us", "latency_us"))
-    nodes = int(_positive(source, line, "nodes", row["nodes"])) if "nodes" in header else 1
+    nodes = _count(source, line, "nodes", row["nodes"]) if "nodes" in header else 1
     return Measurement(op, ranks, nodes, int(size), time_us, *_forced(source, line, row))
 
 
@@ -136,11 +136,13 @@ def _forced(source: Path, line: int, row: Mapping[str, str]) -> tuple[Algorithm 
         raise InputError(f"{source} line {line}: algorithm, protocol: found {error}, or auto") from None
 
 
+def _count(source: Path, line: int, field: str, text: str) -> int:
+    """A number of ranks or nodes, which some tables write as 8.0."""
+    value = real_number(text, f"{source} line {line}: {field}", "a whole number", 1, MAX_RANKS)
+    if not value.is_integer():
+        raise InputError(f"{source} line {line}: {field}: found {quoted(text)}, expected a whole number")
+    return int(value)
+
+
 def _positive(source: Path, line: int, field: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise InputError(f"{source} line {line}: {field}: found {text!r}, expected a positive number")
-    return value
+    return real_number(text, f"{source} line {line}: {field}", "a positive number", 1e-12, MAX_BYTES)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, get_type_hints
 
 import typer
 
+from boundary.command_line import print_summary
 from boundary.errors import InputError
-from netsim.atomic_file import check_output
-from netsim.command_line import print_summary
+from boundary.output_files import check_output
 from simccl.command_options import Gpu, Json, Nodes, StackName, check_spread
 
 if TYPE_CHECKING:
@@ -98,9 +98,10 @@ class PlanOptions:
     def _communicator(self) -> Communicator:
         """Ranks spread evenly over equal nodes, with the link rates of the GPU type."""
         from netsim import rail_optimized
+        from simccl.collective import MAX_PLAN_RANKS
         from simccl.communicator import Communicator
 
-        check_spread(self.ranks, self.nodes)
+        check_spread(self.ranks, self.nodes, MAX_PLAN_RANKS)
         fabric = rail_optimized(self.nodes, self.ranks // self.nodes, rates=self.rates)
         return Communicator(tuple(range(self.ranks)), fabric, self.gpu)
 

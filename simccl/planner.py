@@ -20,7 +20,17 @@ from simccl.algorithms.ring_loops import Loops, ring_loop_flows
 from simccl.algorithms.send_recv import neighbour_matrix
 from simccl.algorithms.tree import tree_flows
 from simccl.choice import Choice, choose
-from simccl.collective import MAX_PLAN_BYTES, Algorithm, Collective, Protocol, check_size, shares
+from simccl.collective import (
+    MAX_NVLINK_RANKS,
+    MAX_PLAN_BYTES,
+    Algorithm,
+    Collective,
+    Protocol,
+    check_flows,
+    check_plan_ranks,
+    check_size,
+    shares,
+)
 from simccl.communicator import Communicator
 from simccl.contents import Contents, MessageContents, collective_contents
 from simccl.custom_allreduce import Stack, engine_kernel, kernel_costs, moved_bytes
@@ -29,6 +39,8 @@ from simccl.point_to_point import latencies_us, message_channels, message_port_r
 from simccl.search import Pattern
 from simccl.timing import message_slowdown
 
+_MOST_LOOPS_MERGED = 2**20
+"""More than any plan has."""
 _ON_SWITCHES = (Algorithm.NVLS, Algorithm.NVLS_TREE)
 _OF_ENGINES = (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm.MULTIMEM)
 
@@ -67,8 +79,8 @@ def plan_collective(
     without flows.
 
     Raises:
-        InputError: an unknown op, algorithm or protocol, a size below 0 or above 1 PiB, a rank that does not exist, or
-            an algorithm or protocol that NCCL cannot use here.
+        InputError: an unknown op, algorithm or protocol, a size below 0 or above 1 PiB, a rank that does not exist, an
+            algorithm or protocol that NCCL cannot use here, or too many ranks or flows.
     """
     request = _Request(
         Collective.parse(op),
@@ -80,10 +92,11 @@ def plan_collective(
         coarsen,
     )
     check_size(size_bytes, MAX_PLAN_BYTES)
+    check_plan_ranks(communicator.size)
     if not 0 <= root < communicator.size:
         raise InputError(f"root: found {root}, expected 0…{communicator.size - 1}")
-    if coarsen is not None and coarsen < 1:
-        raise InputError(f"coarsen: found {coarsen}, expected at least 1")
+    if coarsen is not None and not 1 <= coarsen <= _MOST_LOOPS_MERGED:
+        raise InputError(f"coarsen: found {coarsen}, expected 1 to {_MOST_LOOPS_MERGED}")
     if size_bytes == 0 or communicator.size == 1:
         return _nothing(request.op, size_bytes, communicator)
     kernel = _engine_kernel(request, stack)
@@ -93,6 +106,7 @@ def plan_collective(
         return _plan_chosen(request)
     if request.algorithm not in (None, Algorithm.PAIRWISE):
         raise InputError(f"algorithm: found {request.algorithm}, expected pairwise ({op} is point-to-point)")
+    check_flows(communicator.size**2, f"{op} of {communicator.size} ranks")
     if request.op is Collective.SEND_RECV:
         matrix = neighbour_matrix(size_bytes, communicator.size)
     else:
@@ -209,6 +223,8 @@ def _plan_engine_kernel(request: _Request, algorithm: Algorithm, stack: Stack) -
     if request.op is not Collective.ALL_REDUCE or communicator.nodes > 1:
         where = f"{communicator.nodes} node{'s' if communicator.nodes > 1 else ''}"
         raise InputError(f"algorithm: found {algorithm} for {request.op} over {where}, expected all_reduce on one node")
+    if communicator.size > MAX_NVLINK_RANKS:
+        raise InputError(f"ranks: found {communicator.size}, expected at most {MAX_NVLINK_RANKS} for {algorithm}")
     costs = kernel_costs(communicator.gpu, stack, algorithm)
     base_us = costs.synchronisation_us + (communicator.size - 2) * costs.peer_us
     return Plan(
@@ -296,5 +312,5 @@ def _nothing(op: Collective, size_bytes: int, communicator: Communicator) -> Pla
         channels=0,
         base_latency_ps=0,
         flows=no_flows(),
-        contents=MessageContents(np.zeros((communicator.size, communicator.size), dtype=np.int64)),
+        contents=MessageContents(np.broadcast_to(np.int64(0), (communicator.size, communicator.size))),
     )

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boundary.command_line import run_command_line
 from boundary.errors import InputError
 from vidur_pd.cli_validate import validate
 from vidur_pd.cli_workload import app as workload_app
@@ -48,7 +49,7 @@ def _common(
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration; its relative paths start at its folder.")]
 OutFolder = Annotated[
-    Path, typer.Option("-o", "--out", help="Folder for the results; replaced if it holds earlier ones.")
+    Path, typer.Option("-o", "--out", help="Folder for the results, which replace earlier ones; other files stay.")
 ]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=value (repeatable).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
@@ -78,14 +79,16 @@ def run(
     Exit code 0 if a request completed, 1 if none did or the run failed, 2 for bad input.
     """
     from vidur_pd.cli_summary import print_summary
-    from vidur_pd.metrics.output import check_output, stream_result, write_result
+    from vidur_pd.input_files import input_files
+    from vidur_pd.metrics.output import result_folder, stream_files, write_files
 
-    check_output(out)
     simulation = _prepare(config, settings or [])
-    with _progress(is_shown=not (quiet or as_json)) as progress:
-        result = stream_result(simulation, out, progress) if stream else simulation.run(progress)
-    if not stream:
-        write_result(result, out)
+    with result_folder(out, [config, *input_files(simulation.config)]) as folder:
+        with _progress(is_shown=not (quiet or as_json)) as progress:
+            result = stream_files(simulation, folder, progress) if stream else simulation.run(progress)
+        if not stream:
+            write_files(result, folder)
+        folder.place()
     if as_json:
         print(json.dumps(result.summary))
     else:
@@ -100,15 +103,21 @@ def report(
     target: Annotated[Path | None, typer.Option("-o", "--out", help="HTML file of a comparison.")] = None,
 ) -> None:
     """Write report.html again for one folder, or a comparison of several."""
-    from vidur_pd.report import write_comparison, write_report
+    from boundary.result_folder import finish_result
+    from vidur_pd.report import COMPARISON_FILE, write_comparison, write_report
 
     for out in outs:
+        finish_result(out)
         if not (out / "summary.json").is_file():
             raise InputError(f"{out}: found no summary.json, expected a result folder of 'vidur-pd run'")
     if len(outs) == 1:
         print(write_report(outs[0], path=target))
         return
-    print(write_comparison(outs, target or Path("comparison.html")))
+    if target is None and Path(COMPARISON_FILE).exists():
+        raise InputError(
+            f"{COMPARISON_FILE}: found a file, expected -o to say that it may be replaced, or another name"
+        )
+    print(write_comparison(outs, target or Path(COMPARISON_FILE)))
     _print_comparison(outs)
 
 
@@ -121,8 +130,10 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Run one configuration on several network backends and compare the results."""
-    from vidur_pd.metrics.output import check_output, write_result
-    from vidur_pd.report import write_comparison
+    from boundary.result_folder import ResultFolder, place_all
+    from vidur_pd.input_files import input_files
+    from vidur_pd.metrics.output import result_folder, write_files
+    from vidur_pd.report import COMPARISON_FILE, write_comparison_page
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
     if len(set(names)) < 2 or len(set(names)) != len(names):
@@ -130,21 +141,23 @@ def compare(
             f"--backends: found {backends!r}, expected at least two different names, as in analytical,fluid"
         )
     settings_of = {name: _settings_for(config, settings or [], name) for name in names}
-    for name in names:
-        check_output(out / name)
-        _prepare(config, settings_of[name])
+    inputs = [config, *(path for name in names for path in input_files(_prepare(config, settings_of[name]).config))]
     results = {}
-    for name in names:
-        with _progress(is_shown=not as_json) as progress:
-            results[name] = _prepare(config, settings_of[name]).run(progress)
-    for name, result in results.items():
-        write_result(result, out / name)
-    written = write_comparison([out / name for name in names], out / "comparison.html")
+    with ExitStack() as opened:
+        whole = opened.enter_context(ResultFolder(out, {COMPARISON_FILE}, inputs))
+        folders = {name: opened.enter_context(result_folder(out / name, inputs)) for name in names}
+        for name, folder in folders.items():
+            with _progress(is_shown=not as_json) as progress:
+                results[name] = _prepare(config, settings_of[name]).run(progress)
+            write_files(results[name], folder)
+        page = whole.files / COMPARISON_FILE
+        write_comparison_page([(name, folder.files) for name, folder in folders.items()], page)
+        place_all([*folders.values(), whole])
     if as_json:
         print(json.dumps({name: result.summary for name, result in results.items()}))
     else:
         _print_comparison([out / name for name in names])
-        print(f"comparison {written}")
+        print(f"comparison {out / COMPARISON_FILE}")
     _check_served({name: result.summary for name, result in results.items()})
 
 
@@ -161,12 +174,14 @@ def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
 
 
 def _print_comparison(outs: list[Path]) -> None:
-    """Headline figures of several runs, each with its change against the first."""
+    """Headline figures of several runs, each with its change against the first; what else differs goes to stderr."""
     from rich.console import Console
     from rich.table import Table
 
-    from vidur_pd.report import comparison_table
+    from vidur_pd.report import comparison_table, comparison_warnings
 
+    for warning in comparison_warnings(outs):
+        sys.stderr.write(f"vidur-pd: {warning}\n")
     rows = comparison_table(outs)
     table = Table("", *(rows[0]["texts"] if rows else ()))
     for row in rows:
@@ -233,35 +248,9 @@ def _check_served(summaries: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Entry point: bad input is one line and exit code 2, a failure one line and exit code 1."""
+    """Console script: exit code 0, 1 for a failure, 2 for bad input."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow the small matrices of a run down by a fifth
-    try:
-        code = app(standalone_mode=False)
-    except KeyboardInterrupt:
-        _fail("interrupted; nothing was written", 130)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # usage errors of the command-line parser have it
-            _fail(error.format_message(), getattr(error, "exit_code", 2))
-        _fail(error, _exit_code(error))
-    raise SystemExit(code or 0)
-
-
-def _exit_code(error: Exception) -> int:
-    """2 for bad input, 1 for a failure; what is neither is raised again. The packages load once there is an error."""
-    from aicb.errors import UnmeasuredShape
-    from netsim.errors import BackendUnavailable
-
-    match error:
-        case InputError():
-            return 2
-        case BackendUnavailable() | UnmeasuredShape() | OSError() | RuntimeError():
-            return 1
-    raise error
-
-
-def _fail(error: Exception | str, code: int) -> None:
-    sys.stderr.write("vidur-pd: " + " ".join(str(error).split()) + "\n")
-    raise SystemExit(code)
+    run_command_line(app, "vidur-pd")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,13 @@ class Scheduler:
     @property
     def running_requests(self) -> int: ...
     @property
-    def pending_prefill_tokens(self) -> int: ...
+    def outstanding_tokens(self) -> int:
+        """To compute before every local request is a plain decode, those in flight included."""
+
+    @property
+    def load_tokens(self) -> int:
+        """The same, and where decodes run beside the context of all requests."""
+
     @property
     def used_blocks(self) -> int: ...
     @property
@@ -197,6 +203,27 @@ class Scheduler:
     def steady_decode_steps(self) -> int: ...
     def decode_kv_tokens(self) -> NDArray[np.int64]: ...
     def advance_decode(self, steps: int) -> Outcome: ...
+
+class Candidates:
+    """What a router chooses among; ``measure`` is ``none``, ``requests`` or ``tokens`` (``core/candidates.hpp``)."""
+
+    def __init__(self, candidates: Sequence[Sequence[Scheduler]], measure: str) -> None: ...
+    def set_open(self, place: int, is_open: bool) -> None: ...
+    def open(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Number of open candidates in the spans."""
+
+    def nth(self, spans: Sequence[tuple[int, int]], number: int) -> int | None:
+        """The ``number``-th open candidate in the spans, from 0 on."""
+
+    def next(self, spans: Sequence[tuple[int, int]], start: int) -> int | None:
+        """The first open candidate in the spans at or after ``start``, or else the first of all."""
+
+    def least(self, spans: Sequence[tuple[int, int]]) -> int | None:
+        """The open candidate of the least load in the spans, the first of equals."""
+
+    @property
+    def loads_read(self) -> int:
+        """How often a load has been read."""
 
 class GapCounts:
     """How many requests saw each gap between two of their tokens."""
@@ -472,8 +499,8 @@ class Loop:
         """Flights launched from now on compute ``factor`` times as long."""
 
     def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
-    def forget_communication(self) -> None:
-        """The next iterations ask for what their collectives take again; those in progress keep theirs."""
+    def forget_communication(self, instance: int) -> None:
+        """Its next iterations ask for what their collectives take again; those in progress keep theirs."""
 
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
     def couple(self, capacity_bps: NDArray[np.float64]) -> None:

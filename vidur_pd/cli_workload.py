@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from boundary.errors import InputError
-from vidur_pd.files import check_target
+from boundary.output_files import check_output
 
 if TYPE_CHECKING:
     from vidur_pd.workload import Workload
@@ -67,7 +67,7 @@ def convert(
     from vidur_pd.workload import read_trace
     from vidur_pd.workload.writing import write_trace
 
-    check_target(output, [path])
+    check_output(output, [path])
     trace = read_trace(path, trace_format)
     if not trace.has_arrivals:
         raise InputError(f"{path}: found no arrival times, expected a trace with them (generate can draw some)")
@@ -99,7 +99,7 @@ def generate(
 
     section = _configured(config, overrides or [])
     base_dir = Path() if config is None else config.parent
-    check_target(output, [*([] if config is None else [config]), *trace_paths(section.workload, base_dir)])
+    check_output(output, [*([] if config is None else [config]), *trace_paths(section.workload, base_dir)])
     workload = load_workload(section.workload, base_dir=base_dir, rng=lambda name: generator(section.seed, name))
     write_trace(workload, output, to)
     _show(workload, as_json, {"written": str(output)})
@@ -113,10 +113,15 @@ def _configured(config: Path | None, overrides: list[str]) -> WorkloadFile:
     """
     from pydantic import ValidationError
 
-    from vidur_pd.config_file import apply_override, describe, read_yaml
+    from boundary.yaml_text import read_yaml_mapping
+    from vidur_pd.config_file import apply_override, describe
     from vidur_pd.workload.config import WorkloadFile
 
-    tree = {"workload": deepcopy(DEFAULT_WORKLOAD)} if config is None else _without_other_sections(read_yaml(config))
+    tree = (
+        {"workload": deepcopy(DEFAULT_WORKLOAD)}
+        if config is None
+        else _without_other_sections(read_yaml_mapping(config, "a workload"))
+    )
     for override in overrides:
         apply_override(tree, override)
     try:

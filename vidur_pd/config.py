@@ -7,16 +7,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
 from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.faults.config import FaultSpec, RecoveryConfig
-from vidur_pd.section import PositiveFloat, Section
 from vidur_pd.workload import WorkloadConfig
 
 Role = Literal["prefill", "decode", "mixed"]
-PositiveInt = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Degree = Annotated[Count, Field(le=2**20)]
+"""GPUs, ranks or instances."""
+Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
+MOST_GPUS = 2**18
+"""Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
+RoutingPolicy = Literal["least_tokens", "least_requests", "round_robin", "random"]
+RankPolicy = Literal["least_tokens", "least_requests", "round_robin"]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 
@@ -38,7 +43,7 @@ class SpeculativeConfig(Section):
 
     drafts: Annotated[int, Field(ge=1, le=16)] = 1
     """Tokens drafted and verified per request and step."""
-    acceptance: Annotated[float, Field(ge=0, le=1)] = 0.85
+    acceptance: Probability = 0.85
     """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, 5.4.3: 0.85 to 0.90)."""
 
 
@@ -46,20 +51,20 @@ class EngineConfig(Section):
     """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
 
     policy: Literal["vllm_v1"] = "vllm_v1"
-    max_batched_tokens: PositiveInt = 8192
-    max_seqs: PositiveInt = 256
-    max_model_len: PositiveInt | None = None
+    max_batched_tokens: Count = 8192
+    max_seqs: Count = 256
+    max_model_len: Count | None = None
     """Longest prompt + output; ``None`` takes the model's context length."""
-    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
-    block_tokens: PositiveInt = 16
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    long_prefill_token_threshold: Number = 0
+    block_tokens: Count = 16
+    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] = 0.9
+    num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool = False
     cuda_graphs: bool = True
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
-    request_latency_ms: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    request_latency_ms: Milliseconds | None = None
     """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
     weights: Literal["bf16", "fp8"] = "bf16"
     kv: Literal["bf16", "fp8"] = "bf16"
@@ -76,13 +81,13 @@ class EngineOverrides(Section):
     """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
 
     policy: Literal["vllm_v1"] | None = None
-    max_batched_tokens: PositiveInt | None = None
-    max_seqs: PositiveInt | None = None
-    max_model_len: PositiveInt | None = None
-    long_prefill_token_threshold: Annotated[int, Field(ge=0)] | None = None
-    block_tokens: PositiveInt | None = None
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    max_batched_tokens: Count | None = None
+    max_seqs: Count | None = None
+    max_model_len: Count | None = None
+    long_prefill_token_threshold: Number | None = None
+    block_tokens: Count | None = None
+    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] | None = None
+    num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     prefix_caching: bool | None = None
     cuda_graphs: bool | None = None
     fast_forward: bool | None = None
@@ -99,12 +104,12 @@ class PoolConfig(Section):
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
     role: Role
-    instances: PositiveInt = 1
-    tp: PositiveInt = 1
-    ep: PositiveInt = 1
-    dp: PositiveInt = 1
-    pp: PositiveInt = 1
-    redundant_experts: Annotated[int, Field(ge=0)] = 0
+    instances: Degree = 1
+    tp: Degree = 1
+    ep: Degree = 1
+    dp: Degree = 1
+    pp: Degree = 1
+    redundant_experts: Annotated[Number, Field(le=2**20)] = 0
     """Expert slots beyond the model's experts, filled and placed by EPLB's rule (DeepSeek-V3 decodes with 32)."""
     hardware: str | None = None
     engine: EngineOverrides = EngineOverrides()
@@ -126,6 +131,9 @@ class ClusterConfig(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"found two pools named {name!r}, expected distinct names")
+        gpus = sum(pool.instances * pool.gpus_per_instance for pool in self.pools)
+        if gpus > MOST_GPUS:
+            raise ValueError(f"found pools of {gpus} GPUs in all, expected at most {MOST_GPUS}")
         roles = {pool.role for pool in self.pools}
         if ("prefill" in roles) != ("decode" in roles):
             missing = "decode" if "prefill" in roles else "prefill"
@@ -134,10 +142,19 @@ class ClusterConfig(Section):
 
 
 class RoutingConfig(Section):
-    """How requests are assigned to the instances of a pool, and to the data-parallel ranks of an instance."""
+    """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
 
-    policy: Literal["round_robin", "random", "least_requests", "least_tokens"] = "round_robin"
-    rank_policy: Literal["round_robin", "least_requests", "least_tokens"] = "least_requests"
+    ``least_tokens``: the fewest prompt tokens that are not computed yet; where decodes run, beside the context of all
+    requests there. ``least_requests``: the lowest 4 · waiting + running. Of equal candidates the first.
+    """
+
+    policy: RoutingPolicy = "least_tokens"
+    """Among prefill and mixed instances when a request arrives, and among decode instances if they have no other."""
+    decode_policy: RoutingPolicy | None = None
+    """Among decode instances: at the arrival in modes that push, else at the end of the prefill."""
+    rank_policy: RankPolicy | None = None
+    """Within an instance. ``None``: ``least_tokens`` where it prefills only, as the rank with the most prompt tokens
+    holds up the others, else ``least_requests``, as vLLM's data-parallel front end."""
 
 
 class KvTransferConfig(Section):
@@ -154,7 +171,7 @@ class KvTransferConfig(Section):
 
     mode: Literal["pull", "push", "layerwise"] = "pull"
     first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
-    setup_ms: Annotated[float, Field(ge=0, le=1e6)] = 0.4
+    setup_ms: Milliseconds = 0.4
     """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through
     transfers of 20 MB to 4.5 GB between two vLLM instances on H800 nodes, 0.4 ms + size / 145 GB/s."""
 
@@ -198,11 +215,11 @@ class NetworkConfig(Section):
 class SloConfig(Section):
     """Service-level objectives for goodput."""
 
-    ttft_s: PositiveFloat = 2.0
-    tpot_s: PositiveFloat = 0.05
-    attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
+    ttft_s: PositiveSeconds = 2.0
+    tpot_s: PositiveSeconds = 0.05
+    attainment: Annotated[float, NotBool, Field(ge=1e-6, le=1)] = 0.99
     """Share of the requests of a window that have to meet both for the window to count as good (`slo_loss_minutes`)."""
-    window_s: PositiveFloat = 60.0
+    window_s: PositiveSeconds = 60.0
     """Length of the windows in which attainment is measured."""
 
 
@@ -213,14 +230,14 @@ class OutputConfig(Section):
     links: bool = True
     flows: bool = False
     trace: bool = False
-    link_windows: PositiveInt = 120
+    link_windows: Annotated[Count, Field(le=10_000)] = 120
     """Time windows of ``links.parquet``."""
 
 
 class SimulationConfig(Section):
     """One simulation."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     model: Annotated[str, Field(min_length=1)]
     hardware: Annotated[str, Field(min_length=1)]
     workload: WorkloadConfig

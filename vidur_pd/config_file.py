@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import yaml
-
 from boundary.errors import InputError
+from boundary.quoting import quoted
+from boundary.yaml_text import dump_yaml, parse_yaml, read_yaml_mapping
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -31,7 +29,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> SimulationConfig:
 
     from vidur_pd.config import SimulationConfig
 
-    tree = read_yaml(path)
+    tree = read_yaml_mapping(path, "a configuration")
     for override in overrides:
         apply_override(tree, override)
     anchor_paths(tree, path.parent)
@@ -43,45 +41,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> SimulationConfig:
 
 def dump_config(config: SimulationConfig) -> str:
     """The resolved configuration as YAML; loading it gives an equal tree."""
-    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)
-
-
-def read_yaml(path: Path) -> Tree:
-    """A YAML mapping. Raises: InputError, with the line where the text is malformed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a YAML configuration") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); expected a YAML configuration") from None
-    try:
-        tree = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "malformed"
-        raise InputError(f"{path}:{line} not YAML: {problem}") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{path}: found {type(tree).__name__}, expected a mapping of sections")
-    return tree
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, where YAML loaders keep the last; reads 1e3 as a number, where
-    YAML 1.1 wants 1.0e+3."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for position, key in enumerate(keys):
-            if key in keys[:position]:
-                mark = node.value[position][0].start_mark
-                raise yaml.MarkedYAMLError(None, None, f"found the key {key!r} twice", mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"), list("-+.0123456789")
-)
+    return dump_yaml(config.model_dump(mode="json", exclude_none=True))
 
 
 def anchor_paths(tree: Tree, folder: Path) -> None:
@@ -120,10 +80,7 @@ def apply_override(tree: Tree, override: str) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path:
         raise InputError(f"--set {override}: expected path=value, for example engine.max_seqs=128")
-    try:
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        raise InputError(f"--set {override}: found a value that is not YAML") from None
+    value = parse_yaml(text, f"--set {path}")
     node: Any = tree
     keys = path.split(".")
     for key in keys[:-1]:
@@ -143,18 +100,18 @@ def _child(node: Any, key: str, override: str) -> Any:
         return node[_position(node, key, override)]
     if isinstance(node, dict):
         return node[key]
-    raise InputError(f"--set {override}: {key!r} lies below a plain value, expected a section")
+    raise InputError(f"--set {override}: {quoted(key)} lies below a plain value, expected a section")
 
 
 def _position(items: list[Any], key: str, override: str) -> int:
     for position, item in enumerate(items):
         if isinstance(item, dict) and item.get("name") == key:
             return position
-    if key.isdigit() and int(key) < len(items):
+    if key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(items):
         return int(key)
     names = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
     known = ", ".join(names) or f"0…{len(items) - 1}"
-    raise InputError(f"--set {override}: found no item {key!r}, expected one of {known}")
+    raise InputError(f"--set {override}: found no item {quoted(key)}, expected one of {known}")
 
 
 def describe(error: ValidationError, root: type) -> str:
@@ -179,11 +136,11 @@ def _reason(problem: ErrorDetails, root: type) -> str:
         case "union_tag_not_found" | "union_tag_invalid":
             kinds = sorted({str(tag) for model in _follow(problem["loc"], root)[1] for tag in _tags(model)[1:]})
             kind = found.get("kind") if isinstance(found, dict) else found
-            return f"found kind {_short(kind)}, expected one of {', '.join(kinds)}"
+            return f"found kind {quoted(kind)}, expected one of {', '.join(kinds)}"
         case "too_short":
             return "found an empty list, expected at least one item"
         case _:
-            return f"found {_short(found)}, expected {_expected(problem)}"
+            return f"found {quoted(found)}, expected {_expected(problem)}"
 
 
 _EXPECTED = {
@@ -223,11 +180,6 @@ def _expected(problem: ErrorDetails) -> str:
     if problem["type"] in _EXPECTED:
         return _EXPECTED[problem["type"]].format_map(context)
     return str(problem["msg"][0].lower() + problem["msg"][1:]).removeprefix("input should be ")
-
-
-def _short(value: Any) -> str:
-    text = repr(value).replace(os.linesep, " ")
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _nearest(loc: tuple[int | str, ...], root: type) -> str:

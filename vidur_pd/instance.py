@@ -22,15 +22,6 @@ class Rank:
         self.index = index
         self.scheduler = scheduler
 
-    @property
-    def pending_requests(self) -> int:
-        """vLLM's data-parallel front end: 4 · waiting + running."""
-        return 4 * self.scheduler.waiting_requests + self.scheduler.running_requests
-
-    @property
-    def pending_tokens(self) -> int:
-        return self.scheduler.pending_prefill_tokens
-
     def release(self, request: Request) -> None:
         """Frees the KV that has been held for a transfer; something that waited for it may run now."""
         self.scheduler.release(request)
@@ -76,14 +67,6 @@ class Instance:
     @property
     def name(self) -> str:
         return self.placement.name
-
-    @property
-    def pending_requests(self) -> int:
-        return sum(rank.pending_requests for rank in self.ranks)
-
-    @property
-    def pending_tokens(self) -> int:
-        return sum(rank.pending_tokens for rank in self.ranks)
 
     @property
     def flights(self) -> list[Flight]:

@@ -46,17 +46,20 @@ class PoolParts:
 
     @property
     def drafting(self) -> Drafting | None:
-        """Speculative decoding, where the pool decodes."""
-        speculative = self.engine.speculative
-        if speculative is None or self.pool.role == "prefill":
-            return None
-        return Drafting(speculative.drafts, speculative.acceptance)
+        return drafting_of(self.pool, self.engine)
 
     @property
     def halves(self) -> Halves | None:
         """Two-batch overlap, where it is asked for."""
         overlap = self.engine.overlap
         return Halves(overlap.communication_sm_share) if overlap.two_batch else None
+
+
+def drafting_of(pool: PoolConfig, engine: EngineConfig) -> Drafting | None:
+    """Speculative decoding, where the pool decodes."""
+    if engine.speculative is None or pool.role == "prefill":
+        return None
+    return Drafting(engine.speculative.drafts, engine.speculative.acceptance)
 
 
 Estimators = dict[tuple[str, str, Precision], Estimator]
@@ -69,6 +72,7 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
     """
     engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
+    drafting = drafting_of(pool, engine)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model)
     overlap = engine.overlap
@@ -83,7 +87,7 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             max_seqs=engine.max_seqs,
             block_tokens=engine.block_tokens,
             cuda_graphs=engine.cuda_graphs,
-            has_draft_layer=engine.speculative is not None and pool.role != "prefill",
+            has_draft_layer=drafting is not None,
         )
         load = _expert_load(engine)
         for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
@@ -98,6 +102,8 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             gpu,
             cuda_graphs=engine.cuda_graphs,
             max_seqs=engine.max_seqs,
+            max_batched_tokens=engine.max_batched_tokens,
+            queries=1 if drafting is None else drafting.queries,
             estimator=estimators[estimator],
             expert_load=load,
             seed=config.seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +19,6 @@ from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.executor import Exchanges
 from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.execution.idle_fabric import FabricState
 from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
@@ -272,8 +271,9 @@ class Simulation:
     def set_open(self, instance: Instance, is_open: bool) -> None:
         self._entries.set_open(instance, is_open)
         self._destinations.set_open(instance, is_open)
-        if is_open:
+        if is_open and instance.placement.role == "decode":
             self._handoff.in_service_again()
+        elif is_open:
             self._recovery.in_service_again()
 
     def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
@@ -286,10 +286,9 @@ class Simulation:
         if isinstance(self._launcher, FluidLauncher):
             self._launcher.set_capacity_bps(links, capacity_bps)
 
-    def fabric_is(self, state: FabricState) -> None:
-        for pricer in self._parts.pricers.values():
-            pricer.fabric_is(state)
-        self._loop.forget_communication()
+    def collectives_change(self, instances: Iterable[Instance]) -> None:
+        for instance in instances:
+            self._loop.forget_communication(instance.index)
 
     # The network.
 

@@ -20,6 +20,9 @@ from pathlib import Path
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import LatentAttention
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 _DEEPSEEK_KEYS = {
     "atten_norm": "atten_qkv",
@@ -51,17 +54,21 @@ LAYER_OF_KEY = (
 
 def write_aicb(job: ExportJob, costs: list[LayerCost], directory: Path) -> list[Path]:
     """Writes the description and its companion; returns both paths."""
+    description, companion = aicb_paths(job, directory)
     times = _key_times(costs)
     lines = [f"inference_term:{job.phase}"]
     for key, time_us in times.items():
         lines.append(f"{key}:")
         lines += [f"    time_gpu_{kind}: {time_us:.6f}" for kind in ("max", "min", "avg")]
-    description = directory / f"{job.stem('bpg')}.txt"
-    description.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(description, "\n".join(lines) + "\n")
     spread = {key: {"variance": 0.0, "P99": round(time_us, 6)} for key, time_us in times.items()}
-    companion = directory / f"{job.model_name}_time_list_stats.txt"
-    companion.write_text(json.dumps(spread, indent=1) + "\n", encoding="utf-8")
+    write_atomically(companion, json.dumps(spread, indent=1) + "\n")
     return [description, companion]
+
+
+def aicb_paths(job: ExportJob, directory: Path) -> list[Path]:
+    """Files of an export: the description and its companion."""
+    return [directory / f"{job.stem('bpg')}.txt", directory / f"{job.model_name}_time_list_stats.txt"]
 
 
 def _key_times(costs: list[LayerCost]) -> dict[str, float]:
@@ -84,13 +91,12 @@ def read_aicb(path: Path) -> tuple[str, dict[str, dict[str, float]]]:
     Raises:
         InputError: the file is not such a description.
     """
-    try:
-        first, *lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: file: {error}, expected an AICB compute description") from None
+    first, *lines = read_text(path, "an AICB compute description").splitlines() or [""]
     word, _, phase = first.partition(":")
     if word != "inference_term":
-        raise InputError(f"{path}: line 1: found {first!r}, expected inference_term:prefill or inference_term:decode")
+        raise InputError(
+            f"{path}: line 1: found {quoted(first)}, expected inference_term:prefill or inference_term:decode"
+        )
     times: dict[str, dict[str, float]] = {}
     key = ""
     for number, line in enumerate(lines, start=2):
@@ -102,7 +108,7 @@ def read_aicb(path: Path) -> tuple[str, dict[str, dict[str, float]]]:
         try:
             times[key][name.removeprefix("time_gpu_")] = float(value)
         except (KeyError, ValueError):
-            raise InputError(f"{path}: line {number}: found {line!r}, expected a time in microseconds") from None
+            raise InputError(f"{path}: line {number}: found {quoted(line)}, expected a time in microseconds") from None
     return phase.strip(), times
 
 

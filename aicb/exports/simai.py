@@ -14,6 +14,8 @@ from pathlib import Path
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
+from boundary.text_files import read_text
 
 COLUMNS = 12
 PLACEHOLDER = -1
@@ -62,9 +64,14 @@ def write_simai(job: ExportJob, costs: list[LayerCost], directory: Path) -> list
     pp_comm = 2 * job.batch_size * job.seq_tokens * job.model.hidden if part.pp > 1 else 0
     lines = [line for cost in costs for line in _lines(job, cost)]
     header = SimaiHeader(part.tp, part.ep, part.pp, part.gpus, pp_comm)
-    path = directory / f"{job.stem('bs')}.txt"
-    path.write_text("\n".join([header.text, str(len(lines)), *(line.text for line in lines)]) + "\n", encoding="utf-8")
+    [path] = simai_paths(job, directory)
+    write_atomically(path, "\n".join([header.text, str(len(lines)), *(line.text for line in lines)]) + "\n")
     return [path]
+
+
+def simai_paths(job: ExportJob, directory: Path) -> list[Path]:
+    """The file of an export."""
+    return [directory / f"{job.stem('bs')}.txt"]
 
 
 def _lines(job: ExportJob, cost: LayerCost) -> list[SimaiLine]:
@@ -97,13 +104,17 @@ def read_simai(path: Path) -> tuple[SimaiHeader, list[SimaiLine]]:
         InputError: the file is not such a workload.
     """
     try:
-        first, count, *rows = path.read_text(encoding="utf-8").splitlines()
+        first, count, *rows = read_text(path, "a SimAI workload").splitlines()
         words = first.split()
         fields = {name.rstrip(":"): value for name, value in zip(words[1::2], words[2::2], strict=True)}
         numbers = [int(fields[name]) for name in ("model_parallel_NPU_group", "ep", "pp", "all_gpus", "pp_comm")]
         expected = int(count)
-    except (OSError, UnicodeDecodeError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: header: {error}, expected a SimAI workload") from None
+    except InputError:
+        raise
+    except (ValueError, KeyError):
+        raise InputError(
+            f"{path}: header: expected a SimAI workload, with its groups in line 1 and layers in line 2"
+        ) from None
     if words[0] != _KIND or expected != len(rows):
         raise InputError(f"{path}: header: found {words[0]} and {len(rows)} lines, expected {_KIND} and {expected}")
     return SimaiHeader(*numbers), [_line(row, f"{path}: line {i}") for i, row in enumerate(rows, start=3)]

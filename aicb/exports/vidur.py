@@ -10,12 +10,16 @@ tensor parallelism, dispatch plus combine of moe with expert parallelism (its al
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 from aicb.exports.layers import ExportJob, LayerCost
 from aicb.model import MoeFfn
 from boundary.errors import InputError
+from boundary.output_files import write_atomically
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 HEADER = ("layer_id", "layer_name", "comp_time", "comm_size")
 LAYER_NAMES = ("attention", "mlp", "moe")
@@ -33,14 +37,20 @@ class VidurLine:
 
 def write_vidur(job: ExportJob, costs: list[LayerCost], directory: Path) -> list[Path]:
     """Writes the table; returns its path."""
-    path = directory / f"vidur-{job.stem('bs')}.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(HEADER)
-        for index, cost in enumerate(costs):
-            for line in _lines(job, cost, index):
-                writer.writerow((line.layer_id, line.layer_name, line.compute_ns, line.communication_bytes))
+    [path] = vidur_paths(job, directory)
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(HEADER)
+    for index, cost in enumerate(costs):
+        for line in _lines(job, cost, index):
+            writer.writerow((line.layer_id, line.layer_name, line.compute_ns, line.communication_bytes))
+    write_atomically(path, text.getvalue())
     return [path]
+
+
+def vidur_paths(job: ExportJob, directory: Path) -> list[Path]:
+    """The file of an export."""
+    return [directory / f"vidur-{job.stem('bs')}.csv"]
 
 
 def _lines(job: ExportJob, cost: LayerCost, index: int) -> list[VidurLine]:
@@ -58,16 +68,15 @@ def read_vidur(path: Path) -> list[VidurLine]:
     Raises:
         InputError: the file is not such a table.
     """
-    try:
-        header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines(), delimiter="\t")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: file: {error}, expected a layer table") from None
+    header, *rows = (line.split("\t") for line in read_text(path, "a layer table").splitlines() or [""])
     if tuple(header) != HEADER:
-        raise InputError(f"{path}: header: found {header}, expected {list(HEADER)} separated by tabs")
+        raise InputError(f"{path}: header: found {quoted(header)}, expected {list(HEADER)} separated by tabs")
     lines = []
     for number, cells in enumerate(rows, start=2):
         if len(cells) != len(HEADER) or cells[1] not in LAYER_NAMES:
-            raise InputError(f"{path}: line {number}: found {cells}, expected {', '.join(LAYER_NAMES)} and numbers")
+            raise InputError(
+                f"{path}: line {number}: found {quoted(cells)}, expected {', '.join(LAYER_NAMES)} and numbers"
+            )
         try:
             lines.append(VidurLine(int(cells[0]), cells[1], round(float(cells[2])), round(float(cells[3]))))
         except ValueError as error:

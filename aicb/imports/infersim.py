@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from aicb.imports.rows import count, kernel_row, number, positive_us
+from aicb.imports.rows import count, kernel_row, number, positive_us, text
 from boundary.errors import InputError
 
 DECODE_HEADER = ["dtype", "kv_dtype", "batch_size", "kv_len", "latency_us", "mfu"]
@@ -32,7 +32,7 @@ def read(rows: Sequence[Mapping[str, str]], name: str, heads: int | None) -> tup
         return [half for row, place in placed for half in _grouped(row, place)], cautions
     if {"latency_us"} <= columns and columns & {"kv_len", "seq_len"}:
         geometry = _geometry(name, heads)
-        kept = [(row, place) for row, place in placed if row["dtype"].lower() in _BF16 and _has_bf16_cache(row)]
+        kept = [(row, place) for row, place in placed if _is_bf16(row, place)]
         cautions = [f"{name}: {len(rows) - len(kept)} rows of other formats than bf16 left out"]
         return [_attention(row, place, geometry) for row, place in kept], cautions if len(kept) < len(rows) else []
     raise InputError(f"{name}: header: found {', '.join(sorted(columns))}, expected a table of InferSim")
@@ -45,7 +45,7 @@ def _gemm(row: Mapping[str, str], place: str) -> dict[str, str]:
 
 def _grouped(row: Mapping[str, str], place: str) -> list[dict[str, str]]:
     is_decode = "batch_size_per_gpu" in row
-    groups = count(row, "num_local_experts", place)
+    groups = count(row, "num_local_experts", place, at_least=1)
     rows = round(groups * number(row, "tokens_per_expert", place))
     hidden, width = count(row, "hidden_size", place), count(row, "intermediate_size", place)
     shared = {"groups": groups, "active_groups": min(groups, rows), "rows": rows, "max_rows": -(-rows // groups)}
@@ -83,5 +83,6 @@ def _geometry(name: str, heads: int | None) -> dict[str, int]:
     return {"heads": heads, "kv_heads": 1, "d_qk": 576, "d_v": 512}
 
 
-def _has_bf16_cache(row: Mapping[str, str]) -> bool:
-    return row.get("kv_dtype", "bf16").lower() in _BF16
+def _is_bf16(row: Mapping[str, str], place: str) -> bool:
+    """Whether both the computation and the cache are."""
+    return text(row, "dtype", place).lower() in _BF16 and row.get("kv_dtype", "bf16").lower() in _BF16

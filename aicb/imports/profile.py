@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from aicb.imports.rows import positive_us
 from aicb.profiling.convert import csv_cells, split_kernels
 from aicb.profiling.store import PROVENANCE_FILE, Row
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.text_files import read_text
 
 
 def read(rows: list[dict[str, str]], path: Path) -> tuple[list[dict[str, str]], list[str]]:
@@ -35,6 +36,7 @@ def read(rows: list[dict[str, str]], path: Path) -> tuple[list[dict[str, str]], 
 def _device(provenance: Path) -> str:
     """What the profiler says it ran on."""
     try:
-        return str(json.loads(provenance.read_text(encoding="utf-8"))["environment"]["device"])
-    except (OSError, ValueError, KeyError, TypeError):
+        facts = parse_json(read_text(provenance, "provenance"), str(provenance), "provenance")
+        return str(facts["environment"]["device"])
+    except (InputError, KeyError, TypeError):
         return f"an unknown device ({provenance.name} does not say)"

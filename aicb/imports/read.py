@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aicb.imports import aiconfigurator, infersim, profile, vidur
 from aicb.imports.rows import Imported
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
+from boundary.text_files import read_text, unreadable
 
 
 def import_files(
@@ -49,33 +49,28 @@ def import_files(
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    try:
-        if path.suffix == ".parquet":
-            return _read_parquet(path)
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            lines = list(csv.reader(file))
-    except OSError as error:
-        raise InputError(f"{path}: file: {error.strerror or error}, expected a readable table") from None
-    except (UnicodeDecodeError, csv.Error, EOFError) as error:
-        raise InputError(f"{path}: file: {error}, expected a CSV table") from None
-    if not lines:
-        raise InputError(f"{path}: file: found nothing, expected a header and rows")
-    header, body = [cell.strip() for cell in lines[0]], lines[1:]
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    rows = list(csv_rows(read_text(path, "a table").splitlines(keepends=True), str(path)))
+    if not rows:
+        raise InputError(f"{path}: found nothing, expected a header and rows")
+    header, body = [cell.strip() for cell in rows[0][1]], rows[1:]
     if len(header) == len(infersim.DECODE_HEADER) and header[3].isdigit():
-        header, body = infersim.DECODE_HEADER, lines  # InferSim's file without a header
-    for number, cells in enumerate(body, start=2):
-        if cells and len(cells) != len(header):
-            raise InputError(f"{path}: line {number}: found {len(cells)} cells, expected {len(header)}")
-    return [dict(zip(header, cells, strict=True)) for cells in body if cells]
+        header, body = infersim.DECODE_HEADER, rows  # InferSim's file without a header
+    column_places(header, f"{path} line 1", [])
+    for line, cells in body:
+        check_width(cells, header, f"{path} line {line}")
+    return [dict(zip(header, cells, strict=True)) for _, cells in body]
 
 
 def _read_parquet(path: Path) -> list[dict[str, str]]:
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
     from pyarrow.parquet import read_table
 
     try:
         table = read_table(path)
-    except ArrowInvalid as error:
-        raise InputError(f"{path}: file: {error}, expected a Parquet table") from None
+    except ArrowException:
+        raise InputError(f"{path}: found what is no Parquet file, expected a Parquet table") from None
+    except OSError as error:
+        raise unreadable(path, "a Parquet table", error) from None
     return [{str(k): "" if v is None else str(v) for k, v in row.items()} for row in table.to_pylist()]

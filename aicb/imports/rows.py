@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.gpu import MIB, Gpu
+from aicb.gpu import MIB, TABLE_FILE, Gpu
 from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable
 from boundary.errors import InputError
+from boundary.numbers import real_number
+from boundary.output_files import write_atomically
+from boundary.quoting import quoted
 
 RUN = "imported"
+MOST = 1e15
+"""Of any number in a table: a time in µs or a count."""
+MOST_COUNT = 2**40
+"""Of rows, tokens, heads or elements of one dimension."""
 LAUNCH_GPU = "h200"
 """Whose launch constants stand in for those that foreign tables lack."""
 _LAUNCH_OPS = ("null_kernel", "graph_node", "eager_launch_host")
@@ -40,10 +48,10 @@ def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
     own = {row["op"] for row in imported.rows}
     lacking = [op for op in _LAUNCH_OPS if op not in own]
     rows = [*_launch_rows(lacking), *imported.rows]
-    with (directory / "kernels.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(COLUMNS), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(COLUMNS), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     launch = [f"launch constants ({', '.join(lacking)}) are those of the {LAUNCH_GPU}"] if lacking else []
     provenance = {
         "schema_version": SCHEMA_VERSION,
@@ -54,34 +62,46 @@ def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
         "sources": list(imported.sources),
         "cautions": [*imported.cautions, *launch],
     }
-    text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
-    (directory / "provenance.json").write_text(text, encoding="utf-8")
+    facts = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
+    for path, content in zip(table_paths(directory), (table.getvalue(), facts), strict=True):
+        write_atomically(path, content)
+
+
+def table_paths(directory: Path) -> list[Path]:
+    """What `write_table` writes."""
+    return [directory / TABLE_FILE, directory / "provenance.json"]
+
+
+def text(cells: Mapping[str, str], column: str, place: str) -> str:
+    """A cell of a row, without blanks around it.
+
+    Raises:
+        InputError: no such column.
+    """
+    if column not in cells:
+        raise InputError(f"{place}: {column}: found no such column, expected one")
+    return cells[column].strip()
 
 
 def number(cells: Mapping[str, str], column: str, place: str) -> float:
     """A number of a row; exponents are fine.
 
     Raises:
-        InputError: missing, or not a finite number.
+        InputError: missing, no number, or beyond `MOST`.
     """
-    try:
-        value = float(cells[column])
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{place}: {column}: found {cells.get(column)!r}, expected a number") from None
-    if not -1e300 < value < 1e300:
-        raise InputError(f"{place}: {column}: found {value}, expected a finite number")
-    return value
+    return real_number(text(cells, column, place), f"{place}: {column}", "a number", -MOST, MOST)
 
 
-def count(cells: Mapping[str, str], column: str, place: str) -> int:
-    """A whole number ≥ 0 of a row.
+def count(cells: Mapping[str, str], column: str, place: str, *, at_least: int = 0) -> int:
+    """A whole number of a row.
 
     Raises:
-        InputError: missing, negative or fractional.
+        InputError: missing, fractional, below ``at_least`` or above `MOST_COUNT`.
     """
     value = number(cells, column, place)
-    if value < 0 or value != int(value):
-        raise InputError(f"{place}: {column}: found {cells[column]!r}, expected a whole number")
+    if not at_least <= value <= MOST_COUNT or value != int(value):
+        found = quoted(cells[column])
+        raise InputError(f"{place}: {column}: found {found}, expected a whole number, {at_least} to {MOST_COUNT}")
     return int(value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aicb.imports.rows import count, kernel_row, positive_us
+from aicb.imports.rows import count, kernel_row, number, positive_us, text
 from boundary.errors import InputError
 
 STATISTIC = "median"
@@ -37,7 +37,7 @@ def _time(row: Mapping[str, str], op: str, place: str) -> float | None:
     column = f"time_stats.{op}.{STATISTIC}"
     if row.get(column, "") in ("", "nan", "None"):
         return None
-    if float(row[column]) == 0.0:
+    if number(row, column, place) == 0.0:
         return None
     return positive_us(row, column, place, us_per_unit=1000.0)
 
@@ -56,7 +56,7 @@ def _mlp(row: Mapping[str, str], place: str) -> list[dict[str, str]]:
     )
     dim = _divided(hidden, heads, "n_embd", place)
     columns = (heads + 2 * max(kv_heads, tp)) * dim
-    up = width * (2 if row["use_gated_mlp"].strip().lower() in ("true", "1") else 1)
+    up = width * (2 if text(row, "use_gated_mlp", place).lower() in ("true", "1") else 1)
     shapes = {
         "attn_pre_proj": (_divided(columns, tp, "qkv columns", place), hidden),
         "attn_post_proj": (hidden, _divided(hidden, tp, "n_embd", place)),
@@ -76,7 +76,7 @@ def _attention(row: Mapping[str, str], place: str) -> list[dict[str, str]]:
     tp, query_heads = count(row, "num_tensor_parallel_workers", place), count(row, "n_q_head", place)
     dim = _divided(count(row, "n_embd", place), query_heads, "n_embd", place)
     chunk, cached = count(row, "prefill_chunk_size", place), count(row, "kv_cache_size", place)
-    is_prefill = row["is_prefill"].strip().lower() in ("true", "1")
+    is_prefill = text(row, "is_prefill", place).lower() in ("true", "1")
     time_us = _time(row, "attn_prefill" if is_prefill else "attn_decode", place)
     if time_us is None:
         return []

@@ -5,13 +5,15 @@ An interrupted run leaves whole lines and at most one torn last line, which is i
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from aicb.profiling.point import SHAPE_COLUMNS
 from boundary.errors import InputError
+from boundary.output_files import check_output, make_folder, write_atomically
 
 SCHEMA_VERSION = 2
 ROWS_FILE = "rows.jsonl"
@@ -60,12 +62,25 @@ Value = str | int | float
 Row = dict[str, Value]
 
 
+def check_directory(directory: Path, *, resume: bool, inputs: Iterable[Path] = ()) -> None:
+    """Makes the output directory, before anything is measured.
+
+    Raises:
+        InputError: it cannot be written to, or holds a table and ``resume`` was not asked for, or an input.
+    """
+    make_folder(directory)
+    for name in (ROWS_FILE, TABLE_FILE, PROVENANCE_FILE):
+        check_output(directory / name, inputs)
+        if name != ROWS_FILE and not resume and (directory / name).exists():
+            raise InputError(f"{directory / name}: found a table, expected none (continue it with --resume)")
+
+
 class RowFile:
     """Rows of one output directory."""
 
     def __init__(self, directory: Path):
         self._path = directory / ROWS_FILE
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
 
     def read(self) -> list[Row]:
         """All whole rows, in the order measured.
@@ -84,8 +99,7 @@ class RowFile:
         rows = self.read()
         if rows and not resume:
             raise InputError(f"{self._path}: found {len(rows)} rows, expected none (continue them with --resume)")
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        _replace(self._path, text)
+        write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
 
     def append(self, row: Row) -> None:
@@ -116,11 +130,11 @@ def write_table(directory: Path, rows: list[Row], provenance: Mapping[str, objec
 
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
     table = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in rows], schema=schema)
-    unfinished = directory / f".{TABLE_FILE}"
-    pq.write_table(table, unfinished, compression="zstd")
-    unfinished.replace(directory / TABLE_FILE)
+    content = io.BytesIO()
+    pq.write_table(table, content, compression="zstd")
+    write_atomically(directory / TABLE_FILE, content.getvalue())
     facts = {"schema_version": SCHEMA_VERSION, "rows": len(rows), **provenance}
-    _replace(directory / PROVENANCE_FILE, json.dumps(facts, indent=1) + "\n")
+    write_atomically(directory / PROVENANCE_FILE, json.dumps(facts, indent=1) + "\n")
 
 
 def read_table(path: Path) -> list[Row]:
@@ -137,9 +151,3 @@ def read_table(path: Path) -> list[Row]:
     if table.column_names not in (list(COLUMNS), [name for name in COLUMNS if name not in SINCE_VERSION_2]):
         raise InputError(f"{path}: columns: found {table.column_names}, expected {list(COLUMNS)}")
     return [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)

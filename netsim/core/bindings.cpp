@@ -88,6 +88,14 @@ PYBIND11_MODULE(_core, module) {
         .def(
             "next_hops", [](Routing& self, NodeId at, NodeId dst) { return to_array(self.next_hops(at, dst)); },
             py::arg("at"), py::arg("dst"))
+        .def(
+            "links_between",
+            [](Routing& self, const std::vector<NodeId>& nodes) { return to_array(self.links_between(nodes)); },
+            py::arg("nodes"))
+        .def(
+            "total_hops", [](Routing& self, const std::vector<NodeId>& nodes) { return self.total_hops(nodes); },
+            py::arg("nodes"))
+        .def_property_readonly("tables_built", &Routing::tables_built)
         .def("set_link_up", &Routing::set_link_up, py::arg("link"), py::arg("is_up"));
 
     bind_congestion(module);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace netsim {
 
@@ -28,7 +29,7 @@ void Routing::find_components() {
     std::vector<NodeId> found;
     for (NodeId first = 0; first < network_.node_count(); ++first) {
         if (!network_.forwards(first) || component_[first] != kNone) continue;
-        const auto component = static_cast<std::uint32_t>(members_.size());
+        const auto component = static_cast<std::uint32_t>(components_.size());
         const auto add = [&](NodeId node) {
             if (!network_.forwards(node) || component_[node] != kNone) return;
             component_[node] = component;
@@ -41,7 +42,7 @@ void Routing::find_components() {
             for (const LinkId link : network_.out_links(found[next])) add(network_.link(link).dst);
             for (const LinkId link : network_.in_links(found[next])) add(network_.link(link).src);
         }
-        members_.push_back(static_cast<std::uint32_t>(found.size()));
+        components_.push_back({.members = static_cast<std::uint32_t>(found.size()), .hop_sets = {}});
     }
 }
 
@@ -73,11 +74,53 @@ void Routing::set_link_up(LinkId link, bool is_up) {
     }
     if (is_up_[link] == is_up) return;
     is_up_[link] = is_up;
-    table_index_.clear();
-    tables_.clear();
-    hop_sets_.clear();
-    for (std::vector<std::uint32_t>& tables : destination_tables_) tables.clear();
     ++epoch_;
+    const auto [src, dst] = std::pair(network_.link(link).src, network_.link(link).dst);
+    if (!network_.forwards(dst)) {
+        destination_tables_[dst].clear();
+    } else if (network_.forwards(src)) {
+        ++components_[component_[src]].epoch;
+        components_[component_[src]].hop_sets.clear();
+    }
+}
+
+std::vector<LinkId> Routing::links_between(std::span<const NodeId> nodes) {
+    for (const NodeId node : nodes) check_node(node);
+    seen_.resize(network_.node_count(), 0);
+    std::vector<LinkId> links;
+    std::vector<NodeId> open;
+    const auto visit = [&](NodeId node) {
+        if (std::exchange(seen_[node], searches_) != searches_) open.push_back(node);
+    };
+    for (const NodeId dst : nodes) {
+        ++searches_;
+        seen_[dst] = searches_;
+        for (const NodeId src : nodes) visit(src);
+        while (!open.empty()) {
+            const NodeId at = open.back();
+            open.pop_back();
+            for (const LinkId link : equal_hops(at, dst)) {
+                links.push_back(link);
+                visit(network_.link(link).dst);
+            }
+        }
+    }
+    std::ranges::sort(links);
+    links.erase(std::ranges::unique(links).begin(), links.end());
+    return links;
+}
+
+std::optional<std::int64_t> Routing::total_hops(std::span<const NodeId> nodes) {
+    for (const NodeId node : nodes) check_node(node);
+    std::int64_t total = 0;
+    for (const NodeId dst : nodes) {
+        for (const NodeId src : nodes) {
+            const Hops away = distance_from(src, dst);
+            if (away == kUnreachable) return std::nullopt;
+            total += away;
+        }
+    }
+    return total;
 }
 
 void Routing::check_node(NodeId node) const {
@@ -158,7 +201,7 @@ std::span<const LinkId> Routing::hops_of_switch(NodeId at, Table& table) {
             if (table.hops[member_[next]] + 1 == away) hops.push_back(link);
         }
         prefer_nvswitches(hops);
-        known = &*hop_sets_.insert(std::move(hops)).first;
+        known = &*components_[table.component].hop_sets.insert(std::move(hops)).first;
     }
     return *known;
 }
@@ -175,10 +218,23 @@ Routing::Hops Routing::distance(NodeId node, NodeId dst) {
     return static_cast<Hops>(table->hops[member_[node]] + (network_.forwards(dst) ? 0 : 1));
 }
 
+// From a node that need not forward.
+Routing::Hops Routing::distance_from(NodeId src, NodeId dst) {
+    if (src == dst || network_.forwards(src)) return distance(src, dst);
+    Hops nearest = kUnreachable;
+    for (const LinkId link : network_.out_links(src)) {
+        if (is_up_[link]) nearest = std::min(nearest, distance(network_.link(link).dst, dst));
+    }
+    return nearest == kUnreachable ? nearest : static_cast<Hops>(nearest + 1);
+}
+
 // nullptr where no switch of the component is attached to the destination.
 Routing::Table* Routing::table_in(std::uint32_t component, NodeId dst) {
     for (const std::uint32_t index : tables_of(dst)) {
-        if (tables_[index].component == component) return &tables_[index];
+        Table& table = tables_[index];
+        if (table.component != component) continue;
+        if (table.epoch != components_[component].epoch) build(table);
+        return &table;
     }
     return nullptr;
 }
@@ -206,16 +262,22 @@ const std::vector<std::uint32_t>& Routing::tables_of(NodeId dst) {
 std::uint32_t Routing::table_to(const std::vector<NodeId>& attached) {
     const auto [entry, is_new] = table_index_.try_emplace(attached, static_cast<std::uint32_t>(tables_.size()));
     if (is_new) {
-        const std::uint32_t component = component_[attached.front()];
-        tables_.push_back({component, hops_to(attached), std::vector<HopSet>(members_[component], nullptr)});
+        tables_.push_back({component_[attached.front()], 0, attached, {}, {}});
+        build(tables_.back());
     }
     return entry->second;
 }
 
-std::vector<Routing::Hops> Routing::hops_to(const std::vector<NodeId>& attached) const {
-    std::vector<Hops> hops(members_[component_[attached.front()]], kUnreachable);
-    for (const NodeId node : attached) hops[member_[node]] = 0;
-    std::vector<NodeId> frontier = attached;
+// Of the links that are up now.
+void Routing::build(Table& table) {
+    const Component& component = components_[table.component];
+    table.epoch = component.epoch;
+    table.next_hops.assign(component.members, nullptr);
+    std::vector<Hops>& hops = table.hops;
+    hops.assign(component.members, kUnreachable);
+    for (const NodeId node : table.attached) hops[member_[node]] = 0;
+    std::vector<NodeId> frontier = table.attached;
+    ++tables_built_;
     for (std::size_t next = 0; next < frontier.size(); ++next) {
         const auto away = static_cast<Hops>(hops[member_[frontier[next]]] + 1);
         for (const LinkId link : network_.in_links(frontier[next])) {
@@ -225,7 +287,6 @@ std::vector<Routing::Hops> Routing::hops_to(const std::vector<NodeId>& attached)
             frontier.push_back(before);
         }
     }
-    return hops;
 }
 
 }  // namespace netsim

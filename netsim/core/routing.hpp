@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -25,7 +26,8 @@ struct Path {
 // Tables are built when first needed and kept, as are paths. GPUs do not forward, so switches fall apart into
 // components that only meet at GPUs (a fabric, the NVSwitch of every server), and a destination looks the same to a
 // component as every other that is attached to the same of its switches. There is one table for each such set of
-// switches, with an entry for each switch of the component; equal sets of next hops are stored once.
+// switches, with an entry for each switch of the component; equal sets of next hops are stored once. A cable between
+// switches that fails makes the tables of its component stale, one at a GPU only changes which table the GPU has.
 class Routing {
   public:
     // `ecmp_seed` 0 gives the hash of the ns-3 models; any other an unrelated choice at every switch.
@@ -42,11 +44,18 @@ class Routing {
     // Links out of `at` that lie on a shortest path to `dst`, in link order, before the choice by hash.
     std::vector<LinkId> next_hops(NodeId at, NodeId dst);
 
+    // Links on any shortest path between two of some nodes, rising.
+    std::vector<LinkId> links_between(std::span<const NodeId> nodes);
+    // Hops of the shortest paths between all ordered pairs of some nodes; nothing where a pair has no path.
+    std::optional<std::int64_t> total_hops(std::span<const NodeId> nodes);
+
     // Fails or repairs one direction of a cable, for paths that are asked for from now on. Where nothing has changed
     // for a flow, it is given the same path as before.
     void set_link_up(LinkId link, bool is_up);
     // Whether any link has ever failed.
     bool has_changed() const { return epoch_ > 0; }
+    // How often distances through a component have been searched.
+    std::int64_t tables_built() const { return tables_built_; }
 
   private:
     using Hops = std::uint16_t;
@@ -54,8 +63,15 @@ class Routing {
     // How switches of one component reach what is attached to some of them.
     struct Table {
         std::uint32_t component;
+        std::uint32_t epoch;  // of the component; an older one is stale
+        std::vector<NodeId> attached;
         std::vector<Hops> hops;         // [members] to the nearest of the attached switches
         std::vector<HopSet> next_hops;  // [members] nullptr until needed
+    };
+    struct Component {
+        std::uint32_t members = 0;               // switches
+        std::uint32_t epoch = 0;                 // counts changes of links between them
+        std::set<std::vector<LinkId>> hop_sets;  // of this epoch
     };
     struct Key {
         NodeId src, dst;
@@ -79,9 +95,10 @@ class Routing {
     std::span<const LinkId> hops_of_switch(NodeId at, Table& table);
     const std::vector<std::uint32_t>& tables_of(NodeId dst);
     std::uint32_t table_to(const std::vector<NodeId>& attached);
-    std::vector<Hops> hops_to(const std::vector<NodeId>& attached) const;
+    void build(Table& table);
     Table* table_in(std::uint32_t component, NodeId dst);
     Hops distance(NodeId node, NodeId dst);
+    Hops distance_from(NodeId src, NodeId dst);
     void prefer_nvswitches(std::vector<LinkId>& hops) const;
 
     const Network& network_;
@@ -89,18 +106,19 @@ class Routing {
     std::vector<bool> is_up_;               // [links]
     std::vector<std::uint32_t> component_;  // [nodes] of switches
     std::vector<std::uint32_t> member_;     // [nodes] index of a switch in its component
-    std::vector<std::uint32_t> members_;    // [components] their number
+    std::vector<Component> components_;
 
-    // Of the links that are up; emptied when these change.
     std::map<std::vector<NodeId>, std::uint32_t> table_index_;  // by attached switches
     std::vector<Table> tables_;
-    std::vector<std::vector<std::uint32_t>> destination_tables_;  // [nodes] at most one per component
-    std::set<std::vector<LinkId>> hop_sets_;
+    std::vector<std::vector<std::uint32_t>> destination_tables_;  // [nodes] at most one per component; empty: unknown
+    std::int64_t tables_built_ = 0;
 
     std::uint32_t epoch_ = 0;  // counts changes of links
     std::unordered_map<Key, CachedPath, KeyHash> cache_;
     std::deque<Path> paths_;           // owns what cache_ points to or did
     std::vector<LinkId> direct_hops_;  // last answer of equal_hops that is in no table
+    std::vector<std::uint32_t> seen_;  // [nodes] number of the search that has last come by
+    std::uint32_t searches_ = 0;
 };
 
 }  // namespace netsim

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable
 from fractions import Fraction
 from math import floor, isfinite
 
 from boundary.errors import InputError
+from netsim.units import MOST_RATE_BPS
 
-MAX_CABLES = 2**25
-"""33 million; a mistyped number ends in a message rather than in the memory of the machine (2.3 GB of columns)."""
+MAX_CABLES = 2**22
+"""4 million, those of half a million GPUs; a mistyped number ends in a message rather than in the memory of the
+machine."""
 
 
 def check_counts(builder: str, **counts: int) -> None:
@@ -33,6 +37,14 @@ def check_size(builder: str, nodes: int, cables: int) -> None:
             raise InputError(f"{builder}: found {value} {name} in all, expected at most {MAX_CABLES}")
 
 
+def least(suffices: Callable[[int], bool]) -> int:
+    """The smallest number from 1 on that suffices, where every larger one does too."""
+    most = 1
+    while not suffices(most):
+        most *= 2
+    return bisect.bisect_left(range(most + 1), True, lo=most // 2 + 1 if most > 1 else 1, key=suffices)
+
+
 def exact_ratio(builder: str, oversubscription: float) -> Fraction:
     """The ratio as it is written: 1.1 is 11/10, not the nearest binary fraction.
 
@@ -48,6 +60,12 @@ def uplink_rate_bps(builder: str, ports_bps: int, uplinks: int, oversubscription
     """Bit/s of each of ``uplinks`` that together carry ``ports_bps`` over the oversubscription, rounded down.
 
     Raises:
-        InputError: as `exact_ratio`.
+        InputError: as `exact_ratio`, or where it is below 1 bit/s or above 1 Pbit/s.
     """
-    return floor(ports_bps / (exact_ratio(builder, oversubscription) * uplinks))
+    rate_bps = floor(ports_bps / (exact_ratio(builder, oversubscription) * uplinks))
+    if not 1 <= rate_bps <= MOST_RATE_BPS:
+        raise InputError(
+            f"{builder} oversubscription: found {oversubscription:g}, by which each of {uplinks} uplinks has "
+            f"{rate_bps} bit/s; expected 1 to {MOST_RATE_BPS}"
+        )
+    return rate_bps

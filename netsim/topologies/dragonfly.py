@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from netsim.topologies.checks import check_counts, check_size, uplink_rate_bps
+from netsim.topologies.checks import check_counts, check_size, least, uplink_rate_bps
 from netsim.topologies.defaults import LinkRates
 from netsim.topologies.servers import Servers
 from netsim.topology import CableTable, LinkKind, NodeKind, Topology
@@ -43,12 +43,12 @@ class DragonflyShape:
     @classmethod
     def smallest_for(cls, hosts: int, **given: int | None) -> DragonflyShape:
         """`balanced` with the fewest hosts per router by which there are so many, and global ports for the groups."""
-        hosts_per_router = 1
-        while (shape := cls.balanced(hosts_per_router, **given)).hosts < hosts or (
-            shape.groups > shape.most_groups and hosts_per_router < shape.groups
-        ):
-            hosts_per_router += 1
-        return shape
+
+        def suffices(hosts_per_router: int) -> bool:
+            shape = cls.balanced(hosts_per_router, **given)
+            return shape.hosts >= hosts and (shape.groups <= shape.most_groups or hosts_per_router >= shape.groups)
+
+        return cls.balanced(least(suffices), **given)
 
     @property
     def routers(self) -> int:

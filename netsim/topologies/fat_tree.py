@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from boundary.errors import InputError
-from netsim.topologies.checks import check_counts, check_size, uplink_rate_bps
+from netsim.topologies.checks import check_counts, check_size, least, uplink_rate_bps
 from netsim.topologies.defaults import LinkRates
 from netsim.topologies.servers import NodeBlock, Servers
 from netsim.topology import CableTable, LinkKind, NodeKind, Topology
@@ -70,10 +70,7 @@ def fat_tree_hosts(k: int, hosts_per_edge: int | None = None) -> int:
 
 def smallest_fat_tree(hosts: int, hosts_per_edge: int | None = None) -> int:
     """Least k of a tree that holds so many."""
-    k = 2
-    while fat_tree_hosts(k, hosts_per_edge) < hosts:
-        k += 2
-    return k
+    return 2 * least(lambda half: fat_tree_hosts(2 * half, hosts_per_edge) >= hosts)
 
 
 def _between_switches(half: int, first_edge: int, rate_bps: int, latency_ps: int) -> list[CableTable]:

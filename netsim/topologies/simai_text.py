@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from boundary.numbers import whole_number
+from boundary.quoting import quoted
+from netsim.topologies.checks import MAX_CABLES
 from netsim.topology import CableTable, LinkKind, NodeKind, Topology
 from netsim.units import PS_PER_MS, format_rate_bps, parse_rate_bps, parse_time_ps
 
@@ -32,10 +35,10 @@ def from_simai(text: str, source: str = "SimAI topology") -> Topology:
     if not lines or len(lines[0][1]) != 6:
         raise InputError(f"{source} line 1: expected `{_HEADER}`")
     node_count, gpus_per_node, nvswitch_count, switch_count, link_count = (
-        _integer(field, f"{source} line 1 {name}")
+        whole_number(field, f"{source} line 1 {name}", "a number", 0, MAX_CABLES)
         for field, name in zip(lines[0][1], _HEADER.split()[:5], strict=False)
     )
-    ids = lines[1][1] if nvswitch_count + switch_count else []
+    ids = lines[1][1] if nvswitch_count + switch_count and len(lines) > 1 else []
     special = [_node(field, node_count, f"{source} line 2") for field in ids]
     if len(special) != nvswitch_count + switch_count or len(set(special)) != len(special):
         raise InputError(
@@ -108,7 +111,7 @@ def _check_lossless(error_rate: str, where: str) -> None:
     except ValueError:
         is_lossless = False
     if not is_lossless:
-        raise InputError(f"{where} error_rate: found {error_rate!r}, expected 0 (losses are not modelled)")
+        raise InputError(f"{where} error_rate: found {quoted(error_rate)}, expected 0 (losses are not modelled)")
 
 
 def _tell_tiers(kind: NDArray[np.int8], cables: CableTable) -> None:
@@ -137,17 +140,8 @@ def _names(kinds: list[int]) -> list[str]:
     return names
 
 
-def _integer(field: str, where: str) -> int:
-    if not field.isascii() or not field.isdigit():
-        raise InputError(f"{where}: found {field!r}, expected a whole number")
-    return int(field)
-
-
 def _node(field: str, node_count: int, where: str) -> int:
-    node = _integer(field, where)
-    if node >= node_count:
-        raise InputError(f"{where}: found node {node}, expected 0…{node_count - 1}")
-    return node
+    return whole_number(field, where, "a node", 0, node_count - 1)
 
 
 def _milliseconds(time_ps: int) -> str:

@@ -1,7 +1,7 @@
 """The plain part of YAML in which topologies are written, read without a YAML parser.
 
-A topology of 16,384 GPUs has several hundred thousand scalars, for which PyYAML takes seconds. What `plain_document`
-accepts means the same to it; for everything else there is PyYAML.
+A topology of 16,384 GPUs has several hundred thousand scalars, for which `boundary.yaml_text` takes seconds. What
+`plain_document` accepts means the same to it; everything else is left to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NOT_TEXT: Final = "y|n|yes|no|on|off|true|false|null"
 _QUANTITY: Final = r"\d+(?:ps|ns|us|ms|s|[kMGTP]?bps)"
 _SCALAR: Final = rf"(?:(?!(?i:{_NOT_TEXT})[,\]]){_NAME}|{_QUANTITY})"
 _ROW: Final = re.compile(rf"- \[({_SCALAR}(?:, {_SCALAR})*)\]")
-_SECTION: Final = re.compile(rf"({_NAME}):(?: (\[\]|0|[1-9]\d*))?")
+_SECTION: Final = re.compile(rf"({_NAME}):(?: (\[\]|0|[1-9]\d{{0,8}}))?")
 _PLAIN: Final = re.compile(rf"(?!(?i:{_NOT_TEXT})$){_NAME}")
 
 

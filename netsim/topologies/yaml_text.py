@@ -9,11 +9,15 @@ from typing import Final, TypeGuard
 import numpy as np
 
 from boundary.errors import InputError
+from boundary.quoting import quoted
+from boundary.yaml_text import parse_yaml_mapping
 from netsim.topologies.yaml_rows import is_plain, plain_document
 from netsim.topology import CableTable, LinkKind, NodeKind, Topology
 from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 _FIELDS: Final = ("gpus_per_node", "nodes", "links", "directed_links")
+_MOST_NODES: Final = 50_000_000
+"""Keys and values of a document: 7 for a cable, of which 100,000 GPUs have about a million."""
 _LINK: Final = "[src, dst, rate, latency, nvlink|nic|fabric]"
 
 
@@ -68,15 +72,7 @@ def load_yaml(text: str, source: str) -> Mapping[str, object]:
     """The mapping that a YAML text holds."""
     if (plain := plain_document(text)) is not None:
         return plain
-    import yaml
-
-    try:
-        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise InputError(f"{source}: expected YAML, found {' '.join(str(error).split())}") from error
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise InputError(f"{source}: found {type(document).__name__}, expected a mapping with text keys")
-    return document
+    return parse_yaml_mapping(text, source, "a topology", _MOST_NODES)
 
 
 def from_document(document: Mapping[str, object], source: str) -> Topology:
@@ -86,7 +82,7 @@ def from_document(document: Mapping[str, object], source: str) -> Topology:
             raise InputError(f"{source} {key}: unknown field, expected one of {', '.join(_FIELDS)}")
     gpus_per_node = document.get("gpus_per_node")
     if not isinstance(gpus_per_node, int) or isinstance(gpus_per_node, bool):
-        raise InputError(f"{source} gpus_per_node: found {gpus_per_node!r}, expected a whole number")
+        raise InputError(f"{source} gpus_per_node: found {quoted(gpus_per_node)}, expected a whole number")
     nodes = _nodes(document.get("nodes"), f"{source} nodes")
     ids = {name: node for node, (_, name) in enumerate(nodes)}
     cables = _links(document, "links", ids, source)
@@ -119,11 +115,11 @@ def _nodes(rows: object, where: str) -> list[tuple[NodeKind, str]]:
     nodes = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not _is_row(row, 2) or row[0] not in kinds or not isinstance(row[1], str):
-            raise InputError(f"{where}: found {row!r}, expected [{'|'.join(kinds)}, name]")
+            raise InputError(f"{where}: found {quoted(row)}, expected [{'|'.join(kinds)}, name]")
         nodes.append((kinds[row[0]], row[1]))
     for name, count in Counter(name for _, name in nodes).items():
         if count > 1:
-            raise InputError(f"{where}: found {name!r} {count} times, expected unique names")
+            raise InputError(f"{where}: found {quoted(name)} {count} times, expected unique names")
     return nodes
 
 
@@ -135,7 +131,7 @@ def _links(document: Mapping[str, object], section: str, ids: Mapping[str, int],
     """The rows of a section; each way of writing a rate or a latency is parsed once."""
     rows = document.get(section, [])
     if not isinstance(rows, list):
-        raise InputError(f"{source} {section}: found {rows!r}, expected a list of {_LINK}")
+        raise InputError(f"{source} {section}: found {quoted(rows)}, expected a list of {_LINK}")
     kinds = {kind.name.lower(): int(kind) for kind in LinkKind}
     rate_bps: dict[str | int, int] = {}
     latency_ps: dict[str | int, int] = {}
@@ -143,11 +139,11 @@ def _links(document: Mapping[str, object], section: str, ids: Mapping[str, int],
     for index, row in enumerate(rows):
         where = f"{source} {section}[{index}]"
         if not _is_row(row, 5) or row[4] not in kinds:
-            raise InputError(f"{where}: found {row!r}, expected {_LINK}")
+            raise InputError(f"{where}: found {quoted(row)}, expected {_LINK}")
         src, dst, rate, latency, kind = row
         for name in (src, dst):
             if name not in ids:
-                raise InputError(f"{where}: found unknown node {name!r}, expected a name listed in nodes")
+                raise InputError(f"{where}: found unknown node {quoted(name)}, expected a name listed in nodes")
         if rate not in rate_bps:
             rate_bps[rate] = read_rate_bps(rate, f"{where} rate")
         if latency not in latency_ps:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simccl.algorithms.pace import Lanes
 from simccl.algorithms.ring_loops import earlier_on_connection
+from simccl.collective import check_flows
 from simccl.edges import ranges
 
 _SLOTS = 8
@@ -36,6 +37,7 @@ def chunked(whole: Lanes, chunks: Chunks) -> Lanes:
     chunk_bytes = chunks.chunk_bytes
     slots = _SLOTS * max(1, chunks.channels // len(np.unique(whole.channel)))
     counts = -(-whole.payload_bytes // chunk_bytes)
+    check_flows(int(counts.sum()), f"chunks of {chunk_bytes} bytes")
     first = np.cumsum(counts) - counts
     of_flow = np.repeat(np.arange(len(counts)), counts)
     chunk = ranges(np.zeros_like(counts), counts)

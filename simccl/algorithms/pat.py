@@ -17,7 +17,7 @@ import numpy as np
 
 from netsim.flow import NO_FLOW
 from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, shares
+from simccl.collective import Collective, check_flows, shares
 from simccl.edges import Edges, joined, without_duplicates
 from simccl.plan import PARTIAL_SUM, Operation, Pieces, PlannedFlows
 
@@ -54,6 +54,7 @@ def blocks_per_message(block_bytes: int, chunk_bytes: int, ranks: int) -> int:
 
 def pat_flows(op: Collective, size_bytes: int, ranks: int, pace: Pace, *, aggregation: int) -> PlannedFlows:
     """The flows of an all_gather or reduce_scatter over two or more ranks, message by message."""
+    check_flows(ranks * ranks, f"{op} of {ranks} ranks")
     messages = pat_messages(op, ranks, aggregation)
     gathers = op is Collective.ALL_GATHER
     count = len(messages)

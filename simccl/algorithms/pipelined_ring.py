@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simccl.algorithms.chunks import Chunks, chunked
 from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, shares
+from simccl.collective import Collective, check_flows, shares
 from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
 
 _PS_PER_US = 1_000_000
@@ -40,6 +40,7 @@ def pipelined_ring_flows(
     hops = ranks - 1
     bounds = shares(size_bytes, rings)
     used = np.flatnonzero(np.diff(bounds))
+    check_flows(len(used) * hops, f"{op} of {ranks} ranks on {rings} rings")
     src, dst = path[used, :-1].ravel(), path[used, 1:].ravel()
     hop = np.tile(np.arange(hops), len(used))
     waiting = np.flatnonzero(hop > 0)

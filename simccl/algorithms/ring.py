@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, shares
+from simccl.collective import Collective, check_flows, shares
 from simccl.communicator import Communicator
 from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
 
@@ -73,6 +73,7 @@ def ring_flows(op: Collective, size_bytes: int, hops: RingHops, pace: Pace, netw
     """
     rings, ranks = hops.orders.shape
     steps = ring_steps(op, ranks)
+    check_flows(rings * ranks * steps, f"{op} of {ranks} ranks on {rings} rings")
     chains = _Chains.of(hops, size_bytes)
     copies = op is Collective.ALL_GATHER
     step = np.arange(steps)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from netsim.flow import NO_FLOW
 from simccl.algorithms.pace import Lanes, Pace
 from simccl.algorithms.ring import RingHops, ring_hop_latency_ps, ring_steps
-from simccl.collective import Collective, Protocol, shares
+from simccl.collective import Collective, Protocol, check_flows, shares
 from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
 from simccl.work_split import FIFO_STEPS, channel_offsets
 
@@ -67,8 +67,11 @@ def ring_loop_flows(
     """The flows of a ring collective, slice by slice; ``hops`` has one ring per channel, equal ones included."""
     ranks = hops.orders.shape[1]
     parts = channel_offsets(op, size_bytes, ranks, pace.protocol, len(hops.orders))
-    found = _slices(op, size_bytes, hops, loops, parts)
     steps = ring_steps(op, ranks)
+    loop_bytes = loops.chunk_bytes * (ranks if op is Collective.ALL_REDUCE else 1)
+    count = int((-(-np.diff(parts) // loop_bytes)).sum())
+    check_flows(count * ranks * loops.slices * steps, f"{op} of {ranks} ranks in {count} loops")
+    found = _slices(op, size_bytes, hops, loops, parts)
     copies = op is Collective.ALL_GATHER
     step = np.tile(np.arange(steps), len(found.channel))
     channel, loop, place, part, offset, payload_bytes = (np.repeat(column, steps) for column in found)

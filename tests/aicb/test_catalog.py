@@ -24,8 +24,8 @@ def test_a_file_in_the_form_of_the_built_in_ones_is_the_same_model(tmp_path: Pat
     [
         ("config: {}", r"m\.yaml: source: found None, expected text"),
         ("source: s", r"m\.yaml: config: found None, expected the fields"),
-        ("- 1", r"m\.yaml: source: found None"),
-        ("{", r"m\.yaml: found text that is not YAML"),
+        ("- 1", r"m\.yaml: found .1., expected a model"),
+        ("{", r"m\.yaml line 2: not YAML"),
         (SHIPPED.replace("hidden_size: 4096", "hidden_size: wide"), r"m\.yaml: hidden_size: found 'wide', expected"),
     ],
 )
@@ -37,5 +37,5 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, message:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.yaml: found No such file or directory, expected a readable YAML"):
+    with pytest.raises(InputError, match=r"none\.yaml: found no such file, expected a model"):
         load_model(str(tmp_path / "none.yaml"))

@@ -196,8 +196,8 @@ def test_loads_are_read_by_name() -> None:
         ("even", "expert_load: found 'even', expected balanced, uniform"),
         ("uniform:2", "expert_load: found 'uniform:2'"),
         ("zipf:steep", "expected a number after the colon"),
-        ("power_law:-1", r"PowerLawLoad.alpha: found -1.0, expected at least 0"),
-        ("recorded:nowhere.csv", "nowhere.csv: file: No such file"),
+        ("power_law:-1", r"PowerLawLoad.alpha: found -1.0, expected 0 to 40"),
+        ("recorded:nowhere.csv", "nowhere.csv: found no such file"),
     ],
 )
 def test_wrong_loads_are_refused(text: str, message: str) -> None:

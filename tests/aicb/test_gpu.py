@@ -76,10 +76,10 @@ def test_exponents_without_a_sign_are_numbers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sms": 0}, r"gpu\.yaml: sms: found 0, expected a whole number above 0"),
-        ({"sms": 1.5}, r"gpu\.yaml: sms: found 1\.5, expected a whole number above 0"),
-        ({"hbm_bytes": True}, r"gpu\.yaml: hbm_bytes: found True, expected a whole number above 0"),
-        ({"hbm_bytes_per_s": "fast"}, r"gpu\.yaml: hbm_bytes_per_s: found 'fast', expected a number above 0"),
+        ({"sms": 0}, r"gpu\.yaml: sms: found 0, expected a whole number, "),
+        ({"sms": 1.5}, r"gpu\.yaml: sms: found 1\.5, expected a whole number, "),
+        ({"hbm_bytes": True}, r"gpu\.yaml: hbm_bytes: found True, expected a whole number, "),
+        ({"hbm_bytes_per_s": "fast"}, r"gpu\.yaml: hbm_bytes_per_s: found 'fast', expected a number, "),
         ({"source": None}, r"gpu\.yaml: source: found nothing, expected text"),
         ({"sm": 1}, r"gpu\.yaml: sm: unknown field, expected sms"),
         ({"table": "x"}, r"gpu\.yaml: table: unknown field, expected name, source"),
@@ -91,7 +91,7 @@ def test_a_wrong_description_is_refused(folder: Path, change: dict[str, object],
         get_gpu(str(folder))
 
 
-@pytest.mark.parametrize(("text", "message"), [("- 1", "found list, expected fields"), ("{", "not YAML")])
+@pytest.mark.parametrize(("text", "message"), [("- 1", "found .1., expected a description"), ("{", "not YAML")])
 def test_a_file_that_describes_nothing_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "gpu.yaml").write_text(text)
     with pytest.raises(InputError, match=message) as raised:
@@ -100,7 +100,7 @@ def test_a_file_that_describes_nothing_is_refused(folder: Path, text: str, messa
 
 
 def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gpu\.yaml: file: No such file or directory"):
+    with pytest.raises(InputError, match=r"gpu\.yaml: found no such file"):
         get_gpu(str(tmp_path))
 
 

@@ -225,8 +225,8 @@ def test_as_many_dense_layers_as_layers_leave_no_experts(tmp_path: Path) -> None
     [
         ({"architectures": ["GPT2LMHeadModel"]}, r"architectures: found \['GPT2LMHeadModel'\], expected one of Llama"),
         ({"architectures": None}, r"architectures: found None, expected one of"),
-        ({"hidden_size": "2048"}, r"hidden_size: found '2048', expected an integer of at least 1"),
-        ({"num_hidden_layers": 0}, r"num_hidden_layers: found 0, expected an integer of at least 1"),
+        ({"hidden_size": "2048"}, r"hidden_size: found '2048', expected an integer, 1 to"),
+        ({"num_hidden_layers": 0}, r"num_hidden_layers: found 0, expected an integer, 1 to"),
         ({"num_experts": True}, r"num_experts: found True, expected an integer"),
         ({"num_key_value_heads": 5}, r"num_key_value_heads: found 5, expected a divisor of num_attention_heads 32"),
         ({"num_experts_per_tok": 129}, r"num_experts_per_tok: found 129, expected at most num_experts, 128"),
@@ -270,5 +270,5 @@ def test_a_file_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:
         load_model(str(tmp_path))
     with pytest.raises(InputError, match=r"config.json: found a JSON list, expected an object"):
         load_model(write(tmp_path, [1]))
-    with pytest.raises(InputError, match=r"absent.json: found No such file or directory, expected a readable"):
+    with pytest.raises(InputError, match=r"absent.json: found no such file, expected a config.json"):
         load_model(str(tmp_path / "absent.json"))

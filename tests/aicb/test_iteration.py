@@ -49,6 +49,17 @@ def test_capture_sizes_are_those_of_vllm():
     assert capture_sizes(256)[-3:] == [480, 496, 512]
     assert capture_sizes(20) == [1, 2, 4, 8, 16, 24, 32, 40]
     assert len(capture_sizes(1024)) == 3 + 31 + 17
+    assert capture_sizes(256, max_batched_tokens=100)[-1] == 96
+
+
+def test_capture_sizes_hold_every_batch_of_drafts():
+    """Two requests of three tokens: 1, 2, 4 and 8 are rounded up to multiples of 3, up to 2 · 2 · 3."""
+    assert capture_sizes(2, queries=3) == [3, 6, 9]
+    for drafts in range(17):
+        for requests in (1, 2, 7, 32):
+            sizes = capture_sizes(requests, queries=drafts + 1)
+            assert sizes[-1] >= min(requests * (drafts + 1), 512 - drafts)
+            assert all(size % (drafts + 1) == 0 for size in sizes)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -29,10 +29,10 @@ def test_sizes_decide_the_layout_of_experts(partition: Partition, layout: MoeLay
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"tp": 0}, "tp: found 0, expected at least 1"),
-        ({"pp": -1}, "pp: found -1, expected at least 1"),
+        ({"tp": 0}, "tp: found 0, expected 1 to 65536"),
+        ({"pp": -1}, "pp: found -1, expected 1 to 65536"),
         ({"tp": 4, "ep": 2}, r"ep: found 2, expected 1 or tp·dp = 4 \(tp 4, dp 1\)"),
-        ({"redundant_experts": -1}, "redundant_experts: found -1, expected at least 0"),
+        ({"redundant_experts": -1}, "redundant_experts: found -1, expected 0 to 65536"),
         ({"tp": 4, "redundant_experts": 4}, "redundant_experts: found 4, expected 0 where ep is 1"),
     ],
 )

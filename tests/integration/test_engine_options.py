@@ -190,7 +190,7 @@ def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
         (
             [{"tp": 2, "ep": 2}],
             {**MOE, "engine": {"expert_load": "recorded:nowhere.csv"}},
-            r"engine\.expert_load: nowhere\.csv: file: No such file",
+            r"engine\.expert_load: nowhere\.csv: found no such file",
         ),
     ],
 )
@@ -227,3 +227,11 @@ def test_a_draft_never_outlives_its_request() -> None:
     result = Simulation(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)])).run()
     assert result.iterations.iterations == 3
     assert result.requests[0].generated_tokens == 10
+
+
+def test_a_full_batch_with_drafts_replays_graphs() -> None:
+    """Graphs are captured for all tokens of all requests: two requests of three tokens do not run eagerly beside
+    ``max_seqs: 2``, which would take them three times as long as one."""
+    engine = {"speculative": {"drafts": 2, "acceptance": 0.0}, "max_seqs": 2}
+    one, two = (simulate(config([pool("m", "mixed")], engine=engine), [(0, 100, 20)] * requests) for requests in (1, 2))
+    assert mean_ms(two, "tpot") < 1.2 * mean_ms(one, "tpot")

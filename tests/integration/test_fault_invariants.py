@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from netsim.topology import LinkKind
+from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
-from vidur_pd.assembly import assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.metrics.links import KV
@@ -39,8 +38,8 @@ NETWORKS = [
 ]
 ROCE = {"retransmission_timeout": "100us", "max_retries": 2, "reroute_delay": "50us", "packets_per_ack": 16}
 TOPOLOGY = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps", "spines": 2, "nodes_per_segment": 1}
-TIMES = st.floats(0.0, 0.2).map(lambda value: round(value, 6))
-DURATIONS = st.one_of(st.none(), st.floats(1e-5, 0.1).map(lambda value: round(value, 6)))
+UNTIL_S = 0.2
+"""Faults begin before."""
 
 
 @st.composite
@@ -75,35 +74,9 @@ def scenarios(draw: st.DrawFn) -> tuple[SimulationConfig, list[tuple[int, int, i
         "topology": TOPOLOGY,
     }
     bare = config(CLUSTERS[name], **sections)
-    faults = [draw(faults_in(bare)) for _ in range(draw(st.integers(1, 4)))]
+    choose = draw(st.randoms(use_true_random=False))
+    faults = [random_fault(choose, bare, UNTIL_S) for _ in range(choose.randint(1, 4))]
     return config(CLUSTERS[name], faults=faults, **{**sections, "topology": TOPOLOGY}), draw(ROWS)
-
-
-@st.composite
-def faults_in(draw: st.DrawFn, bare: SimulationConfig) -> dict[str, Any]:
-    """One fault of any kind that the cluster can have."""
-    parts = assemble(bare)
-    topology = parts.topology
-    names = [instance.name for instance in parts.instances]
-    gpus = sorted(gpu for instance in parts.instances for gpu in instance.placement.gpus)
-    link = draw(st.integers(0, topology.links - 1))
-    cable = [topology.node_name[topology.link_src[link]], topology.node_name[topology.link_dst[link]]]
-    kinds = ["gpu", "instance", "drain", "straggler", "slow_gpu", "nic", "link", "link_flap", "slow_link"]
-    if bare.network.backend == "packet" and topology.link_kind[link] != LinkKind.NVLINK:
-        kinds.append("pfc_storm")
-    kind = draw(st.sampled_from(kinds))
-    fields: dict[str, Any] = {
-        "gpu": {"gpu": draw(st.sampled_from(gpus))},
-        "nic": {"gpu": draw(st.sampled_from(gpus))},
-        "slow_gpu": {"gpu": draw(st.sampled_from(gpus)), "factor": 3.0},
-        "instance": {"instance": draw(st.sampled_from(names))},
-        "drain": {"instance": draw(st.sampled_from(names))},
-        "straggler": {"instance": draw(st.sampled_from(names)), "factor": 1.7},
-        "slow_link": {"between": cable, "share": draw(st.sampled_from([0.02, 0.5]))},
-        "link_flap": {"between": cable, "count": draw(st.integers(1, 6)), "down_s": 2e-3, "up_s": 1e-3},
-    }.get(kind, {"between": cable})
-    timing = {} if kind == "link_flap" else {"for_s": draw(DURATIONS)}
-    return {"kind": kind, "at_s": draw(TIMES), **fields, **timing}
 
 
 @given(scenarios())

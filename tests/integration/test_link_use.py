@@ -14,7 +14,7 @@ from vidur_pd.metrics.links import COLLECTIVE, KV, OFFERED, USE
 from vidur_pd.simulation import Result
 
 ROUNDING = 1e-9
-FINE = {"link_windows": 100_000}
+FINE = {"link_windows": 10_000}
 """Windows of 15.6 ms to the end."""
 UPLINKS = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "20Gbps", "nodes_per_segment": 1, "oversubscription": 4}
 SENDERS = [pool("p", "prefill", tp=2, instances=2), pool("d", "decode", tp=2)]

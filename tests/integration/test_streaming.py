@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from boundary.errors import InputError
+from boundary.result_record import RECORD_FILE
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
 from vidur_pd.metrics import records
 from vidur_pd.metrics.output import stream_result, write_result
@@ -148,7 +149,7 @@ def test_the_command_line_streams_and_replaces_an_earlier_result_as_a_whole(tmp_
     finished = vidur_pd("run", path, "-o", tmp_path / "out", "--stream", "--json")
     assert finished.returncode == 0, finished.stderr
     written = {"requests.parquet", "summary.json", "config.yaml", "report.html", "iterations.parquet", "links.parquet"}
-    assert {entry.name for entry in (tmp_path / "out").iterdir()} == written
+    assert {entry.name for entry in (tmp_path / "out").iterdir()} == {*written, RECORD_FILE}
     assert json.loads(finished.stdout) == json.loads((tmp_path / "out" / "summary.json").read_text())
     streamed = pd.read_parquet(tmp_path / "out" / "requests.parquet")
     assert sorted(streamed["request_id"]) == sorted(row["request_id"] for row in rows)
@@ -164,17 +165,16 @@ def test_a_file_that_needs_everything_at_once_is_refused_with_stream(tmp_path: P
 @pytest.mark.usefixtures("small_groups")
 def test_a_run_that_fails_leaves_the_earlier_result_and_nothing_else(tmp_path: Path) -> None:
     write_result(simulation("mixed", requests=3).run(), tmp_path / "out")
-    before = (tmp_path / "out" / "requests.csv").read_bytes()
+    before = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")}
 
     def interrupt(done: int, total: int, simulated_s: float) -> None:
         if done > 50:
-            assert list(tmp_path.glob(".out-*/requests.parquet"))
+            assert list((tmp_path / "out").glob(".vidur-pd-*/requests.parquet"))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         stream_result(simulation("disaggregated"), tmp_path / "out", interrupt)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-    assert (tmp_path / "out" / "requests.csv").read_bytes() == before
+    assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 
 def test_sums_of_a_million_times_are_exact() -> None:

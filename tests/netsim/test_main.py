@@ -84,7 +84,7 @@ def test_columns_may_come_in_any_order_and_starts_in_fractions_of_a_nanosecond(i
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("a,0,2", "line 3: found 3 fields, expected 6"),
+        ("a,0,2", "line 3: found 3 cells, expected 6"),
         ("c,0,2,1,0.0001,", "line 3 start_ns: found '0.0001', expected nanoseconds, whole in ps"),
         ("a,0,2,1,0,", "line 3 flow_id: found 'a' again, expected a unique one"),
         (",0,2,1,0,", "line 3 flow_id: found '', expected a text without ;"),
@@ -112,12 +112,19 @@ def test_a_malformed_row_is_named_by_line_and_field_and_nothing_is_written(
     assert sorted(path.name for path in inputs.iterdir()) == ["F.csv", "T.txt", "T.yaml"]
 
 
-@pytest.mark.parametrize("header", ["", "flow_id,src,dst,bytes,start_ns", f"{HEADER},deps"])
-def test_a_wrong_header_is_refused(inputs: Path, header: str) -> None:
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("", "found '' without flow_id"),
+        ("flow_id,src,dst,bytes,start_ns", "found 'flow_id,src,dst,bytes,start_ns' without deps"),
+        (f"{HEADER},deps", "found 2 columns 'deps', expected one"),
+    ],
+)
+def test_a_wrong_header_is_refused(inputs: Path, header: str, message: str) -> None:
     (inputs / "F.csv").write_text(f"{header}\n")
     result = run(inputs)
     assert result.returncode == 2
-    assert f"line 1 header: found {header!r}, expected flow_id,src,dst,bytes,deps, each once" in result.stderr
+    assert f"line 1 header: {message}" in result.stderr
 
 
 def test_starts_may_be_missing_delays_given_and_further_columns_are_ignored(inputs: Path) -> None:
@@ -257,7 +264,7 @@ def test_a_picture_without_a_place_or_a_format_is_refused_before_anything_is_wri
         (("nvl72", "--nodes", "2"), "topology nodes: unknown field"),
         (("fat_tree", "--k", "4", "--nodes", "17"), "fat_tree nodes: found 17, expected 1 to 16"),
         (("dcn_plus", "--nodes", "65"), "dcn_plus nodes: found 65, with 9 leaves on a spine, expected at most 8"),
-        (("rail_optimized", "--nodes", "1000000000"), "rail_optimized: found"),
+        (("rail_optimized", "--nodes", "1000000000"), "topology nodes: found"),
         (("rail_optimized", "--nods", "2"), "topology nods: unknown field"),
         (("rail_optimized", "--nodes", "two"), "topology nodes: found 'two', expected"),
         (("rail_optimized", "--nodes", "2", "--nic", "fast"), "topology nic: found 'fast', expected a positive rate"),

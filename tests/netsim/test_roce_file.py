@@ -93,10 +93,10 @@ def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere.yaml: found no such file"):
         read_roce_document(tmp_path / "nowhere.yaml")
     (tmp_path / "list.yaml").write_text("[1, 2]")
-    with pytest.raises(InputError, match=r"list.yaml: found list, expected a mapping"):
+    with pytest.raises(InputError, match=r"list.yaml: found .1, 2., expected settings of the RoCE model: a mapping"):
         read_roce_document(tmp_path / "list.yaml")
     (tmp_path / "broken.yaml").write_text("a: [1")
-    with pytest.raises(InputError, match=r"broken.yaml: expected YAML"):
+    with pytest.raises(InputError, match=r"broken.yaml line 2: not YAML"):
         read_roce_document(tmp_path / "broken.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert read_roce_document(tmp_path / "empty.yaml") == {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import permutations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -258,3 +260,52 @@ def test_next_hops_are_all_first_links_of_shortest_paths_whatever_has_failed(
                 assert len(route) == hops[at]
                 assert topology.link_dst[route[:-1]].tolist() == topology.link_src[route[1:]].tolist()
                 assert route[0] in (switches or nearest)
+
+
+@given(topologies(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_links_between_nodes_are_those_of_all_shortest_paths_between_any_two(
+    topology: Topology, data: st.DataObject
+) -> None:
+    """Against a walk along all next hops for each pair, after each of several failures and repairs."""
+    router = Router(topology)
+    up = set(range(topology.links))
+    nodes = data.draw(st.lists(st.integers(0, topology.nodes - 1), min_size=1, max_size=4, unique=True))
+    for flip in [None, *data.draw(st.lists(st.integers(0, topology.links - 1), max_size=4))]:
+        if flip is not None:
+            up ^= {flip}
+            router.set_link_up(flip, flip in up)
+        links, hops = set(), 0
+        for src, dst in permutations(nodes, 2):
+            walk = [src]
+            for at in walk:
+                leaving = router.next_hops(at, dst).tolist()
+                links |= set(leaving)
+                walk += [end for end in topology.link_dst[leaving].tolist() if end not in walk]
+            hops += hops_to(topology, dst, up).get(src, 1000)
+        assert router.links_between(nodes).tolist() == sorted(links)
+        assert router.total_hops(nodes) == (hops if hops < 1000 else None)
+
+
+def test_a_cable_at_a_gpu_leaves_the_distances_between_switches_as_they_are() -> None:
+    """4 servers of 2 GPUs: routes from GPU 0 to all others search once for each leaf and the NVSwitch; a NIC that fails
+    adds no search, a cable between a leaf and a spine those for the leaves."""
+    topology = rail_optimized(nodes=4, gpus_per_node=2, nodes_per_segment=2, spines=2)
+    router = Router(topology)
+
+    def searches() -> int:
+        before = router.tables_built
+        for dst in range(1, topology.gpus):
+            router.route(0, dst)
+        return router.tables_built - before
+
+    whole = searches()
+    assert whole > 0
+    is_fabric = topology.link_kind == LinkKind.FABRIC
+    nics = np.flatnonzero((topology.link_kind == LinkKind.NIC) & ((topology.link_src == 6) | (topology.link_dst == 6)))
+    for is_up in (False, True):
+        for link in nics.tolist():
+            router.set_link_up(link, is_up)
+        assert not is_up or searches() == 0
+    router.set_link_up(int(np.flatnonzero(is_fabric)[0]), False)
+    assert 0 < searches() < whole

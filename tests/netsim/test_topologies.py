@@ -9,10 +9,10 @@ import hypothesis
 import networkx
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundary.yaml_text import parse_yaml
 from netsim import (
     InputError,
     LinkKind,
@@ -181,21 +181,21 @@ LINES = st.one_of(
 def test_what_is_read_without_a_yaml_parser_means_the_same_to_one(text: str) -> None:
     document = plain_document(text)
     if document:
-        assert yaml.safe_load(text) == document
+        assert parse_yaml(text, "T.yaml") == document
 
 
 @given(WORDS | st.text(max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_plain_words_are_text_to_a_yaml_parser(text: str) -> None:
     if is_plain(text):
-        assert yaml.safe_load(f"[{text}]") == [text]
+        assert parse_yaml(f"[{text}]", "T.yaml") == [text]
 
 
 @given(topologies() | built_topologies())
 @settings(max_examples=20, deadline=None)
 def test_what_we_write_needs_no_yaml_parser_and_means_the_same_to_one(topology: Topology) -> None:
     text = to_yaml(topology)
-    assert plain_document(text) == yaml.safe_load(text)
+    assert plain_document(text) == parse_yaml(text, "T.yaml")
 
 
 def test_tiers_are_told_by_the_distance_from_gpus() -> None:
@@ -242,11 +242,11 @@ def test_the_only_switch_of_a_simai_text_is_a_plain_switch() -> None:
     ("wrong", "right", "message"),
     [
         ("3 1 0 1 2 H100", "3 1 0 1 2", "line 1: expected `node_num gpus_per_server"),
-        ("3 1 0 1 2 H100", "3 x 0 1 2 H100", "line 1 gpus_per_server: found 'x', expected a whole number"),
+        ("3 1 0 1 2 H100", "3 x 0 1 2 H100", "line 1 gpus_per_server: found 'x', expected a number, 0 to"),
         ("3 1 0 1 2 H100", "3 1 0 1 3 H100", r"found 2 link lines, expected 3 \(line 1, link_num\)"),
         ("3 1 0 1 2 H100", "3 1 0 2 2 H100", "line 2: found 1 ids, expected 0 different ids of NVSwitches and 2"),
-        ("\n2\n", "\n7\n", "line 2: found node 7, expected 0…2"),
-        ("1 2 400Gbps 0.0005ms 0", "1 5 400Gbps 0.0005ms 0", "line 4 dst: found node 5, expected 0…2"),
+        ("\n2\n", "\n7\n", "line 2: found '7', expected a node, 0 to 2"),
+        ("1 2 400Gbps 0.0005ms 0", "1 5 400Gbps 0.0005ms 0", "line 4 dst: found '5', expected a node, 0 to 2"),
         ("1 2 400Gbps 0.0005ms 0", "1 2 400G 0.0005ms 0", "line 4 rate: found '400G', expected a positive rate"),
         ("1 2 400Gbps 0.0005ms 0", "1 2 400Gbps 5 0", "line 4 delay: found '5', expected a time"),
         ("1 2 400Gbps 0.0005ms 0", "1 2 400Gbps 0.0005ms 0.1", "line 4 error_rate: found '0.1', expected 0"),
@@ -278,8 +278,8 @@ links: [[a, s, 400Gbps, 500ns, nic], [b, s, 400Gbps, 500ns, nic]]
         ("[b, s,", "[c, s,", r"T.yaml links\[1\]: found unknown node 'c'"),
         ("[b, s,", "[[b], s,", r"T.yaml links\[1\]: found .* expected \[src, dst, rate, latency"),
         ("[b, s, 400Gbps,", "[b, s, 4e2Gpbs,", r"T.yaml links\[1\] rate: found '4e2Gpbs'"),
-        ("gpus_per_node: 1", "gpus_per_node: [", "T.yaml: expected YAML, found while parsing"),
-        (YAML, "just text", "T.yaml: found str, expected a mapping"),
+        ("gpus_per_node: 1", "gpus_per_node: [", "T.yaml line 4: not YAML"),
+        (YAML, "just text", "T.yaml: found 'just text', expected a topology: a mapping"),
     ],
 )
 def test_wrong_yaml_is_refused_with_its_field(wrong: str, right: str, message: str) -> None:

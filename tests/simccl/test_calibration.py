@@ -95,7 +95,7 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path, text: str) ->
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.json: No such file"):
+    with pytest.raises(InputError, match=r"none\.json: found no such file"):
         read_calibration(tmp_path / "none.json")
 
 

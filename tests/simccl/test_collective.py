@@ -15,7 +15,14 @@ def test_protocols_put_flags_and_padding_on_the_wire() -> None:
     assert wire_bytes(payload, Protocol.LL128).tolist() == [0, 128, 128, 128, 128, 256, 35_072, 614_400]
 
 
-@given(st.integers(0, 1 << 40), st.integers(1, 1024))
+def test_shares_of_a_petabyte_among_a_million_do_not_overflow() -> None:
+    """The product of place and total, 2^70, does not fit 64 bits."""
+    offsets = shares(2**50, 10**6)
+    places = (0, 1, 500_000, 999_999, 10**6)
+    assert [int(offsets[i]) for i in places] == [-(-i * 2**50 // 10**6) for i in places]
+
+
+@given(st.integers(0, 1 << 50), st.integers(1, 1_000))
 def test_shares_lose_no_byte_and_differ_by_at_most_one(total: int, parts: int) -> None:
     lengths = np.diff(shares(total, parts))
     assert lengths.sum() == total

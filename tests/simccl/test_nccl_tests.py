@@ -78,7 +78,7 @@ def test_the_shipped_table_of_h200_is_read_with_its_forced_pairs() -> None:
         (TEXT.replace("12.34", "nan  "), "line 14: time: found 'nan'"),
         ("op,num_gpus,message_bytes,latency_us\n", "found no measured point"),
         ("op,num_gpus,message_bytes,latency_us\nall_reduce,2,1024,fast\n", "line 2: time_us: found 'fast'"),
-        ("op,num_gpus,message_bytes,latency_us\nall_reduce,2,1024\n", "line 2: expected 4 fields"),
+        ("op,num_gpus,message_bytes,latency_us\nall_reduce,2,1024\n", "line 2: found 3 cells, expected 4"),
         ("op,message_bytes,latency_us\nall_reduce,1024,9\n", "expected a column ranks or num_gpus"),
         ("ranks,op,algorithm,bytes,time_us\n2,all_reduce,star,1024,9\n", "'star' is not a valid Algorithm"),
     ],
@@ -89,5 +89,5 @@ def test_tables_that_cannot_be_read_are_refused_by_line(tmp_path: Path, text: st
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.txt: No such file"):
+    with pytest.raises(InputError, match=r"none\.txt: found no such file"):
         read_measurements([tmp_path / "none.txt"])

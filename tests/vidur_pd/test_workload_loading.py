@@ -102,7 +102,7 @@ def test_jitter_delays_requests_and_keeps_each_one_whole(trace: Path) -> None:
 def test_jitter_beyond_simulated_time_is_refused(trace: Path) -> None:
     """Whichever request draws it: the delays are in no order."""
     with pytest.raises(InputError, match="expected at most 4000000 s"):
-        replay(trace, jitter_s=1e12)
+        replay(trace, jitter_s=9e6)
 
 
 def test_jitter_spreads_the_groups_of_the_mooncake_time_stamps() -> None:
@@ -198,16 +198,16 @@ LOGNORMAL = {"kind": "lognormal", "decode": {"median": 5, "p90": 9}}
         ({"kind": "traces"}, "'trace', 'synthetic', 'mix'"),
         (TRACE | {"qps": 3}, "Extra inputs are not permitted"),
         (TRACE | {"format": "parquet"}, "Input should be 'auto'"),
-        (TRACE | {"time_scale": 0}, "greater than 0"),
-        (TRACE | {"time_scale": float("inf")}, "finite number"),
+        (TRACE | {"time_scale": 0}, "greater than or equal to"),
+        (TRACE | {"time_scale": float("inf")}, "less than or equal to"),
         (TRACE | {"limit": 3, "requests": 3}, "requests: found together with limit, expected one of them"),
         (TRACE | {"jitter_s": 1, "arrivals": {"kind": "static"}}, "jitter_s: found together with arrivals"),
         (TRACE | {"window": {}, "arrivals": {"kind": "static"}}, "window: found together with arrivals"),
         (TRACE | {"window": {"start_s": 4, "end_s": 4}}, "end_s: found 4, expected more than start_s = 4"),
         (synthetic(0), "greater than or equal to 1"),
-        (synthetic(arrivals={"kind": "poisson", "qps": 0}), "greater than 0"),
+        (synthetic(arrivals={"kind": "poisson", "qps": 0}), "greater than or equal to"),
         (synthetic(arrivals={"kind": "poisson"}), "Field required"),
-        (synthetic(arrivals={"kind": "gamma", "qps": 1, "cv": -1}), "greater than 0"),
+        (synthetic(arrivals={"kind": "gamma", "qps": 1, "cv": -1}), "greater than or equal to"),
         (synthetic(lengths={"kind": "fixed", "prefill": 1, "decode": 0}), "greater than or equal to 1"),
         (
             synthetic(lengths={"kind": "uniform", "min": 9, "max": 3, "prefill_to_decode": 1}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundary.errors import InputError
+from boundary.errors import InputError, OutputError
 from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
 from vidur_pd.workload import BlockHashes, Workload, read_trace
 from vidur_pd.workload.config import TraceFormat
@@ -160,9 +161,9 @@ LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]
             "arrived_at_s,prefill_tokens,decode_tokens\n-1,10,2\n",
             "line 2: arrived_at_s: found '-1', expected no negative",
         ),
-        (HEAD + "2,10\n", "line 3: row: found 2 columns, expected 3"),
-        (HEAD + "2,10,2,7\n", "line 3: row: found 4 columns, expected 3"),
-        (HEAD + '2,"10"0,2\n', "line 3: row: found"),
+        (HEAD + "2,10\n", "line 3: found 2 cells, expected 3"),
+        (HEAD + "2,10,2,7\n", "line 3: found 4 cells, expected 3"),
+        (HEAD + '2,"10"0,2\n', "line 3: not CSV"),
         (HEAD + "\n\n2,10,x\n", "line 5: decode_tokens: found 'x'"),
         (HASHED + "2,40,2,5;6,16\n", "line 3: hash_ids: found 2 ids, expected 3 (40 tokens in blocks of 16)"),
         (HASHED + "2,40,2,,16\n", "line 3: hash_ids: found 0 ids, expected 3"),
@@ -178,7 +179,7 @@ LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]
         (AZURE + "\n2023-13-41 18:15:46,1,1\n", "line 4: TIMESTAMP: found '2023-13-41 18:15:46', expected YYYY-MM-DD"),
         (LINE + LINE.replace("10", "10.5"), "line 2: input_length: found 10.5, expected a whole number of at least 1"),
         (LINE + LINE.replace("10", "true"), "line 2: input_length: found True, expected a whole number"),
-        (LINE + LINE.replace("10", "NaN"), "line 2: input_length: found nan, expected a whole number"),
+        (LINE + LINE.replace("10", "NaN"), "line 2: found NaN, which is no number"),
         (LINE + LINE.replace("10", "null"), "line 2: input_length: found None, expected a whole number"),
         (LINE + LINE.replace(": 1,", ": null,"), "line 2: timestamp: found None, expected a number of milliseconds"),
         (LINE + LINE.replace(": 1,", ": true,"), "line 2: timestamp: found True, expected a number of milliseconds"),
@@ -193,21 +194,21 @@ LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]
         ),
         (LINE.replace(', "hash_ids": [1]', "") + LINE, "line 2: hash_ids: found [1], expected ids in every row, or in"),
         (LINE + LINE.replace("output_length", "outputs"), "line 2: output_length: found no such key, expected a value"),
-        (LINE + "[1, 2]\n", "line 2: row: found list, expected one JSON object"),
-        (LINE + '{"timestamp": 1,\n', "line 2: row: found"),
+        (LINE + "[1, 2]\n", "line 2: found [1, 2], expected one JSON object"),
+        (LINE + '{"timestamp": 1,\n', "line 2: found text that is not JSON"),
         (
             "arrived_at_s,prefill_tokens,decode_tokens, prefill_tokens\n1,10,2,99\n",
-            "line 1: prefill_tokens: found 2 columns of this name, expected one",
+            "line 1: found 2 columns 'prefill_tokens', expected one",
         ),
         (
             '"arrived_at_s","prefill_tokens","decode_tokens","note","note"\n1,10,2,a,b\n',
-            "line 1: note: found 2 columns of this name, expected one",
+            "line 1: found 2 columns 'note', expected one",
         ),
         (
             '"arrived_at_s,prefill_tokens\n',
             "line 1: found '\"arrived_at_s,prefill_tokens', expected the columns or keys",
         ),
-        ("{oops\n", "line 1: found malformed JSON"),
+        ("{oops\n", "line 1: found text that is not JSON"),
         ("{}\n", "line 1: found '{}', expected the columns or keys of a known format"),
         ("a,b,c\n1,2,3\n", "line 1: found 'a,b,c', expected the columns or keys of a known format (csv: arrived_at_s"),
         ("", "line 1: found nothing, expected a header or a JSON object"),
@@ -232,33 +233,32 @@ def test_no_bytes_make_the_reader_fail_in_another_way(tmp_path_factory: pytest.T
 
 
 def test_what_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="absent: no such file"):
+    with pytest.raises(InputError, match="absent: found no such file"):
         read_trace(tmp_path / "absent")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="found a folder"):
         read_trace(tmp_path)
     whole = gzip.compress(HEAD.encode() + b"2,10,2\n" * 9)
     (tmp_path / "cut.gz").write_bytes(whole[:-20])
-    with pytest.raises(InputError, match="cannot be read as text or gzip"):
+    with pytest.raises(InputError, match="found a damaged gzip file"):
         read_trace(tmp_path / "cut.gz")
     (tmp_path / "latin").write_bytes(HEAD.encode() + b"\xff\xfe,1,1\n")
-    with pytest.raises(InputError, match="cannot be read as text or gzip"):
+    with pytest.raises(InputError, match="found bytes that are not UTF-8"):
         read_trace(tmp_path / "latin")
 
 
 def test_a_full_disk_is_said_and_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, data: bytes) -> int:
-        path.touch()
+    def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     path = write(tmp_path, VIDUR, "out.csv")
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(InputError, match=r"out\.csv: cannot be written \(No space left on device\)"):
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OutputError, match=r"out\.csv: cannot be written \(No space left on device\)"):
         write_trace(workload([1]), path)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out.csv", VIDUR)]
 
 
 def test_a_stated_format_must_have_its_columns(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"line 1: found columns arrived_at, .*, expected TIMESTAMP among them"):
+    with pytest.raises(InputError, match=r"line 1: found 'arrived_at,.*' without TIMESTAMP"):
         read_trace(write(tmp_path, VIDUR), "azure")
     assert not read_trace(write(tmp_path, VIDUR), "vidur_lengths").has_arrivals
 

@@ -1,6 +1,8 @@
 // Python bindings of the core; vidur_pd/_core.pyi describes the module.
 #include "bindings.hpp"
 
+#include "candidates.hpp"
+
 namespace serving {
 
 namespace {
@@ -25,7 +27,7 @@ void translate(std::exception_ptr error) {
     try {
         if (error) std::rethrow_exception(error);
     } catch (const InputError& e) {
-        py::set_error(py::module_::import("vidur_pd.errors").attr("InputError"), e.what());
+        py::set_error(py::module_::import("boundary.errors").attr("InputError"), e.what());
     } catch (const BrokenInvariant& e) {
         py::set_error(PyExc_AssertionError, e.what());
     }
@@ -131,7 +133,8 @@ void bind_scheduler(py::module_& module) {
              py::arg("drafts_per_step"))
         .def_property_readonly("waiting_requests", &Scheduler::waiting_requests)
         .def_property_readonly("running_requests", &Scheduler::running_requests)
-        .def_property_readonly("pending_prefill_tokens", &Scheduler::pending_prefill_tokens)
+        .def_property_readonly("outstanding_tokens", &Scheduler::outstanding_tokens)
+        .def_property_readonly("load_tokens", &Scheduler::load_tokens)
         .def_property_readonly("used_blocks", &Scheduler::used_blocks)
         .def_property_readonly("usable_blocks", &Scheduler::usable_blocks)
         .def_property_readonly("has_work", &Scheduler::has_work)
@@ -164,6 +167,28 @@ void bind_scheduler(py::module_& module) {
                 return Outcome{scheduler.running(), {}, {}, 0};
             },
             py::arg("steps"));
+}
+
+Candidates::Measure parse_measure(const std::string& name) {
+    if (name == "requests") return Candidates::Measure::kRequests;
+    if (name == "tokens") return Candidates::Measure::kTokens;
+    if (name == "none") return Candidates::Measure::kNone;
+    throw InputError("measure: found '" + name + "', expected none, requests or tokens");
+}
+
+void bind_candidates(py::module_& module) {
+    using Schedulers = std::vector<std::vector<std::shared_ptr<Scheduler>>>;
+    py::class_<Candidates>(module, "Candidates")
+        .def(py::init([](Schedulers candidates, const std::string& measure) {
+                 return Candidates(std::move(candidates), parse_measure(measure));
+             }),
+             py::arg("candidates"), py::arg("measure"))
+        .def("set_open", &Candidates::set_open, py::arg("place"), py::arg("is_open"))
+        .def("open", &Candidates::open, py::arg("spans"))
+        .def("nth", &Candidates::nth, py::arg("spans"), py::arg("number"))
+        .def("next", &Candidates::next, py::arg("spans"), py::arg("start"))
+        .def("least", &Candidates::least, py::arg("spans"))
+        .def_property_readonly("loads_read", &Candidates::loads_read);
 }
 
 // Values of all ranks, one after another.
@@ -247,6 +272,7 @@ PYBIND11_MODULE(_core, module) {
     bind_batches(module);
     bind_scheduler(module);
     bind_group(module);
+    bind_candidates(module);
     bind_flight(module);
     bind_loop(module);
 }

@@ -6,7 +6,7 @@
 
 namespace serving {
 
-// A limit that the caller gave is impossible; becomes vidur_pd.errors.InputError.
+// A limit that the caller gave is impossible; becomes boundary.errors.InputError.
 class InputError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };

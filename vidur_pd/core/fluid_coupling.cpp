@@ -30,24 +30,25 @@ FluidCoupling::FluidCoupling(std::vector<double> capacity_bps, std::size_t insta
 
 void FluidCoupling::uses(std::int32_t number, std::int32_t load_number) {
     Instance& instance = at(number);
-    if (instance.knows.size() <= static_cast<std::size_t>(load_number)) instance.knows.resize(loads_.size(), false);
-    if (instance.knows[static_cast<std::size_t>(load_number)]) return;
-    instance.knows[static_cast<std::size_t>(load_number)] = true;
+    if (!instance.loads.insert(load_number).second) return;
     for (const std::int64_t used : load(load_number).links) {
+        if (!instance.links.insert(used).second) continue;
         Link& on = link(used);
-        if (std::find(on.users.begin(), on.users.end(), number) != on.users.end()) continue;
         on.users.push_back(number);
         instance.transfers += on.transfer_flows;
         instance.degraded += on.capacity_bps < on.nominal_bps;
-        if (on.users.size() < 2) continue;
-        for (const std::int32_t user : on.users) {
-            if (at(user).meets) continue;
-            at(user).meets = true;
-            note_concerned(user);
-            has_shifted_ = true;  // what it has in flight was launched alone
-        }
+        if (on.users.size() == 2) meets_others(on.users.front());
+        if (on.users.size() >= 2) meets_others(number);
     }
     if (concerns(number)) note_concerned(number);
+}
+
+// What it has in flight was launched alone.
+void FluidCoupling::meets_others(std::int32_t instance) {
+    if (at(instance).meets) return;
+    at(instance).meets = true;
+    note_concerned(instance);
+    has_shifted_ = true;
 }
 
 void FluidCoupling::add_transfer(const Links& links, const std::vector<std::int64_t>& flows) {
@@ -59,10 +60,13 @@ void FluidCoupling::add_transfer(const Links& links, const std::vector<std::int6
             at(user).transfers += flows[place];
             note_concerned(user);
         }
-        if (was_idle) {
+        if (was_idle && on.transfer_flows != 0) {
+            on.transfer_place = transfer_links_.size();
             transfer_links_.push_back(links[place]);
-        } else if (on.transfer_flows == 0) {
-            std::erase(transfer_links_, links[place]);
+        } else if (!was_idle && on.transfer_flows == 0) {
+            link(transfer_links_.back()).transfer_place = on.transfer_place;
+            std::swap(transfer_links_[on.transfer_place], transfer_links_.back());
+            transfer_links_.pop_back();
             on.rate_bps = 0.0;
         }
     }

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -101,7 +102,8 @@ class FluidCoupling {
         std::vector<double> mean_flows;  // [links of the load]
     };
     struct Instance {
-        std::vector<bool> knows;  // [loads]
+        std::unordered_set<std::int32_t> loads;  // that it has used
+        std::unordered_set<std::int64_t> links;  // of these
         std::vector<Entered> entered;
         std::int64_t transfers = 0;  // pairs of a link of its own and a flow of a transfer on it
         std::int64_t degraded = 0;   // links of its own with less than their capacity
@@ -116,6 +118,7 @@ class FluidCoupling {
         double told_bps = 0.0;                    // the part of `mean_bps` that transfers know of
         double rate_bps = 0.0;                    // of the transfers
         std::int64_t transfer_flows = 0;
+        std::size_t transfer_place = 0;  // in `transfer_links_`, while there are some
         std::vector<std::int32_t> users;
         bool is_untold = false;
 
@@ -132,6 +135,7 @@ class FluidCoupling {
     double needed_ps(const LinkLoad& own, std::size_t place) const;
     void put(const Entered& entered, double sign);
     void note_concerned(std::int32_t instance);
+    void meets_others(std::int32_t instance);
 
     std::vector<Link> links_;
     std::vector<std::shared_ptr<const LinkLoad>> loads_;

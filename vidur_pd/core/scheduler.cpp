@@ -17,17 +17,6 @@ Scheduler::Scheduler(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
 }
 
-Tokens Scheduler::pending_prefill_tokens() const {
-    Tokens pending = 0;
-    for (const RequestPtr& request : running_) {
-        if (request->computed_tokens < request->prompt_tokens) {
-            pending += request->sequence_tokens() - request->computed_tokens;
-        }
-    }
-    for (const RequestPtr& request : waiting_) pending += request->sequence_tokens();
-    return pending;
-}
-
 std::optional<std::string> Scheduler::rejection_reason(const Request& request) const {
     const Tokens total =
         role_ == Role::kPrefill ? request.context_tokens + 1 : request.prompt_tokens + request.output_tokens;
@@ -46,13 +35,27 @@ std::optional<std::string> Scheduler::rejection_reason(const Request& request) c
 void Scheduler::add(RequestPtr request) {
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
     request->status = Status::kWaiting;
+    tokens_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
     waiting_.push_back(std::move(request));
+    note_change();
 }
 
 void Scheduler::add_remote(RequestPtr request) {
     ensure(role_ == Role::kDecode, "only a decode rank takes KV from elsewhere");
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
+    tokens_.enter(*request, 0, request->context_tokens);
     remote_.add(std::move(request));
+    note_change();
+}
+
+void Scheduler::abandon_remote(const RequestPtr& request) {
+    remote_.abandon(request);
+    tokens_.leave(*request);
+    note_change();
+}
+
+void Scheduler::note_change() {
+    for (const auto& [changes, number] : watchers_) changes->note(number);
 }
 
 std::vector<RequestPtr> Scheduler::admit_remote() {
@@ -84,6 +87,7 @@ void Scheduler::release(const Request& request) {
 BatchPtr Scheduler::schedule() {
     BatchPtr batch = step();
     if (!batch && !preempted_.empty()) batch = step();
+    note_change();
     return batch;
 }
 
@@ -91,10 +95,12 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
     --in_flight_;
+    note_change();
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
         request->is_in_flight = false;
+        tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) continue;
         if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
@@ -117,10 +123,12 @@ std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
     --in_flight_;
     for (const RequestPtr& request : batch.requests) {
         pool_->release(*request);
+        tokens_.leave(*request);
         request->is_in_flight = false;
         request->is_running = false;
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
+    note_change();
     return batch.requests;
 }
 
@@ -134,7 +142,9 @@ std::vector<RequestPtr> Scheduler::clear() {
     preempted_.clear();
     remote_.clear();
     pool_->clear();
+    tokens_.clear();
     in_flight_ = 0;
+    note_change();
     return lost;
 }
 
@@ -145,6 +155,7 @@ void Scheduler::retire(const std::vector<RequestPtr>& finished) {
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
         request->is_running = false;
+        tokens_.leave(*request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
 }
@@ -281,6 +292,7 @@ void Scheduler::requeue(const RequestPtr& victim) {
     victim->set_progress(0, victim->generated_tokens);
     ++victim->preemptions;
     victim->status = Status::kWaiting;
+    tokens_.set_outstanding(*victim, victim->sequence_tokens());
     waiting_.push_front(victim);
     preempted_.push_back(victim);
 }
@@ -300,6 +312,7 @@ void Scheduler::admit(ScheduledBatch& batch, Tokens budget) {
         queue.pop_front();
         const Tokens past = has_arrived ? request->computed_tokens : prefix->tokens;
         if (!has_arrived && request->preemptions == 0) request->cached_tokens = past;
+        if (!has_arrived) tokens_.set_outstanding(*request, request->sequence_tokens() - past);
         const Tokens chunk = std::min({request->sequence_tokens() - past, chunk_limit_, budget});
         pool_->allocate(*request, past + chunk, *prefix);
         pool_->register_blocks(*request, std::min(past + chunk, request->prompt_tokens));

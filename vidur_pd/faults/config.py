@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vidur_pd.section import PositiveFloat, Section
+from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section
 
-Instant = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Duration = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-Factor = Annotated[float, Field(ge=1, le=1e3, allow_inf_nan=False)]
-PartOfCapacity = Annotated[float, Field(gt=0, lt=1)]
+Instant = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Duration = Annotated[float, NotBool, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
+Factor = Annotated[float, NotBool, Field(ge=1, le=1e3, allow_inf_nan=False)]
+PartOfCapacity = Annotated[float, NotBool, Field(ge=1e-6, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
-Gpu = Annotated[int, Field(ge=0)]
+Gpu = Number
 Cable = tuple[Name, Name]
 """Names of the nodes at its ends, as in the topology; cables between the same nodes fail together."""
 
@@ -82,7 +82,7 @@ class LinkFlapFault(Section):
     kind: Literal["link_flap"]
     between: Cable
     at_s: Instant
-    count: Annotated[int, Field(ge=1, le=10_000)]
+    count: Annotated[Count, Field(le=10_000)]
     down_s: Duration
     up_s: Duration
 
@@ -124,12 +124,12 @@ class RecoveryConfig(Section):
     requests: Literal["recompute", "retry", "fail"] = "recompute"
     """Of requests that have lost their KV: ``recompute`` computes the prompt and the tokens that the user has again,
     anywhere; ``retry`` starts over, anywhere, and the user's tokens are void; ``fail`` ends them."""
-    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
+    max_attempts: Annotated[Count, Field(le=1000)] = 3
     """How often one request begins again before it fails. Default: what Dynamo's guide advises for its migration
     (docs.nvidia.com/dynamo, Request Migration: "start with 3"; it is off until asked for)."""
-    transfer_retries: Annotated[int, Field(ge=0, le=1000)] = 3
+    transfer_retries: Annotated[Number, Field(le=1000)] = 3
     """How often a KV transfer that was cut is sent again before its request has lost its KV."""
-    transfer_backoff_s: PositiveFloat = 0.001
+    transfer_backoff_s: Annotated[PositiveSeconds, Field(le=3600)] = 0.001
     """Time before the first of these; each further one waits twice as long. Default: a few times the set-up of a
     transfer (``kv_transfer.setup_ms``)."""
     without_instance: Literal["wait", "fail"] = "wait"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from netsim import LinkKind, Topology
@@ -73,6 +75,11 @@ class Storm:
     priority: int
 
 
+MOST_FAULTS = 1_000_000
+"""Of a run; each takes about 1 KB, and up to a millisecond of simulating."""
+MOST_NAMED = 8
+"""Instances that a message lists."""
+
 Effect = InstanceDown | Draining | Slowness | LinksDown | LinksSlow | Storm
 
 
@@ -91,12 +98,25 @@ class Fault:
 def plan_faults(config: SimulationConfig, topology: Topology, placements: Sequence[Placement]) -> tuple[Fault, ...]:
     """All faults in the order of the configuration; a flap is one per time that it goes down.
 
-    Raises: InputError, for an instance, a GPU or a cable that is not there, and for a storm without packets.
+    Raises: InputError, for an instance, a GPU or a cable that is not there, for a storm without packets, and for more
+    than `MOST_FAULTS`.
     """
+    _check_number(config.faults)
     names = _Names(topology, placements, config.network.backend)
     return tuple(
         fault for place, spec in enumerate(config.faults) for fault in _intervals(spec, names, f"faults.{place}")
     )
+
+
+def _check_number(specs: Sequence[FaultSpec]) -> None:
+    faults = 0
+    for place, spec in enumerate(specs):
+        faults += spec.count if isinstance(spec, LinkFlapFault) else 1
+        if faults > MOST_FAULTS:
+            raise InputError(
+                f"faults.{place}: found {faults:,} faults up to here (a flap is one per time that it goes down), "
+                f"expected at most {MOST_FAULTS:,}"
+            )
 
 
 class _Names:
@@ -104,28 +124,34 @@ class _Names:
 
     def __init__(self, topology: Topology, placements: Sequence[Placement], backend: str) -> None:
         self._topology = topology
-        self._placements = placements
         self._backend = backend
+        self._instance = {placement.name: index for index, placement in enumerate(placements)}
+        self._instance_of_gpu = {gpu: index for index, placement in enumerate(placements) for gpu in placement.gpus}
         self._node = {name: node for node, name in enumerate(topology.node_name)}
 
+    @cached_property
+    def _links(self) -> tuple[_LinksByNode, _LinksByNode]:
+        """By the node that they leave, and by the one that they reach."""
+        return _LinksByNode(self._topology.link_src), _LinksByNode(self._topology.link_dst)
+
     def instance(self, name: str, field: str) -> int:
-        names = [placement.name for placement in self._placements]
-        if name not in names:
-            raise InputError(f"{field}.instance: found {name!r}, expected one of {', '.join(names)}")
-        return names.index(name)
+        if name not in self._instance:
+            known = list(self._instance)
+            names = ", ".join(known) if len(known) <= MOST_NAMED else f"{known[0]} to {known[-1]}"
+            raise InputError(f"{field}.instance: found {name!r}, expected one of {names}")
+        return self._instance[name]
 
     def instance_of_gpu(self, gpu: int, field: str) -> int:
-        for index, placement in enumerate(self._placements):
-            if gpu in placement.gpus:
-                return index
-        used = sorted(gpu for placement in self._placements for gpu in placement.gpus)
-        raise InputError(f"{field}.gpu: found {gpu}, expected a GPU of an instance, {used[0]} to {used[-1]}")
+        if gpu not in self._instance_of_gpu:
+            used = self._instance_of_gpu
+            raise InputError(f"{field}.gpu: found {gpu}, expected a GPU of an instance, {min(used)} to {max(used)}")
+        return self._instance_of_gpu[gpu]
 
     def nic_links(self, gpu: int, field: str) -> tuple[int, ...]:
         if gpu >= self._topology.gpus:
             raise InputError(f"{field}.gpu: found {gpu}, expected 0 to {self._topology.gpus - 1}")
-        is_at_gpu = (self._topology.link_src == gpu) | (self._topology.link_dst == gpu)
-        links = np.flatnonzero(is_at_gpu & (self._topology.link_kind != LinkKind.NVLINK))
+        at_gpu = np.unique(np.concatenate([links.of(gpu) for links in self._links]))
+        links = at_gpu[self._topology.link_kind[at_gpu] != LinkKind.NVLINK]
         if not len(links):
             raise InputError(f"{field}.gpu: found {gpu}, expected a GPU with a NIC")
         return tuple(links.tolist())
@@ -137,9 +163,9 @@ class _Names:
                 known = self._topology.node_name
                 raise InputError(f"{field}.between: found {name!r}, expected a node such as {known[0]} or {known[-1]}")
         first, second = (self._node[name] for name in between)
-        links = [*self._links(first, second), *self._links(second, first)]
+        links = [*self._between(first, second), *self._between(second, first)]
         if not links:
-            ends = sorted(set(self._topology.link_dst[self._topology.link_src == first].tolist()))
+            ends = sorted(set(self._topology.link_dst[self._links[0].of(first)].tolist()))
             near = ", ".join(self._topology.node_name[node] for node in ends[:8])
             raise InputError(
                 f"{field}.between: found no cable from {between[0]} to {between[1]}, expected one to {near}"
@@ -157,9 +183,24 @@ class _Names:
             raise InputError(f"{field}.between: found an NVLink, expected a cable on which PFC pauses packets")
         return tuple(link for link in links if self._topology.link_dst[link] == self._node[spec.between[0]])
 
-    def _links(self, src: int, dst: int) -> list[int]:
-        found: list[int] = np.flatnonzero((self._topology.link_src == src) & (self._topology.link_dst == dst)).tolist()
+    def _between(self, src: int, dst: int) -> list[int]:
+        leaving = self._links[0].of(src)
+        found: list[int] = leaving[self._topology.link_dst[leaving] == dst].tolist()
         return found
+
+
+class _LinksByNode:
+    """Directed links by the node at one of their ends."""
+
+    def __init__(self, ends: NDArray[np.int32]) -> None:
+        """``ends``: [links] nodes."""
+        self._order = np.argsort(ends, kind="stable")
+        self._ends = ends[self._order]
+
+    def of(self, node: int) -> NDArray[np.int64]:
+        """Those of a node, rising."""
+        first, last = np.searchsorted(self._ends, (node, node + 1))
+        return self._order[first:last]
 
 
 def _intervals(spec: FaultSpec, names: _Names, field: str) -> Iterator[Fault]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from netsim import Completion, GraphHandle, NoPath
 from vidur_pd.events import EventQueue, Priority
+from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.faults.config import RecoveryConfig
 from vidur_pd.handoff.passage import Parcel, Passage
 from vidur_pd.handoff.wire import Computation, KvWire
@@ -113,11 +114,11 @@ class Delivery:
 
     def _failed(self, passage: Passage, parcel: Parcel) -> None:
         parcel.failures += 1
-        if parcel.failures > self._retries:
+        at_ps = self._queue.now_ps + (self._backoff_ps << (parcel.failures - 1))
+        if parcel.failures > self._retries or at_ps > FAR_PS:
             self._give_up(passage, GIVEN_UP)
             return
         self.retried += 1
-        at_ps = self._queue.now_ps + (self._backoff_ps << (parcel.failures - 1))
         self._schedule(passage, parcel, at_ps, lambda: self._put(passage, parcel))
 
     def _schedule(self, passage: Passage, parcel: Parcel, at_ps: int, action: Callable[[], None]) -> None:

@@ -20,6 +20,7 @@ from vidur_pd.events import EventQueue
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.handoff.delivery import Delivery
 from vidur_pd.handoff.passage import Passage
+from vidur_pd.handoff.passages import Passages
 from vidur_pd.handoff.wire import Computation, KvWire
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.request import Request
@@ -67,11 +68,9 @@ class Handoff:
         self._listener = listener
         self._unreserved: Counter[int] = Counter()
         """Requests that wait for blocks, by index of the decode instance."""
-        self._passages: dict[int, Passage] = {}
+        self._passages = Passages()
         self._unassigned: dict[int, Passage] = {}
         """Those that need a destination while no decode instance is in service."""
-        self._stuck: dict[int, Passage] = {}
-        """Prefilled requests whose decode instance has no blocks for them yet, though they were routed to it before."""
         self.rerouted = 0
         """Passages whose decode instance has failed, and that got another."""
 
@@ -88,14 +87,13 @@ class Handoff:
 
     def routed(self, request: Request, source: Rank) -> None:
         """A request goes to a prefill rank; unless the decode side pulls, it reserves blocks from now on."""
-        passage = Passage(request, source)
-        self._passages[request.index] = passage
+        passage = self._passages.begin(request, source)
         if self._config.mode != "pull" and self.must_travel(request):
             self._assign(passage)
 
     def prefilled(self, request: Request) -> None:
         """The prompt has been computed and one token sampled on the prefill side."""
-        passage = self._passages[request.index]
+        passage = self._passages[request]
         passage.is_prefilled = True
         if passage.failure is not None:
             passage.source.release(request)
@@ -105,7 +103,7 @@ class Handoff:
         if self._config.first_token == "prefill" or not travels:
             self._listener.delivered(request)
         if not travels:
-            del self._passages[request.index]
+            self._passages.end(passage)
             passage.source.release(request)
             self._listener.completed(request)
         elif passage.destination is None:
@@ -121,10 +119,10 @@ class Handoff:
         for rank in instance.ranks:
             for request in rank.scheduler.admit_remote():
                 self._wait_for_room(instance, -1)
-                passage = self._passages[request.index]
+                passage = self._passages[request]
                 passage.is_reserved = True
                 passage.sent_tokens = request.resident_tokens
-                self._stuck.pop(request.index, None)
+                self._passages.unstick(passage)
                 if passage.is_prefilled:
                     self._send_rest(passage)
                 elif passage.chunk is not None:
@@ -138,7 +136,7 @@ class Handoff:
             if batch is None:
                 continue
             for request, kv_tokens in zip(batch.requests, batch.kv_tokens.tolist(), strict=True):
-                passage = self._passages[request.index]
+                passage = self._passages[request]
                 until_tokens = min(kv_tokens, request.context_tokens)
                 passage.chunk = until_tokens, Computation(now_ps, flight.end_ps)
                 if passage.is_reserved:
@@ -153,8 +151,8 @@ class Handoff:
             return True
         destination = passage.destination
         self._finish_if_complete(passage, completion.at_ps)
-        if not passage.is_on_its_way and not passage.is_prefilled:
-            for stuck in [other for other in self._stuck.values() if other.destination is destination]:
+        if not passage.is_on_its_way and not passage.is_prefilled and destination is not None:
+            for stuck in self._passages.stuck_at(destination):
                 self._make_room(stuck)
         return True
 
@@ -167,7 +165,7 @@ class Handoff:
 
     def broken_off(self, request: Request, reason: str) -> bool:
         """A prefill instance has lost the request; False where the request is not between two instances."""
-        passage = self._passages.get(request.index)
+        passage = self._passages.get(request)
         if passage is None:
             return False
         self._fail(passage, reason)
@@ -177,15 +175,14 @@ class Handoff:
     def instance_down(self, instance: Instance, reason: str) -> None:
         """An instance has failed. What it prefilled, or was to prefill, is lost; what came to it goes elsewhere."""
         self._wait_for_room(instance, -self._unreserved[instance.index])
-        for passage in list(self._passages.values()):
+        for passage in self._passages.concerning(instance):
             if passage.source.instance is instance:
                 if passage.failure is None:
                     self._fail(passage, reason)
                 self._end(passage)
             elif passage.goes_to(instance):
                 self._delivery.withdraw(passage)
-                self._stuck.pop(passage.request.index, None)
-                passage.lose_destination()
+                self._passages.lose_destination(passage)
                 if self._recovery.requests == "fail":
                     self._give_up(passage, reason)
                 else:
@@ -202,7 +199,7 @@ class Handoff:
     def end_all(self) -> None:
         """Nothing will change any more: what waits for a destination, or for KV that does not move, fails."""
         self._unassigned.clear()
-        for passage in list(self._passages.values()):
+        for passage in self._passages.all():
             if passage.is_on_its_way or passage.destination is None:
                 passage.is_hopeless = True
                 self._give_up(passage, STOOD_STILL if passage.is_on_its_way else NO_INSTANCE)
@@ -219,12 +216,11 @@ class Handoff:
         request, destination = passage.request, passage.destination
         passage.failure = reason
         self._delivery.withdraw(passage)
-        self._stuck.pop(request.index, None)
         self._unassigned.pop(request.index, None)
         if destination is None:
             return
         self._wait_for_room(destination.instance, -int(not passage.is_reserved))
-        passage.lose_destination()
+        self._passages.lose_destination(passage)
         destination.scheduler.abandon_remote(request)
         destination.instance.note_kv_use()
         destination.instance.wake()
@@ -233,7 +229,7 @@ class Handoff:
         """A failed passage is over: its prefill instance has let the request go."""
         request = passage.request
         assert passage.failure is not None
-        del self._passages[request.index]
+        self._passages.end(passage)
         if passage.is_hopeless:
             self._listener.fail(request, passage.failure)
             return
@@ -252,7 +248,7 @@ class Handoff:
                 passage.is_hopeless = True
                 self._give_up(passage, NO_INSTANCE)
             return
-        passage.destination = rank
+        self._passages.assign(passage, rank)
         request.decode_instance = rank.instance.index
         rank.scheduler.add_remote(request)
         self._wait_for_room(rank.instance, 1)
@@ -270,13 +266,13 @@ class Handoff:
 
         One that has overtaken them would otherwise hold KV on the prefill side that they need to go on.
         """
-        self._stuck[passage.request.index] = passage
+        self._passages.stick(passage)
         rank = passage.destination
         assert rank is not None
         reserved = {
             other.request.index: other
-            for other in self._passages.values()
-            if other.destination is rank and other.is_reserved and not other.is_prefilled and not other.is_on_its_way
+            for other in self._passages.to(rank)
+            if other.is_reserved and not other.is_prefilled and not other.is_on_its_way
         }
         candidates = [other.request for other in reserved.values()]
         for request in rank.scheduler.make_room_for_remote(passage.request, candidates):
@@ -299,7 +295,7 @@ class Handoff:
             return
         assert destination is not None
         assert request.kv_sent_ps is not None, "the last token of a context is never resident, so something was sent"
-        del self._passages[request.index]
+        self._passages.end(passage)
         request.kv_arrived_ps = now_ps
         passage.source.release(request)
         recomputes = self._config.first_token == "decode_recompute"

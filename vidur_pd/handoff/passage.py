@@ -27,6 +27,8 @@ class Parcel:
 class Passage:
     """A request from its routing to a prefill rank to the arrival of its KV at a decode rank."""
 
+    number: int
+    """In the order in which they begin."""
     request: Request
     source: Rank
     destination: Rank | None = None
@@ -55,9 +57,3 @@ class Passage:
 
     def goes_to(self, instance: Instance) -> bool:
         return self.destination is not None and self.destination.instance is instance
-
-    def lose_destination(self) -> None:
-        """What the destination had of the request is gone, or of no use."""
-        self.destination = None
-        self.is_reserved = self.is_state_sent = False
-        self.sent_tokens = 0

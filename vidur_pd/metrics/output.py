@@ -1,21 +1,20 @@
-"""The files of a finished simulation. They are written into a new folder that takes its place at the end."""
+"""The files of a finished simulation, put into place together at its end (`boundary.result_folder`)."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boundary.errors import InputError
+from boundary.output_files import naming_failures
+from boundary.result_folder import ResultFolder
 
 if TYPE_CHECKING:
     from vidur_pd.simulation import Progress, Result, Simulation
 
-KNOWN_FILES = frozenset(
+RESULT_FILES = frozenset(
     {
         "requests.csv",
         "requests.parquet",
@@ -30,53 +29,62 @@ KNOWN_FILES = frozenset(
 )
 
 
-def check_output(out: Path) -> None:
-    """Refuses a place where results cannot go, before anything is simulated.
-
-    Raises: InputError, where ``out`` is a file, has no parent to be created in, or is a folder that holds other things
-    than results of an earlier run.
-    """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"-o {out}: found a file, expected a folder or a new name")
-    if out.is_dir():
-        foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in KNOWN_FILES)
-        if foreign:
-            raise InputError(f"-o {out}: found {foreign[0]!r} in it, expected an empty folder or an earlier result")
-    parent = out.resolve().parent
-    while not parent.exists():
-        parent = parent.parent
-    try:
-        with tempfile.TemporaryDirectory(prefix=".vidur-pd-", dir=parent):
-            pass
-    except OSError as error:
-        raise InputError(f"-o {out}: found {parent}, which cannot be written to ({error.strerror})") from None
+def result_folder(out: Path, inputs: Iterable[Path] = ()) -> ResultFolder:
+    """The folder of one result; ``inputs`` are the files that the simulation reads."""
+    return ResultFolder(out, RESULT_FILES, inputs)
 
 
 def write_result(result: Result, out: Path) -> None:
-    """Writes every file of the result; an earlier result of the same name is replaced as a whole."""
+    """Writes every file of the result in place of an earlier one.
+
+    Raises:
+        InputError: where a result cannot be, or a file of the user would be in its way.
+        OutputError: the disk is full.
+    """
+    with result_folder(out) as folder:
+        write_files(result, folder)
+        folder.place()
+
+
+def write_files(result: Result, folder: ResultFolder) -> None:
+    """Writes every file of the result, not into place yet. Raises: OutputError."""
     from vidur_pd.metrics.request_rows import requests_csv
 
-    with _replacing(out) as folder:
-        with (folder / "requests.csv").open("w", encoding="utf-8", newline="") as file:
+    output, files = result.config.output, folder.files
+    with naming_failures(folder.path):
+        with (files / "requests.csv").open("w", encoding="utf-8", newline="") as file:
             file.writelines(requests_csv(result.table))
-        if result.config.output.iterations:
-            write_parquet(folder / "iterations.parquet", result.iterations.columns())
-        if result.config.output.flows:
-            write_parquet(folder / "flows.parquet", result.flow_columns())
-        if result.config.output.trace:
+        if output.iterations:
+            write_parquet(files / "iterations.parquet", result.iterations.columns())
+        if output.flows:
+            write_parquet(files / "flows.parquet", result.flow_columns())
+        if output.trace:
             from vidur_pd.metrics.timeline import write_timeline
 
-            write_timeline(folder / "trace.json.gz", result)
+            write_timeline(files / "trace.json.gz", result)
         _write_rest(result, folder)
 
 
 def stream_result(simulation: Simulation, out: Path, progress: Progress | None = None) -> Result:
+    """Runs a simulation and writes its result as `stream_files` does, in place of an earlier one.
+
+    Raises: as `write_result` and `stream_files`.
+    """
+    with result_folder(out) as folder:
+        result = stream_files(simulation, folder, progress)
+        folder.place()
+    return result
+
+
+def stream_files(simulation: Simulation, folder: ResultFolder, progress: Progress | None = None) -> Result:
     """Runs a simulation and writes requests and iterations while it runs: it keeps 25 bytes of each request.
 
-    Requests go to ``requests.parquet``, in the order in which they end, and not to ``requests.csv``. An earlier result
-    is replaced as a whole at the end; a run that fails leaves nothing behind.
-    Raises: InputError, before anything is simulated, where the configuration asks for a file that is made of all
-    requests or flows at once.
+    Requests go to ``requests.parquet``, in the order in which they end, and not to ``requests.csv``.
+
+    Raises:
+        InputError: before anything is simulated, where the configuration asks for a file that is made of all requests
+            or flows at once.
+        OutputError: the disk is full.
     """
     from vidur_pd.metrics.stream import ParquetStream
 
@@ -84,23 +92,31 @@ def stream_result(simulation: Simulation, out: Path, progress: Progress | None =
     for field in ("trace", "flows"):
         if getattr(output, field):
             raise InputError(f"output.{field}: found true with --stream, expected false (it keeps all in memory)")
-    with _replacing(out) as folder:
-        with ParquetStream(folder, with_iterations=output.iterations) as stream:
+    with naming_failures(folder.path):
+        with ParquetStream(folder.files, with_iterations=output.iterations) as stream:
             result = simulation.run(progress, stream)
         _write_rest(result, folder)
     return result
 
 
-def _write_rest(result: Result, folder: Path) -> None:
-    """Files whose size does not follow the number of requests."""
+def _write_rest(result: Result, folder: ResultFolder) -> None:
+    """Files whose size does not follow the number of requests, the report as the last."""
     from vidur_pd.config_file import dump_config
-    from vidur_pd.report import write_report
+    from vidur_pd.report import REPORT_FILE, write_page
 
-    (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
-    (folder / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
+    files = folder.files
+    (files / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+    (files / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
     if result.config.output.links:
-        write_parquet(folder / "links.parquet", result.link_columns())
-    write_report(folder)
+        write_parquet(files / "links.parquet", result.link_columns())
+    try:
+        write_page(files, files / REPORT_FILE, label=folder.path.resolve().name)
+    except OSError:
+        raise
+    except Exception:  # a defect; what has been simulated is not lost for it
+        (files / REPORT_FILE).unlink(missing_ok=True)
+        folder.place()
+        raise
 
 
 def write_parquet(path: Path, columns: dict[str, Any]) -> None:
@@ -112,20 +128,3 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> None:
     table = arrow_table(columns)
     pq.write_table(table, path, **parquet_options(table.schema))
     pa.default_memory_pool().release_unused()  # some 20 MB that the report would come on top of
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A temporary folder beside ``out`` that replaces it if the block succeeds and vanishes if it fails."""
-    out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        yield folder
-        folder.chmod(0o755)
-        if out.exists():
-            shutil.rmtree(out)
-        folder.rename(out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise

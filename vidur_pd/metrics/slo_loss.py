@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Fault
@@ -18,6 +19,8 @@ from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.tally import RequestTally
 
 PS_PER_MINUTE = 60 * PS_PER_S
+PARTS = ("before_faults", "during_faults", "after_faults")
+FOR_EVER = np.iinfo(np.int64).max
 
 
 def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault]) -> dict[str, Any]:
@@ -32,27 +35,29 @@ def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault
         (tally.arrived_ps - first_ps) // width_ps, return_inverse=True, return_counts=True
     )
     shares = np.bincount(place, weights=tally.is_served(slo), minlength=len(number)) / arrivals
-    attained = dict(zip(number.tolist(), shares.tolist(), strict=True))
-    windows: dict[str, list[bool]] = {"before_faults": [], "during_faults": [], "after_faults": []}
-    for window, share in attained.items():
-        begin_ps = first_ps + window * width_ps
-        windows[_part(begin_ps, begin_ps + width_ps, faults)].append(share < slo.attainment)
-    lost = {part: sum(flags) for part, flags in windows.items()}
+    begins_ps = first_ps + number * width_ps
+    parts = _parts(begins_ps, begins_ps + width_ps, faults)
+    windows = {name: shares[parts == part] < slo.attainment for part, name in enumerate(PARTS)}
+    lost = {part: int(np.count_nonzero(is_lost)) for part, is_lost in windows.items()}
     before = windows["before_faults"]
-    expected = lost["before_faults"] / len(before) * len(attained) if before else None
+    expected = lost["before_faults"] / len(before) * len(number) if len(before) else None
     minutes = width_ps / PS_PER_MINUTE
     return {
         "total": sum(lost.values()) * minutes,
         **{part: count * minutes for part, count in lost.items()},
         "beyond_fault_free": None if expected is None else max(0.0, sum(lost.values()) - expected) * minutes,
-        "worst_attainment": min(attained.values()),
+        "worst_attainment": float(shares.min()),
         "window_s": slo.window_s,
         "objective": slo.attainment,
     }
 
 
-def _part(begin_ps: int, end_ps: int, faults: Sequence[Fault]) -> str:
-    if all(end_ps <= fault.begin_ps for fault in faults):
-        return "before_faults"
-    is_hit = any(fault.begin_ps < end_ps and (fault.until_ps is None or begin_ps < fault.until_ps) for fault in faults)
-    return "during_faults" if is_hit else "after_faults"
+def _parts(begins_ps: NDArray[np.int64], ends_ps: NDArray[np.int64], faults: Sequence[Fault]) -> NDArray[np.int64]:
+    """[windows] place in `PARTS` of windows with these begins and ends."""
+    ordered = sorted(faults, key=lambda fault: fault.begin_ps)
+    fault_begins_ps = np.array([fault.begin_ps for fault in ordered], dtype=np.int64)
+    untils_ps = np.array([FOR_EVER if fault.until_ps is None else fault.until_ps for fault in ordered], dtype=np.int64)
+    begun = np.searchsorted(fault_begins_ps, ends_ps, side="left")  # faults that begin before the end of each window
+    latest_ps = np.concatenate(([0], np.maximum.accumulate(untils_ps)))[begun]  # the last end of these
+    is_hit = (begun > 0) & (latest_ps > begins_ps)
+    return np.where(is_hit, 1, np.where(begun > 0, 2, 0))

@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 
 from boundary.errors import InputError
+from boundary.text_files import read_text
+from boundary.yaml_text import parse_yaml_mapping
 from vidur_pd.report.summary import Summary, read_summary
 
 if TYPE_CHECKING:
@@ -102,8 +104,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
     not read.
     Raises: InputError naming file and column.
     """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such directory; expected the output directory of a run")
+    check_folder(folder)
     config_text, config = _read_config(folder / "config.yaml")
     path, links, iterations = folder / "iterations.parquet", folder / "links.parquet", None
     iteration_rows = _rows(path)
@@ -126,6 +127,12 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
         config_text=config_text,
         config=config,
     )
+
+
+def check_folder(folder: Path) -> None:
+    """Raises: InputError, where there is no such folder."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such directory; expected the output directory of a run")
 
 
 def distinct_labels(folders: Sequence[Path]) -> list[str]:
@@ -261,15 +268,7 @@ def _require(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:
 
 
 def _read_config(path: Path) -> tuple[str | None, Mapping[str, object]]:
-    import yaml
-
     if not path.exists():
         return None, {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{path}: found {type(tree).__name__}, expected a mapping of sections")
-    return text, tree
+    text = read_text(path, "a configuration")
+    return text, parse_yaml_mapping(text, str(path), "a configuration")

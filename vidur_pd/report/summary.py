@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,9 @@ from pathlib import Path
 from typing import cast
 
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.quoting import quoted
+from boundary.text_files import read_text
 
 Json = Mapping[str, object]
 
@@ -94,6 +96,9 @@ class Summary:
     network: str
     topology: str
     pools: tuple[PoolSummary, ...]
+    seed: float | None
+    workload_digest: str
+    """Equal for equal requests; empty where the run has not recorded it."""
     requests: int
     completed: int
     rejected: int
@@ -140,14 +145,9 @@ class Summary:
 
 def read_summary(path: Path) -> Summary:
     """Reads ``summary.json``. Raises: InputError where the file or a required field is missing or malformed."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected the output directory of a run") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({_one_line(error)})") from None
+    tree = parse_json(read_text(path, "the summary of a run"), str(path), "the summary of a run")
     if not isinstance(tree, dict):
-        raise InputError(f"{path}: found {type(tree).__name__}, expected an object")
+        raise InputError(f"{path}: found {quoted(tree)}, expected an object")
     return _Reader(path).summary(cast(Json, tree))
 
 
@@ -168,6 +168,8 @@ class _Reader:
             network=", ".join(kinds),
             topology=_text(network.get("topology")),
             pools=tuple(self.pool(pool) for pool in self.items(tree, "pools")),
+            seed=self.number(tree, "seed"),
+            workload_digest=_text(self.section(tree, "workload").get("digest")),
             requests=self.count(tree, "requests"),
             completed=self.count(tree, "completed"),
             rejected=self.count(tree, "rejected"),

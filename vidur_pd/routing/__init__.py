@@ -1,6 +1,6 @@
 """Which instance, and which data-parallel rank of it, serves a request."""
 
 from vidur_pd.routing.ranks import RankRouter
-from vidur_pd.routing.router import Candidate, Router
+from vidur_pd.routing.router import Router
 
-__all__ = ["Candidate", "RankRouter", "Router"]
+__all__ = ["RankRouter", "Router"]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from vidur_pd.config import Role, RoutingConfig
+from vidur_pd.config import RankPolicy, Role, RoutingConfig
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.request import Request
-from vidur_pd.routing.router import Router
+from vidur_pd.routing.router import Router, Span
+from vidur_pd.scheduling import VllmV1Scheduler
 from vidur_pd.workload import generator
+
+USUAL_RANK_POLICY: Final[Mapping[Role, RankPolicy]] = {
+    "prefill": "least_tokens",
+    "mixed": "least_requests",
+    "decode": "least_requests",
+}
+"""Lockstep waits for the rank with the most prompt tokens, and pads all ranks to the largest batch of decodes."""
 
 Refusal = Callable[[Instance, Request], str | None]
 """Why an instance could never hold a request; the instances of a pool are alike."""
@@ -21,22 +30,21 @@ class RankRouter:
         self, instances: Sequence[Instance], roles: tuple[Role, ...], config: RoutingConfig, seed: int, refuses: Refusal
     ) -> None:
         self._instances = [instance for instance in instances if instance.placement.role in roles]
-        stream = generator(seed, f"routing.{'+'.join(roles)}")
-        self._among = Router(config.policy, self._instances, stream) if self._instances else None
-        self._ranks = {
-            instance.index: Router(config.rank_policy, instance.ranks, generator(seed, f"routing.{instance.name}"))
-            for instance in self._instances
-        }
+        self._place = {instance.index: place for place, instance in enumerate(self._instances)}
+        self._spans = _spans(self._instances)
+        self._rank_policy = config.rank_policy
+        policy = config.policy if "decode" not in roles else config.decode_policy or config.policy
+        self._ranks: dict[int, Router] = {}
+        """By index of an instance of several ranks that has been chosen."""
         self._refuses = refuses
-        self._closed: set[int] = set()
-        self._one_of_pool: dict[str, Instance] = {}
-        for instance in self._instances:
-            self._one_of_pool.setdefault(instance.placement.pool, instance)
+        if self._instances:
+            ranks = [_schedulers(instance) for instance in self._instances]
+            self._among = Router(policy, ranks, generator(seed, f"routing.{'+'.join(roles)}"))
 
     def set_open(self, instance: Instance, is_open: bool) -> None:
         """From now on the instance gets requests, or gets none; others than these are ignored."""
-        if instance.index in self._ranks:
-            (self._closed.discard if is_open else self._closed.add)(instance.index)
+        if instance.index in self._place:
+            self._among.set_open(self._place[instance.index], is_open)
 
     def refusal(self, request: Request) -> str | None:
         """Why none of the instances could ever hold the request."""
@@ -44,24 +52,42 @@ class RankRouter:
 
     def choose(self, request: Request) -> tuple[Rank | None, str | None]:
         """A rank, or why none could ever hold the request; neither where those that could are closed."""
-        assert self._among is not None, "a configuration with prefill instances has decode instances"
+        assert self._instances, "a configuration with prefill instances has decode instances"
         refusals = self._refusals(request)
         reason = _common_reason(refusals)
         if reason is not None:
             return None, reason
-        if not self._closed and all(reason is None for reason in refusals.values()):
-            return self._ranks[self._among.choose().index].choose(), None
+        place = self._among.choose([self._spans[pool] for pool, refusal in refusals.items() if refusal is None])
+        return None if place is None else self._rank_of(self._instances[place]), None
 
-        def accepts(candidate: Instance) -> bool:
-            return candidate.index not in self._closed and refusals[candidate.placement.pool] is None
-
-        if not any(map(accepts, self._instances)):
-            return None, None
-        return self._ranks[self._among.choose(accepts).index].choose(), None
+    def _rank_of(self, instance: Instance) -> Rank:
+        if len(instance.ranks) == 1:
+            return instance.ranks[0]
+        if instance.index not in self._ranks:
+            ranks = [[scheduler] for scheduler in _schedulers(instance)]
+            policy = self._rank_policy or USUAL_RANK_POLICY[instance.placement.role]
+            self._ranks[instance.index] = Router(policy, ranks)
+        place = self._ranks[instance.index].choose()
+        assert place is not None, "ranks of an open instance are open"
+        return instance.ranks[place]
 
     def _refusals(self, request: Request) -> dict[str, str | None]:
         """By pool."""
-        return {pool: self._refuses(instance, request) for pool, instance in self._one_of_pool.items()}
+        return {pool: self._refuses(self._instances[first], request) for pool, (first, _) in self._spans.items()}
+
+
+def _schedulers(instance: Instance) -> list[VllmV1Scheduler]:
+    return [rank.scheduler for rank in instance.ranks]
+
+
+def _spans(instances: Sequence[Instance]) -> dict[str, Span]:
+    """By pool, whose instances follow each other."""
+    spans: dict[str, Span] = {}
+    for place, instance in enumerate(instances):
+        first, last = spans.get(instance.placement.pool, (place, place))
+        assert last == place, "instances stand pool by pool"
+        spans[instance.placement.pool] = (first, place + 1)
+    return spans
 
 
 def _common_reason(refusals: dict[str, str | None]) -> str | None:

@@ -2,64 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-Policy = Literal["round_robin", "random", "least_requests", "least_tokens"]
+from vidur_pd._core import Candidates, Scheduler
+from vidur_pd.config import RoutingPolicy
+
+Span = tuple[int, int]
+"""Places of candidates: the first, and one past the last."""
+
+MEASURES: Final = {"least_requests": "requests", "least_tokens": "tokens"}
+"""Loads that policies compare (``core/candidates.hpp``); the others compare none."""
 
 
-class Candidate(Protocol):
-    """An instance, or a data-parallel rank of one, as routing sees it."""
-
-    @property
-    def pending_requests(self) -> int:
-        """Requests assigned and not finished here, weighted as the engine's front end does."""
-        ...
-
-    @property
-    def pending_tokens(self) -> int:
-        """Prompt tokens assigned and not yet computed here."""
-        ...
-
-
-Choice = TypeVar("Choice", bound=Candidate)
-
-
-class Router(Generic[Choice]):
-    """Assigns requests by one policy; ties go to the first candidate in order.
+class Router:
+    """Assigns requests to open candidates by one policy; ties go to the first candidate in order.
 
     ``round_robin`` counts per router, ``least_requests`` and ``least_tokens`` read the load at the instant of the
-    decision (of equal tokens, as on decode instances, the fewest requests), ``random`` draws from the router's own
-    generator.
+    decision (of equal tokens, the fewest requests), ``random`` draws from the router's own generator. A choice takes
+    time that grows with the logarithm of the number of candidates.
     """
 
-    __slots__ = ("_candidates", "_policy", "_random", "_turn")
+    __slots__ = ("_candidates", "_places", "_policy", "_random", "_turn")
 
-    def __init__(self, policy: Policy, candidates: Sequence[Choice], random: np.random.Generator) -> None:
+    def __init__(
+        self,
+        policy: RoutingPolicy,
+        candidates: Sequence[Sequence[Scheduler]],
+        random: np.random.Generator | None = None,
+    ) -> None:
+        """``candidates``: the ranks that each consists of. ``random``: for the policy of that name."""
         assert candidates, "a router needs a candidate"
         self._policy = policy
-        self._candidates = tuple(candidates)
+        self._candidates = Candidates(candidates, MEASURES.get(policy, "none"))
+        self._places = len(candidates)
         self._random = random
         self._turn = 0
 
-    def choose(self, accepts: Callable[[Choice], bool] | None = None) -> Choice:
-        """The candidate for the next request, among those that ``accepts`` lets through: at least one."""
-        accepting: Sequence[Choice] = self._candidates
-        if accepts is not None:
-            accepting = [candidate for candidate in self._candidates if accepts(candidate)]
-            assert accepting, "no candidate accepts"
+    @property
+    def loads_read(self) -> int:
+        """How often the load of a candidate has been read."""
+        return self._candidates.loads_read
+
+    def set_open(self, place: int, is_open: bool) -> None:
+        """The candidate at a place gets requests from now on, or gets none."""
+        self._candidates.set_open(place, is_open)
+
+    def choose(self, spans: Sequence[Span] | None = None) -> int | None:
+        """The place of the candidate for the next request, of those in ``spans`` (rising); ``None``: none is open."""
+        spans = [(0, self._places)] if spans is None else spans
         match self._policy:
             case "round_robin":
-                turns = len(self._candidates)
-                while accepts is not None and not accepts(self._candidates[self._turn % turns]):
-                    self._turn += 1
-                self._turn += 1
-                return self._candidates[(self._turn - 1) % turns]
+                place = self._candidates.next(spans, self._turn % self._places)
+                self._turn = self._turn if place is None else place + 1
+                return place
             case "random":
-                return accepting[int(self._random.integers(len(accepting)))]
-            case "least_requests":
-                return min(accepting, key=lambda candidate: candidate.pending_requests)
-            case "least_tokens":
-                return min(accepting, key=lambda candidate: (candidate.pending_tokens, candidate.pending_requests))
+                is_open = self._candidates.open(spans)
+                assert self._random is not None, "the policy draws"
+                return self._candidates.nth(spans, int(self._random.integers(is_open))) if is_open else None
+            case "least_requests" | "least_tokens":
+                return self._candidates.least(spans)

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from boundary.errors import InputError
+from boundary.plain_text import name_fault
+from boundary.quoting import quoted
 from vidur_pd.workload.formats import Layout
 from vidur_pd.workload.workload import MAX_TOKENS
+
+_MOST_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,16 @@ class RowChecker:
 
     def refuse(self, line: int, field: str, found: object, expected: str) -> NoReturn:
         """Raises, always."""
-        shown = str(found) if isinstance(found, Decimal | _Count) else repr(found)
-        if len(shown) > 60:
-            shown = shown[:57] + "..."
+        shown = str(found)[:60] if isinstance(found, Decimal | _Count) else quoted(found)
         raise InputError(f"{self.path}: line {line}: {field}: found {shown}, expected {expected}")
+
+    def request_id(self, line: int, found: object) -> str:
+        """An id: text on one line, or a number."""
+        if not isinstance(found, str | int | Decimal) or isinstance(found, bool):
+            self.refuse(line, "request_id", found, "text or a number")
+        if fault := name_fault(text := str(found)):
+            raise InputError(f"{self.path}: line {line}: request_id: {fault}")
+        return text
 
     def time_ps(self, line: int, found: object) -> int:
         """An arrival time, in the unit of the format."""
@@ -44,7 +54,7 @@ class RowChecker:
         """A token count of at least ``least``."""
         if type(found) is int:
             value = found
-        elif isinstance(found, str) and found.strip().isdecimal():
+        elif isinstance(found, str) and _is_number(found):
             value = int(found)
         else:
             self.refuse(line, field, found, f"a whole number of at least {least}")
@@ -56,7 +66,7 @@ class RowChecker:
         """One id per block of the prompt."""
         if isinstance(found, str):
             parts = found.split(";") if found.strip() else []
-            if not all(part.strip().isdecimal() for part in parts):
+            if not all(map(_is_number, parts)):
                 self.refuse(line, "hash_ids", found, "whole numbers joined by ';'")
             ids = list(map(int, parts))
         elif isinstance(found, list) and set(map(type, found)) <= {int} and min(found, default=0) >= 0:
@@ -70,6 +80,11 @@ class RowChecker:
         if max(ids) >= 2**63:
             self.refuse(line, "hash_ids", max(ids), "ids below 2^63")
         return ids
+
+
+def _is_number(text: str) -> bool:
+    digits = text.strip()
+    return digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)

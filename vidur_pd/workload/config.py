@@ -6,18 +6,26 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+from boundary.fields import (
+    Count,
+    Exponent,
+    NonNegativeFloat,
+    NotBool,
+    PositiveFloat,
+    PositiveSeconds,
+    Probability,
+    Rate,
+    Ratio,
+    Seconds,
+    Section,
+    Seed,
+)
+
+RequestCount = Annotated[Count, Field(le=20_000_000)]
+"""Requests of a workload; each takes about 100 bytes before it arrives."""
 TraceFormat = Literal["csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian"]
-
-
-class Section(BaseModel):
-    """A frozen part of the tree; unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 # Arrivals ---------------------------------------------------------------------------------------------------
@@ -27,15 +35,15 @@ class PoissonArrivals(Section):
     """Independent exponential gaps, never clipped, so that the offered rate is ``qps``."""
 
     kind: Literal["poisson"]
-    qps: PositiveFloat
+    qps: Rate
 
 
 class GammaArrivals(Section):
     """Independent gamma gaps: ``cv`` above 1 is burstier than Poisson, below 1 smoother."""
 
     kind: Literal["gamma"]
-    qps: PositiveFloat
-    cv: PositiveFloat
+    qps: Rate
+    cv: Annotated[PositiveFloat, Field(ge=1e-3, le=1e3)]
     """Standard deviation of the gaps over their mean; vLLM's ``burstiness`` is 1/cv²."""
 
 
@@ -43,7 +51,7 @@ class ConstantArrivals(Section):
     """Equal gaps: request ``i`` arrives at ``i / qps``."""
 
     kind: Literal["constant"]
-    qps: PositiveFloat
+    qps: Rate
 
 
 class StaticArrivals(Section):
@@ -56,8 +64,8 @@ class RampArrivals(Section):
     """Exponential gaps whose rate goes from ``from_qps`` (first request) to ``to_qps`` (last one)."""
 
     kind: Literal["ramp"]
-    from_qps: PositiveFloat
-    to_qps: PositiveFloat
+    from_qps: Rate
+    to_qps: Rate
     shape: Literal["linear", "exponential"] = "linear"
     """Interpolation of the rate over the request index."""
 
@@ -86,12 +94,12 @@ class TokenRange(Section):
 class LogNormalTokens(TokenRange):
     """A log-normal token count, given by exactly one pair: mu, sigma | mean, cv | mean, median | median, p90."""
 
-    mu: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    mu: Annotated[float, NotBool, Field(ge=-50, le=50)] | None = None
     """Mean of the logarithm."""
-    sigma: NonNegativeFloat | None = None
+    sigma: Annotated[NonNegativeFloat, Field(le=1e3)] | None = None
     """Standard deviation of the logarithm."""
     mean: PositiveFloat | None = None
-    cv: NonNegativeFloat | None = None
+    cv: Annotated[NonNegativeFloat, Field(le=1e3)] | None = None
     """Standard deviation over mean."""
     median: PositiveFloat | None = None
     p90: PositiveFloat | None = None
@@ -114,7 +122,7 @@ class LogNormalTokens(TokenRange):
 class QuantileTokens(Section):
     """A token count from published percentiles, log-linear between them."""
 
-    quantiles: Annotated[tuple[tuple[float, Count], ...], Field(min_length=2)]
+    quantiles: Annotated[tuple[tuple[Probability, Count], ...], Field(min_length=2, max_length=100_000)]
     """(probability, tokens), from probability 0 to 1, neither falling."""
 
     @model_validator(mode="after")
@@ -142,9 +150,9 @@ class UniformLengths(Section):
     """Prompt + output uniform in min…max, divided by the ratio (Vidur's form)."""
 
     kind: Literal["uniform"]
-    min: Annotated[int, Field(ge=2, le=2**31 - 1)]
-    max: Annotated[int, Field(ge=2, le=2**31 - 1)]
-    prefill_to_decode: PositiveFloat
+    min: Annotated[Count, Field(ge=2)]
+    max: Annotated[Count, Field(ge=2)]
+    prefill_to_decode: Ratio
 
     @model_validator(mode="after")
     def _is_ordered(self) -> UniformLengths:
@@ -161,11 +169,11 @@ class ZipfLengths(Section):
     """
 
     kind: Literal["zipf"]
-    min: Annotated[int, Field(ge=2, le=2**31 - 1)]
-    max: Annotated[int, Field(ge=2, le=2**31 - 1)]
-    theta: NonNegativeFloat
+    min: Annotated[Count, Field(ge=2)]
+    max: Annotated[Count, Field(ge=2)]
+    theta: Exponent
     scramble: bool = False
-    prefill_to_decode: PositiveFloat
+    prefill_to_decode: Ratio
 
     @model_validator(mode="after")
     def _is_a_range(self) -> ZipfLengths:
@@ -206,16 +214,16 @@ class SharedPrefixes(Section):
     With this section, prompt lengths drawn from ``lengths`` are what a turn *adds* (the model: `prefixes.py`).
     """
 
-    system_prompts: Count = 1
+    system_prompts: Annotated[Count, Field(le=1_000_000)] = 1
     system_tokens: LogNormalTokens | Count = 512
     """Length of each system prompt: fixed, or drawn once per system prompt."""
-    popularity_theta: NonNegativeFloat = 0.0
+    popularity_theta: Exponent = 0.0
     """Zipf exponent of the system prompts' popularity; 0 makes them equally popular."""
-    turns: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    turns: Annotated[float, NotBool, Field(ge=1, le=1e12)] = 1.0
     """Mean number of turns of a conversation (geometric)."""
-    think_time_s: NonNegativeFloat = 30.0
+    think_time_s: Seconds = 30.0
     """Mean time from the arrival of a turn until the next may arrive: the answer is produced and read in it."""
-    min_think_time_s: NonNegativeFloat = 0.0
+    min_think_time_s: Seconds = 0.0
     """The shortest such time; the rest is exponential."""
     max_prompt_tokens: Count | None = None
     """A conversation ends rather than grow beyond this; a longer single turn is trimmed to it."""
@@ -244,8 +252,8 @@ class SharedPrefixes(Section):
 class TimeWindow(Section):
     """A part of a trace, in seconds after its first arrival; the start of the window becomes time zero."""
 
-    start_s: NonNegativeFloat = 0.0
-    end_s: PositiveFloat | None = None
+    start_s: Seconds = 0.0
+    end_s: PositiveSeconds | None = None
     """The first instant that is left out; ``None`` goes to the end of the trace."""
 
     @model_validator(mode="after")
@@ -267,19 +275,19 @@ class TraceWorkload(Section):
     hash_block_tokens: Count | None = None
     """Tokens per hash id, where they differ from what the format says."""
     window: TimeWindow | None = None
-    limit: Count | None = None
+    limit: RequestCount | None = None
     """Takes at most this many requests."""
-    requests: Count | None = None
+    requests: RequestCount | None = None
     """Takes exactly this many requests; a shorter trace is refused."""
     arrivals: Arrivals | None = None
     """Replaces the arrival times; traces of lengths only need it."""
-    jitter_s: NonNegativeFloat = 0.0
+    jitter_s: Seconds = 0.0
     """Delays each arrival by a uniform time below this: spreads time stamps that come in groups."""
-    time_scale: PositiveFloat = 1.0
+    time_scale: Ratio = 1.0
     """Multiplies arrival times: 0.5 doubles the load."""
-    prefill_scale: PositiveFloat = 1.0
-    decode_scale: PositiveFloat = 1.0
-    max_tokens: Annotated[int, Field(ge=2, le=2**31 - 1)] | None = None
+    prefill_scale: Ratio = 1.0
+    decode_scale: Ratio = 1.0
+    max_tokens: Annotated[Count, Field(ge=2)] | None = None
     """Longest prompt + output; longer requests are trimmed and counted."""
     trim: Literal["prefill", "proportional"] = "prefill"
     """What ``max_tokens`` shortens: the prompt, or prompt and output alike."""
@@ -298,7 +306,7 @@ class SyntheticWorkload(Section):
     """Requests drawn from distributions."""
 
     kind: Literal["synthetic"]
-    requests: Count
+    requests: RequestCount
     arrivals: Arrivals
     lengths: Lengths
     prefixes: SharedPrefixes | None = None
@@ -325,5 +333,5 @@ WorkloadConfig = Annotated[TraceWorkload | SyntheticWorkload | MixWorkload, Fiel
 class WorkloadFile(Section):
     """A workload and the seed it is drawn with, as a file of its own or as part of a simulation's configuration."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     workload: WorkloadConfig

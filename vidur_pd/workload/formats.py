@@ -17,8 +17,6 @@ JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prom
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +24,10 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import get_args
 
+from boundary.csv_text import csv_rows
 from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.quoting import quoted
 from vidur_pd.workload.config import TraceFormat
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -35,6 +36,7 @@ BAILIAN_BLOCK_TOKENS = 16
 """Tokens per hash id of the Qwen-Bailian traces (alibaba-edu/qwen-bailian-usagetraces-anon, README)."""
 
 _DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:\d\d)?")
+_MOST_CHARACTERS = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,7 +52,7 @@ def milliseconds_to_ps(value: str | int | Decimal) -> int:
 
 def date_time_to_ps(value: str | int | Decimal) -> int:
     """Picoseconds since 1970 of ``YYYY-MM-DD hh:mm:ss[.fraction][zone]``, to the last digit. Raises ``ValueError``."""
-    match = _DATE_TIME.fullmatch(str(value).strip())
+    match = _DATE_TIME.fullmatch(str(value).strip()) if isinstance(value, str) and value.isascii() else None
     if match is None:
         raise ValueError
     date, clock, fraction, zone = match.groups()
@@ -60,11 +62,13 @@ def date_time_to_ps(value: str | int | Decimal) -> int:
 
 
 def _scaled(value: str | int | Decimal, factor: int) -> int:
+    if isinstance(value, str) and not (value.isascii() and len(value) <= _MOST_CHARACTERS and "_" not in value):
+        raise ValueError
     try:
         number = Decimal(value)
     except InvalidOperation:
         raise ValueError from None
-    if not number.is_finite() or abs(number) > 10**15:
+    if not number.is_finite() or number.copy_abs() > 10**15:  # abs() rounds, and overflows at 1e999999999
         raise ValueError
     return int((number * factor).to_integral_value())
 
@@ -121,8 +125,8 @@ assert set(LAYOUTS) == set(get_args(TraceFormat))
 def csv_columns(header: str) -> list[str]:
     """Names of the columns, plain or quoted; none where the line is not CSV."""
     try:
-        return [column.strip() for column in next(csv.reader([header], strict=True), [])]
-    except csv.Error:
+        return [column.strip() for _, cells in csv_rows([header], "header") for column in cells]
+    except InputError:
         return []
 
 
@@ -134,10 +138,7 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
     """
     line = first_line.strip()
     if line.startswith("{"):
-        try:
-            found = set(json.loads(line))
-        except ValueError:
-            raise InputError(f"{path}: line 1: found malformed JSON, expected one JSON object per line") from None
+        found = set(parse_json(line, f"{path}: line 1", "one JSON object per line"))
         candidates: Iterable[TraceFormat] = ("qwen_bailian",) if "chat_id" in found else ("mooncake",)
     else:
         found = set(csv_columns(line))
@@ -150,5 +151,4 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
         f"{name}: {', '.join(field for field in (layout.arrival, layout.prefill, layout.decode) if field)}"
         for name, layout in LAYOUTS.items()
     )
-    shown = line if len(line) <= 80 else line[:77] + "..."
-    raise InputError(f"{path}: line 1: found {shown!r}, expected the columns or keys of a known format ({known})")
+    raise InputError(f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({known})")

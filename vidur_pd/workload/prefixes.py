@@ -25,12 +25,15 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary.errors import InputError
 from vidur_pd.workload.arrivals import to_ps
 from vidur_pd.workload.config import SharedPrefixes
 from vidur_pd.workload.lengths import sample_lognormal, zipf_ranks
 from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes
 
 Tokens = NDArray[np.int64]
+MOST_BLOCKS = 2**25
+"""Ids of the prompts of a workload: Mooncake's largest trace has 3 million; these take a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +77,7 @@ def sample_conversations(
     waiting: list[tuple[int, int, _Conversation]] = []
     prompt_tokens = np.zeros(requests, dtype=np.int64)
     ids: list[list[int]] = []
-    trimmed = 0
+    trimmed = blocks = 0
     for i, now in enumerate(arrived_ps.tolist()):
         user = int(user_tokens[i])
         talk = heapq.heappop(waiting)[2] if waiting and waiting[0][0] <= now else openings.next()
@@ -85,6 +88,8 @@ def sample_conversations(
             trimmed += 1
         prompt = talk.text_tokens + user
         whole, partial = divmod(prompt, prefixes.hash_block_tokens)
+        blocks += whole + 1
+        _check_blocks(blocks, prefixes)
         talk.blocks.extend(next(fresh) for _ in range(whole - len(talk.blocks)))
         ids.append([*talk.blocks, next(fresh)] if partial else list(talk.blocks))
         prompt_tokens[i] = prompt
@@ -101,9 +106,9 @@ class _Openings:
     def __init__(self, prefixes: SharedPrefixes, requests: int, rng: Callable[[str], np.random.Generator]) -> None:
         prompts = prefixes.system_prompts
         given = prefixes.system_tokens
+        self._prefixes = prefixes
         self.fresh = count()
         """Block ids that nobody has yet."""
-        self._block_tokens = prefixes.hash_block_tokens
         self._tokens: list[int] = (
             [given] * prompts
             if isinstance(given, int)
@@ -118,8 +123,17 @@ class _Openings:
         system = next(self._choices)
         tokens = self._tokens[system]
         if system not in self._blocks:
-            self._blocks[system] = [next(self.fresh) for _ in range(tokens // self._block_tokens)]
+            _check_blocks(tokens // self._prefixes.hash_block_tokens, self._prefixes)
+            self._blocks[system] = [next(self.fresh) for _ in range(tokens // self._prefixes.hash_block_tokens)]
         return _Conversation(tokens, list(self._blocks[system]))
+
+
+def _check_blocks(blocks: int, prefixes: SharedPrefixes) -> None:
+    if blocks > MOST_BLOCKS:
+        raise InputError(
+            f"workload.prefixes.hash_block_tokens: found {prefixes.hash_block_tokens}, by which prompts have more than "
+            f"{MOST_BLOCKS} blocks in all; expected larger blocks or fewer tokens"
+        )
 
 
 def _think_times_ps(prefixes: SharedPrefixes, requests: int, random: np.random.Generator) -> NDArray[np.int64]:

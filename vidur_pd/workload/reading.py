@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,14 +12,15 @@ from typing import IO, Literal, NamedTuple, cast
 
 import numpy as np
 
+from boundary.csv_text import check_width, column_places, csv_rows
 from boundary.errors import InputError
+from boundary.json_text import json_decoder, parse_json
+from boundary.quoting import quoted
+from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
 from vidur_pd.workload.checking import RowChecker
 from vidur_pd.workload.config import TraceFormat
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
-
-GZIP_MAGIC = b"\x1f\x8b"
-"""First two bytes of every gzip member (RFC 1952, section 2.3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +71,17 @@ def read_trace(
             checker = RowChecker(path, layout)
             rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
             workload = _collect(rows, checker, selection)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a request trace") from None
-    except (UnicodeDecodeError, EOFError, zlib.error, OSError) as error:
-        raise InputError(f"{path}: cannot be read as text or gzip ({error}); expected a request trace") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: found bytes that are not UTF-8, expected a request trace") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{path}: found a damaged gzip file, expected a request trace") from None
+    except OSError as error:
+        raise unreadable(path, "a request trace", error) from None
     return Trace(workload, name, layout.arrival is not None)
 
 
 def _open_text(path: Path) -> IO[str]:
+    check_readable(path, "a request trace")
     with path.open("rb") as raw:
         is_gzip = raw.read(2) == GZIP_MAGIC
     if is_gzip:
@@ -103,54 +104,28 @@ class _Row(NamedTuple):
 
 
 def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
-    reader = csv.reader(file, strict=True)
-    try:
-        header = [column.strip() for column in next(reader)]
-        named = (layout.arrival, layout.prefill, layout.decode)
-        for column in named:
-            if column is not None and column not in header:
-                raise InputError(f"{path}: line 1: found columns {', '.join(header)}, expected {column} among them")
-        for column, number in Counter(filter(None, header)).items():
-            if number > 1:
-                raise InputError(f"{path}: line 1: {column}: found {number} columns of this name, expected one")
-        optional = ("request_id", "hash_ids", "hash_block_tokens") if layout.hash_block_tokens else (None,) * 3
-        # One more, empty, column stands for those that the file does not have.
-        places = [header.index(name) if name in header else len(header) for name in (*named, *optional)]
-        arrival, prefill, decode, request_id, hash_ids, block_tokens = places
-        for values in reader:
-            if not values:
-                continue
-            if len(values) != len(header):
-                raise InputError(
-                    f"{path}: line {reader.line_num}: row: found {len(values)} columns, expected {len(header)}"
-                )
-            row: list[str | None] = [*values, None]
-            yield _Row(
-                reader.line_num,
-                row[arrival],
-                row[prefill],
-                row[decode],
-                row[request_id],
-                row[hash_ids],
-                row[block_tokens],
-            )
-    except csv.Error as error:
-        raise InputError(
-            f"{path}: line {reader.line_num}: row: found {error}, expected comma-separated values"
-        ) from None
+    rows = csv_rows(file, f"{path}:")
+    _, header = next(rows)
+    named = (layout.arrival, layout.prefill, layout.decode)
+    columns = column_places(header, f"{path}: line 1", [column for column in named if column is not None])
+    optional = ("request_id", "hash_ids", "hash_block_tokens") if layout.hash_block_tokens else (None,) * 3
+    # One more, empty, column stands for those that the file does not have.
+    places = [columns.get(name or "", len(header)) for name in (*named, *optional)]
+    arrival, prefill, decode, request_id, hash_ids, block_tokens = places
+    for line, cells in rows:
+        check_width(cells, header, f"{path}: line {line}")
+        row: list[str | None] = [*cells, None]
+        yield _Row(line, row[arrival], row[prefill], row[decode], row[request_id], row[hash_ids], row[block_tokens])
 
 
 def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
-    decoder = json.JSONDecoder(parse_float=Decimal)
+    decoder = json_decoder(parse_float=Decimal)
     for line, text in enumerate(file, start=1):
         if not text.strip():
             continue
-        try:
-            record = decoder.decode(text)
-        except ValueError as error:
-            raise InputError(f"{path}: line {line}: row: found {error}, expected one JSON object") from None
+        record = parse_json(text, f"{path}: line {line}", "one JSON object", decoder)
         if not isinstance(record, dict):
-            raise InputError(f"{path}: line {line}: row: found {type(record).__name__}, expected one JSON object")
+            raise InputError(f"{path}: line {line}: found {quoted(record)}, expected one JSON object")
         for key in (layout.arrival, layout.prefill, layout.decode):
             if key not in record:
                 raise InputError(f"{path}: line {line}: {key}: found no such key, expected a value")
@@ -209,7 +184,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         if output == 0:
             checker.refuse(row.line, layout.decode, 0, "at least 1 (or skip_zero_output: true)")
         prompt = checker.tokens(row.line, layout.prefill, row.prefill)
-        request_ids.append(number if row.request_id is None else str(row.request_id))
+        request_ids.append(number if row.request_id is None else checker.request_id(row.line, row.request_id))
         arrived.append(arrived_ps)
         prefill.append(prompt)
         decode.append(output)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from boundary.plain_text import first_faulty, name_fault
 
 MAX_TOKENS = 2**31 - 1
 """Longest prompt or output accepted: far beyond any context window, and safe to sum over a workload in int64."""
@@ -57,8 +59,8 @@ class Workload:
     """Requests in order of arrival. Arrays are read-only, one entry per request.
 
     Raises ``InputError`` when lengths disagree, a token count is below 1, an arrival is negative, later than
-    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice, or the block hashes do not
-    cover the prompts exactly.
+    `MAX_ARRIVAL_S` or earlier than the one before it, an id occurs twice or is no plain text of one line, or the block
+    hashes do not cover the prompts exactly.
     """
 
     request_ids: tuple[str, ...]
@@ -93,6 +95,17 @@ class Workload:
     def span_ps(self) -> int:
         """Time from the first to the last arrival."""
         return int(self.arrived_ps[-1] - self.arrived_ps[0])
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that workloads of equal arrivals, lengths and shared blocks have in common."""
+        sums = hashlib.sha256()
+        arrays = [self.arrived_ps, self.prefill_tokens, self.decode_tokens]
+        if self.block_hashes is not None:
+            arrays += [np.array([self.block_hashes.block_tokens]), self.block_hashes.offsets, self.block_hashes.ids]
+        for values in arrays:
+            sums.update(np.ascontiguousarray(values, dtype="<i8").data)
+        return sums.hexdigest()[:16]
 
     def engine_block_ids(self, request: int, block_tokens: int) -> NDArray[np.int64]:
         """Ids of the full KV blocks of ``block_tokens`` in a prompt, first block first.
@@ -140,6 +153,9 @@ def _check_lengths(workload: Workload) -> None:
         found = len(getattr(workload, field))
         if found != requests:
             raise InputError(f"{workload.name}: {field}: found {found} entries, expected {requests} (as request_ids)")
+    if (faulty := first_faulty(workload.request_ids)) is not None:
+        fault = name_fault(workload.request_ids[faulty])
+        raise InputError(f"{workload.name}: request_id of request {faulty}: {fault}")
     if len(set(workload.request_ids)) != requests:
         seen: set[str] = set()
         twice = next(i for i in workload.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]

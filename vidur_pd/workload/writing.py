@@ -6,13 +6,12 @@ import csv
 import gzip
 import io
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from boundary.errors import InputError
-from vidur_pd.files import check_target
+from boundary.output_files import check_output, write_atomically
 from vidur_pd.workload.formats import MOONCAKE_BLOCK_TOKENS
 from vidur_pd.workload.workload import Workload
 
@@ -26,9 +25,10 @@ def write_trace(workload: Workload, path: Path, trace_format: WritableFormat | N
     workloads give equal bytes, compressed or not.
 
     Raises:
-        InputError: no format has this suffix, or the directory cannot be written to.
+        InputError: no format has this suffix, or no file can be there.
+        OutputError: the disk is full.
     """
-    check_target(path)
+    check_output(path)
     match trace_format or _format_of(path):
         case "csv":
             text = _table(_csv_rows(workload))
@@ -38,7 +38,7 @@ def write_trace(workload: Workload, path: Path, trace_format: WritableFormat | N
             text = "".join(_json_lines(workload))
     data = text.encode()
     # A fixed time stamp and no file name in the gzip header: the bytes depend on the workload only.
-    _replace(path, gzip.compress(data, compresslevel=9, mtime=0) if path.suffix == ".gz" else data)
+    write_atomically(path, gzip.compress(data, compresslevel=9, mtime=0) if path.suffix == ".gz" else data)
 
 
 def _format_of(path: Path) -> WritableFormat:
@@ -48,17 +48,6 @@ def _format_of(path: Path) -> WritableFormat:
         case ".jsonl":
             return "mooncake"
     raise InputError(f"{path}: found suffix {path.suffix!r}, expected .csv or .jsonl, optionally with .gz")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Writes beside ``path`` first, so that readers see the old file or the new one."""
-    temporary = path.with_name(f".vidur-pd.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror}); expected a writable file") from None
 
 
 def _table(rows: Iterator[list[str]]) -> str:

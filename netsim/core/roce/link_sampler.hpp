@@ -1,6 +1,8 @@
 // Figures of links at regular instants.
 #pragma once
 
+#include <string>
+
 #include "roce/packet_carrier.hpp"
 #include "roce/port.hpp"
 
@@ -24,7 +26,13 @@ class LinkSampler {
     TimePs next_ps() const { return next_ps_; }
 
     // Begins a sample, to which every link is added in order.
+    // Throws MisuseError once there are more than kMostSamples: memory would end before the flows do.
     void begin(TimePs now_ps, bool is_busy) {
+        if (series_.wire_bytes.size() > kMostSamples) {
+            throw MisuseError("interval: found " + std::to_string(interval_ps_) + " ps, by which links have more than " +
+                              std::to_string(kMostSamples) + " samples by " + std::to_string(now_ps) +
+                              " ps; expected a longer one");
+        }
         series_.at_ps.push_back(now_ps);
         next_ps_ = is_busy ? later(now_ps, interval_ps_) : kNever;
     }
@@ -39,6 +47,7 @@ class LinkSampler {
     const TimeSeries& series() const { return series_; }
 
   private:
+    static constexpr std::size_t kMostSamples = std::size_t{1} << 24;  // of all links, 40 bytes each
     TimePs interval_ps_ = 0, next_ps_ = kNever;
     TimeSeries series_;
 };

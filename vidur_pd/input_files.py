@@ -1,0 +1,31 @@
+"""Files that a simulation reads: what its results must not be written over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from netsim.config import FileSpec
+from vidur_pd.config import EngineConfig, EngineOverrides, SimulationConfig
+from vidur_pd.workload.loading import trace_paths
+
+
+def input_files(config: SimulationConfig) -> list[Path]:
+    """Traces, topology, models, GPUs and recordings that the configuration names, without those that are built in."""
+    return list(_input_files(config))
+
+
+def _input_files(config: SimulationConfig) -> Iterator[Path]:
+    from aicb import gpu_files, model_files
+
+    yield from trace_paths(config.workload, Path())
+    if isinstance(config.cluster.topology, FileSpec):
+        yield config.cluster.topology.file
+    yield from model_files(config.model)
+    for pool in config.cluster.pools:
+        yield from gpu_files(config.hardware_of(pool))
+    engines: list[EngineConfig | EngineOverrides] = [config.engine, *(pool.engine for pool in config.cluster.pools)]
+    for engine in engines:
+        kind, _, file = (engine.expert_load or "").partition(":")
+        if kind == "recorded":
+            yield Path(file)
