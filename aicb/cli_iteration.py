@@ -36,21 +36,23 @@ def price_iteration(
     Raises:
         InputError: an option that does not go with the model, the GPU or the batch.
     """
+    gpu = get_gpu(chosen.gpu)
     iterations = IterationModel(
         model,
         partition,
         precision,
-        get_gpu(chosen.gpu),
+        gpu,
         queries=chosen.drafts + 1,
         estimator=chosen.estimator,
         expert_load=chosen.expert_load,
         overlap=Overlap(shared_expert_stream=chosen.overlap_shared_expert),
     )
     batches = [batch] * partition.dp
+    borrowed = {} if gpu.clock_as is None else {"clock_as": gpu.clock_as}
     if not chosen.drafts:
-        return _described(iterations.price(batches, stage=stage))
+        return _described(iterations.price(batches, stage=stage)) | borrowed
     step = iterations.speculative(batches, Drafting(chosen.drafts, chosen.acceptance), stage=stage)
-    return {**_described(step.verification), **_drafted(step)}
+    return {**_described(step.verification), **_drafted(step), **borrowed}
 
 
 def _described(cost: IterationCost) -> dict[str, object]:

@@ -25,6 +25,8 @@ from boundary.text_files import read_text
 from boundary.yaml_text import parse_yaml_mapping
 
 MIB = 2**20
+MEASURED_GPU = "h200"
+"""Whose kernel times and clock law stand for those of a GPU that was not measured."""
 TABLE_FILE = "kernels.csv"
 """A folder with this file holds a table of measured kernel times."""
 
@@ -46,6 +48,8 @@ class Gpu:
     source: str
     clock: ClockLaw | None = None
     """How the SM clock falls under load. Times are taken as measured if absent."""
+    clock_as: str | None = None
+    """GPU whose law ``clock`` is, where it is borrowed."""
     interconnect_as: str | None = None
     """GPU whose NVLink and collectives stand for this one's where a collectives model does not know it."""
     table: Path | None = None
@@ -120,8 +124,15 @@ def _parse(text: str, where: str, folder: Path) -> Gpu:
             near = difflib.get_close_matches(str(key), known, n=1) or known
             raise InputError(f"{where}: {key}: unknown field, expected {', '.join(near)}")
     fields: dict[str, Any] = {name: _field(document, name, where) for name in (*_TEXTS, *_INTEGERS, *_NUMBERS)}
-    fields["clock"] = _clock(document["clock"], where) if "clock" in document else None
-    return Gpu(**fields, table=folder if (folder / TABLE_FILE).is_file() else None)
+    table = folder if (folder / TABLE_FILE).is_file() else None
+    fields |= {"clock": _clock(document["clock"], where)} if "clock" in document else _borrowed_clock(table)
+    return Gpu(**fields, table=table)
+
+
+def _borrowed_clock(table: Path | None) -> dict[str, Any]:
+    """Law of a GPU that states none: with times of its own they are taken as they stand. Times of the measured GPU
+    fall behind with its clock on any GPU, as far as is known: no law would be the more optimistic for not knowing."""
+    return {} if table is not None else {"clock": get_gpu(MEASURED_GPU).clock, "clock_as": MEASURED_GPU}
 
 
 def _clock(found: object, where: str) -> ClockLaw:

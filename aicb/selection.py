@@ -19,7 +19,7 @@ from aicb.estimators import (
     make_estimator,
 )
 from aicb.estimators.roofline import Demands
-from aicb.gpu import Gpu
+from aicb.gpu import MEASURED_GPU, Gpu
 from aicb.operators import (
     BatchedGemm,
     DecodeAttention,
@@ -34,7 +34,7 @@ from aicb.operators import (
 )
 from aicb.precision import Precision
 from aicb.table import KernelTable
-from aicb.transfer import MEASURED_GPU, TransferEstimator
+from aicb.transfer import TransferEstimator
 
 LEAST_ROWS = 8
 """Measured shapes from which on a kind of work is interpolated; fewer say too little about it."""

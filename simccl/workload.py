@@ -1,12 +1,17 @@
-"""SimAI workload files: the collectives of a training iteration, layer by layer.
+"""SimAI workload files: the collectives of an iteration of training or of serving, layer by layer.
 
 Line 1 has ``key: value`` pairs (``model_parallel_NPU_group:`` is TP, then ``ep: pp: vpp: ga: all_gpus:``), line 2 the
 number of layers, then one layer per line: name, dependency, and for forward, input gradient and weight gradient the
 compute time in ns, the collective and its bytes; last the update time. A collective without suffix runs in the TP
 group, in the weight-gradient column in the DP group; ``_EP`` and ``_DP_EP`` name the group.
 
-Groups are those of SimAI: TP consecutive ranks; EP the same place in E consecutive TP groups; DP every (ranks / DP)-th
-rank; DP_EP the TP groups that are E apart.
+TP is consecutive ranks, DP every (ranks / DP)-th rank. What ``ep:`` counts depends on the kind of file:
+
+- training (no ``mode:``, as Megatron counts): TP groups that share experts. EP is the same place in E consecutive TP
+  groups, DP_EP the TP groups that are E apart; EP · DP_EP = DP.
+- serving (``mode: 1``, AICB's inference generator and `aicb export`): GPUs that share experts, those of a TP group
+  included, as engines count. EP is E consecutive ranks of a stage, DP_EP those that are max(E, TP) apart; E divides
+  TP · DP.
 """
 
 from __future__ import annotations
@@ -55,6 +60,8 @@ class Workload:
     ep: int
     pp: int
     all_gpus: int
+    is_serving: bool
+    """Whether ``ep`` counts GPUs, and not TP groups."""
     collectives: tuple[WorkloadCollective, ...]
 
     @property
@@ -63,15 +70,17 @@ class Workload:
 
     def members(self, group: Group) -> tuple[int, ...]:
         """The ranks of the group that rank 0 is in."""
+        between_experts = 1 if self.is_serving else self.tp
         match group:
             case Group.TP:
                 count, stride = self.tp, 1
             case Group.EP:
-                count, stride = self.ep, self.tp
+                count, stride = self.ep, between_experts
             case Group.DP:
                 count, stride = self.dp, self.all_gpus // self.dp
             case Group.DP_EP:
-                count, stride = self.dp // self.ep, self.tp * self.ep
+                stride = max(self.ep, self.tp) if self.is_serving else self.tp * self.ep
+                count = self.tp * self.dp // stride
             case Group.PP:
                 count, stride = self.pp, self.all_gpus // self.pp
         return tuple(k * stride for k in range(count))
@@ -95,16 +104,21 @@ def read_workload(source: Path) -> Workload:
     return Workload(*sizes, found)
 
 
-def _group_sizes(source: Path, header: str) -> tuple[int, int, int, int]:
-    """TP, EP, PP and all GPUs."""
+def _group_sizes(source: Path, header: str) -> tuple[int, int, int, int, bool]:
+    """TP, EP, PP, all GPUs, and whether the file is one of serving."""
     words = header.split()
     values = dict(pairwise(words))
     names = ("model_parallel_NPU_group:", "ep:", "pp:", "all_gpus:")
     sizes = [_count(source, 1, name.rstrip(":"), values.get(name, ""), 1, MAX_RANKS) for name in names]
     tp, ep, pp, gpus = sizes
-    if gpus % (tp * pp) or (gpus // (tp * pp)) % ep:
-        raise InputError(f"{source} line 1: found TP {tp}, EP {ep}, PP {pp}, expected divisors of {gpus} GPUs")
-    return tp, ep, pp, gpus
+    mode = _count(source, 1, "mode", values.get("mode:", "0"), 0, 1)
+    stage = gpus // pp
+    if gpus % (tp * pp) or (stage if mode else stage // tp) % ep:
+        raise InputError(
+            f"{source} line 1: found TP {tp}, EP {ep}, PP {pp} on {gpus} GPUs, expected TP · PP to divide these, "
+            + ("EP to divide TP · DP (mode 1: EP counts GPUs)" if mode else "EP to divide DP (EP counts TP groups)")
+        )
+    return tp, ep, pp, gpus, bool(mode)
 
 
 def _layer(source: Path, number: int, fields: list[str]) -> list[WorkloadCollective]:

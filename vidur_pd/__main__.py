@@ -164,12 +164,14 @@ def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
 
 
 def _print_comparison(outs: list[Path]) -> None:
-    """Headline figures of several runs, each with its change against the first."""
+    """Headline figures of several runs, each with its change against the first; what else differs goes to stderr."""
     from rich.console import Console
     from rich.table import Table
 
-    from vidur_pd.report import comparison_table
+    from vidur_pd.report import comparison_table, comparison_warnings
 
+    for warning in comparison_warnings(outs):
+        sys.stderr.write(f"vidur-pd: {warning}\n")
     rows = comparison_table(outs)
     table = Table("", *(rows[0]["texts"] if rows else ()))
     for row in rows:

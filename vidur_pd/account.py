@@ -41,8 +41,10 @@ class Account:
         return {
             "model": self._parts.model.name,
             "hardware": next(iter(self._parts.pools.values())).gpu.name,
+            "seed": self._config.seed,
             "workload": {
                 "name": self._workload.name,
+                "digest": self._workload.digest,
                 "source": self._workload.source,
                 "trimmed_requests": self._workload.trimmed_requests,
                 "skipped_rows": self._workload.skipped_rows,
@@ -92,9 +94,12 @@ class Account:
         indices = [instance.index for instance in self._instances if instance.placement.pool == name]
         busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
         mean, peak = self._log.kv_share(indices, makespan_s)
+        gpu = self._parts.pools[name].gpu
         return {
             "name": name,
             "role": pool.role,
+            "hardware": gpu.name,
+            "clock_as": gpu.clock_as,
             "instances": pool.instances,
             "tp": pool.tp,
             "ep": pool.ep,

@@ -20,6 +20,8 @@ Degree = Annotated[Count, Field(le=2**20)]
 Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
+RoutingPolicy = Literal["least_tokens", "least_requests", "round_robin", "random"]
+RankPolicy = Literal["least_tokens", "least_requests", "round_robin"]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 
@@ -140,10 +142,19 @@ class ClusterConfig(Section):
 
 
 class RoutingConfig(Section):
-    """How requests are assigned to the instances of a pool, and to the data-parallel ranks of an instance."""
+    """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
 
-    policy: Literal["round_robin", "random", "least_requests", "least_tokens"] = "round_robin"
-    rank_policy: Literal["round_robin", "least_requests", "least_tokens"] = "least_requests"
+    ``least_tokens``: the fewest prompt tokens that are not computed yet; where decodes run, beside the context of all
+    requests there. ``least_requests``: the lowest 4 · waiting + running. Of equal candidates the first.
+    """
+
+    policy: RoutingPolicy = "least_tokens"
+    """Among prefill and mixed instances when a request arrives, and among decode instances if they have no other."""
+    decode_policy: RoutingPolicy | None = None
+    """Among decode instances: at the arrival in modes that push, else at the end of the prefill."""
+    rank_policy: RankPolicy | None = None
+    """Within an instance. ``None``: ``least_tokens`` where it prefills only, as the rank with the most prompt tokens
+    holds up the others, else ``least_requests``, as vLLM's data-parallel front end."""
 
 
 class KvTransferConfig(Section):

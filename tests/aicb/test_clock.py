@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
-from aicb.clock import ClockLaw, clocked_share
+from aicb import (
+    Batch,
+    InputError,
+    MoeLayout,
+    Partition,
+    PartitionError,
+    Precision,
+    built_in_models,
+    get_gpu,
+    iteration_operators,
+    load_model,
+)
+from aicb.clock import ClockLaw, clocked_share, steady_us
+from aicb.estimators import Estimator
+from aicb.estimators.roofline import Demands
 from aicb.host import HostModel
 from aicb.iteration import IterationModel
+from aicb.operators import Communication, Gemm, GemmDtype
+from aicb.selection import select_estimator
 
 H200 = get_gpu("h200")
 LAW = ClockLaw(1600, 1800, 1400, 0.25, 0.75)
@@ -61,6 +77,100 @@ def test_long_prefills_run_at_the_heavy_clock_and_decodes_at_the_light_one() -> 
     ]
     assert 1.10 < ratios[0] < 1600 / 1385
     assert 1600 / 1810 < ratios[1] < 1.0
+
+
+BATCHES = {
+    "one decode": Batch.decode([1000]),
+    "64 decodes": Batch.decode([300 + 100 * i for i in range(64)]),
+    "256 decodes": Batch.decode([3000] * 256),
+    "short prompt": Batch.prefill([200]),
+    "prompts": Batch.prefill([700, 3000, 90]),
+    "chunk": Batch.prefill([8192], [8192]),
+}
+
+
+def partitions(name: str) -> list[Partition]:
+    """Ways to divide a model: whole, over a TP group, and with experts over data-parallel ranks."""
+    tried = [Partition(), Partition(tp=8, ep=8), Partition(dp=16, ep=16)]
+    model, divided = load_model(name), []
+    for partition in tried:
+        try:
+            operators = iteration_operators(model, partition, Precision(), BATCHES["one decode"])
+        except PartitionError:
+            continue
+        has_experts = any(operator.name == "router" for operator in operators)
+        if has_experts or partition.moe_layout is MoeLayout.TENSOR:
+            divided.append(partition)
+    return divided
+
+
+@cache
+def estimators(weights: GemmDtype) -> tuple[Estimator, Estimator]:
+    """Of the H100 and the H200."""
+    precision = Precision(weights)
+    return select_estimator("auto", get_gpu("h100"), precision), select_estimator("auto", H200, precision)
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+@pytest.mark.parametrize("name", built_in_models())
+def test_no_kernel_takes_less_time_on_an_h100_than_on_an_h200(name: str, weights: GemmDtype) -> None:
+    """The same SMs, tensor cores and power, and less memory bandwidth."""
+    precision = Precision(weights)
+    for partition in partitions(name):
+        for label, batch in BATCHES.items():
+            operators = iteration_operators(load_model(name), partition, precision, batch)
+            works = [operator.work for operator in operators if not isinstance(operator.work, Communication)]
+            demands = Demands.of(works, precision)
+            h100_us, h200_us = (estimator.times(demands).time_us for estimator in estimators(weights))
+            assert (h100_us >= h200_us * (1 - 1e-12)).all(), (partition, label)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("qwen3-8b", "bf16"), ("deepseek-v3", "fp8"), ("qwen3-next-80b-a3b", "bf16")]
+)
+def test_no_iteration_takes_less_time_on_an_h100_than_on_an_h200(name: str, weights: GemmDtype) -> None:
+    """Under load both run at the clock that 700 W leave."""
+    for partition in partitions(name):
+        models = [
+            IterationModel(load_model(name), partition, Precision(weights), gpu, estimator=estimator)
+            for gpu, estimator in zip((get_gpu("h100"), H200), estimators(weights), strict=True)
+        ]
+        for label, batch in BATCHES.items():
+            h100_ps, h200_ps = (each.price([batch] * partition.dp).compute_ps for each in models)
+            assert h100_ps >= h200_ps, (partition, label)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "best"),
+    [
+        ("h100", "bf16", 0.803),
+        ("b200", "bf16", 0.776),
+        ("b200", "fp8", 0.763),
+        ("a100", "bf16", 0.869),
+        ("h20", "fp8", 0.952),
+    ],
+)
+def test_no_large_product_beats_the_best_published_of_a_gpu(gpu: str, dtype: GemmDtype, best: float) -> None:
+    """Shares of the nominal peak, back to back: mamf-finder's best shape (ml-engineering 744d01e; H20: InferSim
+    f2293da). What was not measured is not estimated to be faster than what was."""
+    target, precision = get_gpu(gpu), Precision()
+    works = [Gemm(m, n, k, dtype) for m, n, k in ((8192, 8192, 8192), (4096, 8192, 8192), (16384, 4096, 12288))]
+    demands = Demands.of(works, precision)
+    time_us = select_estimator("auto", target, precision).times(demands).time_us
+    tensor_us = demands.flops / target.peak_flops[dtype] * 1e6
+    assert target.clock is not None
+    assert (tensor_us / steady_us(target.clock, time_us, time_us, tensor_us) <= best).all()
+
+
+def test_a_gpu_without_law_and_table_has_the_law_of_the_measured_one(tmp_path: Path) -> None:
+    """With times of its own these are taken as they stand; a law of its own is kept."""
+    assert (get_gpu("h800").clock, get_gpu("h800").clock_as) == (H200.clock, "h200")
+    assert H200.clock_as is None
+    assert get_gpu("a100").clock_as is None
+    text = (files("aicb") / "gpus" / "h800.yaml").read_text()
+    (tmp_path / "gpu.yaml").write_text(text)
+    (tmp_path / "kernels.csv").write_text("")
+    assert (get_gpu(str(tmp_path)).clock, get_gpu(str(tmp_path)).clock_as) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,30 @@ def test_results_replace_earlier_ones_behind_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+def test_the_report_of_a_run_is_the_one_that_its_folder_gives(tmp_path: Path) -> None:
+    """Nothing in it comes from where files are before they are put into place."""
+    out = tmp_path / "out"
+    assert vidur_pd("run", write_config(tmp_path), "-o", out, "--quiet").returncode == 0
+    written = (out / "report.html").read_bytes()
+    assert vidur_pd("report", out).returncode == 0
+    assert (out / "report.html").read_bytes() == written
+
+
 def test_a_report_goes_where_it_is_told(tmp_path: Path) -> None:
     assert vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "out").returncode == 0
     assert vidur_pd("report", tmp_path / "out", "-o", tmp_path / "page.html").returncode == 0
     assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_runs_of_other_requests_are_compared_with_a_warning(tmp_path: Path) -> None:
+    """The same requests on half the NIC say nothing; another seed draws other requests."""
+    config = write_config(tmp_path)
+    runs = {"a": (), "slow": ("--set", "cluster.topology.nic=200Gbps"), "seed": ("--set", "seed=4")}
+    for name, settings in runs.items():
+        assert vidur_pd("run", config, "-o", tmp_path / name, *settings).returncode == 0
+    alike = vidur_pd("report", tmp_path / "a", tmp_path / "slow", "-o", tmp_path / "c.html")
+    assert (alike.returncode, alike.stderr) == (0, "")
+    other = vidur_pd("report", tmp_path / "a", tmp_path / "seed", "-o", tmp_path / "c.html")
+    said = "seed against a: other arrivals or lengths of requests; seed 4 instead of 3. What differs is not the system"
+    assert (other.returncode, other.stderr) == (0, f"vidur-pd: {said} alone.\n")
+    assert said in (tmp_path / "c.html").read_text()

@@ -46,6 +46,18 @@ def test_groups_are_those_of_simai(tmp_path: Path) -> None:
     assert workload.members(Group.PP) == (0, 32)
 
 
+def test_files_of_serving_count_gpus_in_their_expert_group(tmp_path: Path) -> None:
+    """AICB's inference generator, 16 GPUs, TP 4, PP 2: EP 8 is the 8 GPUs of a stage, EP 4 a half of them."""
+    header = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 ep: 8 pp: 2 all_gpus: 16 mode: 1 vpp: 1\n"
+    whole = read_workload(written(tmp_path, header + "3\n" + LAYERS))
+    assert whole.members(Group.TP) == (0, 1, 2, 3)
+    assert whole.members(Group.EP) == tuple(range(8))
+    assert whole.members(Group.DP_EP) == (0,)
+    half = read_workload(written(tmp_path, header.replace("ep: 8", "ep: 4") + "3\n" + LAYERS))
+    assert half.members(Group.EP) == (0, 1, 2, 3)
+    assert half.members(Group.DP_EP) == (0, 4)
+
+
 def test_requests_count_the_nodes_of_each_group(tmp_path: Path) -> None:
     workload = read_workload(written(tmp_path, HEADER + "3\n" + LAYERS))
     requests = requests_of(workload, gpu="h100", gpus_per_node=8)
@@ -62,6 +74,9 @@ def test_requests_count_the_nodes_of_each_group(tmp_path: Path) -> None:
         ("", "line 2: found nothing, expected the number of layers"),
         (HEADER + "2\n" + LAYERS, "found 3 layers, expected 2"),
         (HEADER.replace("all_gpus: 64", "all_gpus: 60") + "3\n" + LAYERS, "line 1: found TP 8, EP 2, PP 2"),
+        (HEADER.replace("ep: 2", "ep: 8") + "3\n" + LAYERS, "line 1: .*EP 8.*to divide DP"),
+        (HEADER.replace("ep: 2", "mode: 1 ep: 64") + "3\n" + LAYERS, r"line 1: .*EP 64.*to divide TP · DP \(mode 1"),
+        (HEADER.replace("ep: 2", "mode: 2 ep: 2") + "3\n" + LAYERS, "line 1: mode: found '2'"),
         (HEADER.replace("ep: 2", "ep: two") + "3\n" + LAYERS, "line 1: ep: found 'two'"),
         (HEADER + "3\n" + LAYERS.replace("ALLTOALL_EP", "ALLTOALL_XP"), "line 4: found collective 'ALLTOALL_XP'"),
         (HEADER + "3\n" + LAYERS.replace("ALLREDUCE", "ALLREDUCEALLTOALL"), "line 3: found collective 'ALLREDUCEALLTO"),

@@ -295,6 +295,8 @@ def _summary(shape: Shape, requests: pd.DataFrame, cluster: _Cluster) -> dict[st
     return {
         "model": shape.model,
         "hardware": "h200",
+        "seed": shape.seed,
+        "workload": {"digest": f"{shape.seed:08x}{round(1000 * shape.qps):08x}"},
         "network": {"backend": "fluid", "coupling": "fluid", "topology": {"kind": "rail_optimized"}, "gpus": 48},
         "requests": len(requests),
         "completed": len(done),

@@ -10,7 +10,7 @@ import pytest
 from boundary.errors import InputError
 from tests.vidur_pd.report_page import Page, parse_page
 from tests.vidur_pd.report_run import Shape, write_run
-from vidur_pd.report import comparison_table, write_comparison
+from vidur_pd.report import comparison_table, comparison_warnings, write_comparison
 from vidur_pd.report.comparison import flatten
 
 
@@ -63,7 +63,41 @@ def test_only_fields_that_differ_are_listed(page: Page) -> None:
 
 def test_warnings_name_their_run(page: Page) -> None:
     assert page.banners == [
-        "four-decode: 3 of 83 requests were not completed; 4.0 % of the time rests on estimates, not on measurements."
+        "four-decode against two-decode: requests 83 instead of 80. What differs is not the system alone.",
+        "four-decode: 3 of 83 requests were not completed; 4.0 % of the time rests on estimates, not on measurements.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        (Shape(requests=20, rejected={}), []),
+        (Shape(requests=20, rejected={}, decode_instances=3), []),
+        (Shape(requests=20, rejected={}, qps=9), ["other arrivals or lengths of requests"]),
+        (
+            Shape(requests=21, rejected={}, seed=2, model="qwen3-8b"),
+            ["requests 21 instead of 20; seed 2 instead of 1; model qwen3-8b instead of deepseek-v3"],
+        ),
+    ],
+)
+def test_what_differs_beside_the_system_is_said(tmp_path: Path, shape: Shape, found: list[str]) -> None:
+    first = write_run(tmp_path / "a", Shape(requests=20, rejected={}))
+    other = write_run(tmp_path / "b", shape)
+    expected = [f"b against a: {text}. What differs is not the system alone." for text in found]
+    assert comparison_warnings([first, other]) == expected
+    shown = parse_page(write_comparison([first, other], tmp_path / "c.html")).banners
+    assert [banner for banner in shown if "against" in banner] == expected
+
+
+def test_objectives_and_requests_without_digest_are_named(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, Shape(requests=20, rejected={})) for name in ("a", "b")]
+    summary = json.loads((folders[1] / "summary.json").read_text())
+    summary["slo"]["ttft_s"] = 0.5
+    del summary["workload"]
+    (folders[1] / "summary.json").write_text(json.dumps(summary))
+    assert comparison_warnings(folders) == [
+        "b against a: requests of which no digest says whether they are the same; TTFT objective 500 ms instead of "
+        "2.00 s. What differs is not the system alone."
     ]
 
 

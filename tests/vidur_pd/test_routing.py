@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.integration.small_runs import config, pool, simulate
 from tests.vidur_pd.vllm_v1_steps import requests_of, scheduler_of
-from vidur_pd.request import Request, RequestStatus
-from vidur_pd.routing.router import Policy, Router, Span
+from vidur_pd.config import RankPolicy, RoutingPolicy
+from vidur_pd.request import Request
+from vidur_pd.routing.router import Router, Span
 from vidur_pd.scheduling import VllmV1Scheduler
 
 PLACES = 4
@@ -24,17 +28,16 @@ ACTIONS = st.one_of(
 
 
 class Candidate:
-    """Two ranks with few blocks, so that requests are preempted, and what is known of their requests from outside."""
+    """Two ranks with few blocks, so that requests are preempted."""
 
     def __init__(self) -> None:
         self.ranks = [scheduler_of(12, budget=32, seqs=4), scheduler_of(12, budget=32, seqs=4)]
-        self.requests: list[Request] = []
+        self.requests = 0
         self.is_open = True
 
     def add(self, prompt: int) -> None:
-        request = Request(len(self.requests), f"r{len(self.requests)}", prompt, 9, 0)
-        self.ranks[len(self.requests) % 2].add(request)
-        self.requests.append(request)
+        self.ranks[self.requests % 2].add(Request(self.requests, f"r{self.requests}", prompt, 9, 0))
+        self.requests += 1
 
     def step(self, steps: int) -> None:
         for rank in self.ranks:
@@ -46,23 +49,18 @@ class Candidate:
     def clear(self) -> None:
         for rank in self.ranks:
             rank.clear()
-        self.requests = []
 
-    def load(self, policy: Policy) -> tuple[int, int]:
-        live = [request for request in self.requests if request.status is not RequestStatus.COMPLETED]
-        tokens = sum(
-            request.prompt_tokens + request.generated_tokens - request.computed_tokens
-            for request in live
-            if request.computed_tokens < request.prompt_tokens
-        )
-        waiting = sum(request.status is RequestStatus.WAITING for request in live)
-        return (tokens if policy == "least_tokens" else 0, 4 * waiting + len(live) - waiting)
+    def load(self, policy: RoutingPolicy) -> tuple[int, int]:
+        """As it is now (`test_vllm_v1_reference` says what it is)."""
+        tokens = sum(rank.load_tokens for rank in self.ranks)
+        requests = sum(4 * rank.waiting_requests + rank.running_requests for rank in self.ranks)
+        return (tokens if policy == "least_tokens" else 0, requests)
 
 
 class SearchingRouter:
     """The policies as one would write them down."""
 
-    def __init__(self, policy: Policy, candidates: list[Candidate], random: np.random.Generator) -> None:
+    def __init__(self, policy: RoutingPolicy, candidates: list[Candidate], random: np.random.Generator) -> None:
         self._policy, self._candidates, self._random = policy, candidates, random
         self._turn = 0
 
@@ -83,7 +81,7 @@ class SearchingRouter:
 @pytest.mark.parametrize("policy", ["round_robin", "random", "least_requests", "least_tokens"])
 @given(actions=st.lists(ACTIONS, max_size=60))
 def test_a_router_chooses_as_a_search_through_all_candidates(
-    policy: Policy, actions: list[tuple[str, int, int]]
+    policy: RoutingPolicy, actions: list[tuple[str, int, int]]
 ) -> None:
     candidates = [Candidate() for _ in range(PLACES)]
     router = Router(policy, [candidate.ranks for candidate in candidates], np.random.default_rng(1))
@@ -121,7 +119,7 @@ def test_requests_on_their_way_to_a_decode_rank_count_until_they_are_given_up() 
 
 def test_a_preempted_request_counts_all_its_tokens_again() -> None:
     """Two prompts of 8 tokens fill 4 blocks of 4; the first decode preempts the second request, which has 9 tokens to
-    compute again: more than the 8 of the other rank, and less than 16."""
+    compute again: 9 + 16 of context are more than the 8 + 8 of the other rank, and less than 16 + 16."""
     small, other = scheduler_of(4), scheduler_of()
     router = Router("least_tokens", [[small], [other]])
     first, second, third, fourth = requests_of((8, 4), (8, 4), (8, 4), (8, 4))
@@ -150,3 +148,80 @@ def test_a_choice_reads_the_loads_that_have_changed_alone(candidates: int) -> No
         ranks[place].add(request)
     assert router.choose() is not None
     assert router.loads_read == candidates + choices
+
+
+def test_a_chunk_in_flight_is_work_until_it_ends() -> None:
+    """140 prompt tokens in chunks of 100: 140 to compute in the first step, 40 in the second, none after it."""
+    one = scheduler_of(role="prefill")
+    one.add(requests_of((140, 2))[0])
+    found = []
+    for _ in range(2):
+        batch = one.schedule()
+        assert batch is not None
+        found.append(one.load_tokens)
+        one.finish(batch)
+    assert [*found, one.load_tokens] == [140, 40, 0]
+
+
+def test_the_context_of_requests_is_load_where_decodes_run() -> None:
+    """From the assignment on, in transfer and running, until the end or until it is given up."""
+    one = scheduler_of(role="decode")
+    moved, lost = requests_of((300, 2), (80, 2))
+    one.add_remote(moved)
+    one.add_remote(lost)
+    assert one.load_tokens == 380
+    one.abandon_remote(lost)
+    assert one.admit_remote() == [moved]
+    one.remote_arrived(moved, 300)
+    assert one.load_tokens == 300
+    batch = one.schedule()
+    assert batch is not None
+    assert one.load_tokens == 300
+    assert one.finish(batch).finished == [moved]
+    assert one.load_tokens == 0
+
+
+LONG_AND_SHORT = [(60_000 * i, 6_000 if i % 2 == 0 else 60, 3) for i in range(24)]
+"""A long prompt (150 ms) every 120 ms, and a short one: instances in turns give one of them all the long ones."""
+
+
+def ttft_s(pools: list[dict[str, Any]], **routing: Any) -> list[float]:
+    result = simulate(config(pools, routing=routing), LONG_AND_SHORT)
+    return [(each.first_token_ps - each.arrived_ps) / 1e12 for each in result.requests]
+
+
+def test_the_default_spreads_prompts_by_their_tokens() -> None:
+    pools = [pool("p", "prefill", instances=2), pool("d", "decode", instances=2)]
+    by_tokens, in_turns = ttft_s(pools), ttft_s(pools, policy="round_robin")
+    assert sum(by_tokens) < 0.75 * sum(in_turns)
+    assert by_tokens == ttft_s(pools, policy="least_tokens", decode_policy="least_tokens")
+
+
+@pytest.mark.parametrize(
+    ("pools", "usual", "other"),
+    [
+        ([pool("p", "prefill", dp=2, ep=2), pool("d", "decode")], "least_tokens", "least_requests"),
+        ([pool("m", "mixed", dp=2, ep=2)], "least_requests", "least_tokens"),
+        ([pool("p", "prefill"), pool("d", "decode", dp=2, ep=2)], "least_requests", "round_robin"),
+    ],
+)
+def test_ranks_that_prefill_are_chosen_by_tokens_and_others_by_requests(
+    pools: list[dict[str, Any]], usual: RankPolicy, other: RankPolicy
+) -> None:
+    rows = [(9_000 * i, 6_000 if i % 3 == 0 else 60, 2 + 7 * i % 20) for i in range(24)]
+
+    def ends(**routing: Any) -> list[int]:
+        result = simulate(config(pools, model="qwen3-30b-a3b", routing=routing), rows)
+        return [each.completed_ps for each in result.requests]
+
+    assert ends() == ends(rank_policy=usual) != ends(rank_policy=other)
+
+
+def test_decode_instances_have_a_policy_of_their_own() -> None:
+    """One prefill instance; prompts are sent one after the other."""
+    pools = [pool("p", "prefill"), pool("d", "decode", instances=2)]
+    rows = [(1_000_000 * i, 6_000 if i % 2 == 0 else 60, 4) for i in range(6)]
+    in_turns = simulate(config(pools, routing={"decode_policy": "round_robin"}), rows).requests
+    assert [each.decode_instance for each in in_turns] == ["d-0", "d-1"] * 3
+    by_load = simulate(config(pools), rows).requests
+    assert {each.decode_instance for each in by_load} == {"d-0"}  # idle both, each time

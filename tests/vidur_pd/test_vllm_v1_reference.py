@@ -27,6 +27,10 @@ class Sequence:
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     in_flight: bool = False
+    flying: int = 0
+    """Tokens of the step in flight."""
+    to_compute: int = 0
+    """Tokens that it had when it was admitted, unless its KV came from elsewhere."""
     first_hits: int | None = None
 
     @property
@@ -140,6 +144,7 @@ class ReferenceScheduler:
                     self.back_to_queue(self.arrived.pop())
                     continue
                 break
+            sequence.to_compute = 0 if self.arrived else len(sequence.tokens)
             (self.arrived or self.waiting).popleft()
             if not sequence.computed:
                 sequence.computed = len(hits) * self.pool.size
@@ -152,7 +157,7 @@ class ReferenceScheduler:
             batch.append((sequence, new))
         for sequence, new in batch:
             sequence.computed += new
-            sequence.in_flight = True
+            sequence.in_flight, sequence.flying = True, new
         return batch, preempted
 
     def schedule(self) -> list[tuple[Sequence, int]]:
@@ -162,7 +167,7 @@ class ReferenceScheduler:
     def finish(self, batch: list[tuple[Sequence, int]]) -> list[Sequence]:
         finished = []
         for sequence, _ in batch:
-            sequence.in_flight = False
+            sequence.in_flight, sequence.flying = False, 0
             if sequence.computed == len(sequence.tokens):
                 sequence.output.append((sequence.name, "output", len(sequence.output)))
                 if len(sequence.output) == sequence.output_limit or self.role == "prefill":
@@ -171,6 +176,15 @@ class ReferenceScheduler:
                     if self.role != "prefill":
                         self.pool.take_back(sequence)
         return finished
+
+    def load(self) -> tuple[int, int]:
+        """4 · waiting + running requests; prompt tokens without an ended step, where decodes run with all prompts."""
+        idle = [*self.waiting, *self.remote, *self.loading, *self.arrived]
+        outstanding = sum(len(sequence.tokens) for sequence in self.waiting)
+        for sequence in self.running:
+            outstanding += max(0, sequence.to_compute - (sequence.computed - sequence.flying))
+        context = sum(len(sequence.prompt) for sequence in [*idle, *self.running])
+        return 4 * len(idle) + len(self.running), outstanding + (context if self.role != "prefill" else 0)
 
     def admit_remote(self) -> list[Sequence]:
         started = []
@@ -322,6 +336,8 @@ class Pair:
 
     def compare(self) -> None:
         assert self.pool.free_blocks == len(self.reference.pool.queue)
+        requests = 4 * self.scheduler.waiting_requests + self.scheduler.running_requests
+        assert (requests, self.scheduler.load_tokens) == self.reference.load()
         for request, sequence in self.both.values():
             assert request.computed_tokens == sequence.computed
             assert request.generated_tokens == len(sequence.output)
@@ -361,8 +377,6 @@ def test_every_step_is_that_of_the_literal_rules_and_everything_drains(scenario:
             break
         assert turn < 20_000, "no progress"
     assert pair.scheduler.used_blocks == 0
-    assert (
-        pair.scheduler.waiting_requests == pair.scheduler.running_requests == pair.scheduler.pending_prefill_tokens == 0
-    )
+    assert pair.scheduler.waiting_requests == pair.scheduler.running_requests == pair.scheduler.outstanding_tokens == 0
     event(f"{scenario.role}: preemptions {'yes' if pair.preemptions else 'no'}")
     event(f"hits {'yes' if any(request.cached_tokens for request in requests) else 'no'}")

@@ -82,6 +82,20 @@ def test_arrays_are_copies_that_cannot_be_written_to() -> None:
         made.arrived_ps[0] = 1
 
 
+def test_a_digest_tells_requests_apart_and_not_their_names() -> None:
+    first = build([0, 10], [5, 7], [1, 2])
+    assert first.digest == build([0, 10], [5, 7], [1, 2], ["x", "y"]).digest
+    others = [
+        build([0, 11], [5, 7], [1, 2]),
+        build([0, 10], [6, 7], [1, 2]),
+        build([0, 10], [5, 7], [1, 3]),
+        build([0, 10, 10], [5, 7, 1], [1, 2, 1]),
+        workload([5, 7], [[0], [1]]),
+        workload([5, 7], [[0], [0]]),
+    ]
+    assert len({first.digest, *(each.digest for each in others)}) == 7
+
+
 def test_block_hashes_must_cover_every_prompt_exactly() -> None:
     """1025 tokens are two whole blocks of 512 and one token: three ids."""
     assert workload([1024, 1025], [[0, 1], [0, 1, 2]]).block_hashes is not None

@@ -91,7 +91,7 @@ Load Candidates::read(std::size_t place) {
     Load load;
     for (const auto& rank : candidates_[place]) {
         load.requests += kWaitingWeight * rank->waiting_requests() + rank->running_requests();
-        if (measure_ == Measure::kTokens) load.tokens += rank->pending_prefill_tokens();
+        if (measure_ == Measure::kTokens) load.tokens += rank->load_tokens();
     }
     return load;
 }

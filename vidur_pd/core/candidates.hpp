@@ -16,7 +16,7 @@
 
 namespace serving {
 
-// What is compared; of equal tokens, as on decode ranks, the requests decide.
+// What is compared; of equal tokens, the requests decide.
 struct Load {
     Tokens tokens = 0;
     std::int64_t requests = 0;

@@ -17,16 +17,6 @@ Scheduler::Scheduler(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
 }
 
-Tokens Scheduler::pending_prefill_tokens() const {
-    Tokens pending = waiting_tokens_;
-    for (const RequestPtr& request : running_) {
-        if (request->computed_tokens < request->prompt_tokens) {
-            pending += request->sequence_tokens() - request->computed_tokens;
-        }
-    }
-    return pending;
-}
-
 std::optional<std::string> Scheduler::rejection_reason(const Request& request) const {
     const Tokens total =
         role_ == Role::kPrefill ? request.context_tokens + 1 : request.prompt_tokens + request.output_tokens;
@@ -45,7 +35,7 @@ std::optional<std::string> Scheduler::rejection_reason(const Request& request) c
 void Scheduler::add(RequestPtr request) {
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
     request->status = Status::kWaiting;
-    waiting_tokens_ += request->sequence_tokens();
+    tokens_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
     waiting_.push_back(std::move(request));
     note_change();
 }
@@ -53,12 +43,14 @@ void Scheduler::add(RequestPtr request) {
 void Scheduler::add_remote(RequestPtr request) {
     ensure(role_ == Role::kDecode, "only a decode rank takes KV from elsewhere");
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
+    tokens_.enter(*request, 0, request->context_tokens);
     remote_.add(std::move(request));
     note_change();
 }
 
 void Scheduler::abandon_remote(const RequestPtr& request) {
     remote_.abandon(request);
+    tokens_.leave(*request);
     note_change();
 }
 
@@ -108,6 +100,7 @@ Outcome Scheduler::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
         request->is_in_flight = false;
+        tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) continue;
         if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
@@ -130,6 +123,7 @@ std::vector<RequestPtr> Scheduler::abandon(ScheduledBatch& batch) {
     --in_flight_;
     for (const RequestPtr& request : batch.requests) {
         pool_->release(*request);
+        tokens_.leave(*request);
         request->is_in_flight = false;
         request->is_running = false;
     }
@@ -148,7 +142,7 @@ std::vector<RequestPtr> Scheduler::clear() {
     preempted_.clear();
     remote_.clear();
     pool_->clear();
-    waiting_tokens_ = 0;
+    tokens_.clear();
     in_flight_ = 0;
     note_change();
     return lost;
@@ -161,6 +155,7 @@ void Scheduler::retire(const std::vector<RequestPtr>& finished) {
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
         request->is_running = false;
+        tokens_.leave(*request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
 }
@@ -297,7 +292,7 @@ void Scheduler::requeue(const RequestPtr& victim) {
     victim->set_progress(0, victim->generated_tokens);
     ++victim->preemptions;
     victim->status = Status::kWaiting;
-    waiting_tokens_ += victim->sequence_tokens();
+    tokens_.set_outstanding(*victim, victim->sequence_tokens());
     waiting_.push_front(victim);
     preempted_.push_back(victim);
 }
@@ -315,9 +310,9 @@ void Scheduler::admit(ScheduledBatch& batch, Tokens budget) {
         std::deque<RequestPtr>& queue = has_arrived ? remote_.arrived : waiting_;
         const RequestPtr request = queue.front();
         queue.pop_front();
-        if (!has_arrived) waiting_tokens_ -= request->sequence_tokens();
         const Tokens past = has_arrived ? request->computed_tokens : prefix->tokens;
         if (!has_arrived && request->preemptions == 0) request->cached_tokens = past;
+        if (!has_arrived) tokens_.set_outstanding(*request, request->sequence_tokens() - past);
         const Tokens chunk = std::min({request->sequence_tokens() - past, chunk_limit_, budget});
         pool_->allocate(*request, past + chunk, *prefix);
         pool_->register_blocks(*request, std::min(past + chunk, request->prompt_tokens));

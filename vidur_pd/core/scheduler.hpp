@@ -31,6 +31,7 @@
 #include "change_list.hpp"
 #include "remote_queue.hpp"
 #include "request.hpp"
+#include "token_load.hpp"
 
 namespace serving {
 
@@ -89,8 +90,11 @@ class Scheduler {
     std::int64_t waiting_requests() const { return static_cast<std::int64_t>(waiting_.size()) + remote_.size(); }
     // Admitted requests, in flight or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
-    // Tokens to compute before every local request is a plain decode: waiting sequences and unfinished chunks.
-    Tokens pending_prefill_tokens() const;
+    // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
+    // flight.
+    Tokens outstanding_tokens() const { return tokens_.outstanding(); }
+    // The same, and where decodes run beside the context of all requests here, on its way or to come.
+    Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
     // KV blocks held by requests, those held for a transfer included.
     std::int64_t used_blocks() const { return pool_->used_blocks(); }
     std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
@@ -184,7 +188,7 @@ class Scheduler {
     std::vector<RequestPtr> running_;  // in order of admission
     std::vector<Tokens> shares_;       // [running] tokens of each in the step that is being decided
     std::deque<RequestPtr> waiting_;
-    Tokens waiting_tokens_ = 0;  // of the sequences of `waiting_`
+    TokenLoad tokens_;
     RemoteQueue remote_;
     std::int64_t in_flight_ = 0;         // batches
     std::vector<RequestPtr> preempted_;  // since the last batch

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vidur_pd.report.differences import ComparisonRow
+    from vidur_pd.report.summary import Summary
 
 __all__ = [
     "COMPARISON_FILE",
     "REPORT_FILE",
     "comparison_table",
+    "comparison_warnings",
     "write_comparison",
     "write_comparison_page",
     "write_page",
@@ -65,12 +67,15 @@ def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
     return path
 
 
-def write_page(folder: Path, path: Path, title: str | None = None) -> None:
-    """Writes the report of the run in a folder to ``path``. Raises: InputError, OutputError."""
+def write_page(folder: Path, path: Path, title: str | None = None, label: str | None = None) -> None:
+    """Writes the report of the run in a folder to ``path``; ``label`` names the run, instead of the folder.
+
+    Raises: InputError, OutputError.
+    """
     from vidur_pd.report.load import read_run
     from vidur_pd.report.single import run_page
 
-    _write(path, run_page(read_run(folder), title))
+    _write(path, run_page(read_run(folder, label), title))
 
 
 def write_comparison_page(runs: Sequence[tuple[str, Path]], path: Path) -> None:
@@ -87,11 +92,25 @@ def comparison_table(out_dirs: Sequence[Path]) -> list[ComparisonRow]:
     Raises: InputError where a ``summary.json`` is missing or malformed, or without any directory.
     """
     from vidur_pd.report.differences import compare_summaries
+
+    return compare_summaries(_summaries(out_dirs))
+
+
+def comparison_warnings(out_dirs: Sequence[Path]) -> list[str]:
+    """What differs between the runs beside the system: requests, seed, model or objectives, a sentence per run.
+
+    Raises: InputError as `comparison_table`.
+    """
+    from vidur_pd.report.differences import unlike
+
+    return unlike(_summaries(out_dirs))
+
+
+def _summaries(out_dirs: Sequence[Path]) -> dict[str, Summary]:
     from vidur_pd.report.summary import read_summary
 
     labels = _labels(out_dirs)
-    summaries = [read_summary(folder / "summary.json") for folder in out_dirs]
-    return compare_summaries(dict(zip(labels, summaries, strict=True)))
+    return {label: read_summary(folder / "summary.json") for label, folder in zip(labels, out_dirs, strict=True)}
 
 
 def _write(path: Path, pieces: Iterable[str]) -> None:

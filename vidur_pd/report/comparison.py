@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, series_colour
-from vidur_pd.report.differences import compare_summaries
+from vidur_pd.report.differences import compare_summaries, unlike
 from vidur_pd.report.figures_latency import (
     LATENCIES,
     distribution_chart,
@@ -40,7 +40,7 @@ def comparison_page(runs: Sequence[RunOutput]) -> Iterable[str]:
 
 
 def _warnings(runs: Sequence[RunOutput]) -> str:
-    notes = []
+    notes = [note_html(text, is_warning=True) for text in unlike({run.label: run.summary for run in runs})]
     for run in runs:
         summary, parts = run.summary, []
         if summary.completed < summary.requests:

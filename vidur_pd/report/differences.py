@@ -1,9 +1,9 @@
-"""Headline figures of several runs side by side, with their differences to the first."""
+"""Headline figures of several runs side by side: differences to the first, and what else differed than the system."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from vidur_pd.report.summary import Summary
 from vidur_pd.report.text import count, digits, duration, percent
@@ -42,6 +42,40 @@ class ComparisonRow(TypedDict):
     """(value / first − 1) · 100 of the other runs; ``None`` where one is missing or the first is zero."""
     change_texts: dict[str, str]
     """The changes, those of shares in percentage points; empty where there is none."""
+
+
+CONDITIONS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...] = (
+    ("requests", lambda s: s.requests, lambda value: f"{value:,}"),
+    ("seed", lambda s: s.seed, count),
+    ("model", lambda s: s.model, str),
+    ("TTFT objective", lambda s: s.slo_ttft_s, duration),
+    ("TPOT objective", lambda s: s.slo_tpot_s, duration),
+)
+"""What a comparison of systems holds fixed, beside which requests they are."""
+
+
+def unlike(summaries: Mapping[str, Summary]) -> list[str]:
+    """One sentence per run whose requests, seed, model or objectives are not those of the first run."""
+    first, *others = summaries
+    sentences = []
+    for run in others:
+        found = _unlike(summaries[first], summaries[run])
+        if found:
+            sentences.append(f"{run} against {first}: {'; '.join(found)}. What differs is not the system alone.")
+    return sentences
+
+
+def _unlike(base: Summary, other: Summary) -> list[str]:
+    found = [
+        f"{name} {show(value_of(other))} instead of {show(value_of(base))}"
+        for name, value_of, show in CONDITIONS
+        if value_of(other) != value_of(base)
+    ]
+    if base.requests != other.requests:
+        return found
+    if not (base.workload_digest and other.workload_digest):
+        return ["requests of which no digest says whether they are the same", *found]
+    return found if base.workload_digest == other.workload_digest else ["other arrivals or lengths of requests", *found]
 
 
 def compare_summaries(summaries: Mapping[str, Summary]) -> list[ComparisonRow]:

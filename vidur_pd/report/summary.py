@@ -83,6 +83,9 @@ class Summary:
     network: str
     topology: str
     pools: tuple[PoolSummary, ...]
+    seed: float | None
+    workload_digest: str
+    """Equal for equal requests; empty where the run has not recorded it."""
     requests: int
     completed: int
     makespan_s: float
@@ -147,6 +150,8 @@ class _Reader:
             network=", ".join(kinds),
             topology=_text(network.get("topology")),
             pools=tuple(self.pool(pool) for pool in self.items(tree, "pools")),
+            seed=self.number(tree, "seed"),
+            workload_digest=_text(self.section(tree, "workload").get("digest")),
             requests=self.count(tree, "requests"),
             completed=self.count(tree, "completed"),
             makespan_s=self.number(tree, "makespan_s") or 0.0,

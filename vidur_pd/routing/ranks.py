@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from vidur_pd.config import Role, RoutingConfig
+from vidur_pd.config import RankPolicy, Role, RoutingConfig
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.request import Request
 from vidur_pd.routing.router import Router, Span
 from vidur_pd.scheduling import VllmV1Scheduler
 from vidur_pd.workload import generator
+
+USUAL_RANK_POLICY: Final[Mapping[Role, RankPolicy]] = {
+    "prefill": "least_tokens",
+    "mixed": "least_requests",
+    "decode": "least_requests",
+}
+"""Lockstep waits for the rank with the most prompt tokens, and pads all ranks to the largest batch of decodes."""
 
 Refusal = Callable[[Instance, Request], str | None]
 """Why an instance could never hold a request; the instances of a pool are alike."""
@@ -25,12 +33,13 @@ class RankRouter:
         self._place = {instance.index: place for place, instance in enumerate(self._instances)}
         self._spans = _spans(self._instances)
         self._rank_policy = config.rank_policy
+        policy = config.policy if "decode" not in roles else config.decode_policy or config.policy
         self._ranks: dict[int, Router] = {}
         """By index of an instance of several ranks that has been chosen."""
         self._refuses = refuses
         if self._instances:
             ranks = [_schedulers(instance) for instance in self._instances]
-            self._among = Router(config.policy, ranks, generator(seed, f"routing.{'+'.join(roles)}"))
+            self._among = Router(policy, ranks, generator(seed, f"routing.{'+'.join(roles)}"))
 
     def set_open(self, instance: Instance, is_open: bool) -> None:
         """From now on the instance gets requests, or gets none; others than these are ignored."""
@@ -56,7 +65,8 @@ class RankRouter:
             return instance.ranks[0]
         if instance.index not in self._ranks:
             ranks = [[scheduler] for scheduler in _schedulers(instance)]
-            self._ranks[instance.index] = Router(self._rank_policy, ranks)
+            policy = self._rank_policy or USUAL_RANK_POLICY[instance.placement.role]
+            self._ranks[instance.index] = Router(policy, ranks)
         place = self._ranks[instance.index].choose()
         assert place is not None, "ranks of an open instance are open"
         return instance.ranks[place]

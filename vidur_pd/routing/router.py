@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from vidur_pd._core import Candidates, Scheduler
+from vidur_pd.config import RoutingPolicy
 
-Policy = Literal["round_robin", "random", "least_requests", "least_tokens"]
 Span = tuple[int, int]
 """Places of candidates: the first, and one past the last."""
 
@@ -21,14 +21,17 @@ class Router:
     """Assigns requests to open candidates by one policy; ties go to the first candidate in order.
 
     ``round_robin`` counts per router, ``least_requests`` and ``least_tokens`` read the load at the instant of the
-    decision (of equal tokens, as on decode instances, the fewest requests), ``random`` draws from the router's own
-    generator. A choice takes time that grows with the logarithm of the number of candidates.
+    decision (of equal tokens, the fewest requests), ``random`` draws from the router's own generator. A choice takes
+    time that grows with the logarithm of the number of candidates.
     """
 
     __slots__ = ("_candidates", "_places", "_policy", "_random", "_turn")
 
     def __init__(
-        self, policy: Policy, candidates: Sequence[Sequence[Scheduler]], random: np.random.Generator | None = None
+        self,
+        policy: RoutingPolicy,
+        candidates: Sequence[Sequence[Scheduler]],
+        random: np.random.Generator | None = None,
     ) -> None:
         """``candidates``: the ranks that each consists of. ``random``: for the policy of that name."""
         assert candidates, "a router needs a candidate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +95,17 @@ class Workload:
     def span_ps(self) -> int:
         """Time from the first to the last arrival."""
         return int(self.arrived_ps[-1] - self.arrived_ps[0])
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that workloads of equal arrivals, lengths and shared blocks have in common."""
+        sums = hashlib.sha256()
+        arrays = [self.arrived_ps, self.prefill_tokens, self.decode_tokens]
+        if self.block_hashes is not None:
+            arrays += [np.array([self.block_hashes.block_tokens]), self.block_hashes.offsets, self.block_hashes.ids]
+        for values in arrays:
+            sums.update(np.ascontiguousarray(values, dtype="<i8").data)
+        return sums.hexdigest()[:16]
 
     def engine_block_ids(self, request: int, block_tokens: int) -> NDArray[np.int64]:
         """Ids of the full KV blocks of ``block_tokens`` in a prompt, first block first.

@@ -1,0 +1,44 @@
+// Tokens that the requests of one rank stand for, as routing compares them.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "request.hpp"
+
+namespace serving {
+
+// Each change is told by a call, so that reading costs nothing. Requests that leave by `clear` keep stale counts of
+// their own; `enter` sets them anew.
+class TokenLoad {
+  public:
+    // To be computed before every request is a plain decode: of waiting prompts, chunks to come and chunks in flight.
+    Tokens outstanding() const { return outstanding_; }
+    // Context of all requests as they came, from their assignment to their end. Tokens generated here do not count, as
+    // by default in Dynamo 1.6.1's router (router_track_output_blocks).
+    Tokens context() const { return context_; }
+
+    void enter(Request& request, Tokens outstanding, Tokens context) {
+        request.outstanding_tokens = 0;
+        set_outstanding(request, outstanding);
+        request.assigned_tokens = context;
+        context_ += context;
+    }
+    void leave(Request& request) {
+        set_outstanding(request, 0);
+        context_ -= std::exchange(request.assigned_tokens, 0);
+    }
+    void clear() { outstanding_ = context_ = 0; }
+    void set_outstanding(Request& request, Tokens outstanding) {
+        outstanding_ += outstanding - std::exchange(request.outstanding_tokens, outstanding);
+    }
+    // An iteration has computed tokens of the request.
+    void compute(Request& request, Tokens tokens) {
+        set_outstanding(request, std::max<Tokens>(request.outstanding_tokens - tokens, 0));
+    }
+
+  private:
+    Tokens outstanding_ = 0, context_ = 0;
+};
+
+}  // namespace serving
