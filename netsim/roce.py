@@ -149,7 +149,7 @@ class RoceConfig(BaseModel):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if 0 < self.skip_tolerance < _LEAST_TOLERANCE:
-            raise ValueError(f"skip_tolerance 0, or at least {_LEAST_TOLERANCE:g}, as spans of time grow with its inverse")
+            raise ValueError(f"skip_tolerance 0, or at least {_LEAST_TOLERANCE:g}: spans of time grow with its inverse")
         if self.load_balancing == "adaptive" and self.recovery == "go_back_n":
             raise ValueError("recovery selective_repeat with load_balancing adaptive, which delivers out of order")
         if self.ecn_thresholds is not None and self.ecn_by_rate is not None:

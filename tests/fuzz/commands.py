@@ -172,7 +172,7 @@ def judged(case: Case, outcome: Outcome) -> tuple[Verdict, str]:
         case 2:
             return Verdict.REFUSED, ""
         case 1 if _BY_CONTRACT.search(text):
-            return Verdict.FAILED, ""
+            return Verdict.FAILED, _generalised(text)
     return Verdict.FINDING, f"exit code {outcome.exit_code}: {_generalised(text)}"
 
 
