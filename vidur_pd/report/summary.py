@@ -265,8 +265,8 @@ class _Reader:
             raise InputError(
                 f"{self.path}: itl_histogram: expected lists edges_s and counts with one more edge than counts"
             )
-        if not all(isinstance(value, int | float) for value in (*edges, *counts)):
-            raise InputError(f"{self.path}: itl_histogram: expected numbers in edges_s and counts")
+        if not all(isinstance(value, int | float) and abs(value) <= _MOST for value in (*edges, *counts)):
+            raise InputError(f"{self.path}: itl_histogram: expected numbers up to {_MOST:g} in edges_s and counts")
         return ItlHistogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
 
 
