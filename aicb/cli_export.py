@@ -98,10 +98,10 @@ def export(
         ExportFormat.VIDUR: (vidur_paths, write_vidur),
         ExportFormat.SIMAI: (simai_paths, write_simai),
     }[form]
+    costs = layer_costs(job, select_estimator("auto", device, precision))
     make_folder(output)
     for path in named(job, output):
         check_output(path, [*model_files(model), *gpu_files(gpu)])
-    costs = layer_costs(job, select_estimator("auto", device, precision))
     paths = [str(path) for path in write(job, costs, output)]
     total_us, estimated_us = sum(sum(c.part_us.values()) for c in costs), sum(c.estimated_us for c in costs)
     summary = {"files": paths, "layers_us": round(total_us, 3), "estimated_share": round(estimated_us / total_us, 4)}

@@ -151,7 +151,8 @@ class ResultFolder:
             self._remove_leftovers()
         record = read_record(self._folder)
         if taken := self._taken(record):
-            found = "changes since it was written" if taken in record.files else "a file of no earlier result"
+            unknown = f"something that the program did not write ({RECORD_FILE} does not list it)"
+            found = "changes since it was written" if taken in record.files else unknown
             raise InputError(f"{self.path / taken}: found {found}; move it away, or write elsewhere (-o)")
         self.files.mkdir()
 

@@ -30,7 +30,7 @@ MOST_DIGITS: Final = 40
 """Of a whole number: more than any quantity has, and far less than Python's integers slow down at."""
 
 _EXPONENT: Final = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"
-_WHOLE: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_WHOLE: Final = re.compile(r"[-+]?(?:0|[1-9](?:_?[0-9])*)")
 _BASED: Final = re.compile(r"[-+]?0(?:x[0-9a-fA-F]+|o[0-7]+|b[01]+)")
 _REAL: Final = re.compile(rf"{_EXPONENT}|[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)")
 _INFINITE: Final = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -142,6 +143,10 @@ def _check_outputs(output: Path, files: _Files, inputs: list[Path]) -> None:
 def _check_captures(backend: str, files: _Files) -> None:
     if files.captures is not None and backend != "ns3":
         raise InputError(f"--pcap: found backend {backend}, expected ns3, whose ports can be captured")
+    if files.captures is not None and files.captures.is_dir():
+        for path in sorted(files.captures.glob("*.pcap")):
+            if re.fullmatch(r"\d+-\d+\.pcap", path.name):
+                raise InputError(f"--pcap: found {path}, expected a folder without captures (of an earlier run)")
 
 
 def _capture(simulation: NetworkBackend, folder: Path) -> None:

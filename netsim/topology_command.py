@@ -68,6 +68,8 @@ def write_topology(
             check_output(path, [] if _is_kind(kind) else [Path(kind)])
     if plot is not None:
         check_picture_name(plot)
+        if output is not None and plot.resolve() == output.resolve():
+            raise InputError(f"--plot: found {plot}, which --output writes too; expected different files")
     topology = _topology(kind, _fields(context.args))
     text = None if output is None and (plot or as_json) else _text(topology, output, text_format, gpu_type)
     if plot is not None:

@@ -517,8 +517,8 @@ class Loop:
         """Flights launched from now on compute ``factor`` times as long."""
 
     def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
-    def forget_communication(self) -> None:
-        """The next iterations ask for what their collectives take again; those in progress keep theirs."""
+    def forget_communication(self, instance: int) -> None:
+        """Its next iterations ask for what their collectives take again; those in progress keep theirs."""
 
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
     def couple(self, capacity_bps: NDArray[np.float64]) -> None:

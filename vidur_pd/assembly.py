@@ -17,12 +17,13 @@ from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue
 from vidur_pd.execution.communication import CommunicationPricer
-from vidur_pd.execution.coupling import CouplingPlan, plan_coupling
+from vidur_pd.execution.coupling import CouplingPlan, Treatment, plan_coupling
 from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import Exchanges, InstanceExecutor
 from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.execution.isolated import IsolatedLauncher
 from vidur_pd.execution.launcher import Launcher
+from vidur_pd.execution.live_fabric import LiveFabric
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
@@ -50,6 +51,8 @@ class Parts:
     pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
     coupling: CouplingPlan
+    fabric: LiveFabric
+    """What becomes of links."""
     faults: tuple[Fault, ...]
 
     def launcher(self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff) -> Launcher:
@@ -99,8 +102,10 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
     roce = config.network.roce
+    fabric = LiveFabric(cluster.topology)
+    priced_on = None if plan.collectives is Treatment.SIMULATED else fabric
     pricers = {
-        gpu: CommunicationPricer(cluster.topology, plan.pricing_backend, gpu, stack, roce=roce)
+        gpu: CommunicationPricer(cluster.topology, plan.pricing_backend, gpu, stack, roce=roce, live=priced_on)
         for gpu in sorted({parts.gpu.interconnect for parts in pools.values()})
     }
     hash_block_tokens = hash_block_tokens or HASH_BLOCK_TOKENS
@@ -110,7 +115,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
         pricer = pricers[parts.gpu.interconnect]
         instances.append(_instance(index, placement, parts, pricer, config.seed, hash_block_tokens))
     faults = plan_faults(config, cluster.topology, cluster.placements)
-    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan, faults)
+    return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan, fabric, faults)
 
 
 def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.executor import Exchanges
 from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.execution.idle_fabric import FabricState
 from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
@@ -280,10 +279,9 @@ class Simulation:
         if isinstance(self._launcher, FluidLauncher):
             self._launcher.set_capacity_bps(links, capacity_bps)
 
-    def fabric_is(self, state: FabricState) -> None:
-        for pricer in self._parts.pricers.values():
-            pricer.fabric_is(state)
-        self._loop.forget_communication()
+    def collectives_change(self, instances: Iterable[Instance]) -> None:
+        for instance in instances:
+            self._loop.forget_communication(instance.index)
 
     # The network.
 

@@ -30,7 +30,11 @@ def main() -> None:
             outcome = commands.run(case)
             print(f"{kinds[0]} {seed}\n  {case.shown()}")
             print(*judged(case, outcome), f"exit {outcome.exit_code}, signal {outcome.signal}, {outcome.cpu_s:.1f} s")
-            print(outcome.stdout.decode(errors="replace")[-2000:], outcome.stderr.decode(errors="replace")[-4000:], outcome.stack)
+            print(
+                outcome.stdout.decode(errors="replace")[-2000:],
+                outcome.stderr.decode(errors="replace")[-4000:],
+                outcome.stack,
+            )
             return
         for kind in kinds:
             tally = campaign(kind, wanted.minutes, wanted.seed, commands)

@@ -75,8 +75,9 @@ def report(kind: str, tally: Tally, file: Path | None = None) -> str:
     lines = [f"{kind}: {tally.counts.total()} cases: {counts}"]
     for cause, number in tally.numbers.most_common():
         seed, case, outcome = tally.findings[cause][0]
+        ended = f"exit {outcome.exit_code}, {outcome.cpu_s:.1f} s"
         message = outcome.stderr.decode(errors="replace")[-300:]
-        lines.append(f"- {number} × {cause}\n  seed {seed} (exit {outcome.exit_code}, {outcome.cpu_s:.1f} s)\n  {case.shown()}\n  stderr: {message!r}")
+        lines += [f"- {number} × {cause}", f"  seed {seed} ({ended})", f"  {case.shown()}", f"  stderr: {message!r}"]
     text = "\n".join(lines) + "\n"
     if file is not None:
         file.write_text(text)

@@ -87,8 +87,8 @@ class Verdict(StrEnum):
     INTERRUPTED = "interrupted"
     """Took longer than the limit, and ended in one line and exit code 130 after SIGINT."""
     FAILED = "failed"
-    """Exit code 1, where the contract says so: a backend that is missing, flows that do not arrive, a plan that is wrong,
-    a shape without measurement."""
+    """Exit code 1, where the contract says so: a missing backend, flows that do not arrive, a wrong plan, a shape
+    without measurement, a problem that memory has no room for."""
     FINDING = "finding"
 
 

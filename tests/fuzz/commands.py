@@ -21,11 +21,13 @@ from typing import Any, Self
 from tests.fuzz.case import Case, Outcome, Special, Verdict
 
 LONGEST_MESSAGE = 400
+MANIFEST = ".vidur-pd.json"
+"""Says which files of a result folder are the program's own."""
 LIMITS = {"cpu_s": 10.0, "memory_bytes": 3.0 * 2**30}
 
 _BY_CONTRACT = re.compile(
     r"backend .*(needs|is not|not built|unavailable)|rdma|flow .*(gave it up|no end before)|memory: |"
-    r"no measurement|is not measured|unmeasured",
+    r"no measurement|is not measured|unmeasured|: estimate: ",
     re.IGNORECASE,
 )
 """Messages of exit code 1 that are no fault of the input."""
@@ -142,8 +144,8 @@ def _problems(case: Case, work: Path, exit_code: int | None) -> list[str]:
         allowed |= {Path(name).parts[0] for name in case.outputs}
     problems += [f"left {path.name} behind" for path in work.iterdir() if path.name not in allowed]
     hidden = (path for path in work.rglob("*") if path.name.startswith(".") or path.suffix in (".part", ".tmp"))
-    given = {work / name for name in case.files}
-    return problems + [f"left {path.name} behind" for path in hidden if path not in given]
+    known = {work / name for name in case.files}
+    return problems + [f"left {path.name} behind" for path in hidden if path not in known and path.name != MANIFEST]
 
 
 def judged(case: Case, outcome: Outcome) -> tuple[Verdict, str]:

@@ -1,7 +1,7 @@
 """Valid documents made hostile: trees (YAML, JSON), tables of cells (CSV and texts with fields), and lines.
 
-All randomness comes from the generator that is passed in, so a case follows from its seed; tests pass one that Hypothesis
-controls and shrinks.
+All randomness comes from the generator that is passed in, so a case follows from its seed; tests pass one that
+Hypothesis controls and shrinks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tests.fuzz import hostile
 Tree = Any
 """Mappings, lists and scalars."""
 Path = tuple[str | int, ...]
+PLAUSIBLE = 0.35
+"""Share of cases in which only numbers differ from what is valid."""
 
 
 class Verbatim(str):
@@ -35,6 +37,8 @@ def few(rng: random.Random) -> int:
 def mutated(tree: Tree, rng: random.Random, names: Sequence[str] = ()) -> Tree:
     """A copy with a few places changed; ``names`` are keys that the program knows."""
     changed = copy.deepcopy(tree)
+    if rng.random() < PLAUSIBLE:
+        return _with_other_numbers(changed, rng)
     for _ in range(few(rng)):
         places = list(paths(changed))
         if not places:
@@ -43,8 +47,30 @@ def mutated(tree: Tree, rng: random.Random, names: Sequence[str] = ()) -> Tree:
         holder = changed
         for key in path[:-1]:
             holder = holder[key]
-        _change(holder, path[-1], rng, names, lambda: _other_part(tree, rng))  # noqa: B023
+        _change(holder, path[-1], rng, names, lambda: _other_part(tree, rng))
     return changed
+
+
+def _with_other_numbers(tree: Tree, rng: random.Random) -> Tree:
+    """Numbers and quantities in place of others, so that more than the first check sees them."""
+    places = [path for path in paths(tree) if _is_number(_at(tree, path))]
+    for path in rng.sample(places, min(few(rng), len(places))):
+        is_text = isinstance(_at(tree, path), str)
+        _at(tree, path[:-1])[path[-1]] = Verbatim(
+            rng.choice(hostile.VALID_QUANTITIES if is_text else hostile.VALID_NUMBERS)
+        )
+    return tree
+
+
+def _at(tree: Tree, path: Path) -> Tree:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _is_number(value: Tree) -> bool:
+    is_quantity = isinstance(value, str) and value[:1].isdigit() and value[-1:].isalpha()
+    return is_quantity or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def paths(tree: Tree, prefix: Path = ()) -> list[Path]:
@@ -64,7 +90,9 @@ def _change(holder: Any, key: Any, rng: random.Random, names: Sequence[str], oth
         case 1 if isinstance(holder, list):
             holder[key:key] = [copy.deepcopy(holder[key])] * rng.choice((1, 1, 2, 50))
         case 2 if isinstance(holder, dict):
-            holder[rng.choice((*names, key + "s", key.upper(), key[:-1], "", "x" * 300, "a.b", "‮a", "kind"))] = holder.pop(key)
+            holder[rng.choice((*names, key + "s", key.upper(), key[:-1], "", "x" * 300, "a.b", "‮a", "kind"))] = (
+                holder.pop(key)
+            )
         case 3 if isinstance(holder, dict) and names:
             holder[rng.choice(names)] = scalar(rng, None)
         case 4:
@@ -91,7 +119,9 @@ def scalar(rng: random.Random, present: Tree) -> Tree:
         return Verbatim(number) if rng.random() < 0.8 else number
     if choice < 15:
         return Verbatim(rng.choice(hostile.QUANTITIES))
-    return rng.choice((None, True, False, "", [], {}, rng.choice(hostile.TEXTS), Verbatim(rng.choice(hostile.YAML_SCALARS))))
+    return rng.choice(
+        (None, True, False, "", [], {}, rng.choice(hostile.TEXTS), Verbatim(rng.choice(hostile.YAML_SCALARS)))
+    )
 
 
 def _other_part(tree: Tree, rng: random.Random) -> Tree:
@@ -102,7 +132,7 @@ def _other_part(tree: Tree, rng: random.Random) -> Tree:
 
 
 def as_yaml(tree: Tree, rng: random.Random) -> bytes:
-    """YAML: a block of top-level keys with their values in flow style; sometimes a key twice, or a list in block style."""
+    """YAML: top-level keys in block style, values in flow style; sometimes a key twice, or a list in block style."""
     if not isinstance(tree, dict) or rng.random() < 0.05:
         return (_flow(tree) + "\n").encode("utf-8", "surrogatepass")
     lines = []
@@ -168,11 +198,22 @@ def cells_of(text: str, delimiter: str | None) -> Grid:
 def mutated_cells(grid: Grid, rng: random.Random, names: Sequence[str] = ()) -> Grid:
     """A copy with a few cells, rows or columns changed."""
     changed = [list(row) for row in grid]
+    if rng.random() < PLAUSIBLE:
+        return _with_other_cells(changed, rng)
     for _ in range(few(rng)):
         if not changed:
             return changed
         _change_cells(changed, rng, names)
     return changed
+
+
+def _with_other_cells(grid: Grid, rng: random.Random) -> Grid:
+    """Numbers and quantities in place of others."""
+    places = [(row, column) for row in grid for column, cell in enumerate(row) if cell[:1].isdigit()]
+    for row, column in rng.sample(places, min(few(rng), len(places))):
+        is_quantity = row[column][-1:].isalpha()
+        row[column] = rng.choice(hostile.VALID_QUANTITIES if is_quantity else hostile.VALID_NUMBERS)
+    return grid
 
 
 def _change_cells(grid: Grid, rng: random.Random, names: Sequence[str]) -> None:

@@ -15,16 +15,23 @@ from tests.fuzz.campaign import KINDS, campaign, report
 from tests.fuzz.case import Case, Verdict
 from tests.fuzz.commands import Commands, judged
 
-EXAMPLES = dict.fromkeys(KINDS, 100) | {"results": 20}
-"""About ten seconds each; a report takes longer than a refusal."""
+EXAMPLES = dict.fromkeys(KINDS, 40) | {"results": 8}
+"""A minute in all, with the cases by name; a report takes longer than a refusal."""
 LONG_MINUTES = 10.0
 
 
-def findings() -> Iterator[pytest.param]:
-    """Cases that once went wrong."""
-    for kind in KINDS:
-        for name, case in import_module(f"tests.fuzz.findings.{kind}").FINDINGS.items():
-            yield pytest.param(case, id=f"{kind}-{name}")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Cases by name: those that once went wrong, with ``--long`` their neighbours too."""
+    if "case" in metafunc.fixturenames:
+        is_long = metafunc.config.getoption("--long")
+        modules = {kind: import_module(f"tests.fuzz.findings.{kind}") for kind in KINDS}
+        named = [
+            pytest.param(case, id=f"{kind}-{name[:60]}")
+            for kind, module in modules.items()
+            for name, case in module.CASES.items()
+            if (is_long or name in module.WENT_WRONG) and case.is_possible()
+        ]
+        metafunc.parametrize("case", named)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +47,6 @@ def check(case: Case, commands: Commands) -> None:
     assert verdict is not Verdict.FINDING, f"{why}\n  {case.shown()}\n{message}"
 
 
-@pytest.mark.parametrize("case", findings())
 def test_what_once_went_wrong_goes_right(case: Case, commands: Commands) -> None:
     check(case, commands)
 

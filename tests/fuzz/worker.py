@@ -6,6 +6,7 @@ child runs in ``folder/work``, with ``folder/stdout``, ``stderr`` and ``stack`` 
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -58,7 +59,11 @@ def run_child(argv: list[str], folder: Path, limits: dict[str, float]) -> None:
     """Becomes the command; does not return."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name, descriptor, flags in (("/dev/null", 0, os.O_RDONLY), ("stdout", 1, os.O_WRONLY), ("stderr", 2, os.O_WRONLY)):
+    for name, descriptor, flags in (
+        ("/dev/null", 0, os.O_RDONLY),
+        ("stdout", 1, os.O_WRONLY),
+        ("stderr", 2, os.O_WRONLY),
+    ):
         opened = os.open(folder / name, flags | os.O_CREAT | os.O_APPEND if descriptor else flags, 0o600)
         os.dup2(opened, descriptor)
         os.close(opened)
@@ -126,10 +131,8 @@ def watch(child: int, limits: dict[str, float]) -> dict[str, Any]:
             os.killpg(child, signal.SIGKILL)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.02)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     return {
         "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
         "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,

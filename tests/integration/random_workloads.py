@@ -20,11 +20,11 @@ def random_workload(
         case "trace":
             return _trace(choose, files, requests, longest_prompt)
         case _:
-            parts = {
-                "drawn": _synthetic(choose, requests // 2, longest_prompt),
-                "read": _trace(choose, files, requests // 2, longest_prompt),
-            }
-            return {"kind": "mix", "parts": parts}
+            half = requests // 2
+            drawn, read = _synthetic(choose, half, longest_prompt), _trace(choose, files, half, longest_prompt)
+            if "prefixes" in drawn:  # parts have hash blocks of one size
+                drawn["prefixes"]["hash_block_tokens"] = 16 if "chat_id" in files[read["path"]] else 512
+            return {"kind": "mix", "parts": {"drawn": drawn, "read": read}}
 
 
 def _synthetic(choose: random.Random, requests: int, longest_prompt: int) -> dict[str, Any]:

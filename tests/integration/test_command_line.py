@@ -219,6 +219,15 @@ def test_results_replace_earlier_ones_behind_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+def test_the_report_of_a_run_is_the_one_that_its_folder_gives(tmp_path: Path) -> None:
+    """Nothing in it comes from where files are before they are put into place."""
+    out = tmp_path / "out"
+    assert vidur_pd("run", write_config(tmp_path), "-o", out, "--quiet").returncode == 0
+    written = (out / "report.html").read_bytes()
+    assert vidur_pd("report", out).returncode == 0
+    assert (out / "report.html").read_bytes() == written
+
+
 def test_a_report_goes_where_it_is_told(tmp_path: Path) -> None:
     assert vidur_pd("run", write_config(tmp_path), "-o", tmp_path / "out").returncode == 0
     assert vidur_pd("report", tmp_path / "out", "-o", tmp_path / "page.html").returncode == 0

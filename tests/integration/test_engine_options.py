@@ -190,7 +190,7 @@ def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
         (
             [{"tp": 2, "ep": 2}],
             {**MOE, "engine": {"expert_load": "recorded:nowhere.csv"}},
-            r"engine\.expert_load: nowhere\.csv: file: No such file",
+            r"engine\.expert_load: nowhere\.csv: found no such file",
         ),
     ],
 )

@@ -238,9 +238,18 @@ def named_like_a_result(name: str) -> Callable[[Path], list[str | Path]]:
     [
         (named_like_a_result("requests.csv"), "requests.csv: found the file that is read"),
         (named_like_a_result("config.yaml"), "config.yaml: found the file that is read"),
-        (lambda folder: own_file(folder, "requests.csv"), "requests.csv: found a file of no earlier result"),
-        (lambda folder: own_file(folder, "trace.json.gz"), "trace.json.gz: found a file of no earlier result"),
-        (lambda folder: own_folder(folder, "report.html"), "report.html: found a file of no earlier result"),
+        (
+            lambda folder: own_file(folder, "requests.csv"),
+            "requests.csv: found something that the program did",
+        ),
+        (
+            lambda folder: own_file(folder, "trace.json.gz"),
+            "trace.json.gz: found something that the program did",
+        ),
+        (
+            lambda folder: own_folder(folder, "report.html"),
+            "report.html: found something that the program did",
+        ),
     ],
 )
 def test_a_file_of_the_user_under_a_name_of_a_result_is_refused_before_anything_is_simulated(
@@ -332,7 +341,7 @@ def test_reports_and_comparisons_replace_only_what_they_are_told_to(tmp_path: Pa
     both = folder / "both"
     both.mkdir()
     (both / "comparison.html").write_text("mine")
-    assert "comparison.html: found a file of no earlier result" in said("compare", "config.yaml", "-o", "both")
+    assert "comparison.html: found something that the program did" in said("compare", "config.yaml", "-o", "both")
     (both / "comparison.html").unlink()
     things(both)
     mine = state(both)

@@ -300,6 +300,8 @@ def test_the_command_captures_all_ports(folder: Path) -> None:
     assert [record.opcode for record in read_pcap(folder / "captures" / "3-0.pcap")] == [WRITE_ONLY, ACKNOWLEDGE]
     assert len(list((folder / "captures").iterdir())) == 8
     Ns3Backend(star(2)).close()  # the command's is closed
+    with pytest.raises(InputError, match=r"--pcap: found .*0-0\.pcap, expected a folder without captures"):
+        simulate(folder, "ns3", folder / "captures")
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,16 @@ def test_a_moved_cost_is_the_cost_there(op: str, gpus: tuple[int, ...]) -> None:
     what = Communication(op, 1_500_000, "tp")
     pricer = CommunicationPricer(fabric, "fluid", "h200")
     moved = pricer.cost(what, gpus)
-    there = CommunicationPricer(fabric, "fluid", "h200")._interpolated(op, what.size_bytes, gpus)
+    other = CommunicationPricer(fabric, "fluid", "h200")
+    there = other._interpolated((op, what.size_bytes, gpus), other._whole)
     assert AlikeServers(fabric).home(gpus) != gpus
     assert moved.duration_ps == there.duration_ps
     assert moved.links.tolist() == there.links.tolist()
     for name in ("link_bytes", "link_flows", "link_busy_ps"):
         assert getattr(moved, name).tolist() == getattr(there, name).tolist()
-    assert {key[2] for key in pricer._now.exact} == {AlikeServers(fabric).home(gpus)}, "the last server was run as well"
+    assert {key[2] for key in pricer._whole.exact} == {AlikeServers(fabric).home(gpus)}, (
+        "the last server was run as well"
+    )
 
 
 def test_groups_over_servers_and_servers_unlike_the_first_stay() -> None:

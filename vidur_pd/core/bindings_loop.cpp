@@ -273,7 +273,7 @@ void bind_loop(py::module_& module) {
             [](Loop& loop, std::int32_t instance, std::int64_t stage, std::int64_t number, TimePs communication_ps,
                std::int32_t load) { loop.set_communication(instance, stage, number, {communication_ps, load}); },
             py::arg("instance"), py::arg("stage"), py::arg("number"), py::arg("communication_ps"), py::arg("load"))
-        .def("forget_communication", &Loop::forget_communication)
+        .def("forget_communication", &Loop::forget_communication, py::arg("instance"))
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
         .def(
             "couple", [](Loop& loop, const Reals& capacity_bps) { loop.couple(values_of(capacity_bps)); },

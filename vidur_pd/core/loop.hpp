@@ -111,8 +111,8 @@ class Loop {
     void set_pace(std::int32_t instance, double factor);
     // Answers to `kCommunication` and `kAccept`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
-    // The next iterations ask for what their collectives take again; those in progress keep theirs.
-    void forget_communication();
+    // The next iterations of the instance ask for what their collectives take again; those in progress keep theirs.
+    void forget_communication(std::int32_t instance);
     void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
 
     // Coupling `fluid`.

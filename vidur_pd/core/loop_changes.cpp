@@ -84,11 +84,9 @@ void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int
     known[static_cast<std::size_t>(number)] = communicated;
 }
 
-void Loop::forget_communication() {
-    for (Instance& instance : instances_) {
-        for (auto& known : instance.communicated) known.clear();
-        cut_short(instance);
-    }
+void Loop::forget_communication(std::int32_t index) {
+    for (auto& known : at(index).communicated) known.clear();
+    cut_short(at(index));
 }
 
 void Loop::couple(std::vector<double> capacity_bps) {

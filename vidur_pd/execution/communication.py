@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,13 @@ import simccl
 from aicb import Communication
 from netsim import FlowGraph, Topology
 from netsim.roce import RoceConfig
-from vidur_pd.execution.idle_fabric import FabricState, IdleFabric
+from vidur_pd.execution.idle_fabric import IdleFabric
+from vidur_pd.execution.live_fabric import INTACT, FabricState, Gpus, LiveFabric
 
-Gpus = tuple[int, ...]
 CollectiveKey = tuple[str, int, Gpus]
 """Operation, bytes, GPUs."""
+STATES_KEPT = 256
+"""States of links whose costs are kept, the last used ones: cables that flap come back to few. Our choice."""
 
 
 class CollectiveFailed(RuntimeError):
@@ -43,14 +45,14 @@ NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """Costs in one state of the fabric."""
+    """Costs in one state of the links."""
 
-    fabric: IdleFabric
+    state: FabricState
     priced: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
     exact: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
     """Those that were run."""
-    link_flows: dict[tuple[str, Gpus], NDArray[np.float64]] = field(default_factory=dict)
-    """[links] mean number of flows while there is one."""
+    link_flows: dict[tuple[str, Gpus], dict[int, float]] = field(default_factory=dict)
+    """By link that has some: mean number of flows while there is one."""
 
 
 class CommunicationPricer:
@@ -62,8 +64,8 @@ class CommunicationPricer:
     are on a link at a time is taken from the first size that is run. What runs within a server runs on one for all that
     are alike.
 
-    Where links have failed or are slow (``fabric_is``), the same flows run on the fabric as it is then: engines choose
-    their rings and kernels when they start. The closed form is stretched by as much as the flows are.
+    Where links that a group can meet have failed or are slow, the same flows run on the fabric as it is then: engines
+    choose their rings and kernels when they start. The closed form is stretched by as much as the flows are.
     """
 
     def __init__(
@@ -74,25 +76,33 @@ class CommunicationPricer:
         stack: simccl.Stack = simccl.Stack.NCCL,
         *,
         roce: RoceConfig | None = None,
+        live: LiveFabric | None = None,
     ) -> None:
-        """``roce``: settings of a packet-level backend."""
+        """``roce``: settings of a packet-level backend. ``live``: what becomes of links; ``None``: nothing."""
         simccl.check_measured(stack, gpu)
         self._stack = stack
         self._topology = topology
         self._gpu = gpu
         self._closed_form = backend == "analytical"
-        self._fabric_in = partial(IdleFabric, topology, backend, roce)
+        self._fabric = IdleFabric(topology, backend, roce)
+        self._live = LiveFabric(topology) if live is None else live
         self._communicators: dict[Gpus, simccl.Communicator] = {}
-        self._states: dict[FabricState, _Known] = {}
-        self.fabric_is(FabricState())
-        self._whole = self._now
+        self._whole = _Known(INTACT)
+        self._states: OrderedDict[FabricState, _Known] = OrderedDict()
+        """Others than the whole, the last used one last."""
 
-    def fabric_is(self, state: FabricState) -> None:
-        """From now on costs are those of this state."""
-        self.state = state
-        if state not in self._states:
-            self._states[state] = _Known(self._fabric_in(state))
-        self._now = self._states[state]
+    def state_among(self, gpus: Gpus) -> FabricState:
+        """What has become of the links that collectives among the GPUs can meet."""
+        return self._live.state_among(gpus)
+
+    def _known_in(self, state: FabricState) -> _Known:
+        if state == INTACT:
+            return self._whole
+        known = self._states.pop(state, None) or _Known(state)
+        self._states[state] = known
+        if len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
+        return known
 
     def communicator(self, gpus: Gpus) -> simccl.Communicator:
         if gpus not in self._communicators:
@@ -104,37 +114,42 @@ class CommunicationPricer:
         return simccl.plan_collective(op, size_bytes, communicator, stack=self._stack).graph()
 
     def cost(self, communication: Communication, gpus: Gpus) -> CollectiveCost:
-        """Cost of a collective among ``gpus``; nothing among fewer than two."""
-        key, priced = (communication.op, communication.size_bytes, gpus), self._now.priced
-        if key not in priced:
-            servers = self._now.fabric.servers
-            home = servers.home(gpus)
-            priced[key] = (
-                self._interpolated(*key) if home == gpus else servers.moved(self.cost(communication, home), gpus)
-            )
-        return priced[key]
-
-    def _interpolated(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
-        if len(gpus) < 2 or size_bytes == 0:
+        """Cost of a collective among ``gpus`` as links are; nothing among fewer than two."""
+        key = (communication.op, communication.size_bytes, gpus)
+        if len(gpus) < 2 or communication.size_bytes == 0:
             return NO_COST
+        return self._cost(key, self._known_in(self.state_among(gpus)))
+
+    def _cost(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        if key not in known.priced:
+            op, size_bytes, gpus = key
+            home = self._fabric.servers.home(gpus) if known is self._whole else gpus
+            if home == gpus:
+                known.priced[key] = self._interpolated(key, known)
+            else:
+                known.priced[key] = self._fabric.servers.moved(self._cost((op, size_bytes, home), known), gpus)
+        return known.priced[key]
+
+    def _interpolated(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        op, size_bytes, gpus = key
         step = 1 << max(0, size_bytes.bit_length() - 4)
         below = size_bytes - size_bytes % step
-        low = self._run(op, below, gpus)
+        low = self._run((op, below, gpus), known)
         if below == size_bytes:
             return low
-        high = self._run(op, below + step, gpus)
+        high = self._run((op, below + step, gpus), known)
         return _between(low, high, (size_bytes - below) / step)
 
-    def _run(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
-        key, exact = (op, size_bytes, gpus), self._now.exact
-        if key not in exact:
-            exact[key] = self._measure(op, size_bytes, gpus)
-        return exact[key]
+    def _run(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        if key not in known.exact:
+            known.exact[key] = self._measure(key, known)
+        return known.exact[key]
 
-    def _measure(self, op: str, size_bytes: int, gpus: Gpus) -> CollectiveCost:
-        communicator, link_flows = self.communicator(gpus), self._now.link_flows
+    def _measure(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        op, size_bytes, gpus = key
+        communicator, link_flows = self.communicator(gpus), known.link_flows
         graph = self.flows(op, size_bytes, communicator)
-        run = self._now.fabric.run(graph)
+        run = self._fabric.run(graph, known.state)
         if run is None:
             raise CollectiveFailed(
                 f"network.roce: found that {op} of {size_bytes} bytes among GPUs {gpus[0]} to {gpus[-1]} does not "
@@ -142,15 +157,17 @@ class CommunicationPricer:
             )
         links = np.flatnonzero(run.carried_bytes > 0)
         if (op, gpus) not in link_flows:
-            link_flows[op, gpus] = run.flow_ps / np.maximum(run.busy_ps, 1)
+            mean_flows = run.flow_ps[links] / np.maximum(run.busy_ps[links], 1)
+            link_flows[op, gpus] = dict(zip(links.tolist(), mean_flows.tolist(), strict=True))
         duration_ps = run.duration_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
-            if self._now is not self._whole:
-                whole = self._whole.fabric.run(graph)
+            if known is not self._whole:
+                whole = self._fabric.run(graph)
                 assert whole is not None, "the analytical backend ends every graph where nothing has failed"
                 duration_ps = round(duration_ps * run.duration_ps / whole.duration_ps)
-        flows = np.maximum(link_flows[op, gpus][links], 1.0)
+        known_flows = link_flows[op, gpus]
+        flows = np.array([max(known_flows.get(link, 0.0), 1.0) for link in links.tolist()])
         return CollectiveCost(
             duration_ps, links, run.carried_bytes[links], flows, run.busy_ps[links].astype(np.float64)
         )

@@ -59,6 +59,8 @@ class ExactLauncher:
         self._pricers = pricers
         self._broken_off = broken_off
         self._flying: dict[GraphHandle, Flight] = {}
+        self._graphs: dict[int, GraphHandle] = {}
+        """By number of the flight."""
         self._dropped: set[GraphHandle] = set()
         self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
 
@@ -80,10 +82,12 @@ class ExactLauncher:
             self._queue.schedule(flight.start_ps, Priority.COMPLETION, lambda: self._break_off(flight))
             return
         self._flying[handle] = flight
+        self._graphs[flight.number] = handle
 
     def drop(self, flight: Flight, /) -> None:
         catch_up(self._network, self._loop.now_ps)
-        for handle in [handle for handle, flying in self._flying.items() if flying.number == flight.number]:
+        handle = self._graphs.pop(flight.number, None)
+        if handle is not None:
             del self._flying[handle]
             self._dropped.add(handle)
             self._network.cancel(handle)
@@ -103,6 +107,7 @@ class ExactLauncher:
         if completion.handle in self._dropped:  # at this very instant
             return
         flight = self._flying.pop(completion.handle)
+        del self._graphs[flight.number]
         self._network.forget(completion.handle)
         flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
         if completion.is_failed:

@@ -12,8 +12,8 @@ from aicb import Batch, Communication, IterationCost, IterationModel, RankBatche
 from aicb._core import IterationPricing
 from vidur_pd._core import Flight, Loop, Stage
 from vidur_pd.cluster import Placement
-from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer, Gpus
-from vidur_pd.execution.idle_fabric import FabricState
+from vidur_pd.execution.communication import NO_COST, CollectiveCost, CommunicationPricer
+from vidur_pd.execution.live_fabric import FabricState, Gpus
 from vidur_pd.execution.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
 
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
@@ -178,7 +178,7 @@ class InstanceExecutor:
 
     def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
         """Number of an exchange on the fabric as it is."""
-        key = (self._pricer.state, stage, communications)
+        key = (self._pricer.state_among(self._placement.gpus), stage, communications)
         if key not in self._exchanged:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
             exchange = Exchange(*self._communicate(stage, communications), groups)

@@ -1,37 +1,20 @@
-"""Copies of the fabric with nothing else on them, as it is and with links that have failed or are slow."""
+"""A copy of the fabric with nothing else on it, as it is and with links that have failed or are slow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import Completion, FailsLinks, FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
+from netsim import Completion, FailsLinks, FlowGraph, GraphHandle, Topology, create_backend
 from netsim.backend import PACKET_BACKENDS
 from netsim.roce import RoceConfig
 from netsim.routing import Router as PathFinder
+from vidur_pd.execution.live_fabric import INTACT, FabricState
 from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.execution.servers import AlikeServers
-
-
-@dataclass(frozen=True, slots=True)
-class FabricState:
-    """What has become of links since the topology was built."""
-
-    down: frozenset[int] = frozenset()
-    shares: frozenset[tuple[int, float]] = frozenset()
-    """(link, share of its capacity) of slow links."""
-
-    def slowed(self, topology: Topology) -> Topology:
-        """The topology with the capacities of this state."""
-        if not self.shares:
-            return topology
-        capacity_bps = topology.capacity_bps.copy()
-        for link, share in self.shares:
-            capacity_bps[link] = round(float(capacity_bps[link]) * share)
-        return replace(topology, capacity_bps=capacity_bps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,25 +29,32 @@ class IdleRun:
 
 
 class IdleFabric:
-    """Runs one flow graph after another, each alone.
+    """Runs one flow graph after another, each alone, in the state of the links that is asked for.
 
     Packet-level backends get a new copy for every graph, as they remember what was there: random draws of ECN marks go
     on, and last acknowledgements are still under way.
     """
 
-    def __init__(self, topology: Topology, backend: str, roce: RoceConfig | None, state: FabricState) -> None:
+    def __init__(self, topology: Topology, backend: str, roce: RoceConfig | None) -> None:
         """``roce``: settings of a packet-level backend."""
-        self._topology, self._backend, self._roce, self._state = topology, backend, roce, state
-        self.servers = AlikeServers(state.slowed(topology), state.down)
+        self._topology, self._backend, self._roce = topology, backend, roce
+        self.servers = AlikeServers(topology)
         self._paths = PathFinder(topology)
-        for link in state.down:
-            self._paths.set_link_up(link, False)
-        self._idle = self._new()
+        self._state = INTACT
+        self._idle = create_backend(backend, topology, roce)
 
-    def run(self, graph: FlowGraph) -> IdleRun | None:
-        """What the graph takes; ``None`` if it does not come to an end."""
+    def run(self, graph: FlowGraph, state: FabricState = INTACT) -> IdleRun | None:
+        """What the graph takes in a state of the links; ``None`` if it does not come to an end."""
         if self._backend in PACKET_BACKENDS:
-            self._idle = self._new()
+            self._idle = create_backend(self._backend, self._topology, self._roce)
+            self._change(INTACT, state)
+            if state.down:
+                self._idle.advance((self._roce or RoceConfig()).reroute_delay)
+        else:
+            self._change(self._state, state)
+        for link in sorted(self._state.down ^ state.down):
+            self._paths.set_link_up(link, link not in state.down)
+        self._state = state
         before, start_ps = self._idle.link_stats(), self._idle.now_ps
         handle = self._idle.submit(graph, start_ps)
         completion = self._end_of(handle)
@@ -76,15 +66,13 @@ class IdleFabric:
         carried_bytes, busy_ps = after.carried_bytes - before.carried_bytes, after.busy_ps - before.busy_ps
         return IdleRun(completion.at_ps - start_ps, carried_bytes, busy_ps, flow_ps)
 
-    def _new(self) -> NetworkBackend:
-        made = create_backend(self._backend, self._topology, self._roce)
-        for link in sorted(self._state.down):
-            cast(FailsLinks, made).set_link_up(link, False)
-        for link, share in sorted(self._state.shares):
-            cast(FailsLinks, made).set_capacity_share(link, share)
-        if self._state.down and self._backend in PACKET_BACKENDS:
-            made.advance((self._roce or RoceConfig()).reroute_delay)
-        return made
+    def _change(self, old: FabricState, new: FabricState) -> None:
+        """Brings the links of the copy from one state to another."""
+        network, shares = cast(FailsLinks, self._idle), dict(new.shares)
+        for link in sorted(old.down ^ new.down):
+            network.set_link_up(link, link not in new.down)
+        for link in sorted({link for link, _ in old.shares ^ new.shares}):
+            network.set_capacity_share(link, shares.get(link, 1.0))
 
     def _end_of(self, handle: GraphHandle) -> Completion:
         while True:

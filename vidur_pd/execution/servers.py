@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,8 @@ from netsim import Topology
 from netsim.topology import LinkKind
 
 if TYPE_CHECKING:
-    from vidur_pd.execution.communication import CollectiveCost, Gpus
+    from vidur_pd.execution.communication import CollectiveCost
+    from vidur_pd.execution.live_fabric import Gpus
 
 
 class AlikeServers:
@@ -24,8 +24,7 @@ class AlikeServers:
     are.
     """
 
-    def __init__(self, topology: Topology, down: Collection[int] = ()) -> None:
-        """``down``: links that have failed; servers with one of them are like no other."""
+    def __init__(self, topology: Topology) -> None:
         self._width = topology.gpus_per_node
         self._src, self._dst, self._gpus = topology.link_src, topology.link_dst, topology.gpus
         self._up = _only_links(topology, topology.link_src)
@@ -37,8 +36,6 @@ class AlikeServers:
                 self._is_alike &= ((of_gpus == of_gpus[0]) & (of_gpus >= 0)).all(axis=1)
             switches = self._by_server(links, peers)
             self._is_alike &= (switches == switches[:, :1]).all(axis=1)
-            is_up = ~np.isin(links.reshape(-1, self._width), list(down))
-            self._is_alike &= is_up.all(axis=1) & is_up[0].all()
 
     def _by_server(self, links: NDArray[np.int64], column: NDArray[np.integer]) -> NDArray[np.int64]:
         """[servers, GPUs of a server] what ``column`` [links] says of each GPU's link; −1 where it has none."""

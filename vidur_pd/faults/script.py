@@ -7,21 +7,20 @@ nothing keeps it out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import permutations
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast
 
 import numpy as np
 
-from netsim import FailsLinks, NoPath, Router
+from netsim import FailsLinks
 from netsim.backend import PACKET_BACKENDS
 from netsim.packet import PacketBackend
 from vidur_pd.assembly import Parts
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.coupling import Treatment
-from vidur_pd.execution.idle_fabric import FabricState
 from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
+from vidur_pd.faults.reach import Reach
 from vidur_pd.instance import Instance
 from vidur_pd.request import Request
 
@@ -48,8 +47,8 @@ class Cluster(Protocol):
         """Links have another capacity from now on."""
         ...
 
-    def fabric_is(self, state: FabricState) -> None:
-        """The fabric is in this state from now on; collectives that are priced take what they take there."""
+    def collectives_change(self, instances: Iterable[Instance]) -> None:
+        """Links between GPUs of these instances have changed: collectives that are priced take what they take now."""
         ...
 
 
@@ -58,7 +57,8 @@ class FaultScript:
 
     def __init__(self, parts: Parts, queue: EventQueue, cluster: Cluster) -> None:
         self._faults, self._instances = parts.faults, parts.instances
-        self._network, self._topology = parts.network, parts.topology
+        self._network, self._topology, self._fabric = parts.network, parts.topology, parts.fabric
+        self._reach = Reach(self._instances, parts.topology, parts.fabric)
         self._queue = queue
         self._cluster = cluster
         self._drains_degraded = parts.config.recovery.degraded == "drain"
@@ -66,12 +66,14 @@ class FaultScript:
         network = parts.config.network
         is_delayed = network.backend in PACKET_BACKENDS and not self._prices_collectives
         self._reroute_ps = network.roce.reroute_delay if is_delayed else 0
-        self._paths = Router(self._topology)
         self._changes_to_route = 0
         """Changes of links that routing has not heard of yet."""
+        self._unheard: set[int] = set()
+        """Indices of instances that these concern."""
         self._out_of_service: Counter[int] = Counter()
         """By instance: faults that keep it down; the same for draining ones."""
         self._draining: Counter[int] = Counter()
+        self._closed: set[int] = set()
         self._severed: set[int] = set()
         self._slowness: dict[int, list[float]] = {instance.index: [] for instance in self._instances}
         self._links_down: Counter[int] = Counter()
@@ -87,8 +89,11 @@ class FaultScript:
 
     def collective_failed(self, instance: Instance) -> None:
         """The network has given up a collective: the instance is down for as long as it cannot communicate."""
-        if not self._can_communicate(instance):
-            self._sever(instance)
+        if self._changes_to_route:
+            self._unheard.add(instance.index)
+        elif self._fabric.connects(instance.placement.gpus):
+            return
+        self._sever(instance)
 
     def _change(self, fault: Fault, *, begins: bool) -> Change:
         def change() -> None:
@@ -132,7 +137,11 @@ class FaultScript:
         self._open_or_close(instance)
 
     def _open_or_close(self, instance: Instance) -> None:
-        self._cluster.set_open(instance, instance.is_up and not self._draining[instance.index])
+        is_open = instance.is_up and not self._draining[instance.index]
+        if is_open != (instance.index in self._closed):
+            return
+        (self._closed.discard if is_open else self._closed.add)(instance.index)
+        self._cluster.set_open(instance, is_open)
 
     def _pace(self, instance: Instance, factor: float, begins: bool) -> None:
         factors = self._slowness[instance.index]
@@ -145,10 +154,8 @@ class FaultScript:
         """Instances with a GPU at one of the links are degraded, or a fault less so."""
         if not self._drains_degraded:
             return
-        ends = set(self._topology.link_src[list(links)].tolist()) | set(self._topology.link_dst[list(links)].tolist())
-        for instance in self._instances:
-            if ends.intersection(instance.placement.gpus):
-                self._count_draining(instance, begins)
+        for instance in self._reach.at(links):
+            self._count_draining(instance, begins)
 
     # Links.
 
@@ -158,6 +165,8 @@ class FaultScript:
             self._links_down[link] += 1 if begins else -1
             if self._links_down[link] == int(begins):
                 changed.append(link)
+        if not changed:
+            return
         network = cast(FailsLinks, self._network)
 
         def apply() -> None:
@@ -166,22 +175,33 @@ class FaultScript:
 
         self._cluster.links_change(changed, is_up=not begins, apply=apply)
         for link in changed:
-            self._paths.set_link_up(link, not begins)
-        self._tell_state()
+            self._fabric.set_link_up(link, not begins)
+        self._unheard.update(instance.index for instance in self._tell(changed))
         self._changes_to_route += 1
         if self._reroute_ps:
-            at_ps = self._queue.now_ps + self._reroute_ps
-            self._queue.schedule(at_ps, Priority.DISPATCH, lambda: self._notice(begins))
+            self._queue.schedule(self._queue.now_ps + self._reroute_ps, Priority.DISPATCH, self._notice)
         else:
-            self._notice(begins)
+            self._notice()
 
-    def _notice(self, begins: bool) -> None:
+    def _tell(self, links: Sequence[int]) -> list[Instance]:
+        """Tells of links that are other than before; returns the instances that they concern."""
+        concerned = self._reach.concerned(links)
+        self._reach.note(concerned)
+        if self._prices_collectives and concerned:
+            self._cluster.collectives_change(concerned)
+        return concerned
+
+    def _notice(self) -> None:
         """Routing has heard of a change of links, which may have cut instances into parts, or joined them."""
         self._changes_to_route -= 1
-        for instance in self._instances:
-            if begins and self._prices_collectives and not self._can_communicate(instance):
-                self._sever(instance)
-            elif instance.index in self._severed and self._can_communicate(instance):
+        if self._changes_to_route:
+            return
+        concerned, self._unheard = sorted(self._unheard), set()
+        for instance in (self._instances[index] for index in concerned):
+            if not self._fabric.connects(instance.placement.gpus):
+                if self._prices_collectives:
+                    self._sever(instance)
+            elif instance.index in self._severed:
                 self._severed.discard(instance.index)
                 self._count_down(instance, begins=False, reason=SEVERED)
 
@@ -190,17 +210,6 @@ class FaultScript:
             self._severed.add(instance.index)
             self._count_down(instance, begins=True, reason=SEVERED)
 
-    def _can_communicate(self, instance: Instance) -> bool:
-        """Whether every GPU of the instance has a path to every other, and routing knows it."""
-        if self._changes_to_route:
-            return False
-        try:
-            for src, dst in permutations(instance.placement.gpus, 2):
-                self._paths.route(src, dst)
-        except NoPath:
-            return False
-        return True
-
     def _slow_links(self, effect: LinksSlow, begins: bool) -> None:
         capacities = []
         for link in effect.links:
@@ -208,16 +217,10 @@ class FaultScript:
             (shares.append if begins else shares.remove)(effect.share)
             share = float(np.prod(shares))
             cast(FailsLinks, self._network).set_capacity_share(link, share)
+            self._fabric.set_share(link, share)
             capacities.append(share * float(self._topology.capacity_bps[link]))
         self._cluster.capacity_changes(effect.links, capacities)
-        self._tell_state()
-
-    def _tell_state(self) -> None:
-        if not self._prices_collectives:
-            return
-        down = frozenset(link for link, faults in self._links_down.items() if faults)
-        slow = frozenset((link, float(np.prod(shares))) for link, shares in self._link_shares.items() if shares)
-        self._cluster.fabric_is(FabricState(down, slow))
+        self._tell(effect.links)
 
     def _storm(self, effect: Storm, begins: bool) -> None:
         for link in effect.links:

@@ -110,7 +110,7 @@ def _write_rest(result: Result, folder: ResultFolder) -> None:
     if result.config.output.links:
         write_parquet(files / "links.parquet", result.link_columns())
     try:
-        write_page(files, files / REPORT_FILE)
+        write_page(files, files / REPORT_FILE, label=folder.path.resolve().name)
     except OSError:
         raise
     except Exception:  # a defect; what has been simulated is not lost for it

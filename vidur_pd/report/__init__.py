@@ -67,12 +67,15 @@ def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
     return path
 
 
-def write_page(folder: Path, path: Path, title: str | None = None) -> None:
-    """Writes the report of the run in a folder to ``path``. Raises: InputError, OutputError."""
+def write_page(folder: Path, path: Path, title: str | None = None, label: str | None = None) -> None:
+    """Writes the report of the run in a folder to ``path``; ``label`` names the run, instead of the folder.
+
+    Raises: InputError, OutputError.
+    """
     from vidur_pd.report.load import read_run
     from vidur_pd.report.single import run_page
 
-    _write(path, run_page(read_run(folder), title))
+    _write(path, run_page(read_run(folder, label), title))
 
 
 def write_comparison_page(runs: Sequence[tuple[str, Path]], path: Path) -> None:

@@ -68,7 +68,7 @@ def _scaled(value: str | int | Decimal, factor: int) -> int:
         number = Decimal(value)
     except InvalidOperation:
         raise ValueError from None
-    if not number.is_finite() or abs(number) > 10**15:
+    if not number.is_finite() or number.copy_abs() > 10**15:  # abs() rounds, and overflows at 1e999999999
         raise ValueError
     return int((number * factor).to_integral_value())
 

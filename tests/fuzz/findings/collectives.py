@@ -1,4 +1,4 @@
-"""Cases of `tests.fuzz.kinds.collectives` that once went wrong, small and by name."""
+"""Small cases of `tests.fuzz.kinds.collectives` by name: those that once went wrong, and their neighbours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _plan(verb: str, op: str, ranks: str, size: str = "1MiB", *more: str) -> Cas
     return Case(("simccl", verb, "--op", op, "--bytes", size, "--ranks", ranks, *output, *more), {}, ("p.csv",))
 
 
-FINDINGS: Final[dict[str, Case]] = {
+CASES: Final[dict[str, Case]] = {
     "long-word-of-nccl-tests": _measured(NCCL_TESTS.replace("NVIDIA", "y" * 1_000_000, 1)),
     "much-space-of-nccl-tests": _measured(NCCL_TESTS.replace("Rank", " " * 200_000 + "Rank", 1)),
     "many-words-of-nccl-tests": _measured(NCCL_TESTS.replace("Group", "on " * 100_000, 1)),
@@ -126,15 +126,13 @@ FINDINGS: Final[dict[str, Case]] = {
         for op in OPS
         for ranks in ("1000000", "32768", "1000000000000")
     },
-    **{
-        f"{verb}-{op}-large": _plan(verb, op, "64", "1PB")
-        for verb in ("plan", "verify")
-        for op in OPS
-    },
+    **{f"{verb}-{op}-large": _plan(verb, op, "64", "1PB") for verb in ("plan", "verify") for op in OPS},
     "plan-large-coarsened": _plan("plan", "all_reduce", "8", "1PB", "--coarsen", "1"),
     "plan-coarsen-many": _plan("plan", "all_reduce", "8", "1MiB", "--coarsen", "9223372036854775808"),
     "verify-coarsen": _plan("verify", "all_reduce", "8", "1TiB", "--coarsen", "1"),
-    "plan-coarsen-tree": _plan("plan", "all_reduce", "16", "1TiB", "--nodes", "2", "--algorithm", "tree", "--coarsen", "1"),
+    "plan-coarsen-tree": _plan(
+        "plan", "all_reduce", "16", "1TiB", "--nodes", "2", "--algorithm", "tree", "--coarsen", "1"
+    ),
     "plan-nvls-tree": _plan("plan", "all_reduce", "32768", "1GiB", "--nodes", "4096", "--algorithm", "nvls_tree"),
     "plan-pat": _plan("plan", "all_gather", "32768", "1GiB", "--nodes", "32768", "--algorithm", "pat"),
     "verify-pat": _plan("verify", "all_gather", "4096", "1GiB", "--nodes", "4096", "--algorithm", "pat"),
@@ -147,3 +145,53 @@ FINDINGS: Final[dict[str, Case]] = {
     "time-ranks-digits": Case(("simccl", "time", "--op", "all_reduce", "--bytes", "1", "--ranks", "9" * 5000)),
     "time-long-op": Case(("simccl", "time", "--op", "x" * 100_000, "--bytes", "1", "--ranks", "8")),
 }
+
+WENT_WRONG: Final = frozenset(
+    {
+        "long-word-of-nccl-tests",
+        "many-ranks",
+        "many-nodes",
+        "long-time",
+        "output-is-input",
+        "long-output",
+        "exponent=0",
+        "exponent=1e+308",
+        "points-beyond-floats",
+        "also-a-long-name",
+        "plan-all_reduce-1000000",
+        "plan-all_reduce-32768",
+        "plan-all_gather-1000000",
+        "plan-all_gather-32768",
+        "plan-reduce_scatter-1000000",
+        "plan-reduce_scatter-32768",
+        "plan-all_to_all-1000000",
+        "plan-all_to_all-32768",
+        "plan-broadcast-1000000",
+        "plan-broadcast-32768",
+        "plan-reduce-1000000",
+        "plan-reduce-32768",
+        "plan-send_recv-1000000",
+        "plan-send_recv-32768",
+        "verify-all_reduce-1000000",
+        "verify-all_reduce-32768",
+        "verify-all_gather-1000000",
+        "verify-all_gather-32768",
+        "verify-reduce_scatter-1000000",
+        "verify-reduce_scatter-32768",
+        "verify-all_to_all-1000000",
+        "verify-all_to_all-32768",
+        "verify-broadcast-1000000",
+        "verify-reduce-1000000",
+        "verify-send_recv-1000000",
+        "verify-send_recv-32768",
+        "plan-large-coarsened",
+        "plan-coarsen-many",
+        "verify-coarsen",
+        "plan-coarsen-tree",
+        "plan-nvls-tree",
+        "plan-pat",
+        "verify-pat",
+        "plan-long-output",
+    }
+)
+"""The others never did, and run with ``--long``."""

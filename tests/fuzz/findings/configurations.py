@@ -1,4 +1,4 @@
-"""Cases of `tests.fuzz.kinds.configurations` that once went wrong, small and by name."""
+"""Small cases of `tests.fuzz.kinds.configurations` by name: those that once went wrong, and their neighbours."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ def _generate(*settings: str) -> Case:
     return Case(("vidur-pd", "workload", "generate", "-o", "w.csv", *words), {}, ("w.csv",))
 
 
-_WIDE = '{kind: synthetic, requests: 2, arrivals: {kind: static}, lengths: {kind: fixed, prefill: 20, decode: 3}, prefixes: {%s}}'
+_WIDE = (
+    "{kind: synthetic, requests: 2, arrivals: {kind: static}, lengths: {kind: fixed, prefill: 20, decode: 3}, "
+    "prefixes: {%s}}"
+)
 
-FINDINGS: Final[dict[str, Case]] = {
+CASES: Final[dict[str, Case]] = {
     "deep-sequence": _run(text=hostile.deep_sequences(40_000)),
     "deep-mapping": _run(text=hostile.deep_mappings(40_000)),
     "deep-block": _run(text="- " * 40_000 + "a"),
@@ -101,15 +104,23 @@ FINDINGS: Final[dict[str, Case]] = {
             "slo.tpot_s": ("1e308",),
             "output.link_windows": ("1000000000000", "9223372036854775808"),
             "workload.requests": ("2147483647", "1000000000000"),
-            "workload.arrivals": ("{kind: poisson, qps: 1e-320}", "{kind: poisson, qps: 1e300}", "{kind: gamma, qps: 1, cv: 1e-160}",
-                                  "{kind: gamma, qps: 1, cv: 1e160}", "{kind: gamma, qps: 1, cv: 1e308}", "{kind: constant, qps: 1e-300}",
-                                  "{kind: ramp, from_qps: 1e-300, to_qps: 1e300, shape: exponential}"),
-            "workload.lengths": ("{kind: fixed, prefill: 2147483647, decode: 2147483647}",
-                                 "{kind: zipf, min: 2, max: 2147483647, theta: 1, prefill_to_decode: 1}",
-                                 "{kind: zipf, min: 2, max: 20, theta: 1e308, prefill_to_decode: 1e308}",
-                                 "{kind: uniform, min: 2, max: 2147483647, prefill_to_decode: 1e-320}",
-                                 "{kind: lognormal, prefill: {mu: 1e308, sigma: 1e308}, decode: {mu: -1e308, sigma: 0}}",
-                                 "{kind: lognormal, prefill: {mean: 1e308, cv: 1e308}, decode: {mean: 1e-320, median: 1e-320}}"),
+            "workload.arrivals": (
+                "{kind: poisson, qps: 1e-320}",
+                "{kind: poisson, qps: 1e300}",
+                "{kind: gamma, qps: 1, cv: 1e-160}",
+                "{kind: gamma, qps: 1, cv: 1e160}",
+                "{kind: gamma, qps: 1, cv: 1e308}",
+                "{kind: constant, qps: 1e-300}",
+                "{kind: ramp, from_qps: 1e-300, to_qps: 1e300, shape: exponential}",
+            ),
+            "workload.lengths": (
+                "{kind: fixed, prefill: 2147483647, decode: 2147483647}",
+                "{kind: zipf, min: 2, max: 2147483647, theta: 1, prefill_to_decode: 1}",
+                "{kind: zipf, min: 2, max: 20, theta: 1e308, prefill_to_decode: 1e308}",
+                "{kind: uniform, min: 2, max: 2147483647, prefill_to_decode: 1e-320}",
+                "{kind: lognormal, prefill: {mu: 1e308, sigma: 1e308}, decode: {mu: -1e308, sigma: 0}}",
+                "{kind: lognormal, prefill: {mean: 1e308, cv: 1e308}, decode: {mean: 1e-320, median: 1e-320}}",
+            ),
             "recovery.transfer_backoff_s": ("1e300", "1e-320"),
             "recovery.transfer_retries": ("1000",),
         }.items()
@@ -138,5 +149,57 @@ FINDINGS: Final[dict[str, Case]] = {
     "generate-smooth": _generate("workload.arrivals={kind: gamma, qps: 1, cv: 1e-160}"),
     "generate-slow": _generate("workload.arrivals.qps=1e-320"),
     "generate-into-long-name": Case(("vidur-pd", "workload", "generate", "-o", "x" * 300 + ".csv")),
-    "long-backends": Case(("vidur-pd", "compare", "c.yaml", "-o", "out", "--backends", "a" * 999 + ",b"), {"c.yaml": _TEXT.encode()}),
+    "long-backends": Case(
+        ("vidur-pd", "compare", "c.yaml", "-o", "out", "--backends", "a" * 999 + ",b"), {"c.yaml": _TEXT.encode()}
+    ),
 }
+
+WENT_WRONG: Final = frozenset(
+    {
+        "deep-sequence",
+        "deep-mapping",
+        "deep-block",
+        "deep-value",
+        "merge-bomb",
+        "tag-without-number",
+        "tag-of-empty-float",
+        "impossible-date",
+        "impossible-hour",
+        "many-digits",
+        "many-digits-set",
+        "many-sexagesimals",
+        "long-value",
+        "long-setting",
+        "bidi-setting",
+        "escape-setting",
+        "surrogate-setting",
+        "digit-of-another-script",
+        "long-out",
+        "model-named-like-a-float",
+        "trace-named-like-a-float",
+        "rate-like-a-float",
+        "cluster.pools.p.instances=1000000",
+        "cluster.pools.p.instances=1000000000000",
+        "cluster.pools.p.instances=9223372036854775808",
+        "cluster.pools.p.dp=1000000",
+        "cluster.topology.link_latency=1e12s",
+        "cluster.topology.link_latency=1e99s",
+        "cluster.topology.nvlink_latency=9223371s",
+        "cluster.topology.nic=1e99Gbps",
+        "engine.long_prefill_token_threshold=9223372036854775808",
+        "output.link_windows=1000000000000",
+        "output.link_windows=9223372036854775808",
+        "workload.requests=2147483647",
+        "workload.arrivals={kind: poisson, qps: 1e-320}",
+        "workload.arrivals={kind: gamma, qps: 1, cv: 1e-160}",
+        "workload.arrivals={kind: gamma, qps: 1, cv: 1e308}",
+        "recovery.transfer_backoff_s=1e300",
+        "many-system-prompts",
+        "long-system-prompts",
+        "topology-of-itself",
+        "generate-many",
+        "generate-smooth",
+        "generate-slow",
+    }
+)
+"""The others never did, and run with ``--long``."""

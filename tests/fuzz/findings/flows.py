@@ -1,10 +1,11 @@
-"""Cases of `tests.fuzz.kinds.flows` that once went wrong, small and by name."""
+"""Small cases of `tests.fuzz.kinds.flows` by name: those that once went wrong, and their neighbours."""
 
 from __future__ import annotations
 
 import random
 from typing import Final
 
+from netsim.simai_config import _IGNORED as IGNORED_KEYS
 from tests.fuzz import hostile
 from tests.fuzz.case import Case, Special
 from tests.fuzz.kinds.flows import HPCC, ROCE, SIMAI_CONF, SMALL_FLOWS, TOPOLOGY
@@ -29,7 +30,9 @@ def _row(backend: str = "fluid", **cells: str) -> Case:
 def _packets(*more: str, **files: str) -> Case:
     """A run on packets, with options and files of settings."""
     case = _flows(SMALL_FLOWS, "packet", *more)
-    return Case(case.argv, {**case.files, **{name.replace("_", "."): text.encode() for name, text in files.items()}}, _OUTPUTS)
+    return Case(
+        case.argv, {**case.files, **{name.replace("_", "."): text.encode() for name, text in files.items()}}, _OUTPUTS
+    )
 
 
 def _set(*settings: str) -> Case:
@@ -43,7 +46,7 @@ def _conf(old: str, new: str) -> Case:
 
 _NUMBERS: Final = ("2147483648", "9223372036854775807", "9223372036854775808", "1" + "0" * 400)
 
-FINDINGS: Final[dict[str, Case]] = {
+CASES: Final[dict[str, Case]] = {
     **{
         f"{field}={value[:25]}-{backend}": _row(backend, **{field: value})
         for field, values in {
@@ -67,7 +70,9 @@ FINDINGS: Final[dict[str, Case]] = {
     "many-bytes-on-packets": _row("packet", bytes="9223372036854775807"),
     "slow-flow-on-packets": _row("packet", max_rate_bps="1", bytes="1"),
     "start-and-delay-beyond-the-clock": _row(start_ns="9223372036854774", delay_ns="9223372036854774"),
-    "start-and-delay-beyond-the-clock-on-packets": _row("packet", start_ns="9223372036854774", delay_ns="9223372036854774"),
+    "start-and-delay-beyond-the-clock-on-packets": _row(
+        "packet", start_ns="9223372036854774", delay_ns="9223372036854774"
+    ),
     "long-cell": _flows("flow_id,src,dst,bytes,deps\na,0,1,1," + "y" * 200_000 + "\n"),
     "long-header": _flows("flow_id,src,dst,bytes,deps," + "y" * 200_000 + "\n"),
     "column-twice": _flows("flow_id,src,dst,bytes,deps,src\na,0,1,1,,2\n"),
@@ -75,8 +80,12 @@ FINDINGS: Final[dict[str, Case]] = {
     "empty": _flows(""),
     "only-a-header": _flows("flow_id,src,dst,bytes,deps\n"),
     "nul": _flows(SMALL_FLOWS.replace("a,0", "\0,0")),
-    "long-cycle": _flows("flow_id,src,dst,bytes,deps\n" + "".join(f"f{i},0,1,1,f{(i + 1) % 5000}\n" for i in range(5000))),
-    "long-chain": _flows("flow_id,src,dst,bytes,deps\n" + "".join(f"f{i},0,1,1,{f'f{i - 1}' if i else ''}\n" for i in range(5000))),
+    "long-cycle": _flows(
+        "flow_id,src,dst,bytes,deps\n" + "".join(f"f{i},0,1,1,f{(i + 1) % 5000}\n" for i in range(5000))
+    ),
+    "long-chain": _flows(
+        "flow_id,src,dst,bytes,deps\n" + "".join(f"f{i},0,1,1,{f'f{i - 1}' if i else ''}\n" for i in range(5000))
+    ),
     "hpcc": _flows(HPCC),
     "hpcc-many": _flows("9223372036854775807\n0 1 3 100 1 0\n"),
     "hpcc-many-digits": _flows("9" * 5000 + "\n"),
@@ -90,9 +99,25 @@ FINDINGS: Final[dict[str, Case]] = {
         f"{name}={value[:25]}": _set(f"{name}={value}")
         for name, values in {
             **dict.fromkeys(
-                ("mtu_bytes", "header_bytes", "ack_bytes", "packets_per_ack", "cell_packets", "max_retries", "pfc_frame_bytes",
-                 "switch_buffer_bytes", "reserve_bytes", "headroom_bytes", "threshold_shift", "resume_offset_bytes",
-                 "nvswitch_input_bytes", "ecmp_seed", "seed"), _NUMBERS),
+                (
+                    "mtu_bytes",
+                    "header_bytes",
+                    "ack_bytes",
+                    "packets_per_ack",
+                    "cell_packets",
+                    "max_retries",
+                    "pfc_frame_bytes",
+                    "switch_buffer_bytes",
+                    "reserve_bytes",
+                    "headroom_bytes",
+                    "threshold_shift",
+                    "resume_offset_bytes",
+                    "nvswitch_input_bytes",
+                    "ecmp_seed",
+                    "seed",
+                ),
+                _NUMBERS,
+            ),
             "headroom_bytes": (*_NUMBERS, "4611686018427387904", "1000000000000"),
             "skip_tolerance": ("1e-320", "0.1", "nan", ".nan"),
             "retransmission_timeout": ("1ps", "9223371s", "9223373s", "1e99s", "1ns"),
@@ -108,12 +133,21 @@ FINDINGS: Final[dict[str, Case]] = {
             "congestion.fast_recovery_steps": _NUMBERS,
             "congestion.additive_increase": ("9000Pbps", "1bps per 9000Pbps", "9000Pbps per 1bps", "5Mbps per 0bps"),
             "congestion.additive_increase_bps": _NUMBERS,
-            "ecn_thresholds": ("{kmin_bytes: 0, kmax_bytes: 9223372036854775808, pmax: 1}",
-                               "{kmin_bytes: 9223372036854775807, kmax_bytes: 9223372036854775807, pmax: 1e-320}"),
-            "ecn_by_rate": ("{400Gbps: {kmin_bytes: 9223372036854775808, kmax_bytes: 9223372036854775808, pmax: 0}}", "{}", "{1e99bps: 1}"),
+            "ecn_thresholds": (
+                "{kmin_bytes: 0, kmax_bytes: 9223372036854775808, pmax: 1}",
+                "{kmin_bytes: 9223372036854775807, kmax_bytes: 9223372036854775807, pmax: 1e-320}",
+            ),
+            "ecn_by_rate": (
+                "{400Gbps: {kmin_bytes: 9223372036854775808, kmax_bytes: 9223372036854775808, pmax: 0}}",
+                "{}",
+                "{1e99bps: 1}",
+            ),
             "congestion_control": ("dcqcn\0", "x" * 100_000, "[dcqcn]", "{a: 1}"),
             "congestion": (hostile.deep_mappings(1000), "{1: 2}", "{gain: [1]}", "[]"),
-            "": ("1",), ".": ("1",), "a.b.c": ("1",), "window": ("unbounded", "!!int abc", "2001-99-99"),
+            "": ("1",),
+            ".": ("1",),
+            "a.b.c": ("1",),
+            "window": ("unbounded", "!!int abc", "2001-99-99"),
         }.items()
         for value in values
     },
@@ -166,9 +200,59 @@ FINDINGS: Final[dict[str, Case]] = {
     "conf-long-value": _conf("RP_TIMER 900", "RP_TIMER " + "y" * 200_000),
     "conf-control": _conf("RP_TIMER", "\x1b[31m"),
     "conf-other-digits": _conf("RP_TIMER 900", "RP_TIMER ٩"),
-    "conf-all-ignored": _packets("--simai-config", "SimAI.conf", SimAI_conf="".join(
-        f"{key} 1\n" for key in ("FLOW_FILE TOPOLOGY_FILE TRACE_FILE TRACE_OUTPUT_FILE FCT_OUTPUT_FILE PFC_OUTPUT_FILE "
-        "SIMULATOR_STOP_TIME ENABLE_TRACE PAUSE_TIME DATA_RATE LINK_DELAY NIC_TOTAL_PAUSE_TIME L2_CHUNK_SIZE L2_ACK_INTERVAL "
-        "GLOBAL_T INT_MULTI PINT_LOG_BASE PINT_PROB QLEN_MON_FILE BW_MON_FILE RATE_MON_FILE CNP_MON_FILE MON_START MON_END "
-        "QP_MON_INTERVAL QLEN_MON_INTERVAL BW_MON_INTERVAL QLEN_MON_START QLEN_MON_END").split())),
+    "conf-all-ignored": _packets(
+        "--simai-config", "SimAI.conf", SimAI_conf="".join(f"{key} 1\n" for key in sorted(IGNORED_KEYS))
+    ),
 }
+
+WENT_WRONG: Final = frozenset(
+    {
+        "start_ns=9999999999999999999999999-analytical",
+        "start_ns=9999999999999999999999999-fluid",
+        "delay_ns=9999999999999999999999999-analytical",
+        "delay_ns=9999999999999999999999999-fluid",
+        "many-bytes-on-packets",
+        "long-header",
+        "max_retries=2147483648",
+        "max_retries=9223372036854775807",
+        "max_retries=9223372036854775808",
+        "pfc_frame_bytes=9223372036854775807",
+        "pfc_frame_bytes=9223372036854775808",
+        "switch_buffer_bytes=9223372036854775808",
+        "reserve_bytes=9223372036854775808",
+        "headroom_bytes=9223372036854775808",
+        "resume_offset_bytes=9223372036854775808",
+        "nvswitch_input_bytes=9223372036854775808",
+        "skip_tolerance=1e-320",
+        "retransmission_timeout=9223373s",
+        "retransmission_timeout=1e99s",
+        "congestion.additive_increase_bps=9223372036854775808",
+        "ecn_thresholds={kmin_bytes: 0, kmax_byte",
+        "ecn_by_rate={400Gbps: {kmin_bytes: 92",
+        "series-1ps",
+        "series-9223373s",
+        "series-1e99s",
+        "series-99999999999999999999",
+        "bandwidth-1ps",
+        "bandwidth-9223373s",
+        "bandwidth-1e99s",
+        "bandwidth-99999999999999999999",
+        "fct-over-the-flows",
+        "pfc-over-the-topology",
+        "output-over-the-flows",
+        "long-fct",
+        "backend-of-a-kilometre",
+        "setting-that-is-no-text",
+        "roce-deep",
+        "roce-merge-bomb",
+        "roce-unknown",
+        "conf-rp-timer-digits",
+        "conf-kmax",
+        "conf-buffer",
+        "conf-rate-ai",
+        "conf-long-key",
+        "conf-long-value",
+        "conf-all-ignored",
+    }
+)
+"""The others never did, and run with ``--long``."""

@@ -1,4 +1,4 @@
-"""Cases of `tests.fuzz.kinds.results` that once went wrong, small and by name."""
+"""Small cases of `tests.fuzz.kinds.results` by name: those that once went wrong, and their neighbours."""
 
 from __future__ import annotations
 
@@ -6,4 +6,7 @@ from typing import Final
 
 from tests.fuzz.case import Case
 
-FINDINGS: Final[dict[str, Case]] = {}
+CASES: Final[dict[str, Case]] = {}
+
+WENT_WRONG: Final[frozenset[str]] = frozenset()
+"""The others never did, and run with ``--long``."""

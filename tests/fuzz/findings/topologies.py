@@ -1,4 +1,4 @@
-"""Cases of `tests.fuzz.kinds.topologies` that once went wrong, small and by name."""
+"""Small cases of `tests.fuzz.kinds.topologies` by name: those that once went wrong, and their neighbours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _SIMAI: Final = "3 1 0 1 2 H100\n2\n0 2 400Gbps 0.0005ms 0\n1 2 400Gbps 0.0005ms
 
 
 def _convert(text: str, name: str = "T.yaml") -> Case:
-    return Case(("netsim", "topology", name, "-o", "out.yaml"), {name: text.encode("utf-8", "surrogatepass")}, ("out.yaml",))
+    return Case(
+        ("netsim", "topology", name, "-o", "out.yaml"), {name: text.encode("utf-8", "surrogatepass")}, ("out.yaml",)
+    )
 
 
 def _run(text: str, backend: str = "fluid", name: str = "T.yaml") -> Case:
@@ -30,7 +32,7 @@ def _build(kind: str, *options: str) -> Case:
 
 _MANY: Final = ("1000000000000", "9223372036854775807", "9223372036854775808", "1" + "0" * 400)
 
-FINDINGS: Final[dict[str, Case]] = {
+CASES: Final[dict[str, Case]] = {
     "deep-sequence": _convert(hostile.deep_sequences(40_000)),
     "deep-mapping": _convert(hostile.deep_mappings(40_000)),
     "deep-block": _convert("- " * 40_000 + "a"),
@@ -112,7 +114,9 @@ FINDINGS: Final[dict[str, Case]] = {
         for field in fields
         for value in _MANY
     },
-    "dragonfly-that-cannot-grow": _build("dragonfly", "--nodes", "1000000", "--groups", "1", "--routers-per-group", "1"),
+    "dragonfly-that-cannot-grow": _build(
+        "dragonfly", "--nodes", "1000000", "--groups", "1", "--routers-per-group", "1"
+    ),
     "dragonfly-odd": _build("dragonfly", "--nodes", "1000000", "--global-ports", "1", "--groups", "2"),
     "fat-tree-that-cannot-grow": _build("fat_tree", "--nodes", "1000000000", "--hosts-per-edge", "1"),
     **{
@@ -129,3 +133,44 @@ FINDINGS: Final[dict[str, Case]] = {
         for value in values
     },
 }
+
+WENT_WRONG: Final = frozenset(
+    {
+        "deep-sequence",
+        "deep-mapping",
+        "deep-block",
+        "deep-question",
+        "deep-value",
+        "alias-bomb",
+        "merge-bomb",
+        "tag-without-number",
+        "tag-of-no-flag",
+        "tag-of-no-date",
+        "many-digits",
+        "many-digits-of-rate",
+        "itself",
+        "latency-above-64-bits",
+        "rate-above-64-bits",
+        "simai-many-nodes",
+        "simai-many-digits",
+        "simai-no-ids",
+        "simai-rate",
+        "long-output",
+        "long-plot",
+        "output-is-input",
+        "plot-is-output",
+        "name-that-is-no-text",
+        "escape-as-option",
+        "long-option",
+        "long-value",
+        "fat_tree-gpus-per-node=1000000000000000000000000",
+        "fat_tree-nodes=1000000000000000000000000",
+        "rail_optimized-nodes-per-segment=9223372036854775807",
+        "dragonfly-nodes=1000000000000000000000000",
+        "oversubscription=1e-320",
+        "nic=1e99Gbps",
+        "link-latency=1e99s",
+        "global-latency=1e99s",
+    }
+)
+"""The others never did, and run with ``--long``."""

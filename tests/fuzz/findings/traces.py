@@ -1,4 +1,4 @@
-"""Cases of `tests.fuzz.kinds.traces` that once went wrong, small and by name."""
+"""Small cases of `tests.fuzz.kinds.traces` by name: those that once went wrong, and their neighbours."""
 
 from __future__ import annotations
 
@@ -27,14 +27,35 @@ def _row(cells: str) -> Case:
 
 _LINE: Final = json.dumps(RECORDS["mooncake"][0])
 
-FINDINGS: Final[dict[str, Case]] = {
+CASES: Final[dict[str, Case]] = {
     "no-known-format": _inspect("0.5,100,10\n"),
     "long-header": _inspect("arrived_at_s," + "y" * 200_000 + "\n", form="csv"),
     "control-in-header": _inspect("\x1b[31m,a\n", form="csv"),
     "long-cell": _row("0,1," + "9" * 200_000),
     "long-time": _row("9" * 200_000 + ",1,1"),
-    **{f"time-{value[:9]}": _row(f"{value},1,1") for value in ("1e400", "1e-400", "1e999999999", "-1", "nan", "sNaN", "inf", "9" * 5000, "1e15", "4000001", "١٢", "1_000", "-0.0", "1e-999999999")},
-    **{f"tokens-{value[:9]}": _row(f"0,{value},1") for value in ("2147483647", "2147483648", "9" * 5000, "1e9", "1.5", "-1", "0", "١٢", "²", "")},
+    **{
+        f"time-{value[:9]}": _row(f"{value},1,1")
+        for value in (
+            "1e400",
+            "1e-400",
+            "1e999999999",
+            "-1",
+            "nan",
+            "sNaN",
+            "inf",
+            "9" * 5000,
+            "1e15",
+            "4000001",
+            "١٢",
+            "1_000",
+            "-0.0",
+            "1e-999999999",
+        )
+    },
+    **{
+        f"tokens-{value[:9]}": _row(f"0,{value},1")
+        for value in ("2147483647", "2147483648", "9" * 5000, "1e9", "1.5", "-1", "0", "١٢", "²", "")
+    },
     **{f"date-{value}": _convert(TABLES["azure"].replace("2023-11-16 18:17:03.9799600", value)) for value in DATES},
     "deep-line": _inspect(_LINE + "\n" + hostile.deep_sequences(100_000) + "\n", "t.jsonl"),
     "deep-line-first": _inspect(hostile.deep_mappings(100_000) + "\n", "t.jsonl"),
@@ -72,8 +93,28 @@ FINDINGS: Final[dict[str, Case]] = {
     "loop": Case(("vidur-pd", "workload", "inspect", "t.csv"), {"t.csv": Special.LOOP}),
     "folder": Case(("vidur-pd", "workload", "inspect", "t.csv"), {"t.csv": Special.DIRECTORY}),
     "null-device": Case(("vidur-pd", "workload", "inspect", "t.csv"), {"t.csv": Special.NULL_DEVICE}),
-    "long-output": Case(("vidur-pd", "workload", "convert", "t.csv", "-o", "x" * 300 + ".csv"), {"t.csv": TABLES["csv"].encode()}),
+    "long-output": Case(
+        ("vidur-pd", "workload", "convert", "t.csv", "-o", "x" * 300 + ".csv"), {"t.csv": TABLES["csv"].encode()}
+    ),
     "onto-itself": Case(("vidur-pd", "workload", "convert", "t.csv", "-o", "t.csv"), {"t.csv": TABLES["csv"].encode()}),
     "long-format": Case(("vidur-pd", "workload", "inspect", "t.csv", "--format", "x" * 100_000), {"t.csv": b"a"}),
-    "long-to": Case(("vidur-pd", "workload", "convert", "t.csv", "-o", "w.csv", "--to", "x" * 100_000), {"t.csv": b"a"}),
+    "long-to": Case(
+        ("vidur-pd", "workload", "convert", "t.csv", "-o", "w.csv", "--to", "x" * 100_000), {"t.csv": b"a"}
+    ),
 }
+
+WENT_WRONG: Final = frozenset(
+    {
+        "no-known-format",
+        "long-header",
+        "control-in-header",
+        "time-1e9999999",
+        "deep-line",
+        "deep-line-first",
+        "large-exponent",
+        "id-surrogate",
+        "long-format",
+        "long-to",
+    }
+)
+"""The others never did, and run with ``--long``."""

@@ -1,4 +1,4 @@
-"""Tables and workloads of collectives, bandwidths, calibrations, output of nccl-tests, and the options of ``simccl``."""
+"""Tables and workloads of collectives, bandwidths, calibrations, output of nccl-tests, and options of ``simccl``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ all_to_all,1000000,64,8,b200,ep
 send_recv,1GB,2,2,a100,pp
 """
 TABLE_NAMES: Final = ("op", "bytes", "ranks", "nodes", "gpu", "group", "time_us", "algorithm")
-WORKLOAD: Final = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 ep: 2 pp: 2 vpp: 1 ga: 4 all_gpus: 64 checkpoints: 0
+WORKLOAD: Final = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 ep: 2 pp: 2 vpp: 1 ga: 4 all_gpus: 64
 3
 attention -1 1000 ALLREDUCE 1048576 2000 ALLREDUCE 1048576 10 NONE 0 100
 moe -1 1000 ALLTOALL_EP 4194304 2000 ALLTOALL_EP 4194304 10 REDUCESCATTER_DP_EP 8388608 100
@@ -53,7 +53,7 @@ NCCL_TESTS: Final = (
         f"#  Rank {r:2d} Group  0 Pid 4711 on  node{r // 2} device  {r % 2} [0000:0{r}:00] NVIDIA H100 80GB HBM3\n"
         for r in range(4)
     )
-    + "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+    + "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
     + "".join(
         f"{1024 * 4**i} {256 * 4**i} float sum -1 {12.3 + i * i} 0.08 0.12 0 12.01 0.09 0.13 0\n" for i in range(8)
     )
@@ -62,7 +62,8 @@ MEASURED: Final = "op,dtype,num_gpus,message_bytes,latency_us,nodes,algorithm,pr
     f"all_gather,half,8,{1024 * 4**i},{10.5 + i * i},1,auto,auto,graph\n" for i in range(8)
 )
 MEASURED_NAMES: Final = ("op", "op_name", "dtype", "nccl_dtype", "num_gpus", "ranks", "message_bytes", "message_size",
-                         "bytes", "latency_us", "latency", "time_us", "nodes", "algorithm", "protocol", "mode")  # fmt: skip
+                         "bytes", "latency_us", "latency", "time_us", "nodes", "algorithm", "protocol",
+                         "mode")  # fmt: skip
 CALIBRATION: Final[dict[str, Any]] = {
     "gpu": "h100",
     "source": "tests",
@@ -130,20 +131,44 @@ def _bandwidths(rng: random.Random) -> Case:
     if rng.random() < 0.05:
         content = b"test\n" + hostile.yaml_document(rng).encode("utf-8", "surrogatepass")
     group = rng.choice(("tp", "dp", "ep", "dp_ep", "pp"))
-    arguments = ("simccl", "time", "--op", "all_reduce", "--bytes", "1MiB", "--ranks", "8", "--busbw", "b.yaml", "--group", group)
+    arguments = (
+        "simccl",
+        "time",
+        "--op",
+        "all_reduce",
+        "--bytes",
+        "1MiB",
+        "--ranks",
+        "8",
+        "--busbw",
+        "b.yaml",
+        "--group",
+        group,
+    )
     return Case((*arguments, *(("--json",) if rng.random() < 0.5 else ())), {"b.yaml": content})
 
 
 def _calibrated(rng: random.Random) -> Case:
     def written() -> bytes:
         if rng.random() < 0.05:
-            return rng.choice((hostile.deep_sequences(100_000), hostile.deep_mappings(100_000), "null", "[]", "5")).encode()
+            return rng.choice(
+                (hostile.deep_sequences(100_000), hostile.deep_mappings(100_000), "null", "[]", "5")
+            ).encode()
         return as_json(mutated(CALIBRATION, rng, tuple(CALIBRATION["fits"][0])), rng)
 
     if rng.random() < 0.3:
         return _priced("--table", "t.csv", TABLE.encode(), rng, "--calibration", "no.json")
     content = document(rng, written)
-    arguments = ("--op", rng.choice(OPS[:2]), "--bytes", "1MiB", "--ranks", rng.choice(("2", "8", "4")), "--calibration", "c.json")
+    arguments = (
+        "--op",
+        rng.choice(OPS[:2]),
+        "--bytes",
+        "1MiB",
+        "--ranks",
+        rng.choice(("2", "8", "4")),
+        "--calibration",
+        "c.json",
+    )
     return Case(("simccl", "time", *arguments, *(("--json",) if rng.random() < 0.5 else ())), {"c.json": content})
 
 
@@ -156,7 +181,9 @@ def _measured(rng: random.Random) -> Case:
     files: dict[str, bytes | Special] = {"m.txt": document(rng, written)}
     if rng.random() < 0.04:
         files["m.txt"] = rng.choice(list(Special))
-    more = rng.choice(((), (), (), ("--also", "h100"), ("--also", option_value(rng)), ("--source", option_value(rng)), ("--json",)))
+    more = rng.choice(
+        ((), (), (), ("--also", "h100"), ("--also", option_value(rng)), ("--source", option_value(rng)), ("--json",))
+    )
     output = rng.choice(("c.json",) * 10 + ("m.txt", "x" * 300, "no/c.json", ""))
     return Case(("simccl", "calibrate", "m.txt", "-o", output, *more), files, ("c.json",))
 
@@ -164,7 +191,9 @@ def _measured(rng: random.Random) -> Case:
 def _options(rng: random.Random) -> Case:
     verb = rng.choice(("time", "plan", "plan", "verify", "verify"))
     names = ["--op", "--bytes", "--ranks"]
-    allowed = [name for name in OPTIONS if verb != "time" or name not in ("--algorithm", "--protocol", "--root", "--coarsen")]
+    allowed = [
+        name for name in OPTIONS if verb != "time" or name not in ("--algorithm", "--protocol", "--root", "--coarsen")
+    ]
     names += rng.sample([name for name in allowed if name not in names], rng.randrange(4))
     values = {name: rng.choice(OPTIONS[name]) for name in names}
     for _ in range(few(rng)):
@@ -177,5 +206,3 @@ def _options(rng: random.Random) -> Case:
     if rng.random() < 0.2:
         arguments.append("--json")
     return Case(("simccl", verb, *arguments), {}, ("p.csv", "p.parquet"))
-
-

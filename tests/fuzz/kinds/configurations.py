@@ -61,7 +61,9 @@ EXPERTS: Final[dict[str, Any]] = PLAIN | {
     "model": "qwen3-30b-a3b",
     "cluster": {
         "topology": {"kind": "fat_tree", "k": 4},
-        "pools": [{"name": "m", "role": "mixed", "instances": 2, "tp": 1, "dp": 2, "ep": 2, "pp": 1, "redundant_experts": 2}],
+        "pools": [
+            {"name": "m", "role": "mixed", "instances": 2, "tp": 1, "dp": 2, "ep": 2, "pp": 1, "redundant_experts": 2}
+        ],
     },
     "engine": {
         "expert_load": "zipf:1.1", "speculative": {"drafts": 2, "acceptance": 0.8}, "prefix_caching": True,
@@ -78,20 +80,51 @@ PACKETS: Final[dict[str, Any]] = PLAIN | {
         "pools": [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}],
     },
 }  # fmt: skip
+_UNIFORM: Final = {"kind": "uniform", "min": 10, "max": 100, "prefill_to_decode": 4}
+_ZIPF: Final = _UNIFORM | {"kind": "zipf", "theta": 0.6, "scramble": True}
+_LOGNORMAL: Final = {
+    "kind": "lognormal",
+    "prefill": {"mu": 5, "sigma": 0.8, "min": 16, "max": 400},
+    "decode": {"mean": 10, "cv": 0.5, "max": 40},
+}
+_MEDIANS: Final = {
+    "kind": "lognormal", "prefill": {"median": 100, "p90": 400}, "decode": {"mean": 10, "median": 8},
+}  # fmt: skip
+_QUANTILES: Final = {
+    "kind": "quantiles",
+    "prefill": {"quantiles": [[0, 10], [0.5, 20], [1, 100]]},
+    "decode": {"quantiles": [[0, 1], [1, 10]]},
+}
+_PREFIXES: Final = {
+    "system_prompts": 2, "system_tokens": {"mean": 100, "cv": 1, "max": 400}, "popularity_theta": 1, "turns": 2.5,
+    "think_time_s": 1, "min_think_time_s": 0.1, "max_prompt_tokens": 900, "hash_block_tokens": 16,
+}  # fmt: skip
+_REPLAY: Final = {
+    "kind": "trace", "path": "t.csv", "format": "auto", "limit": 3, "time_scale": 0.5, "prefill_scale": 1.5,
+    "decode_scale": 0.5, "jitter_s": 0.1, "max_tokens": 200, "trim": "proportional",
+    "window": {"start_s": 0, "end_s": 5}, "skip_zero_output": True, "hash_block_tokens": 512,
+}  # fmt: skip
 WORKLOADS: Final[tuple[dict[str, Any], ...]] = (
     _WORKLOAD,
-    _WORKLOAD | {"arrivals": {"kind": "gamma", "qps": 4, "cv": 2}, "lengths": {"kind": "uniform", "min": 10, "max": 100, "prefill_to_decode": 4}},
-    _WORKLOAD | {"arrivals": {"kind": "constant", "qps": 4}, "lengths": {"kind": "zipf", "min": 10, "max": 100, "theta": 0.6, "scramble": True, "prefill_to_decode": 4}},
-    _WORKLOAD | {"arrivals": {"kind": "static"}, "lengths": {"kind": "lognormal", "prefill": {"mu": 5, "sigma": 0.8, "min": 16, "max": 400}, "decode": {"mean": 10, "cv": 0.5, "max": 40}}},
-    _WORKLOAD | {"arrivals": {"kind": "ramp", "from_qps": 1, "to_qps": 5, "shape": "exponential"}, "lengths": {"kind": "lognormal", "prefill": {"median": 100, "p90": 400}, "decode": {"mean": 10, "median": 8}}},
-    _WORKLOAD | {"lengths": {"kind": "quantiles", "prefill": {"quantiles": [[0, 10], [0.5, 20], [1, 100]]}, "decode": {"quantiles": [[0, 1], [1, 10]]}}},
-    _WORKLOAD | {"prefixes": {"system_prompts": 2, "system_tokens": {"mean": 100, "cv": 1, "max": 400}, "popularity_theta": 1, "turns": 2.5, "think_time_s": 1, "min_think_time_s": 0.1, "max_prompt_tokens": 900, "hash_block_tokens": 16}},
-    {"kind": "trace", "path": "t.csv", "format": "auto", "limit": 3, "time_scale": 0.5, "prefill_scale": 1.5, "decode_scale": 0.5, "jitter_s": 0.1, "max_tokens": 200, "trim": "proportional", "window": {"start_s": 0, "end_s": 5}, "skip_zero_output": True, "hash_block_tokens": 512},
+    _WORKLOAD | {"arrivals": {"kind": "gamma", "qps": 4, "cv": 2}, "lengths": _UNIFORM},
+    _WORKLOAD | {"arrivals": {"kind": "constant", "qps": 4}, "lengths": _ZIPF},
+    _WORKLOAD | {"arrivals": {"kind": "static"}, "lengths": _LOGNORMAL},
+    _WORKLOAD | {"arrivals": {"kind": "ramp", "from_qps": 1, "to_qps": 5, "shape": "exponential"}, "lengths": _MEDIANS},
+    _WORKLOAD | {"lengths": _QUANTILES},
+    _WORKLOAD | {"prefixes": _PREFIXES},
+    _REPLAY,
     {"kind": "trace", "path": "t.csv", "format": "csv", "requests": 2, "arrivals": {"kind": "poisson", "qps": 4}},
     {"kind": "mix", "parts": {"a": _WORKLOAD, "b": {"kind": "trace", "path": "t.csv"}}},
-)  # fmt: skip
+)
 TRACE: Final = b"request_id,arrived_at_s,prefill_tokens,decode_tokens\na,0,100,4\nb,0.5,80,3\nc,1.25,60,5\n"
-CONFIGURATIONS: Final = (PLAIN, PLAIN, FAULTY, EXPERTS, PACKETS, *(PLAIN | {"workload": workload} for workload in WORKLOADS))
+CONFIGURATIONS: Final = (
+    PLAIN,
+    PLAIN,
+    FAULTY,
+    EXPERTS,
+    PACKETS,
+    *(PLAIN | {"workload": workload} for workload in WORKLOADS),
+)
 
 
 def _names(trees: Sequence[Tree]) -> tuple[str, ...]:
@@ -114,15 +147,19 @@ def generate(rng: random.Random) -> Case:
         files[rng.choice(list(files))] = rng.choice(list(Special))
     match rng.randrange(10):
         case 0:
-            backends = rng.choice(("analytical,fluid", "fluid,packet", "fluid", "fluid,fluid", ",", "rdma,fluid", "x,y", "a" * 999 + ",b"))
-            return Case(("vidur-pd", "compare", "c.yaml", "-o", "out", "--backends", backends, *settings), files, ("out",))
+            backends = rng.choice(
+                ("analytical,fluid", "fluid,packet", "fluid", "fluid,fluid", ",", "rdma,fluid", "x,y", "a" * 999 + ",b")
+            )
+            return Case(
+                ("vidur-pd", "compare", "c.yaml", "-o", "out", "--backends", backends, *settings), files, ("out",)
+            )
         case 1 | 2 | 3:
             output = rng.choice(("w.csv", "w.csv", "w.jsonl", "w.jsonl.gz", "w.txt"))
             arguments = ("vidur-pd", "workload", "generate", "c.yaml", "-o", output, *settings)
             return Case(arguments, files, (output,))
         case _:
             more = rng.choice((("--quiet",), ("--quiet",), ("--json",), ("--stream", "--quiet")))
-            out = "out" if rng.random() < 0.95 else rng.choice(("x" * 300, "no/such/out", "t.csv", "c.yaml/out", ""))
+            out = "out" if rng.random() < 0.95 else rng.choice(("x" * 300, "no/such/out", "t.csv", "c.yaml/out"))
             return Case(("vidur-pd", "run", "c.yaml", "-o", out, *more, *settings), files, (out,) if out else ())
 
 
@@ -141,6 +178,20 @@ def setting(tree: Tree, rng: random.Random) -> str:
     """``--set a.b=value``."""
     path = ".".join(map(str, rng.choice(paths(tree))))
     if rng.random() < 0.15:
-        path = rng.choice((f"{path}.x", path[:-1], f".{path}", f"{path}.", "", "cluster.pools.9", "cluster.pools.٣", "cluster.pools.-1", "cluster.pools.²", "cluster.pools.prefill.tp", *hostile.TEXTS))
+        path = rng.choice(
+            (
+                f"{path}.x",
+                path[:-1],
+                f".{path}",
+                f"{path}.",
+                "",
+                "cluster.pools.9",
+                "cluster.pools.٣",
+                "cluster.pools.-1",
+                "cluster.pools.²",
+                "cluster.pools.prefill.tp",
+                *hostile.TEXTS,
+            )
+        )
     value = hostile.yaml_value(rng) if rng.random() < 0.1 else option_value(rng)
     return f"{path}={value}"[:120_000]

@@ -8,7 +8,18 @@ from typing import Final
 from tests.fuzz import hostile
 from tests.fuzz.case import Case, Special
 from tests.fuzz.kinds.topologies import LISTED
-from tests.fuzz.mutation import Tree, as_csv, as_fields, as_yaml, cells_of, document, few, mutated, mutated_cells, option_value
+from tests.fuzz.mutation import (
+    Tree,
+    as_csv,
+    as_fields,
+    as_yaml,
+    cells_of,
+    document,
+    few,
+    mutated,
+    mutated_cells,
+    option_value,
+)
 
 FLOWS: Final = """flow_id,src,dst,bytes,deps,start_ns,delay_ns,flow_label,max_rate_bps,after,credits,priority
 a,0,2,400000,,0,0,0,0,,,3

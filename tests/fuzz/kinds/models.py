@@ -44,8 +44,8 @@ IMPORTS: Final = {
     "batch_size_per_gpu,tokens_per_expert,up_proj_us,up_mfu,down_proj_us,down_mfu\n256,32,8,8,7168,2048,64,16,92.1,0.1,52.7,0.1\n",
     ("vidur", "mlp.csv"): "time_stats.attn_pre_proj.median,time_stats.mlp_up_proj.median,n_head,n_kv_head,n_embd,"
     "n_expanded_embd,vocab_size,use_gated_mlp,num_tokens,num_tensor_parallel_workers\n0.05,0.2,64,8,8192,28672,32000,True,128,4\n",
-    ("vidur", "attention.csv"): "time_stats.attn_prefill.median,time_stats.attn_decode.median,n_embd,n_q_head,n_kv_head,"
-    "block_size,num_tensor_parallel_workers,max_model_len,batch_size,prefill_chunk_size,kv_cache_size,is_prefill,"
+    ("vidur", "attention.csv"): "time_stats.attn_prefill.median,time_stats.attn_decode.median,n_embd,n_q_head,"
+    "n_kv_head,block_size,num_tensor_parallel_workers,max_model_len,batch_size,prefill_chunk_size,kv_cache_size,is_prefill,"
     "attention_backend\n0.5,0.0,8192,64,8,16,4,4096,1,1024,2048,True,flash\n",
 }  # fmt: skip
 CONFIGURATION: Final = """seed: 0
@@ -60,8 +60,8 @@ engine: {expert_load: "%s", request_latency_ms: 1}
 MODEL_OPTIONS: Final = {
     "show": ("--tp", "--ep", "--dp", "--pp", "--stage", "--tokens", "--kv", "--redundant-experts", "--drafts",
              "--acceptance", "--expert-load", "--gpu", "--phase", "--weights", "--kv-format", "--estimator"),
-    "memory": ("--tp", "--ep", "--dp", "--pp", "--redundant-experts", "--gpu-memory-utilization", "--max-batched-tokens",
-               "--max-seqs", "--block-tokens", "--gpu", "--weights"),
+    "memory": ("--tp", "--ep", "--dp", "--pp", "--redundant-experts", "--gpu-memory-utilization",
+               "--max-batched-tokens", "--max-seqs", "--block-tokens", "--gpu", "--weights"),
     "export": ("--tp", "--ep", "--pp", "--batch", "--seq", "--gpu", "--phase", "--weights"),
 }  # fmt: skip
 GOOD: Final = {
@@ -119,10 +119,16 @@ def _model_file(rng: random.Random) -> tuple[str, bytes]:
     tree = rng.choice(configurations())
     names = tuple(tree)
     if rng.random() < 0.7:
+
         def written() -> bytes:
             if rng.random() < 0.04:
-                return rng.choice((hostile.deep_sequences(100_000), hostile.deep_mappings(100_000), "null", "[]", "5")).encode()
-            return as_json(mutated(tree, rng, (*names, "sliding_window", "quantization_config", "layer_types", "mlp_only_layers")), rng)
+                return rng.choice(
+                    (hostile.deep_sequences(100_000), hostile.deep_mappings(100_000), "null", "[]", "5")
+                ).encode()
+            return as_json(
+                mutated(tree, rng, (*names, "sliding_window", "quantization_config", "layer_types", "mlp_only_layers")),
+                rng,
+            )
 
         return "config.json", document(rng, written)
     if rng.random() < 0.08:
@@ -163,7 +169,9 @@ def _gpu(rng: random.Random) -> Case:
             cells = cells_of(kernels(), ",")
             files["gpu/kernels.csv"] = document(rng, lambda: as_csv(mutated_cells(cells, rng), rng))
         case _:
-            files["gpu/provenance.json"] = document(rng, lambda: as_json(mutated(PROVENANCE, rng, tuple(PROVENANCE)), rng))
+            files["gpu/provenance.json"] = document(
+                rng, lambda: as_json(mutated(PROVENANCE, rng, tuple(PROVENANCE)), rng)
+            )
     if rng.random() < 0.1:
         del files[rng.choice(list(files))]
     if rng.random() < 0.04 and files:
@@ -180,9 +188,14 @@ def _gpu(rng: random.Random) -> Case:
             return _predicted({**files, "t.csv": OPERATORS.encode()}, "gpu", rng)
 
 
+PREDICTIONS: Final = (
+    (), (), ("--timing", "engine"), ("--timing", "cold"), ("--estimator", "roofline"), ("--estimator", "interpolation"),
+    ("--estimator", "transfer"), ("--json",), ("--measured-only",), ("--state", "bf16"),
+)  # fmt: skip
+
+
 def _predicted(files: dict[str, bytes | Special], gpu: str, rng: random.Random) -> Case:
-    more = rng.choice(((), (), ("--timing", "engine"), ("--timing", "cold"), ("--estimator", "roofline"), ("--estimator", "interpolation"),
-                       ("--estimator", "transfer"), ("--json",), ("--measured-only",), ("--state", "bf16")))  # fmt: skip
+    more = rng.choice(PREDICTIONS)
     if rng.random() < 0.03:
         files["t.csv"] = rng.choice(list(Special))
     output = rng.choice(("p.csv",) * 10 + ("t.csv", "x" * 300, "no/p.csv", "."))
@@ -192,7 +205,9 @@ def _predicted(files: dict[str, bytes | Special], gpu: str, rng: random.Random) 
 
 def _imported(rng: random.Random) -> Case:
     (form, name), text = rng.choice(list(IMPORTS.items()))
-    content = document(rng, lambda: as_csv(mutated_cells(cells_of(text, ","), rng, tuple(text.splitlines()[0].split(","))), rng))
+    content = document(
+        rng, lambda: as_csv(mutated_cells(cells_of(text, ","), rng, tuple(text.splitlines()[0].split(","))), rng)
+    )
     if rng.random() < 0.1:
         name = rng.choice(("t.parquet", "t.csv.gz", "99999999999999999999-2-128.csv", "0-0-0.csv"))
     files: dict[str, bytes | Special] = {name: content}
@@ -200,7 +215,18 @@ def _imported(rng: random.Random) -> Case:
         files[name] = rng.choice(list(Special))
     if rng.random() < 0.1:
         form = rng.choice(("aiconfigurator", "infersim", "vidur", "profile"))
-    more = rng.choice(((), (), (), (), ("--heads", option_value(rng)), ("--where", option_value(rng)), ("--json",), ("--where", "version=0.5.9")))
+    more = rng.choice(
+        (
+            (),
+            (),
+            (),
+            (),
+            ("--heads", option_value(rng)),
+            ("--where", option_value(rng)),
+            ("--json",),
+            ("--where", "version=0.5.9"),
+        )
+    )
     return Case(("aicb", "import", name, "--format", form, "--gpu", "h100", "-o", "out", *more), files, ("out",))
 
 

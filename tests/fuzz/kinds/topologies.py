@@ -17,7 +17,9 @@ LISTED: Final[Tree] = {
 DIRECTED: Final[Tree] = {
     "gpus_per_node": 2,
     "nodes": [["gpu", "a"], ["gpu", "b"], ["nvswitch", "n"]],
-    "directed_links": [[x, y, "100Gbps", "25ns", "nvlink"] for x, y in (("a", "n"), ("n", "a"), ("b", "n"), ("n", "b"))],
+    "directed_links": [
+        [x, y, "100Gbps", "25ns", "nvlink"] for x, y in (("a", "n"), ("n", "a"), ("b", "n"), ("n", "b"))
+    ],
 }
 SPECS: Final[tuple[dict[str, Any], ...]] = (
     {"kind": "nvswitch", "gpus_per_node": 8, "nvswitches": 1, "nvlink": "370.8GB/s", "nvlink_latency": "25ns"},
@@ -29,7 +31,8 @@ SPECS: Final[tuple[dict[str, Any], ...]] = (
      "nodes_per_segment": 2, "spines": 2, "oversubscription": 1.5},
     {"kind": "spectrum_x", "nodes": 4, "gpus_per_node": 2, "spines": 2, "spine_ports": 4, "uplink": "400Gbps"},
     {"kind": "alibaba_hpn", "nodes": 4, "gpus_per_node": 2, "spines": 2, "tors": 2, "planes": 2, "spine_ports": 8},
-    {"kind": "dcn_plus", "nodes": 4, "gpus_per_node": 2, "spines": 2, "spine_ports": 8, "tors": 1, "oversubscription": 2},
+    {"kind": "dcn_plus", "nodes": 4, "gpus_per_node": 2, "spines": 2, "spine_ports": 8, "tors": 1,
+     "oversubscription": 2},
     {"kind": "dragonfly", "nodes": 6, "hosts_per_router": 1, "routers_per_group": 2, "global_ports": 1, "groups": 3,
      "global_latency": "1us", "oversubscription": 1},
     {"kind": "dragonfly", "nodes": 6},

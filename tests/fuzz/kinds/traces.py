@@ -35,9 +35,11 @@ RECORDS: Final[dict[str, list[dict[str, Any]]]] = {
 }  # fmt: skip
 NAMES: Final = ("request_id", "arrived_at_s", "prefill_tokens", "decode_tokens", "hash_ids", "hash_block_tokens",
                 "TIMESTAMP", "Timestamp", "timestamp", "chat_id", "num_prefill_tokens", "status")  # fmt: skip
-DATES: Final = ("0000-01-01 00:00:00", "9999-12-31 23:59:59.999999999999", "2023-02-30 00:00:00", "2023-01-01 24:00:00",
-                "2023-01-01 00:00:60", "2023-01-01T00:00:00Z", "2023-01-01 00:00:00+99:99", "0001-01-01 00:00:00+23:59",
-                "9999-12-31 23:59:59-23:59", "٢٠٢٣-01-01 00:00:00", "2023-01-01 00:00:00.", "2023-1-1 0:0:0")  # fmt: skip
+DATES: Final = (
+    "0000-01-01 00:00:00", "9999-12-31 23:59:59.999999999999", "2023-02-30 00:00:00", "2023-01-01 24:00:00",
+    "2023-01-01 00:00:60", "2023-01-01T00:00:00Z", "2023-01-01 00:00:00+99:99", "0001-01-01 00:00:00+23:59",
+    "9999-12-31 23:59:59-23:59", "٢٠٢٣-01-01 00:00:00", "2023-01-01 00:00:00.", "2023-1-1 0:0:0",
+)  # fmt: skip
 CONFIGURATION: Final = """seed: 0
 model: qwen3-8b
 hardware: h200
@@ -66,11 +68,15 @@ def generate(rng: random.Random) -> Case:
             output = rng.choice(("w.csv", "w.jsonl", "w.csv.gz", "w.jsonl.gz", "w.txt", name, "x" * 300 + ".csv", ""))
             to = rng.choice(((), (), ("--to", "vidur"), ("--to", "mooncake"), ("--to", option_value(rng))))
             outputs = (output,) if output else ()
-            return Case(("vidur-pd", "workload", "convert", name, "-o", output, "--format", as_form, *to), files, outputs)
+            return Case(
+                ("vidur-pd", "workload", "convert", name, "-o", output, "--format", as_form, *to), files, outputs
+            )
         case _:
             more = rng.choice(("", ", arrivals: {kind: static}", ", skip_zero_output: true", ", limit: 2"))
             files["c.yaml"] = (CONFIGURATION % (name, more)).encode()
-            command = rng.choice((("run", "c.yaml", "-o", "out", "--quiet"), ("workload", "generate", "c.yaml", "-o", "w.csv")))
+            command = rng.choice(
+                (("run", "c.yaml", "-o", "out", "--quiet"), ("workload", "generate", "c.yaml", "-o", "w.csv"))
+            )
             stream = ("--stream",) if command[0] == "run" and rng.random() < 0.3 else ()
             return Case(("vidur-pd", *command, *stream), files, ("out", "w.csv"))
 
