@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -233,9 +234,11 @@ def _print_summary(summary: dict[str, Any], out: Path, as_json: bool) -> None:
     from rich.table import Table
 
     console = Console()
-    rate = summary["throughput"]
+    rate, gpus = summary["throughput"], Counter[str]()
+    for pool in summary["pools"]:
+        gpus[pool["hardware"]] += pool["gpus"]
     console.print(
-        f"[bold]{summary['model']}[/] on {sum(pool['gpus'] for pool in summary['pools'])} × {summary['hardware']}: "
+        f"[bold]{summary['model']}[/] on {' + '.join(f'{number} × {kind}' for kind, number in gpus.items())}: "
         f"{summary['completed']} of {summary['requests']} requests in {summary['makespan_s']:.1f} simulated seconds "
         f"({summary['simulator']['wall_s']:.1f} s of wall time)"
     )
