@@ -50,8 +50,14 @@ def interruptible(program: str) -> Iterator[None]:
     Also where a library makes another exception of it, as numpy does while it looks for a common type.
     """
     handler, previous = _Handler(), _handlers(lambda found: found in (signal.SIG_DFL, signal.default_int_handler))
+
+    def leave() -> None:
+        while previous:
+            signal.signal(*previous.popitem())
+
     for each in previous:
         signal.signal(each, handler)
+    _leave_at_fork(lambda: bool(previous), leave)
     try:
         with _watched(program, handler, bool(previous)):
             yield
@@ -60,8 +66,7 @@ def interruptible(program: str) -> Iterator[None]:
             raise Interrupted(handler.came[0]) from error
         raise
     finally:
-        for each, found in previous.items():
-            signal.signal(each, found)
+        leave()
 
 
 @contextmanager
@@ -86,6 +91,26 @@ def deferred() -> Iterator[None]:
             signal.signal(each, found)
         for number in came[:1]:
             previous[signal.Signals(number)](number, None)
+
+
+def _leave_at_fork(is_on: Callable[[], bool], leave: Callable[[], None]) -> None:
+    """Child processes take signals as if there was nothing here, and do not tell this process of theirs."""
+
+    def block(how: int) -> None:
+        if is_on():
+            signal.pthread_sigmask(how, ENDING)
+
+    def leave_in_child() -> None:
+        if is_on():
+            signal.set_wakeup_fd(-1)
+            leave()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    os.register_at_fork(
+        before=lambda: block(signal.SIG_BLOCK),
+        after_in_parent=lambda: block(signal.SIG_UNBLOCK),
+        after_in_child=leave_in_child,
+    )
 
 
 def _handlers(are_wanted: Callable[[Any], bool]) -> dict[signal.Signals, Any]:

@@ -162,6 +162,8 @@ class _Reader:
         self._source = source
         self._most_nodes = most_nodes
         self._nodes = 0
+        self._aliased = 0
+        """Nodes that came from aliases; even a large document has few."""
         self._open: list[_Container] = []
         self._anchored: dict[str, _Anchored] = {}
         self._documents = 0
@@ -231,6 +233,9 @@ class _Reader:
             raise InputError(f"{where}: found an alias as a key, expected a text")
         found = self._anchored[anchor]
         self._count(found.nodes, where)
+        self._aliased += found.nodes
+        if self._aliased > MOST_NODES:
+            raise InputError(f"{where}: found aliases of more than {MOST_NODES} keys and values, expected fewer")
         self._check_depth(found.levels, where)
         self._attach(_copied(found.value), found.levels, where)
 

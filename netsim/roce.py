@@ -47,6 +47,7 @@ _DCTCP_STEP_BYTES_PER_GBPS: Final = 3_000
 """DCTCP marks all packets above one threshold (Alizadeh et al., SIGCOMM 2010, section 3.1): 30 KB for every 10 Gbit/s
 in the HPCC simulator's run.py."""
 
+_LEAST_TOLERANCE: Final = 1e-6
 _WINDOWS: Final = {
     "unbounded": _core.SendWindow.UNBOUNDED,
     "fixed": _core.SendWindow.FIXED,
@@ -147,6 +148,8 @@ class RoceConfig(BaseModel):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        if 0 < self.skip_tolerance < _LEAST_TOLERANCE:
+            raise ValueError(f"skip_tolerance 0, or at least {_LEAST_TOLERANCE:g}: spans of time grow with its inverse")
         if self.load_balancing == "adaptive" and self.recovery == "go_back_n":
             raise ValueError("recovery selective_repeat with load_balancing adaptive, which delivers out of order")
         if self.ecn_thresholds is not None and self.ecn_by_rate is not None:

@@ -17,8 +17,8 @@ MAX_RANKS = 1_000_000
 """Of a collective that is priced."""
 MAX_PLAN_RANKS = 8192
 """Of one that is planned; rings and trees are laid over every rank."""
-MAX_PLAN_FLOWS = 2**20
-"""All_reduce in one ring of 724 ranks, all_to_all of 1,024. More take minutes to write and to send."""
+MAX_PLAN_FLOWS = 2**23
+"""All_reduce in one ring of 2,048 ranks, all_to_all of 2,896: some gigabytes while it is made."""
 MAX_NVLINK_RANKS = 144
 """Of the kernels that read their peers' memory: the GPUs of the largest NVLink domain announced, NVL144."""
 

@@ -114,9 +114,9 @@ def _row(source: Path, line: int, row: Mapping[str, str], header: Sequence[str])
         return None
     ranks = _count(source, line, "ranks", first("ranks", "num_gpus"))
     if "message_size" in header:
-        size = _positive(source, line, "message_size", row["message_size"]) * _ELEMENT_BYTES[kind]
+        size = _size(source, line, "message_size", row["message_size"]) * _ELEMENT_BYTES[kind]
     else:
-        size = _positive(source, line, "bytes", first("bytes", "message_bytes"))
+        size = _size(source, line, "bytes", first("bytes", "message_bytes"))
     if "latency" in header:
         time_us = 1e3 * _positive(source, line, "latency", row["latency"])
     else:
@@ -142,6 +142,10 @@ def _count(source: Path, line: int, field: str, text: str) -> int:
     if not value.is_integer():
         raise InputError(f"{source} line {line}: {field}: found {quoted(text)}, expected a whole number")
     return int(value)
+
+
+def _size(source: Path, line: int, field: str, text: str) -> float:
+    return real_number(text, f"{source} line {line}: {field}", "a size", 1, MAX_BYTES // 4)
 
 
 def _positive(source: Path, line: int, field: str, text: str) -> float:

@@ -74,10 +74,7 @@ def run(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run one simulation and write requests.csv, summary.json, config.yaml and report.html.
-
-    Exit code 0 if a request completed, 1 if none did or the run failed, 2 for bad input.
-    """
+    """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
     from vidur_pd.cli_summary import print_summary
     from vidur_pd.input_files import input_files
     from vidur_pd.metrics.output import result_folder, stream_files, write_files
@@ -91,10 +88,10 @@ def run(
         folder.place()
     if as_json:
         print(json.dumps(result.summary))
+        _warn_of_losses({str(out): result.summary})
     else:
         print_summary(result.summary)
         print(f"report {out / 'report.html'}")
-    _check_served({str(out): result.summary})
 
 
 @app.command()
@@ -158,7 +155,7 @@ def compare(
     else:
         _print_comparison([out / name for name in names])
         print(f"comparison {out / COMPARISON_FILE}")
-    _check_served({name: result.summary for name, result in results.items()})
+    _warn_of_losses({name: result.summary for name, result in results.items()})
 
 
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
@@ -235,16 +232,13 @@ def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
         yield advance
 
 
-def _check_served(summaries: dict[str, dict[str, Any]]) -> None:
-    """Ends the command with exit code 1 where a run has served nobody; its files and figures are there."""
+def _warn_of_losses(summaries: dict[str, dict[str, Any]]) -> None:
+    """Says on standard error how many requests of each run were not served, and why."""
     from vidur_pd.cli_summary import not_served
 
-    without = [name for name, summary in summaries.items() if summary["requests"] and not summary["completed"]]
-    for name in without:
-        reasons = " ".join(line.strip() + ";" for line in not_served(summaries[name])).rstrip(";")
-        sys.stderr.write(f"vidur-pd: {name}: no request completed: {reasons}\n")
-    if without:
-        raise typer.Exit(1)
+    for name, summary in summaries.items():
+        for line in not_served(summary):
+            sys.stderr.write(f"vidur-pd: {name}: {line.strip()}\n")
 
 
 def main() -> None:

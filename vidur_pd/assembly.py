@@ -91,10 +91,11 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     """
     plan = plan_coupling(config)
     model = load_model(config.model)
-    first = gpu_of(config, config.cluster.pools[0])
-    nvlink_bps = round(simccl.gpu_named(first.interconnect).nvlink_gbytes_per_s * 8e9)
+    gpus = {pool.name: gpu_of(config, pool) for pool in config.cluster.pools}
+    # Of several kinds the fastest NVLink: what the others' collectives put on it is held back by their own rate.
+    nvlink_bps = max(round(simccl.gpu_named(gpu.interconnect).nvlink_gbytes_per_s * 8e9) for gpu in gpus.values())
     config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
-    cluster = build_cluster(config.cluster)
+    cluster = build_cluster(config.cluster, {name: gpu.name for name, gpu in gpus.items()})
     estimators: Estimators = {}
     pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_wire(config, pools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,17 +19,20 @@ def print_summary(summary: dict[str, Any]) -> None:
     console = Console()
     for line in _headline(summary):
         console.print(escape(line), highlight=False)
+    color = "bold red" if summary["requests"] and not summary["completed"] else "yellow"
     for line in _warnings(summary):
-        console.print(f"[yellow]{escape(line)}[/]", highlight=False)
+        console.print(f"[{color}]{escape(line)}[/]", highlight=False)
     console.print(_latencies(summary))
 
 
 def _headline(summary: dict[str, Any]) -> Iterator[str]:
-    gpus = sum(pool["gpus"] for pool in summary["pools"])
+    gpus = Counter[str]()
+    for pool in summary["pools"]:
+        gpus[pool["hardware"]] += pool["gpus"]
     yield (
-        f"{summary['model']} on {gpus} × {summary['hardware']}: {summary['completed']} of {summary['requests']} "
-        f"requests in {summary['makespan_s']:.1f} simulated seconds ({summary['simulator']['wall_s']:.1f} s of wall "
-        "time)"
+        f"{summary['model']} on {' + '.join(f'{number} × {kind}' for kind, number in gpus.items())}: "
+        f"{summary['completed']} of {summary['requests']} requests in {summary['makespan_s']:.1f} simulated seconds "
+        f"({summary['simulator']['wall_s']:.1f} s of wall time)"
     )
     rates, cached = summary["throughput"], summary["cached_input_share"]
     if rates["requests_per_s"] is None:

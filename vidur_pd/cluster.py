@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aicb import Partition
@@ -11,6 +12,8 @@ from boundary.errors import InputError
 from netsim.config import FileSpec, build
 from netsim.topology import Topology
 from vidur_pd.config import ClusterConfig, PoolConfig, Role
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,15 @@ def with_nvlink_of(config: ClusterConfig, nvlink_bps: int) -> ClusterConfig:
     return config.model_copy(update={"topology": spec.model_copy(update={"nvlink": nvlink_bps})})
 
 
-def build_cluster(config: ClusterConfig) -> Cluster:
+def build_cluster(config: ClusterConfig, gpus: Mapping[str, str]) -> Cluster:
     """Builds the topology, sized for the pools where its size is left open, and places the instances in order.
 
-    An instance that fits into a node never straddles two; a larger one starts on a node border.
+    An instance that fits into a node never straddles two; a larger one starts on a node border, and so does a pool with
+    another GPU than the pool before: a server has GPUs of one kind. What then stays idle is warned about.
+
+    Args:
+        config: topology and pools.
+        gpus: name of the GPU of each pool.
 
     Raises: InputError, where the pools need more GPUs than a topology of given size has.
     """
@@ -66,19 +74,44 @@ def build_cluster(config: ClusterConfig) -> Cluster:
     width = None if isinstance(spec, FileSpec) else spec.gpus_per_node
     needed = sum(pool.instances * pool.gpus_per_instance for pool in config.pools)
     if width is not None:
-        needed = max(last for _, _, last in _spans(config.pools, width))
-    topology = build(spec, needed)
+        needed = max(last for _, _, last in _spans(config.pools, gpus, width))
+    try:
+        topology = build(spec, needed)
+    except InputError as error:
+        raise InputError(f"{error}{_mixed(config.pools, gpus)}") from None
     placements: list[Placement] = []
     numbers = {pool.name: itertools.count() for pool in config.pools}
-    for pool, first, last in _spans(config.pools, topology.gpus_per_node):
+    for pool, first, last in _spans(config.pools, gpus, topology.gpus_per_node):
+        before = placements[-1] if placements else None
         if last > topology.gpus:
             raise InputError(
-                f"cluster.pools.{pool.name}: the pools need {last} GPUs up to here "
-                f"(instances do not straddle nodes of {topology.gpus_per_node}), the topology has {topology.gpus}"
+                f"cluster.pools.{pool.name}: the pools need {last} GPUs up to here (instances do not straddle nodes of "
+                f"{topology.gpus_per_node}, which have GPUs of one kind{_kinds(before, pool, gpus)}), the topology has "
+                f"{topology.gpus}"
+            )
+        if before is not None and first > before.gpus[-1] + 1 and gpus[before.pool] != gpus[pool.name]:
+            _log.warning(
+                "cluster.pools.%s: begins on a server of its own%s; %d GPUs of the server before stay idle",
+                pool.name,
+                _kinds(before, pool, gpus),
+                first - before.gpus[-1] - 1,
             )
         name = f"{pool.name}-{next(numbers[pool.name])}"
         placements.append(Placement(name, pool.name, pool.role, partitions[pool.name], tuple(range(first, last))))
     return Cluster(topology, tuple(placements))
+
+
+def _mixed(pools: Sequence[PoolConfig], gpus: Mapping[str, str]) -> str:
+    if len(set(gpus.values())) == 1:
+        return ""
+    kinds = ", ".join(f"{pool.name} {gpus[pool.name]}" for pool in pools)
+    return f"; a server has GPUs of one kind, found in pools {kinds}"
+
+
+def _kinds(before: Placement | None, pool: PoolConfig, gpus: Mapping[str, str]) -> str:
+    if before is None or gpus[before.pool] == gpus[pool.name]:
+        return ""
+    return f": {gpus[pool.name]} here, {gpus[before.pool]} in pool {before.pool}"
 
 
 def partition_of(pool: PoolConfig) -> Partition:
@@ -89,14 +122,17 @@ def partition_of(pool: PoolConfig) -> Partition:
         raise InputError(f"cluster.pools.{pool.name}.{error}") from None
 
 
-def _spans(pools: tuple[PoolConfig, ...], gpus_per_node: int) -> Iterator[tuple[PoolConfig, int, int]]:
+def _spans(
+    pools: tuple[PoolConfig, ...], gpus: Mapping[str, str], gpus_per_node: int
+) -> Iterator[tuple[PoolConfig, int, int]]:
     """(pool, first GPU, one past the last) of each instance in placement order."""
-    free = 0
+    free, kind = 0, ""
     for pool in pools:
         for _ in range(pool.instances):
             size = pool.gpus_per_instance
             used_of_node = free % gpus_per_node
-            if used_of_node and used_of_node + size > gpus_per_node:
+            if used_of_node and (used_of_node + size > gpus_per_node or gpus[pool.name] != kind):
                 free += gpus_per_node - used_of_node
+            kind = gpus[pool.name]
             yield pool, free, free + size
             free += size

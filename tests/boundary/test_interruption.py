@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from boundary.interruption import Interrupted, deferred, interruptible
+from boundary.interruption import GRACE_S, Interrupted, deferred, interruptible
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -55,9 +56,22 @@ def test_a_signal_during_hours_of_compiled_code_ends_the_process() -> None:
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
+        time.sleep(1)  # until the compiled code runs
         running.send_signal(signal.SIGTERM)
         said = running.communicate(timeout=60)[1]
     assert (running.returncode, said) == (143, "netsim: interrupted by SIGTERM; no file is half written\n")
+
+
+def test_a_child_process_is_ended_by_itself() -> None:
+    """What a pool of processes sends to its workers must not end the program, nor make them print a traceback."""
+    with interruptible("test"):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        time.sleep(GRACE_S + 0.5)
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

@@ -15,8 +15,7 @@ import pytest
 from boundary.errors import InputError, OutputError
 from boundary.output_files import check_output, replacing, write_atomically
 from boundary.result_folder import ResultFolder
-
-AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+from tests.ordinary_user import ROOT, folder_for_all, python_as_nobody
 
 
 def names(folder: Path) -> list[str]:
@@ -80,23 +79,22 @@ def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, name: str, said
     assert (tmp_path / "out" / "summary.json").read_text() == "{}"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which only root may")
-def test_folders_and_files_that_may_not_be_written_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "kept.csv").write_text("kept")
-    for each in (tmp_path, *tmp_path.parents):
-        each.chmod(each.stat().st_mode | 0o005)  # pytest makes its folders for one user
+def test_folders_and_files_that_may_not_be_written_are_refused() -> None:
     code = "import sys; from pathlib import Path; from boundary.output_files import write_atomically as write\n"
     code += "try: write(Path(sys.argv[1]), 'new')\nexcept ValueError as error: print(error)"
-    root = Path(__file__).resolve().parents[2]
+    python = python_as_nobody()
 
     def said(path: Path) -> str:
-        command = [*AS_NOBODY, sys.executable, "-c", code, str(path)]
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+        return subprocess.run([*python, "-c", code, path], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    assert "found a folder that cannot be written to (Permission denied), expected another" in said(tmp_path / "a.csv")
-    tmp_path.chmod(0o777)
-    assert "kept.csv: found a file that may not be written, expected one that may" in said(tmp_path / "kept.csv")
-    assert names(tmp_path) == ["kept.csv"]
+    with folder_for_all() as folder:
+        (folder / "kept.csv").write_text("kept")
+        assert "found a folder that cannot be written to (Permission denied), expected another" in said(
+            folder / "a.csv"
+        )
+        folder.chmod(0o777)
+        assert "kept.csv: found a file that may not be written, expected one that may" in said(folder / "kept.csv")
+        assert names(folder) == ["kept.csv"]
 
 
 def test_a_failure_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ class Tally:
         """Counts a case; the cause if it is a new one."""
         verdict, cause = judged(case, outcome)
         self.counts[verdict] += 1
-        if verdict not in (Verdict.FINDING, Verdict.INTERRUPTED):
+        if verdict in (Verdict.OK, Verdict.REFUSED):
             return None
-        cause = cause if verdict is Verdict.FINDING else f"interrupted: {cause}"
+        cause = cause if verdict is Verdict.FINDING else f"{verdict}: {cause}"
         self.numbers[cause] += 1
         found = self.findings.setdefault(cause, [])
         found.append((seed, case, outcome))

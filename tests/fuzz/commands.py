@@ -172,7 +172,7 @@ def judged(case: Case, outcome: Outcome) -> tuple[Verdict, str]:
         case 2:
             return Verdict.REFUSED, ""
         case 1 if _BY_CONTRACT.search(text):
-            return Verdict.FAILED, ""
+            return Verdict.FAILED, _generalised(text)
     return Verdict.FINDING, f"exit code {outcome.exit_code}: {_generalised(text)}"
 
 
@@ -220,6 +220,7 @@ def _raised_at(text: str) -> str:
 
 def _place(stack: str) -> str:
     frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', stack)
+    frames = [frame for frame in frames if not frame[0].endswith("boundary/interruption.py")]  # watches the others
     ours = [frame for frame in frames if re.search(r"/(vidur_pd|netsim|simccl|aicb|boundary)/", frame[0])]
     return _shortened(ours[0]) if ours else (_shortened(frames[0]) if frames else "?")
 

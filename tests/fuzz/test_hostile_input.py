@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from tests.fuzz.campaign import KINDS, campaign, report
 from tests.fuzz.case import Case, Verdict
 from tests.fuzz.commands import Commands, judged
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched through /proc")
 
 EXAMPLES = dict.fromkeys(KINDS, 40) | {"results": 8}
 """A minute in all, with the cases by name; a report takes longer than a refusal."""

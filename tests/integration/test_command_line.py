@@ -154,7 +154,7 @@ def test_bad_input_is_one_line_exit_code_2_and_no_output(tmp_path: Path, setting
     ("line", "expected"),
     [
         ("b,0.1,ten,5", "ten"),
-        ("b,0.1,10", "found 3 columns"),
+        ("b,0.1,10", "found 3 cells"),
         ("b,-0.1,10,5", "-0.1"),
         ("b,0.1,nan,5", "nan"),
         ("b,0.1,10,-5", "-5"),
@@ -186,7 +186,7 @@ def test_backends_can_be_compared(tmp_path: Path) -> None:
         (["run", "c.yaml"], "Missing option"),
         (["foo"], "No such command 'foo'"),
         (["run", "c.yaml", "-o", "out", "--bogus"], "No such option: --bogus"),
-        (["run", "nowhere.yaml", "-o", "out"], "nowhere.yaml: no such file"),
+        (["run", "nowhere.yaml", "-o", "out"], "nowhere.yaml: found no such file"),
         (["report", "nowhere"], "nowhere: found no summary.json"),
         (["workload", "inspect", "nowhere.csv"], "nowhere.csv"),
     ],

@@ -23,6 +23,7 @@ from boundary.folder_lock import LOCK_FILE
 from boundary.result_folder import finish_result
 from boundary.result_record import RECORD_FILE, STAGING_NAME, fingerprint, read_record
 from tests.integration.killed_commands import ROOT, Commands, End
+from tests.ordinary_user import NOBODY, folder_for_all, python_as_nobody
 from vidur_pd.metrics.output import RESULT_FILES, write_result
 from vidur_pd.report import single
 from vidur_pd.simulation import Simulation
@@ -365,7 +366,7 @@ def test_a_report_that_cannot_be_made_loses_no_result(tmp_path: Path, monkeypatc
 
 # Disks --------------------------------------------------------------------------------------------------------
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems and becomes other users: needs root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount file systems")
 
 
 @pytest.fixture
@@ -425,30 +426,28 @@ def test_files_that_may_not_grow_leave_the_earlier_result(tmp_path: Path, comman
     assert state(tmp_path) == before
 
 
-@needs_root
-def test_a_read_only_parent_is_no_hindrance_and_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+def test_a_read_only_parent_is_no_hindrance_and_a_read_only_folder_is_refused() -> None:
     """As an ordinary user: the folder of the results is theirs, the one that it is in is not."""
-    for each in (tmp_path, *tmp_path.parents):
-        each.chmod(each.stat().st_mode | 0o005)  # pytest makes its folders for one user
-    folder = study(tmp_path / "study")
-    (folder / "out").mkdir()
-    os.chown(folder / "out", 65534, 65534)
-    folder.chmod(0o555)
+    python = python_as_nobody()
 
-    def run(out: Path) -> subprocess.CompletedProcess[str]:
-        become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
-        command = [*become, sys.executable, "-m", "vidur_pd", "run", folder / "config.yaml", "-o", out, "--quiet"]
+    def run(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
+        command = [*python, "-m", "vidur_pd", "run", config, "-o", out, "--quiet"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    for _ in range(2):
-        finished = run(folder / "out")
-        assert finished.returncode == 0, finished.stderr
-    before = state(tmp_path)
-    for place in (folder / "new", folder / "thesis", folder / "thesis" / "deep" / "out"):
-        finished = run(place)
-        assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished.stderr
-        assert f"{place}: cannot be written to (Permission denied), expected a folder that can" in finished.stderr
-    assert state(tmp_path) == before
+    with folder_for_all() as whole:
+        folder = study(whole / "study")
+        (folder / "out").mkdir()
+        os.chown(folder / "out", NOBODY, NOBODY)
+        folder.chmod(0o555)
+        for _ in range(2):
+            finished = run(folder / "config.yaml", folder / "out")
+            assert finished.returncode == 0, finished.stderr
+        before = state(whole)
+        for place in (folder / "new", folder / "thesis", folder / "thesis" / "deep" / "out"):
+            finished = run(folder / "config.yaml", place)
+            assert (finished.returncode, finished.stderr.count("\n")) == (2, 1), finished.stderr
+            assert f"{place}: cannot be written to (Permission denied), expected a folder that can" in finished.stderr
+        assert state(whole) == before
 
 
 # Ids ----------------------------------------------------------------------------------------------------------

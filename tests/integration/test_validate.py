@@ -64,7 +64,7 @@ def test_serving_runs_of_a_folder_are_replayed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not SERVING.is_dir(), reason="measured serving runs are not beside the repository")
 def test_measurements_are_found_by_model() -> None:
-    assert set(measurements(SERVING)) == {"qwen3-8b", "qwen3-30b-a3b"}
+    assert set(measurements(SERVING)) >= {"qwen3-8b", "qwen3-30b-a3b"}
 
 
 def test_what_is_missing_is_said() -> None:

@@ -3,13 +3,18 @@ from __future__ import annotations
 import pytest
 
 from boundary.errors import InputError
-from netsim.config import RailOptimizedSpec
-from vidur_pd.cluster import build_cluster
+from netsim.config import NvswitchSpec, RailOptimizedSpec
+from vidur_pd.cluster import Cluster
+from vidur_pd.cluster import build_cluster as build
 from vidur_pd.config import ClusterConfig, PoolConfig
 
 
 def cluster(*pools: PoolConfig, nodes: int | None = None) -> ClusterConfig:
     return ClusterConfig(topology=RailOptimizedSpec(gpus_per_node=8, nodes=nodes), pools=pools)
+
+
+def build_cluster(config: ClusterConfig) -> Cluster:
+    return build(config, {pool.name: pool.hardware or "h200" for pool in config.pools})
 
 
 def test_an_instance_that_fits_a_node_never_straddles_two() -> None:
@@ -38,3 +43,30 @@ def test_pools_larger_than_the_topology_are_refused_with_both_numbers() -> None:
 def test_an_expert_group_that_is_not_the_stage_is_refused() -> None:
     with pytest.raises(InputError, match=r"cluster\.pools\.p\.ep: found 4"):
         build_cluster(cluster(PoolConfig(name="p", role="mixed", tp=8, ep=4)))
+
+
+def test_a_server_has_gpus_of_one_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """Two H200s, then four H100s: 0-1 and 8-11, so 16 GPUs in two servers instead of 8 in one. The next pool of H100s
+    goes on behind them, and whole servers leave nothing idle."""
+    few = PoolConfig(name="few", role="prefill", tp=2)
+    other = PoolConfig(name="other", role="decode", tp=4, hardware="h100")
+    more = PoolConfig(name="more", role="decode", tp=2, hardware="h100")
+    placed = build_cluster(cluster(few, other, more))
+    assert [p.gpus for p in placed.placements] == [(0, 1), (8, 9, 10, 11), (12, 13)]
+    assert placed.topology.gpus == 16
+    assert caplog.messages == [
+        "cluster.pools.other: begins on a server of its own: h100 here, h200 in pool few; 6 GPUs of the server before "
+        "stay idle"
+    ]
+    caplog.clear()
+    whole = PoolConfig(name="whole", role="prefill", tp=8)
+    assert [p.gpus[0] for p in build_cluster(cluster(whole, other)).placements] == [0, 8]
+    assert caplog.messages == []
+
+
+def test_one_nvlink_domain_for_two_kinds_of_gpus_is_refused_with_both() -> None:
+    few = PoolConfig(name="few", role="prefill", tp=2)
+    other = PoolConfig(name="other", role="decode", tp=2, hardware="h20")
+    for topology in (NvswitchSpec(gpus_per_node=8), RailOptimizedSpec(gpus_per_node=8, nodes=1)):
+        with pytest.raises(InputError, match="a server has GPUs of one kind, found in pools few h200, other h20"):
+            build_cluster(ClusterConfig(topology=topology, pools=(few, other)))

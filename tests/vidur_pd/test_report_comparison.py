@@ -156,7 +156,7 @@ def test_the_table_of_differences_holds_values_and_changes_by_run(folders: list[
 
 
 def test_the_table_of_differences_needs_a_summary_of_every_run(tmp_path: Path, folders: list[Path]) -> None:
-    with pytest.raises(InputError, match=r"summary\.json: no such file"):
+    with pytest.raises(InputError, match=r"summary\.json: found no such file"):
         comparison_table([folders[0], tmp_path])
     with pytest.raises(InputError, match="at least one"):
         comparison_table([])

@@ -125,10 +125,10 @@ struct Request {
     // What the scheduler that runs it knows.
     bool is_running = false;
     bool is_in_flight = false;
-    Tokens end_tokens = 0;       // prompt + output tokens after which it is done there
-    Tokens capacity_tokens = 0;  // tokens that fit into the KV blocks held
+    Tokens end_tokens = 0;                               // prompt + output tokens after which it is done there
+    Tokens capacity_tokens = 0;                          // tokens that fit into the KV blocks held
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`
-    InstanceTime counted_from;   // of its instance when it began to take part
+    InstanceTime counted_from;                           // of its instance when it began to take part
     bool is_counting = false;
 };
 

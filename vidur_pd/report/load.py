@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
+from boundary.csv_text import csv_rows
 from boundary.errors import InputError
+from boundary.quoting import quoted
 from boundary.text_files import read_text
 from boundary.yaml_text import parse_yaml_mapping
 from vidur_pd.report.summary import Summary, read_summary
@@ -40,6 +41,8 @@ REQUEST_NUMBERS = (
     "kv_exposed_s",
     "preemptions",
 )
+MOST = 1e18
+"""Of any figure, in whatever unit; charts hold numbers of single precision."""
 MOST_ITERATIONS = 4_000_000
 """While they are read and drawn, iterations take 250 bytes each."""
 PHASES = ("attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s")
@@ -182,25 +185,27 @@ def _read_csv(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd.Dat
             _refuse_words(path, numbers)
         raise InputError(f"{path}: cannot be read as CSV ({' '.join(str(error).split())})") from None
     columns = {name: _strings(table[name]) for name in text} | {name: table[name].to_numpy() for name in numbers}
-    if any(np.isfinite(columns[name]).sum() + table[name].null_count < len(table) for name in numbers):
+    if any((np.abs(columns[name]) <= MOST).sum() + table[name].null_count < len(table) for name in numbers):
         _refuse_words(path, numbers)
     return pd.DataFrame(columns, copy=False)
 
 
 def _refuse_words(path: Path, numbers: Sequence[str]) -> None:
-    """Raises: InputError naming the first cell that is neither empty nor a finite number; nothing without one."""
+    """Raises: InputError naming the first cell that is neither empty nor a number up to `MOST`; nothing without one."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        rows = csv.DictReader(file)
-        for row in rows:
+        rows = csv_rows(file, str(path))
+        _, header = next(rows, (1, []))
+        for line, cells in rows:
+            row = dict(zip(header, cells, strict=False))
             for name in numbers:
-                if row[name] and not _is_finite_number(row[name]):
-                    where = f"{path}: line {rows.line_num}: {name}"
-                    raise InputError(f"{where}: found {row[name]!r}, expected a finite number")
+                if row.get(name) and not _is_number(row[name]):
+                    found = quoted(row[name])
+                    raise InputError(f"{path}: line {line}: {name}: found {found}, expected a finite number")
 
 
-def _is_finite_number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return abs(float(text)) <= MOST
     except ValueError:
         return False
 
@@ -246,10 +251,13 @@ def _read_parquet(
         if name in text:
             return _categories(values) if name in categories else _strings(values.cast(pa.string()))
         try:
-            return values.cast(pa.float64()).to_numpy()
+            read = values.cast(pa.float64()).to_numpy()
         except pa.ArrowException as error:
             found = " ".join(str(error).split())
             raise InputError(f"{path}: column {name}: cannot be read as numbers ({found})") from None
+        if (np.abs(read) > MOST).any():
+            raise InputError(f"{path}: column {name}: found {np.nanmax(np.abs(read)):g}, expected at most {MOST:g}")
+        return read
 
     try:
         with pq.ParquetFile(path, read_dictionary=categories) as file:

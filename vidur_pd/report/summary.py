@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from boundary.quoting import quoted
 from boundary.text_files import read_text
 
 Json = Mapping[str, object]
+_MOST = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +218,13 @@ class _Reader:
         return cast(Sequence[Json], value)
 
     def number(self, tree: Json, key: str) -> float | None:
-        """A finite number, or ``None`` for an absent, null, NaN or infinite one."""
+        """A number, or ``None`` for an absent or null one, and for what is too large to be one of a run."""
         value = tree.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a number")
-        return float(value) if math.isfinite(value) else None
+        return float(value) if abs(value) <= _MOST else None
 
     def numbers(self, tree: Json) -> Mapping[str, float]:
         """Every finite number of an object, by name."""
@@ -294,8 +294,8 @@ class _Reader:
             raise InputError(
                 f"{self.path}: itl_histogram: expected lists edges_s and counts with one more edge than counts"
             )
-        if not all(isinstance(value, int | float) for value in (*edges, *counts)):
-            raise InputError(f"{self.path}: itl_histogram: expected numbers in edges_s and counts")
+        if not all(isinstance(value, int | float) and abs(value) <= _MOST for value in (*edges, *counts)):
+            raise InputError(f"{self.path}: itl_histogram: expected numbers up to {_MOST:g} in edges_s and counts")
         return ItlHistogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
 
 

@@ -29,9 +29,9 @@ class LinkSampler {
     // Throws MisuseError once there are more than kMostSamples: memory would end before the flows do.
     void begin(TimePs now_ps, bool is_busy) {
         if (series_.wire_bytes.size() > kMostSamples) {
-            throw MisuseError("interval: found " + std::to_string(interval_ps_) + " ps, by which links have more than " +
-                              std::to_string(kMostSamples) + " samples by " + std::to_string(now_ps) +
-                              " ps; expected a longer one");
+            throw MisuseError("interval: found " + std::to_string(interval_ps_) +
+                              " ps, by which links have more than " + std::to_string(kMostSamples) + " samples by " +
+                              std::to_string(now_ps) + " ps; expected a longer one");
         }
         series_.at_ps.push_back(now_ps);
         next_ps_ = is_busy ? later(now_ps, interval_ps_) : kNever;
