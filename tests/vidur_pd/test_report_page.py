@@ -112,7 +112,7 @@ def test_the_headline_shows_the_figures_of_the_summary(whole_run: Path, page: Pa
     summary = json.loads((whole_run / "summary.json").read_text())
     assert f"{summary['completed']:,} / {summary['requests']:,}" in page.text
     assert f"{summary['throughput']['output_tokens_per_s']:,.0f} tokens/s" in page.text
-    assert f"{summary['throughput']['output_tokens_per_s'] / 48:.1f} tokens/s per GPU" in page.text
+    assert f"{summary['throughput']['output_tokens_per_s'] / 48:.1f} per GPU" in page.text
     assert f"p99 {summary['ttft_s']['p99'] * 1e3:.0f} ms" in page.text
     assert "prefill: 2 × TP8 EP8 (16 GPUs); decode: 2 × EP16 DP16 (32 GPUs); 48 GPUs in all" in page.text
 
@@ -181,7 +181,7 @@ def test_rejected_requests_are_counted_by_reason(tmp_path: Path) -> None:
         ["rejected", "no KV space on any instance", "7"],
         ["rejected", "prompt longer than max_model_len", "4"],
     ]
-    assert any("11 of 41 requests were not completed" in text for text in page.banners)
+    assert any("11 of 41 requests were not served (11 rejected, 0 failed)" in text for text in page.banners)
 
 
 def test_a_reason_may_contain_commas_quotes_and_line_breaks(own_run: Path) -> None:
@@ -190,9 +190,15 @@ def test_a_reason_may_contain_commas_quotes_and_line_breaks(own_run: Path) -> No
     assert ["failed", '"a", b\nc', "1"] in [row[:3] for row in parse_page(write_report(own_run)).rows_of("requests")]
 
 
+def test_reasons_that_differ_in_numbers_alone_are_one_with_their_range(tmp_path: Path) -> None:
+    reasons = {f"prompt of {length} tokens": 1 for length in range(30)}
+    page = parse_page(write_report(write_run(tmp_path / "run", Shape(requests=10, rejected=reasons))))
+    assert [row[:3] for row in page.rows_of("requests")] == [["rejected", "prompt of 0 to 29 tokens", "30"]]
+
+
 def test_more_reasons_than_rows_are_summed_in_the_last_row(tmp_path: Path) -> None:
     """25 rows name a reason; the 5 further ones are counted together, so that the column still sums to 30."""
-    reasons = {f"prompt of {length} tokens": 1 for length in range(30)}
+    reasons = {f"quota {'i' * length} used up": 1 for length in range(1, 31)}
     page = parse_page(write_report(write_run(tmp_path / "run", Shape(requests=10, rejected=reasons))))
     rows = page.rows_of("requests")
     assert len(rows) == 26

@@ -241,7 +241,9 @@ class FabricCarrier : public PacketCarrier {
         return counters.payload_bytes;
     }
     // Nothing is carried beyond it unlogged: `run` stops there while something is under way.
-    TimePs log_window_end_ps() const { return link_log_ ? link_log_->window_end_ps(logged_ps_) : kNever; }
+    TimePs log_window_end_ps() const {
+        return link_log_ && fabric_.is_busy() ? link_log_->window_end_ps(logged_ps_) : kNever;
+    }
     void log_window() {
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
             const auto bytes = payload_bytes(link);

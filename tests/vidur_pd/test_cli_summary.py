@@ -1,0 +1,44 @@
+"""What the command line prints of requests that were not served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.small_runs import config, pool, simulate
+from vidur_pd.cli_summary import not_served, print_summary
+from vidur_pd.simulation import Result
+
+ENGINE = {"estimator": "roofline", "max_model_len": 1000}
+
+
+def served(*rows: tuple[int, int, int]) -> Result:
+    tree: dict[str, Any] = config([pool("p", "prefill"), pool("d", "decode")], engine=ENGINE)
+    return simulate(tree, list(rows))
+
+
+def test_requests_that_were_refused_are_said_with_reason_and_number(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = served((0, 100, 3), (10_000, 2000, 3), (20_000, 3000, 3), (900_000, 100, 3)).summary
+    assert (summary["completed"], summary["rejected"]) == (2, 2)
+    (outcome,) = summary["not_served"]
+    assert outcome["requests"] == 2
+    print_summary(summary)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 of 4 requests were not served (2 rejected, 0 failed)" in printed
+    assert "goodput counts them as missed" in printed
+    assert "2001 to 3001" in outcome["reason"]
+    assert f"2 rejected: {outcome['reason']}" in printed
+    assert "of 2 completed" in printed
+    assert "50.0 % of all requests meet the objectives" in printed
+    assert "under load" in printed
+
+
+def test_nothing_is_said_where_all_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = served((0, 100, 3)).summary
+    assert list(not_served(summary)) == []
+    assert summary["not_served"] == []
+    print_summary(summary)
+    printed = capsys.readouterr().out
+    assert "not served" not in printed
+    assert "completed" not in printed.split("TTFT")[0].split("requests in")[1]
