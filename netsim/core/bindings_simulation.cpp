@@ -42,8 +42,9 @@ FlowGraph read_graph(const py::object& graph) {
 
 void check_span(const Array<std::int64_t>& links, const Array<double>& link_bytes, std::pair<TimePs, TimePs> span_ps) {
     if (links.size() == link_bytes.size() && span_ps.first >= 0 && span_ps.first <= span_ps.second) return;
-    throw MisuseError("spread: found " + std::to_string(link_bytes.size()) + " sizes for " + std::to_string(links.size()) +
-                      " links, from " + std::to_string(span_ps.first) + " to " + std::to_string(span_ps.second) +
+    throw MisuseError("spread: found " + std::to_string(link_bytes.size()) + " sizes for " +
+                      std::to_string(links.size()) + " links, from " + std::to_string(span_ps.first) + " to " +
+                      std::to_string(span_ps.second) +
                       " ps, expected one for each and a time that does not run backwards");
 }
 
@@ -62,7 +63,9 @@ void bind_link_log(py::module_& module) {
             py::arg("traffic"), py::arg("links"), py::arg("link_bytes"), py::arg("span_ps"))
         .def(
             "total_bytes",
-            [](const LinkLog& log, std::int64_t traffic) { return to_array(log.total_bytes(checked_traffic(traffic))); },
+            [](const LinkLog& log, std::int64_t traffic) {
+                return to_array(log.total_bytes(checked_traffic(traffic)));
+            },
             py::arg("traffic"))
         .def("rows", [](const LinkLog& log) {
             const CarriedRows rows = log.rows();

@@ -236,8 +236,8 @@ void RateCarrier::update_link_log(TimePs now_ps) {
     book_active(now_ps);
 }
 
-// Rates hold from the last event up to `now_ps`: what flows have sent by the end of every window before is booked there.
-// Where nothing drains now, nothing does until then.
+// Rates hold from the last event up to `now_ps`: what flows have sent by the end of every window before is booked
+// there. Where nothing drains now, nothing does until then.
 void RateCarrier::log_whole_windows(TimePs now_ps) {
     while (true) {
         const TimePs end_ps = link_log_->window_end_ps(logged_ps_);

@@ -83,8 +83,8 @@ class RateCarrier final : public Carrier {
     std::vector<LinkRecord> records_;
     std::vector<double> capacity_shares_;  // [links] of their capacity that they have
     std::vector<double> background_bps_;   // [links]
-    std::shared_ptr<LinkLog> link_log_;  // none: links are not logged
-    TimePs logged_ps_ = 0;          // up to when it has all that active flows have sent
+    std::shared_ptr<LinkLog> link_log_;    // none: links are not logged
+    TimePs logged_ps_ = 0;                 // up to when it has all that active flows have sent
     std::vector<Failure> failed_;
     TimePs failed_at_ps_ = 0;
     TimePs longest_tail_ps_ = 0;

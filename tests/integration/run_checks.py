@@ -32,7 +32,6 @@ from vidur_pd import pools
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics import records
-from vidur_pd.metrics.links import USE
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.stream import ParquetStream, arrow_table
 from vidur_pd.simulation import Result, Simulation

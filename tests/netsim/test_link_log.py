@@ -207,7 +207,7 @@ def test_a_slow_link_and_a_failed_one_carry_what_they_can(name: str) -> None:
     topology = star(2)
     link = int(np.flatnonzero(topology.link_dst == 1)[0])
     with contextlib.closing(create_backend(name, topology)) as backend:
-        log = logging(backend, 64, 10 * US)
+        log = logging(backend, 2**14, 10 * US)  # 164 ms: lost packets are sent again after a timeout of 67 ms
         backend.submit(FlowGraph.from_lists([0], [1], [1_000_000]), 0)
         backend.advance(10 * US)
         backend.set_capacity_share(link, 0.25)  # type: ignore[attr-defined]
