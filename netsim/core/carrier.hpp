@@ -1,6 +1,7 @@
 // What the executor needs from anything that moves bytes: as rates on links, or as packets.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "flow_graph.hpp"
@@ -76,7 +77,8 @@ class Carrier {
     virtual void settle(TimePs now_ps) = 0;
     // kNever where nothing will happen by itself.
     virtual TimePs next_event_ps() = 0;
-    virtual LinkTotals totals(TimePs now_ps) const = 0;
+    // Of some links, in their order.
+    virtual LinkTotals totals(std::span<const LinkId> links, TimePs now_ps) const = 0;
 };
 
 }  // namespace netsim

@@ -82,9 +82,9 @@ class FabricCarrier : public PacketCarrier {
         return next == kNever ? kNever : next + offset_ps();
     }
 
-    LinkTotals totals(TimePs) const override {
+    LinkTotals totals(std::span<const LinkId> links, TimePs) const override {
         LinkTotals totals;
-        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+        for (const LinkId link : links) {
             const LinkCounters counters = counters_of(link);
             totals.carried_bytes.push_back(static_cast<double>(counters.payload_bytes));
             totals.busy_ps.push_back(counters.busy_ps);
@@ -117,6 +117,7 @@ class FabricCarrier : public PacketCarrier {
     }
     std::uint64_t packet_hops() const override { return fabric_.packet_hops(); }
     TimePs skipped_ps() const override { return offset_ps() + (skipping_ ? now_ps_ - skipping_->begin_ps : 0); }
+    LookEffort look_effort() const override { return steady_ ? steady_->effort() : LookEffort{}; }
     void sample_every(TimePs interval_ps) override {
         if (interval_ps > 0) take_sample();
         sampler_.sample_every(interval_ps);
@@ -172,7 +173,7 @@ class FabricCarrier : public PacketCarrier {
     void look() {
         std::optional<Skip> skip = steady_->look(engine_.now_ps());
         if (!skip) return;
-        const TimePs end_ps = now_ps_ + skip->longest_ps;
+        const TimePs end_ps = later(now_ps_, skip->longest_ps);
         skipping_ = Skipping{std::move(*skip), now_ps_, end_ps};
     }
     void end_skip() {
