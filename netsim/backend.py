@@ -54,7 +54,7 @@ class FlowTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkStats:
-    """What each directed link has carried up to now, in the order of ``Topology`` links."""
+    """What directed links have carried up to now: all in the order of ``Topology`` links, or those asked for."""
 
     carried_bytes: NDArray[np.float64]
     """[links] bytes whose transmission has happened."""
@@ -107,7 +107,9 @@ class NetworkBackend(Protocol):
         """Frees the record of a completed or cancelled graph."""
         ...
 
-    def link_stats(self) -> LinkStats: ...
+    def link_stats(self, links: NDArray[np.int64] | None = None) -> LinkStats:
+        """Of these links, or of all."""
+        ...
 
     def close(self) -> None: ...
 

@@ -70,8 +70,9 @@ class CoreBackend(Generic[Simulation]):
     def forget(self, handle: GraphHandle) -> None:
         self._simulation.forget(handle)
 
-    def link_stats(self) -> LinkStats:
-        return LinkStats(*self._simulation.link_totals())
+    def link_stats(self, links: NDArray[np.int64] | None = None) -> LinkStats:
+        """See `NetworkBackend.link_stats`."""
+        return LinkStats(*self._simulation.link_totals(links))
 
     def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> _core.LinkLog:
         """See `netsim.backend.LogsLinks`."""

@@ -55,6 +55,25 @@ class Router:
         swapped, so often over other switches than the flow. Raises as `route` does."""
         return self._routing.reverse_path(src, dst, flow_label).links.astype(np.int64)
 
+    def routes(
+        self,
+        src: NDArray[np.integer],
+        dst: NDArray[np.integer],
+        flow_label: NDArray[np.uint32],
+        *,
+        is_reverse: bool = False,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of many flows at once: ([flows + 1] offsets, [hops of all flows] link ids); a flow without a path has none.
+
+        ``is_reverse``: the routes that their ACKs take.
+
+        Raises:
+            BackendError: unknown node.
+        """
+        ends = (src.astype(np.uint32), dst.astype(np.uint32))
+        offsets, links = self._routing.routes(*ends, flow_label, is_reverse)
+        return offsets, links.astype(np.int64)
+
     def next_hops(self, at: int, dst: int) -> NDArray[np.int64]:
         """[choices] links out of ``at`` on shortest paths to ``dst``, in link order, among which the hash chooses.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,11 +113,13 @@ class Communicator:
         return [[_local_order(ranks, channel, False) for ranks in self.ranks_of_node] for channel in range(channels)]
 
 
+@lru_cache(maxsize=16)
 def port_bytes_per_s(topology: Topology, kind: LinkKind) -> NDArray[np.float64]:
-    """[gpus] line rate of each GPU's fastest outgoing link of that kind; 0 where it has none."""
+    """[gpus] line rate of each GPU's fastest outgoing link of that kind; 0 where it has none. Looked up once."""
     rates = np.zeros(topology.nodes, dtype=np.float64)
     of_kind = topology.link_kind == kind
     np.maximum.at(rates, topology.link_src[of_kind], topology.capacity_bps[of_kind] / 8)
+    rates.flags.writeable = False
     return rates[: topology.gpus]
 
 

@@ -94,11 +94,18 @@ def _pair_latencies_ps(topology: Topology, pairs: NDArray[np.int64]) -> NDArray[
 
 def nvswitches(communicator: Communicator) -> NDArray[np.int32]:
     """[nodes] topology node of the NVSwitch that the node's first rank is connected to; -1 where it has none."""
-    topology = communicator.topology
+    first_gpus = [communicator.gpus[ranks[0]] for ranks in communicator.ranks_of_node]
+    return _nvswitch_of_gpus(communicator.topology)[first_gpus]
+
+
+@lru_cache(maxsize=16)
+def _nvswitch_of_gpus(topology: Topology) -> NDArray[np.int32]:
+    """[gpus] topology node of the NVSwitch that each is connected to; -1 where it has none. Looked up once."""
     switches = np.full(topology.gpus, -1, dtype=np.int32)
     upward = (topology.link_kind == LinkKind.NVLINK) & (topology.node_kind[topology.link_dst] == NodeKind.NVSWITCH)
     switches[topology.link_src[upward]] = topology.link_dst[upward]
-    return switches[[communicator.gpus[ranks[0]] for ranks in communicator.ranks_of_node]]
+    switches.flags.writeable = False
+    return switches
 
 
 def _places(plan: Plan) -> NDArray[np.int32]:

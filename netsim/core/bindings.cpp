@@ -89,6 +89,15 @@ PYBIND11_MODULE(_core, module) {
             "next_hops", [](Routing& self, NodeId at, NodeId dst) { return to_array(self.next_hops(at, dst)); },
             py::arg("at"), py::arg("dst"))
         .def(
+            "routes",
+            [](Routing& self, const Array<std::uint32_t>& src, const Array<std::uint32_t>& dst,
+               const Array<std::uint32_t>& flow_label, bool is_reverse) {
+                const PathTable table = paths_of(self, to_vector<NodeId>(src), to_vector<NodeId>(dst),
+                                                 to_vector<std::uint32_t>(flow_label), is_reverse);
+                return py::make_tuple(to_array(table.offsets), to_array(table.links));
+            },
+            py::arg("src"), py::arg("dst"), py::arg("flow_label"), py::arg("is_reverse"))
+        .def(
             "links_between",
             [](Routing& self, const std::vector<NodeId>& nodes) { return to_array(self.links_between(nodes)); },
             py::arg("nodes"))

@@ -138,10 +138,13 @@ void bind_base(py::module_& module) {
             py::arg("graph"), py::arg("names_by_use"))
         .def("log_links", &Simulation::log_links, py::arg("windows"), py::arg("window_ps"))
         .def("update_link_log", &Simulation::update_link_log)
-        .def("link_totals", [](Simulation& self) {
-            const LinkTotals totals = self.totals();
-            return py::make_tuple(to_array(totals.carried_bytes), to_array(totals.busy_ps));
-        });
+        .def(
+            "link_totals",
+            [](Simulation& self, const std::optional<Array<std::int64_t>>& links) {
+                const LinkTotals totals = links ? self.totals(to_vector<std::int64_t>(*links)) : self.totals();
+                return py::make_tuple(to_array(totals.carried_bytes), to_array(totals.busy_ps));
+            },
+            py::arg("links") = std::nullopt);
 }
 
 void bind_flow_simulation(py::module_& module) {
@@ -262,6 +265,11 @@ void bind_packet_simulation(py::module_& module) {
         .def("largest_queues_bytes", [](PacketSimulation& self) { return to_array(self.largest_queues_bytes()); })
         .def("packet_hops", &PacketSimulation::packet_hops)
         .def("skipped_ps", &PacketSimulation::skipped_ps)
+        .def("look_effort",
+             [](PacketSimulation& self) {
+                 const roce::LookEffort effort = self.look_effort();
+                 return py::make_tuple(effort.instants, effort.units);
+             })
         .def("sample_every", &PacketSimulation::sample_every, py::arg("interval_ps"))
         .def("time_series", [](PacketSimulation& self) { return series_of(self.time_series()); })
         .def("keep_log", &PacketSimulation::keep_log, py::arg("is_kept"))

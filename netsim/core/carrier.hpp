@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "flow_graph.hpp"
@@ -79,11 +80,12 @@ class Carrier {
     virtual void settle(TimePs now_ps) = 0;
     // kNever where nothing will happen by itself.
     virtual TimePs next_event_ps() = 0;
-    virtual LinkTotals totals(TimePs now_ps) const = 0;
     // From now on, what links carry is added to the log, in the window in which they carry it.
     virtual void log_links(std::shared_ptr<LinkLog> log, TimePs now_ps) = 0;
     // Brings the log up to this instant.
     virtual void update_link_log(TimePs now_ps) = 0;
+    // Of some links, in their order.
+    virtual LinkTotals totals(std::span<const LinkId> links, TimePs now_ps) const = 0;
 };
 
 }  // namespace netsim

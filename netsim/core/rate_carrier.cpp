@@ -129,9 +129,9 @@ void RateCarrier::settle(TimePs now_ps) {
     drains_.settle(now_ps, kNever - 1 - longest_tail_ps_);
 }
 
-LinkTotals RateCarrier::totals(TimePs now_ps) const {
+LinkTotals RateCarrier::totals(std::span<const LinkId> links, TimePs now_ps) const {
     LinkTotals totals;
-    for (LinkId link = 0; link < records_.size(); ++link) {
+    for (const LinkId link : links) {
         Work carried = records_[link].carried;
         for (const Crossing crossing : active_.on_link(link)) {
             const Transfer& transfer = transfers_[crossing.slot];

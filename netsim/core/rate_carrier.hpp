@@ -27,9 +27,9 @@ class RateCarrier final : public Carrier {
     TimePs run(TimePs until_ps, Progress& progress) override;
     void settle(TimePs now_ps) override;
     TimePs next_event_ps() override { return failed_.empty() ? drains_.next_ps() : failed_at_ps_; }
-    LinkTotals totals(TimePs now_ps) const override;
     void log_links(std::shared_ptr<LinkLog> log, TimePs now_ps) override;
     void update_link_log(TimePs now_ps) override;
+    LinkTotals totals(std::span<const LinkId> links, TimePs now_ps) const override;
     std::int64_t sent_bytes(Ticket ticket, TimePs now_ps) override;
 
     // Effective at the next `settle`.

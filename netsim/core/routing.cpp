@@ -289,4 +289,23 @@ void Routing::build(Table& table) {
     }
 }
 
+PathTable paths_of(Routing& routing, const std::vector<NodeId>& src, const std::vector<NodeId>& dst,
+                   const std::vector<std::uint32_t>& flow_label, bool is_reverse) {
+    if (src.size() != dst.size() || src.size() != flow_label.size()) {
+        throw MisuseError("paths: found " + std::to_string(src.size()) + " sources, " + std::to_string(dst.size()) +
+                          " destinations and " + std::to_string(flow_label.size()) + " labels, expected equal numbers");
+    }
+    PathTable table{{0}, {}};
+    for (std::size_t flow = 0; flow < src.size(); ++flow) {
+        try {
+            const Path& path = is_reverse ? routing.reverse_path(src[flow], dst[flow], flow_label[flow])
+                                          : routing.path(src[flow], dst[flow], flow_label[flow]);
+            table.links.insert(table.links.end(), path.links.begin(), path.links.end());
+        } catch (const NoPath&) {  // it has no links
+        }
+        table.offsets.push_back(static_cast<std::int64_t>(table.links.size()));
+    }
+    return table;
+}
+
 }  // namespace netsim

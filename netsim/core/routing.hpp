@@ -121,4 +121,14 @@ class Routing {
     std::uint32_t searches_ = 0;
 };
 
+// Paths of many flows, one after another; without links where a flow has none.
+struct PathTable {
+    std::vector<std::int64_t> offsets;  // [flows + 1]
+    std::vector<LinkId> links;
+};
+
+// Of the flows, or of their ACKs. All columns are [flows].
+PathTable paths_of(Routing& routing, const std::vector<NodeId>& src, const std::vector<NodeId>& dst,
+                   const std::vector<std::uint32_t>& flow_label, bool is_reverse);
+
 }  // namespace netsim

@@ -27,9 +27,13 @@ void Simulation::carry_with(std::unique_ptr<Carrier> carrier) {
     executor_ = std::make_unique<Executor>(routing_, *carrier_);
 }
 
-LinkTotals Simulation::totals() {
+LinkTotals Simulation::totals(const std::optional<std::vector<std::int64_t>>& links) {
     const Lease lease(*this);
-    return carrier_->totals(now_ps());
+    std::vector<LinkId> ids(links ? links->size() : network_.link_count());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = links ? checked_link((*links)[i], "link_totals") : static_cast<LinkId>(i);
+    }
+    return carrier_->totals(ids, now_ps());
 }
 
 std::shared_ptr<LinkLog> Simulation::log_links(std::int64_t windows, TimePs window_ps) {
@@ -132,6 +136,11 @@ std::uint64_t PacketSimulation::packet_hops() {
 TimePs PacketSimulation::skipped_ps() {
     const Lease lease(*this);
     return carrier_->skipped_ps();
+}
+
+roce::LookEffort PacketSimulation::look_effort() {
+    const Lease lease(*this);
+    return carrier_->look_effort();
 }
 
 void PacketSimulation::sample_every(TimePs interval_ps) {

@@ -35,10 +35,11 @@ class Simulation {
     };
 
     Lease executor() { return Lease(*this); }
-    LinkTotals totals();
     // A log of what links carry from now on.
     std::shared_ptr<LinkLog> log_links(std::int64_t windows, TimePs window_ps);
     void update_link_log();
+    // Of all links, or of some.
+    LinkTotals totals(const std::optional<std::vector<std::int64_t>>& links = std::nullopt);
     CanonicalGraph canonical(const FlowGraph& graph, bool names_by_use);
 
   protected:
@@ -90,6 +91,7 @@ class PacketSimulation : public Simulation {
     std::vector<std::int64_t> largest_queues_bytes();
     std::uint64_t packet_hops();
     TimePs skipped_ps();
+    roce::LookEffort look_effort();
     void sample_every(TimePs interval_ps);
     void keep_log(bool is_kept);
     // Valid until the next call that advances or submits.

@@ -86,6 +86,11 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
         """Time that was skipped because every flow went on at the rate it had (`RoceConfig.skip_tolerance`)."""
         return self._simulation.skipped_ps()
 
+    def look_effort(self) -> tuple[int, int]:
+        """What looking for steady states has taken: instants at which there was a question whether to look, and links
+        and flows that were gone through, each of which takes about as long as a packet hop."""
+        return self._simulation.look_effort()
+
     def canonical(self, graph: FlowGraph, *, names_by_use: bool) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """A form that graphs share if one becomes the other by renaming nodes and links, and its links in the order
         that the form numbers them. ``names_by_use`` false keeps the names."""

@@ -207,9 +207,10 @@ class MemoisedBackend:
             del self._by_inner[entry.inner]
         del self._graphs[handle]
 
-    def link_stats(self) -> LinkStats:
+    def link_stats(self, links: NDArray[np.int64] | None = None) -> LinkStats:
         counters = self.counters()
-        return LinkStats(counters.payload_bytes.astype(np.float64), counters.busy_ps)
+        wanted = slice(None) if links is None else links
+        return LinkStats(counters.payload_bytes[wanted].astype(np.float64), counters.busy_ps[wanted])
 
     def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> LinkLog:
         """See `netsim.backend.LogsLinks`."""

@@ -183,6 +183,8 @@ def test_link_statistics_follow_the_clock_between_events(backend: NetworkBackend
     stats = backend.link_stats()
     assert stats.carried_bytes.tolist() == [400_000, 0, 0, 400_000, 0, 0, 0, 0]
     assert stats.busy_ps[used].tolist() == [timing.sending_ps(KB400)] * 2
+    some = backend.link_stats(np.array([3, 1]))
+    assert (some.carried_bytes.tolist(), some.busy_ps.tolist()) == ([400_000, 0], stats.busy_ps[[3, 1]].tolist())
 
 
 def test_what_cannot_arrive_before_the_clock_ends_never_does(start: Start) -> None:

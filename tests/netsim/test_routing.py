@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsim import BackendError, LinkKind, NodeKind, Topology, rail_optimized, single_switch
+from netsim import BackendError, LinkKind, NodeKind, NoPath, Topology, rail_optimized, single_switch
 from netsim._core import Routing, ecmp_hash, murmur3_32
 from netsim.routing import Router, core_network
 from netsim.topology import DuplexLink
@@ -309,3 +309,26 @@ def test_a_cable_at_a_gpu_leaves_the_distances_between_switches_as_they_are() ->
         assert not is_up or searches() == 0
     router.set_link_up(int(np.flatnonzero(is_fabric)[0]), False)
     assert 0 < searches() < whole
+
+
+@given(topologies(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_routes_of_many_flows_are_those_of_each(topology: Topology, data: st.DataObject) -> None:
+    """With failed links, so that some flows have none; ACKs take theirs."""
+    router = Router(topology)
+    for link in data.draw(st.lists(st.integers(0, topology.links - 1), max_size=4, unique=True)):
+        router.set_link_up(link, False)
+    gpu, label = st.integers(0, topology.gpus - 1), st.integers(0, 2**32 - 1)
+    flows = data.draw(st.lists(st.tuples(gpu, gpu, label), max_size=8))
+    src, dst = (np.array([flow[end] for flow in flows], dtype=np.int32) for end in range(2))
+    labels = np.array([flow[2] for flow in flows], dtype=np.uint32)
+    for is_reverse, one in ((False, router.route), (True, router.reverse_route)):
+        offsets, links = router.routes(src, dst, labels, is_reverse=is_reverse)
+        assert len(offsets) == len(flows) + 1
+        for place, flow in enumerate(flows):
+            found = links[offsets[place] : offsets[place + 1]].tolist()
+            try:
+                expected = one(*flow).tolist()
+            except NoPath:
+                expected = []
+            assert found == expected

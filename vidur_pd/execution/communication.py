@@ -155,10 +155,9 @@ class CommunicationPricer:
                 f"network.roce: found that {op} of {size_bytes} bytes among GPUs {gpus[0]} to {gpus[-1]} does not "
                 "end on the idle fabric, expected settings with which it does (retransmission_timeout, max_retries)"
             )
-        links = np.flatnonzero(run.carried_bytes > 0)
         if (op, gpus) not in link_flows:
-            mean_flows = run.flow_ps[links] / np.maximum(run.busy_ps[links], 1)
-            link_flows[op, gpus] = dict(zip(links.tolist(), mean_flows.tolist(), strict=True))
+            mean_flows = run.flow_ps / np.maximum(run.busy_ps, 1)
+            link_flows[op, gpus] = dict(zip(run.links.tolist(), mean_flows.tolist(), strict=True))
         duration_ps = run.duration_ps
         if self._closed_form:
             duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
@@ -167,10 +166,8 @@ class CommunicationPricer:
                 assert whole is not None, "the analytical backend ends every graph where nothing has failed"
                 duration_ps = round(duration_ps * run.duration_ps / whole.duration_ps)
         known_flows = link_flows[op, gpus]
-        flows = np.array([max(known_flows.get(link, 0.0), 1.0) for link in links.tolist()])
-        return CollectiveCost(
-            duration_ps, links, run.carried_bytes[links], flows, run.busy_ps[links].astype(np.float64)
-        )
+        flows = np.array([max(known_flows.get(link, 0.0), 1.0) for link in run.links.tolist()])
+        return CollectiveCost(duration_ps, run.links, run.carried_bytes, flows, run.busy_ps.astype(np.float64))
 
 
 def _between(low: CollectiveCost, high: CollectiveCost, share: float) -> CollectiveCost:

@@ -19,13 +19,17 @@ from vidur_pd.execution.servers import AlikeServers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleRun:
-    """One flow graph run alone. [links] of the topology"""
+    """One flow graph run alone."""
 
     duration_ps: int
+    links: NDArray[np.int64]
+    """[touched links] rising: links that have carried something."""
     carried_bytes: NDArray[np.float64]
+    """[touched links]"""
     busy_ps: NDArray[np.int64]
+    """[touched links]"""
     flow_ps: NDArray[np.float64]
-    """Time that flows have spent on each link, summed over flows."""
+    """[touched links] time that flows have spent on each, summed over flows."""
 
 
 class IdleFabric:
@@ -55,16 +59,27 @@ class IdleFabric:
         for link in sorted(self._state.down ^ state.down):
             self._paths.set_link_up(link, link not in state.down)
         self._state = state
-        before, start_ps = self._idle.link_stats(), self._idle.now_ps
+        ways = self._paths.routes(graph.src, graph.dst, graph.flow_label)
+        links = self._links(graph, ways[1])
+        before, start_ps = self._idle.link_stats(links), self._idle.now_ps
         handle = self._idle.submit(graph, start_ps)
         completion = self._end_of(handle)
         if completion.is_failed:
             return None
-        after = self._idle.link_stats()
-        flow_ps = self._flow_ps(graph, handle)
+        after, times = self._idle.link_stats(links), self._idle.flow_times(handle)
         self._idle.forget(handle)
+        flow_ps = _on_links(links, ways, times.end_ps - times.start_ps)
         carried_bytes, busy_ps = after.carried_bytes - before.carried_bytes, after.busy_ps - before.busy_ps
-        return IdleRun(completion.at_ps - start_ps, carried_bytes, busy_ps, flow_ps)
+        touched = carried_bytes > 0
+        duration_ps = completion.at_ps - start_ps
+        return IdleRun(duration_ps, links[touched], carried_bytes[touched], busy_ps[touched], flow_ps[touched])
+
+    def _links(self, graph: FlowGraph, on_ways: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rising: links that the graph may touch. Packets may be spread over others than those of their flows."""
+        if self._backend in PACKET_BACKENDS:
+            return np.arange(self._topology.links)
+        _, back = self._paths.routes(graph.src, graph.dst, graph.flow_label, is_reverse=True)
+        return np.unique(np.concatenate((on_ways, back)))
 
     def _change(self, old: FabricState, new: FabricState) -> None:
         """Brings the links of the copy from one state to another."""
@@ -81,10 +96,11 @@ class IdleFabric:
                 if completion.handle == handle and completion.flow is None:
                     return completion
 
-    def _flow_ps(self, graph: FlowGraph, handle: GraphHandle) -> NDArray[np.float64]:
-        times = self._idle.flow_times(handle)
-        spent_ps = np.zeros(self._topology.links)
-        columns = (graph.src, graph.dst, graph.flow_label, times.end_ps - times.start_ps)
-        for src, dst, label, duration_ps in zip(*(column.tolist() for column in columns), strict=True):
-            spent_ps[self._paths.route(src, dst, label)] += duration_ps
-        return spent_ps
+
+def _on_links(
+    links: NDArray[np.int64], ways: tuple[NDArray[np.int64], NDArray[np.int64]], of_flows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[links] sum over the flows on each; ``ways`` are those of `netsim.routing.Router.routes`."""
+    offsets, on_ways = ways
+    weights = np.repeat(of_flows, np.diff(offsets))
+    return np.bincount(np.searchsorted(links, on_ways), weights, len(links)).astype(np.float64)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsim import Topology
 from netsim.routing import Router as PathFinder
 
@@ -35,8 +38,10 @@ class LiveFabric:
         self._topology = topology
         self._down: set[int] = set()
         self._shares: dict[int, float] = {}
+        self._is_touched = np.zeros(topology.links, dtype=np.bool_)
+        """[links] whether each has failed or is slow."""
         self._changes = 0
-        self._between: dict[Gpus, frozenset[int]] = {}
+        self._between: dict[Gpus, NDArray[np.int64]] = {}
         self._met: dict[Gpus, tuple[int, FabricState]] = {}
         """State that a group meets, and after how many changes that was found."""
 
@@ -54,13 +59,17 @@ class LiveFabric:
         """A link fails or returns."""
         (self._down.discard if is_up else self._down.add)(link)
         self._paths.set_link_up(link, is_up)
-        self._changes += 1
+        self._touch(link)
 
     def set_share(self, link: int, share: float) -> None:
         """A link keeps a share of its capacity; 1: all of it."""
         self._shares.pop(link, None)
         if share < 1:
             self._shares[link] = share
+        self._touch(link)
+
+    def _touch(self, link: int) -> None:
+        self._is_touched[link] = link in self._down or link in self._shares
         self._changes += 1
 
     def connects(self, gpus: Gpus) -> bool:
@@ -69,15 +78,21 @@ class LiveFabric:
 
     def is_detoured(self, gpus: Gpus) -> bool:
         """Whether some GPU has a longer way to another than before, or none."""
-        if self._down.isdisjoint(self.links_between(gpus)):
+        if self._down.isdisjoint(self._touched_between(gpus)):
             return False
         return self._paths.total_hops(gpus) != self._whole.total_hops(gpus)
 
-    def links_between(self, gpus: Gpus) -> frozenset[int]:
-        """Links on the shortest paths between the GPUs before anything had failed."""
+    def links_between(self, gpus: Gpus) -> NDArray[np.int64]:
+        """Rising: links on the shortest paths between the GPUs before anything had failed."""
         if gpus not in self._between:
-            self._between[gpus] = frozenset(self._whole.links_between(gpus).tolist())
+            self._between[gpus] = self._whole.links_between(gpus)
         return self._between[gpus]
+
+    def _touched_between(self, gpus: Gpus) -> list[int]:
+        """Those of `links_between` that have failed or are slow."""
+        links = self.links_between(gpus)
+        touched: list[int] = links[self._is_touched[links]].tolist()
+        return touched
 
     def state_among(self, gpus: Gpus) -> FabricState:
         """What has become of the links that traffic between the GPUs can meet."""
@@ -90,10 +105,10 @@ class LiveFabric:
         return state
 
     def _find_state(self, gpus: Gpus) -> FabricState:
-        around = self.links_between(gpus)
+        touched = self._touched_between(gpus)
+        if not touched:
+            return INTACT
         if self.is_detoured(gpus):
             return FabricState(frozenset(self._down), frozenset(self._shares.items()))
-        if self._down.isdisjoint(around) and self._shares.keys().isdisjoint(around):
-            return INTACT
-        slow = frozenset((link, self._shares[link]) for link in around & self._shares.keys())
-        return FabricState(around & self._down, slow)
+        slow = ((link, self._shares[link]) for link in touched if link in self._shares)
+        return FabricState(frozenset(self._down.intersection(touched)), frozenset(slow))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from netsim import Topology
 from vidur_pd.execution.live_fabric import LiveFabric
@@ -34,10 +36,13 @@ class Reach:
         """Instances whose GPUs may reach each other otherwise, or at other rates, if these links change."""
         found: set[int] = set()
         for link in links:
-            owners = self._owners(link)
-            found.update(index for index in owners if index in self._detoured or link in self._links_of(index))
-            if self._is_between_switches(link):
-                found.update(self._users[link], self._detoured)
+            if self._is_between_switches[link]:
+                used, users = self._uses
+                first, last = np.searchsorted(used, (link, link + 1))
+                found.update(users[first:last].tolist(), self._detoured)
+            else:
+                owners = self._owners(link)
+                found.update(index for index in owners if index in self._detoured or link in self._links_of(index))
         return self._sorted(found)
 
     def note(self, instances: Iterable[Instance]) -> None:
@@ -49,18 +54,13 @@ class Reach:
     def _sorted(self, indices: Iterable[int]) -> list[Instance]:
         return [self._instances[index] for index in sorted(indices)]
 
-    def _links_of(self, index: int) -> frozenset[int]:
+    def _links_of(self, index: int) -> NDArray[np.int64]:
         return self._fabric.links_between(self._instances[index].placement.gpus)
-
-    def _ends(self, link: int) -> tuple[int, int]:
-        return int(self._topology.link_src[link]), int(self._topology.link_dst[link])
-
-    def _is_between_switches(self, link: int) -> bool:
-        return min(self._ends(link)) >= self._topology.gpus
 
     def _owners(self, link: int) -> list[int]:
         """Indices of the instances at the ends of a link."""
-        return [self._owner[node] for node in self._ends(link) if node in self._owner]
+        ends = int(self._topology.link_src[link]), int(self._topology.link_dst[link])
+        return [self._owner[node] for node in ends if node in self._owner]
 
     @cached_property
     def _owner(self) -> dict[int, int]:
@@ -68,12 +68,18 @@ class Reach:
         return {gpu: instance.index for instance in self._instances for gpu in instance.placement.gpus}
 
     @cached_property
-    def _users(self) -> defaultdict[int, list[int]]:
-        """By link between switches: indices of the instances with shortest paths over it."""
-        users: defaultdict[int, list[int]] = defaultdict(list)
-        for instance in self._instances:
-            if len(instance.placement.gpus) > 1:
-                for link in self._links_of(instance.index):
-                    if self._is_between_switches(link):
-                        users[link].append(instance.index)
-        return users
+    def _is_between_switches(self) -> NDArray[np.bool_]:
+        """[links]"""
+        return np.minimum(self._topology.link_src, self._topology.link_dst) >= self._topology.gpus
+
+    @cached_property
+    def _uses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[pairs] links between switches, rising, and the index of an instance with shortest paths over them."""
+        several = [instance for instance in self._instances if len(instance.placement.gpus) > 1]
+        nothing = np.zeros(0, dtype=np.int64)
+        of_each = [self._links_of(instance.index) for instance in several]
+        of_each = [links[self._is_between_switches[links]] for links in of_each]
+        users = [np.full(len(links), instance.index) for links, instance in zip(of_each, several, strict=True)]
+        links = np.concatenate([nothing, *of_each])
+        order = np.argsort(links, kind="stable")
+        return links[order], np.concatenate([nothing, *users])[order]

@@ -5,7 +5,7 @@ namespace netsim {
 Ns3Carrier::Ns3Carrier(const Network& network, Routing& routing, const roce::Parameters& parameters,
                        const std::vector<std::string>& node_names)
     : RoceObjects(network, node_names),
-      FabricCarrier(network, routing, parameters, TracingObserver(objects()), simulator()) {
+      FabricCarrier(network, routing, parameters, TracingObserver(*this), simulator()) {
     if (parameters.skip_tolerance > 0) {
         throw MisuseError("ns3: found a skip_tolerance above 0, expected 0, as the clock of ns-3 would stand still");
     }

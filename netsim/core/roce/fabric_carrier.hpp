@@ -66,8 +66,7 @@ class FabricCarrier : public PacketCarrier {
             } else {
                 const TimePs own = next_own_ps();
                 if (now_ps_ >= until_ps && engine_.next_ps() > until_ps - offset_ps()) break;
-                now_ps_ =
-                    offset_ps() + engine_.run(std::min({until_ps, own_until_ps, own}) - offset_ps(), fabric_);
+                now_ps_ = offset_ps() + engine_.run(std::min({until_ps, own_until_ps, own}) - offset_ps(), fabric_);
                 if (now_ps_ == next_look_ps_ && !fabric_.has_news()) look();
             }
             if (now_ps_ == sampler_.next_ps()) take_sample();
@@ -85,9 +84,9 @@ class FabricCarrier : public PacketCarrier {
         return next == kNever ? kNever : next + offset_ps();
     }
 
-    LinkTotals totals(TimePs) const override {
+    LinkTotals totals(std::span<const LinkId> links, TimePs) const override {
         LinkTotals totals;
-        for (LinkId link = 0; link < fabric_.link_count(); ++link) {
+        for (const LinkId link : links) {
             const LinkCounters counters = counters_of(link);
             totals.carried_bytes.push_back(static_cast<double>(counters.all_payload_bytes()));
             totals.busy_ps.push_back(counters.busy_ps);
@@ -131,6 +130,7 @@ class FabricCarrier : public PacketCarrier {
     }
     std::uint64_t packet_hops() const override { return fabric_.packet_hops(); }
     TimePs skipped_ps() const override { return offset_ps() + (skipping_ ? now_ps_ - skipping_->begin_ps : 0); }
+    LookEffort look_effort() const override { return steady_ ? steady_->effort() : LookEffort{}; }
     void sample_every(TimePs interval_ps) override {
         if (interval_ps > 0) take_sample();
         sampler_.sample_every(interval_ps);
@@ -186,7 +186,7 @@ class FabricCarrier : public PacketCarrier {
     void look() {
         std::optional<Skip> skip = steady_->look(engine_.now_ps());
         if (!skip) return;
-        const TimePs end_ps = now_ps_ + skip->longest_ps;
+        const TimePs end_ps = later(now_ps_, skip->longest_ps);
         skipping_ = Skipping{std::move(*skip), now_ps_, end_ps};
     }
     void end_skip() {
@@ -271,7 +271,7 @@ class FabricCarrier : public PacketCarrier {
     std::optional<SteadyState<Fabric<Engine, LoggingObserver<Observer>>>> steady_;
     std::optional<Skipping> skipping_;
     std::vector<LinkCounters> skipped_;  // [link]
-    std::shared_ptr<LinkLog> link_log_;       // none: links are not logged
+    std::shared_ptr<LinkLog> link_log_;  // none: links are not logged
     TimePs logged_ps_ = 0;
     std::vector<std::array<std::int64_t, kTrafficKinds>> logged_bytes_;  // [link] by then, by traffic
 };

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "roce/congestion/telemetry.hpp"
 #include "link_log.hpp"
+#include "roce/congestion/telemetry.hpp"
 #include "types.hpp"
 
 namespace netsim::roce {

@@ -37,6 +37,12 @@ struct Acknowledgement {
     TimePs at_ps;
 };
 
+// What looking for steady states has taken.
+struct LookEffort {
+    std::uint64_t instants = 0;  // at which there was a question whether to look
+    std::uint64_t units = 0;     // links and queue pairs that were gone through
+};
+
 class PacketCarrier : public Carrier {
   public:
     virtual LinkFigures figures() = 0;
@@ -45,6 +51,7 @@ class PacketCarrier : public Carrier {
     virtual std::uint64_t packet_hops() const = 0;
     // Time that was skipped because nothing would have changed.
     virtual TimePs skipped_ps() const = 0;
+    virtual LookEffort look_effort() const = 0;
     // Samples all links now and every `interval_ps` while anything is under way; 0 ends it.
     virtual void sample_every(TimePs interval_ps) = 0;
     virtual const TimeSeries& time_series() const = 0;

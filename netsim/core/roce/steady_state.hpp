@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "roce/fabric.hpp"
+#include "roce/packet_carrier.hpp"
 
 namespace netsim::roce {
 
@@ -25,42 +26,59 @@ struct Skip {
 // timer, and the mean queue of no link grew by more than half the tolerance of what the link carries. Spans of several
 // lengths are compared, as pauses and round-robin repeat themselves slowly. Going on at the measured rates is then
 // wrong by about the tolerance at most (relative, for each flow's time), as long as the state would have lasted.
+//
+// Looking costs less than simulating, whatever the loads. A look goes through all links and queue pairs, so there is
+// one only after enough packet hops have been simulated to outweigh it. Where there were too few, the step doubles:
+// flows of any rate are met after a number of instants that grows with the logarithm of their time. It doubles too, and
+// every second look is forgotten, when the looks have become many without anything steady, so that slow flows have time
+// to tell. When flows have come or gone it begins anew with the shortest step, but not more often than hops pay for.
 template <typename Fabric>
 class SteadyState {
   public:
-    SteadyState(Fabric& fabric, double tolerance) : fabric_(fabric), tolerance_(tolerance), step_ps_(step_ps()) {}
+    SteadyState(Fabric& fabric, double tolerance)
+        : fabric_(fabric), tolerance_(tolerance), shortest_step_ps_(shortest_step_ps()), step_ps_(shortest_step_ps_) {}
 
     // When `look` wants to be called next, in the fabric's time.
     TimePs next_look_ps(TimePs now_ps) {
-        if (looks_.empty()) looks_.push_back(note(now_ps));
-        return looks_.back().at_ps + step_ps_;
+        if (next_ps_ == kNever || next_ps_ < now_ps) begin_anew(now_ps);
+        return next_ps_;
     }
 
-    // Takes note of the present state, and returns what can be skipped from here.
+    // Takes note of the present state if that is worth its cost, and returns what can be skipped from here.
     std::optional<Skip> look(TimePs now_ps) {
-        if (!looks_.empty() && looks_.back().changes != fabric_.changes()) looks_.clear();
-        if (looks_.size() == most_looks()) looks_.pop_front();
+        ++instants_;
+        if (changes_ != fabric_.changes()) begin_anew(now_ps);
+        const bool is_paid_for = fabric_.packet_hops() - hops_noted_ >= kHopsPerUnit * units();
+        if (!is_paid_for || looks_.size() >= most_looks()) {
+            lengthen_step();
+            next_ps_ = later(looks_.empty() ? now_ps : looks_.back().at_ps, step_ps_);
+            return std::nullopt;
+        }
         looks_.push_back(note(now_ps));
+        next_ps_ = later(now_ps, step_ps_);
         for (std::size_t steps = 1; 2 * steps < looks_.size(); steps *= 2) {
             if (std::optional<Skip> found = skip_by(steps)) return found;
         }
         return std::nullopt;
     }
 
-    void forget() { looks_.clear(); }
+    // Something has happened to the state: what was seen of it says nothing any more.
+    void forget() { next_ps_ = kNever; }
+
+    LookEffort effort() const { return {instants_, units_noted_}; }
 
   private:
     struct Look {
         TimePs at_ps;
-        std::uint64_t changes;
         std::vector<std::int64_t> arrived_bytes;  // [queue pair]
         std::vector<std::int64_t> rate_bps;       // [queue pair] that congestion control allows
-        std::vector<std::int64_t> queued_bytes;   // [link]
         std::vector<LinkCounters> counters;       // [link]
+        std::vector<double> queued_bytes;         // [link] sum over all looks up to this one
+        double looks;                             // their number
     };
 
     // At the rate of the fastest network interface, enough packets in four steps.
-    TimePs step_ps() const {
+    TimePs shortest_step_ps() const {
         TimePs fastest = kNever;
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
             const Port& port = fabric_.port(link);
@@ -68,21 +86,47 @@ class SteadyState {
                 fastest = std::min(fastest, port.exact_serialization_ps(fabric_.unit_wire_bytes()));
             }
         }
-        return fastest == kNever ? kNever / 2 : static_cast<TimePs>(static_cast<double>(fastest) / tolerance_);
+        const double step_ps = static_cast<double>(std::max<TimePs>(fastest, 1)) / tolerance_;
+        return static_cast<TimePs>(std::min(step_ps, kLongestStepPs));
     }
+    std::size_t units() const { return fabric_.queue_pairs().size() + fabric_.link_count(); }
     std::size_t most_looks() const {
         const std::size_t bytes = fabric_.queue_pairs().size() * 16 + fabric_.link_count() * (8 + sizeof(LinkCounters));
         return std::clamp(kMostBytes / std::max<std::size_t>(bytes, 1), std::size_t{5}, std::size_t{65});
     }
 
-    Look note(TimePs now_ps) const {
-        Look look{now_ps, fabric_.changes(), {}, {}, {}, {}};
+    void begin_anew(TimePs now_ps) {
+        looks_.clear();
+        changes_ = fabric_.changes();
+        if (resets_ * kHopsPerReset <= fabric_.packet_hops() + kFreeResets * kHopsPerReset) {
+            ++resets_;
+            step_ps_ = shortest_step_ps_;
+        }
+        next_ps_ = later(now_ps, step_ps_);
+    }
+
+    // Keeps the last look and every second one before it.
+    void lengthen_step() {
+        step_ps_ = std::min(step_ps_, static_cast<TimePs>(kLongestStepPs)) * 2;
+        std::deque<Look> kept;
+        for (std::size_t back = 0; back < looks_.size(); back += 2) {
+            kept.push_front(std::move(looks_[looks_.size() - 1 - back]));
+        }
+        looks_ = std::move(kept);
+    }
+
+    Look note(TimePs now_ps) {
+        hops_noted_ = fabric_.packet_hops();
+        units_noted_ += units();
+        const Look* before = looks_.empty() ? nullptr : &looks_.back();
+        Look look{now_ps, {}, {}, {}, {}, before == nullptr ? 1 : before->looks + 1};
         for (const QueuePair& qp : fabric_.queue_pairs()) {
             look.arrived_bytes.push_back(qp.expected_seq);
             look.rate_bps.push_back(qp.control.rate_bps());
         }
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
-            look.queued_bytes.push_back(fabric_.queued_bytes(link));
+            const double sum = before == nullptr ? 0 : before->queued_bytes[link];
+            look.queued_bytes.push_back(sum + static_cast<double>(fabric_.queued_bytes(link)));
             look.counters.push_back(fabric_.counters(link));
         }
         return look;
@@ -93,9 +137,9 @@ class SteadyState {
         const Look& last = looks_.back();
         const Look& middle = looks_[looks_.size() - 1 - steps];
         const Look& first = looks_[looks_.size() - 1 - 2 * steps];
-        if (first.changes != last.changes || fabric_.is_rerouting()) return std::nullopt;
+        if (fabric_.is_rerouting()) return std::nullopt;
         Skip skip{kNever, last.at_ps - first.at_ps, {}, {}};
-        if (!are_flows_steady(first, middle, skip) || !are_links_steady(steps, skip)) return std::nullopt;
+        if (!are_flows_steady(first, middle, skip) || !are_links_steady(first, middle, skip)) return std::nullopt;
         const bool is_worth_it = skip.longest_ps > skip.window_ps / 2 && skip.longest_ps < kNever;
         return is_worth_it ? std::optional(std::move(skip)) : std::nullopt;
     }
@@ -135,30 +179,42 @@ class SteadyState {
             std::min(spans * static_cast<double>(window_ps) / 2, static_cast<double>(kNever / 2)));
     }
 
-    bool are_links_steady(std::size_t steps, Skip& skip) const {
-        const std::size_t end = looks_.size();
+    bool are_links_steady(const Look& first, const Look& middle, Skip& skip) const {
+        const Look& last = looks_.back();
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {
-            std::int64_t grown = 0;  // sum over the steps, so that short waves of pauses cancel out
-            for (std::size_t i = 1; i <= steps; ++i) {
-                grown += looks_[end - i].queued_bytes[link] - looks_[end - i - steps].queued_bytes[link];
-            }
+            // Means over the looks of both spans, so that short waves of pauses cancel out.
+            const double growth = mean_queue_bytes(middle, last, link) - mean_queue_bytes(first, middle, link);
             const double span_s = static_cast<double>(skip.window_ps / 2) / static_cast<double>(kPsPerSecond);
             const double carried = static_cast<double>(fabric_.port(link).capacity_bps) / 8 * span_s;
-            const double growth = std::abs(static_cast<double>(grown)) / static_cast<double>(steps);
-            LinkCounters change = looks_.back().counters[link];
-            change -= looks_[end - 1 - 2 * steps].counters[link];
-            if (growth > tolerance_ / 2 * carried || change.drops > 0) return false;
+            LinkCounters change = last.counters[link];
+            change -= first.counters[link];
+            if (std::abs(growth) > tolerance_ / 2 * carried || change.drops > 0) return false;
             skip.link_change.push_back(change);
         }
         return true;
     }
 
+    static double mean_queue_bytes(const Look& before, const Look& last, LinkId link) {
+        return (last.queued_bytes[link] - before.queued_bytes[link]) / (last.looks - before.looks);
+    }
+
     static constexpr std::size_t kMostBytes = std::size_t{1} << 26;  // of all looks that are kept
     static constexpr std::int64_t kMarginUnits = 4;  // left for the end of a flow, so that it ends as it would
+    static constexpr double kLongestStepPs = 0x1p61;
+    // A look at one link or queue pair takes up to 80 ns with all comparisons, a hop about 60: looks take at most a
+    // fifth of the time, and as a rule far less.
+    static constexpr std::uint64_t kHopsPerUnit = 8;
+    static constexpr std::uint64_t kHopsPerReset = 1024;  // after each reset there may be 60 steps without a look
+    static constexpr std::uint64_t kFreeResets = 64;
 
     Fabric& fabric_;
     double tolerance_;
+    TimePs shortest_step_ps_;
     TimePs step_ps_;
+    TimePs next_ps_ = kNever;
+    std::uint64_t changes_ = 0;     // of the fabric, as of the looks
+    std::uint64_t hops_noted_ = 0;  // of the fabric at the last look
+    std::uint64_t resets_ = 0, instants_ = 0, units_noted_ = 0;
     std::deque<Look> looks_;
 };
 
