@@ -241,7 +241,7 @@ void RateCarrier::update_link_log(TimePs now_ps) {
 void RateCarrier::log_whole_windows(TimePs now_ps) {
     while (true) {
         const TimePs end_ps = link_log_->window_end_ps(logged_ps_);
-        if (end_ps >= now_ps) return;
+        if (end_ps > now_ps) return;
         const bool is_draining = book_active(end_ps);
         logged_ps_ = is_draining ? end_ps : now_ps;
         if (!is_draining) return;

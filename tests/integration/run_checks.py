@@ -32,6 +32,7 @@ from vidur_pd import pools
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics import records
+from vidur_pd.metrics.links import USE
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.stream import ParquetStream, arrow_table
 from vidur_pd.simulation import Result, Simulation
@@ -111,9 +112,10 @@ def quantile(ordered: list[Decimal], share: Decimal) -> Decimal:
 
 def link_use(result: Result) -> NDArray[np.float64]:
     """[links and windows with traffic that was simulated] bytes of all that shares the link, over what it can carry."""
-    table = pd.DataFrame(result.link_columns()).query("measure == @USE")
-    windows = table.groupby(["link", "window_start_s"]).agg({"carried_bytes": "sum", "capacity_bytes": "first"})
-    return (windows["carried_bytes"] / windows["capacity_bytes"]).to_numpy()
+    table = pd.DataFrame(result.link_columns())
+    windows = table[table["measure"] == USE].groupby(["link", "window_start_s"])
+    sums = windows.agg({"carried_bytes": "sum", "capacity_bytes": "first"})
+    return (sums["carried_bytes"] / sums["capacity_bytes"]).to_numpy()
 
 
 def check_link_use(result: Result) -> None:

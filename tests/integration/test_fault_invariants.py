@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from aicb.catalog import load_model
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.config import SimulationConfig
@@ -135,14 +135,25 @@ def check_the_order_of_stamps(result: Result) -> None:
 def check_kv_bytes(result: Result) -> None:
     """What requests count as moved, cut transfers included, is what links into GPUs have carried.
 
-    Exact where paths change at once. Packets find their new path later than the books take it to be.
+    A flow that is cut counts in whole bytes, less than one below what it has sent. Packets that are lost or sent again
+    are carried and do not count.
     """
     into_gpus = result.topology.link_dst < result.topology.gpus
     carried = result.links.total_bytes(KV)[into_gpus].sum()
     counted = sum(record.kv_bytes or 0 for record in result.requests)
     assert all((record.kv_bytes or 0) >= 0 for record in result.requests)
     if result.config.network.backend != "packet":
-        assert carried == pytest.approx(counted, rel=1e-9, abs=1)
+        assert -1 <= carried - counted <= 1 + cut_flows(result)
+
+
+def cut_flows(result: Result) -> int:
+    """Most flows that faults can have cut: one for each layer and pair of GPUs of a transfer."""
+    faults = result.summary.get("faults")
+    if faults is None:
+        return 0
+    cuts = sum(faults["requests"].values()) + faults["transfers_retried"]
+    gpus = max(pool["gpus"] // pool["instances"] for pool in result.summary["pools"])
+    return cuts * len(load_model(result.config.model).pattern) * gpus
 
 
 def check_nothing_was_given_up_for_want_of_events(result: Result) -> None:

@@ -23,7 +23,7 @@ def test_a_graph_with_other_flows_is_the_one_built_from_them() -> None:
     )
     found = changed([7, 8], [9, 4], [0, 1], [3, 2])
     for field in dataclasses.fields(FlowGraph):
-        assert getattr(found, field.name).tolist() == getattr(expected, field.name).tolist(), field.name
+        assert np.array_equal(getattr(found, field.name), getattr(expected, field.name)), field.name
     assert GRAPH.size_bytes.tolist() == [10, 20]
 
 

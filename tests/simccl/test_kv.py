@@ -166,7 +166,7 @@ def test_a_template_filled_in_is_the_plan_flow_by_flow(
     assert flows.handoff(tokens, times).local_bytes == plan.local_bytes
     filled, expected = flows.graph(tokens, times), plan.graph()
     for field in dataclasses.fields(FlowGraph):
-        assert getattr(filled, field.name).tolist() == getattr(expected, field.name).tolist(), field.name
+        assert np.array_equal(getattr(filled, field.name), getattr(expected, field.name)), field.name
 
 
 def test_a_template_with_kv_needs_tokens() -> None:
