@@ -36,5 +36,5 @@ def real_number(text: str, where: str, what: str, least: float, most: float) -> 
     digits = text.strip()
     value = float(digits) if len(digits) <= _MOST_CHARACTERS and _REAL.fullmatch(digits) else math.nan
     if not least <= value <= most:
-        raise InputError(f"{where}: found {quoted(text)}, expected {what}, {least:g} to {most:g}")
+        raise InputError(f"{where}: found {quoted(text)}, expected {what}, {least:.10g} to {most:.10g}")
     return value

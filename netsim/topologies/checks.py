@@ -10,9 +10,9 @@ from math import floor, isfinite
 from boundary.errors import InputError
 from netsim.units import MOST_RATE_BPS
 
-MAX_CABLES = 2**22
-"""4 million, those of half a million GPUs; a mistyped number ends in a message rather than in the memory of the
-machine."""
+MAX_CABLES = 2**20
+"""A million, those of a quarter of a million GPUs; a simulation on them takes 2 GB. A mistyped number ends in a message
+rather than in the memory of the machine."""
 
 
 def check_counts(builder: str, **counts: int) -> None:

@@ -12,10 +12,11 @@ namespace {
 constexpr double kPsPerSecond = 1e12;
 // Share of what instances leave them from which on transfers are held to take whatever they find; our choice.
 constexpr double kSaturated = 0.99;
-// Transfers hear of a background in steps of this share of the link's capacity, rounded up, and of less of it when it is
-// two steps: keeps the work per iteration small, at an error of that order, and never leaves them too much.
+// Transfers hear of a background in steps of this share of the link's capacity, rounded up, and of less of it when it
+// is two steps: keeps the work per iteration small, at an error of that order, and never leaves them too much.
 constexpr double kStep = 5e-4;
-// Change of the mean flows on a link, relative to them and one more, from which on instances that meet there are updated.
+// Change of the mean flows on a link, relative to them and one more, from which on instances that meet there are
+// updated.
 constexpr double kShift = 0.05;
 // Rounding of sums of rates.
 constexpr double kRounding = 1e-12;
@@ -149,7 +150,8 @@ void FluidCoupling::enter(const Flight& flight, TimePs period_ps) {
         const LinkLoad& own = load(stage.load);
         std::vector<double> flows;
         for (std::size_t place = 0; place < own.links.size(); ++place) {
-            flows.push_back(own.link_flows[place] * std::min(1.0, needed_ps(own, place) / static_cast<double>(period_ps)));
+            flows.push_back(own.link_flows[place] *
+                            std::min(1.0, needed_ps(own, place) / static_cast<double>(period_ps)));
         }
         at(flight.instance).entered.push_back({stage.load, period_ps, std::move(flows)});
         put(at(flight.instance).entered.back(), 1.0);

@@ -86,8 +86,8 @@ class FluidCoupling {
     void enter(const Flight& flight, TimePs period_ps);
     // Whether what is on links where instances meet has changed by much since the last call.
     bool take_shift() { return std::exchange(has_shifted_, false); }
-    // A link on which instances would take more than it can carry, or more than they may leave to transfers; nothing where
-    // there is none.
+    // A link on which instances would take more than it can carry, or more than they may leave to transfers; nothing
+    // where there is none.
     std::optional<Excess> excess();
     // What instances take of links, where that has changed since the last call.
     LinkRates take_changed_background();

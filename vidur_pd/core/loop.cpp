@@ -6,7 +6,7 @@ namespace serving {
 
 namespace {
 
-constexpr std::int64_t kLongestRun = 4096;  // decode iterations in one flight; bounds the memory of a run
+constexpr std::int64_t kLongestRun = 4096;   // decode iterations in one flight; bounds the memory of a run
 constexpr netsim::Traffic kCollectives = 1;  // as in vidur_pd.metrics.links.TRAFFIC
 
 }  // namespace

@@ -28,7 +28,8 @@ std::vector<double> slower(const Flight& flight, double factor, TimePs now_ps) {
         const TimePs step_ps =
             flight.is_pipelined() ? stage.compute_ps + stage.exposed_ps : step_period_ps(flight, now_ps);
         const double more_ps = std::ceil(static_cast<double>(step_ps) * (factor - 1.0)) + 1.0;
-        stretches.push_back(std::max(stage.stretch, stage.stretch_for(stage.exposed_ps + static_cast<TimePs>(more_ps))));
+        stretches.push_back(
+            std::max(stage.stretch, stage.stretch_for(stage.exposed_ps + static_cast<TimePs>(more_ps))));
     }
     return stretches;
 }

@@ -78,7 +78,7 @@ CASES: Final[dict[str, Case]] = {
             "cluster.pools.p.tp": ("1000000000000", "9223372036854775807"),
             "cluster.pools.p.pp": ("1000000000000",),
             "cluster.pools.p.dp": ("1000000", "1000000000000"),
-            "cluster.topology.gpus_per_node": ("1000000000000", "9223372036854775807", "1" + "0" * 400),
+            "cluster.topology.gpus_per_node": ("1000000", "1000000000000", "9223372036854775807", "1" + "0" * 400),
             "cluster.topology.nodes": ("1000000000000",),
             "cluster.topology.spines": ("1000000000000",),
             "cluster.topology.nodes_per_segment": ("9223372036854775807",),
