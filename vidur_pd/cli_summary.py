@@ -37,24 +37,23 @@ def _headline(summary: dict[str, Any]) -> Iterator[str]:
     rates, cached = summary["throughput"], summary["cached_input_share"]
     if rates["requests_per_s"] is None:
         return
-    yield f"whole run: {_rates(rates)}" + (f"; {100 * cached:.0f} % of the input was cached" if cached else "")
-    under_load = summary["under_load"]
-    if under_load is not None:
+    yield f"whole run: {rates['requests_per_s']:.2f} requests/s, {_tokens(rates)}" + (
+        f"; {100 * cached:.0f} % of the input was cached" if cached else ""
+    )
+    load = summary["under_load"]
+    if load is not None:
         yield (
-            f"under load, from {under_load['from_s']:.1f} s to the last arrival at {under_load['until_s']:.1f} s: "
-            f"{_rates(under_load)}; {under_load['arrivals_per_s']:.2f} requests/s arrived"
+            f"under load ({load['from_s']:.1f} s to the last arrival at {load['until_s']:.1f} s): "
+            f"{load['requests_per_s']:.2f} of {load['arrivals_per_s']:.2f} requests/s, {_tokens(load)}"
         )
     yield (
-        f"{100 * summary['goodput_share']:.1f} % of all requests meet the objectives (goodput {summary['goodput']:.2f} "
-        "requests/s over the whole run)"
+        f"{100 * summary['goodput_share']:.1f} % of all requests meet the objectives: "
+        f"{summary['goodput']:.2f} requests/s over the whole run"
     )
 
 
-def _rates(rates: dict[str, float]) -> str:
-    return (
-        f"{rates['requests_per_s']:.2f} requests/s, {rates['input_tokens_per_s']:.0f} input and "
-        f"{rates['output_tokens_per_s']:.0f} output tokens/s"
-    )
+def _tokens(rates: dict[str, float]) -> str:
+    return f"{rates['input_tokens_per_s']:.0f} input and {rates['output_tokens_per_s']:.0f} output tokens/s"
 
 
 def _warnings(summary: dict[str, Any]) -> Iterator[str]:
