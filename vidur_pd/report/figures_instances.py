@@ -88,8 +88,11 @@ def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], span_s
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A sort key that puts ``decode-2`` before ``decode-10``."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
+    """A sort key that puts ``decode-2`` before ``decode-10``, whatever the number of digits."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple(
+        (len(part.lstrip("0")), part.lstrip("0")) if place % 2 else (-1, part) for place, part in enumerate(parts)
+    )
 
 
 def instance_charts(activity: Activity, pool_order: Sequence[str]) -> list[Chart]:
