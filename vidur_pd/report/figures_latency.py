@@ -147,7 +147,7 @@ def _percentile_marks(curve: Curve, scale: float, unit: str) -> Properties:
 def _is_wide(curve: Curve) -> bool:
     low, median = np.interp((0.01, 0.5), curve.shares, curve.values_s)
     high = curve.values_s[-1]
-    return bool(low > 0 and (high / low > LOG_AXIS_RATIO or high / median > LOG_AXIS_TAIL))
+    return bool(low > 0 and (high > LOG_AXIS_RATIO * low or high > LOG_AXIS_TAIL * median))
 
 
 def ttft_over_time(run: RunOutput) -> Chart | None:
@@ -168,7 +168,7 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
     )
     low, high = completed["ttft_s"].quantile(0.01), completed["ttft_s"].max()
     slo = run.summary.slo_ttft_s
-    if low > 0 and high / low > LOG_AXIS_RATIO:
+    if low > 0 and high > LOG_AXIS_RATIO * low:
         y_axis = log_axis("TTFT (s)", completed["ttft_s"], [near_slo(slo, high) or 0.0])
     else:
         y_axis = axis("TTFT (s)", rangemode="tozero")
