@@ -151,7 +151,7 @@ def test_bad_input_ends_with_one_line_and_code_2_and_leaves_the_output_alone(tmp
     target.write_text("kept")
     result = run("--gpu", "h200", "--table", str(source), "-o", str(target))
     assert result.returncode == 2
-    assert result.stderr == f"aicb: {source}:2: m: found 'x', expected a positive integer, 1 to 2.14748e+09\n"
+    assert result.stderr == f"aicb: {source}:2: m: found 'x', expected a positive integer, 1 to 2147483647\n"
     assert target.read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
 
