@@ -18,6 +18,7 @@ from typing import Any, Final
 import yaml
 
 from boundary.errors import InputError
+from boundary.numbers import MOST_DIGITS
 from boundary.quoting import quoted
 from boundary.text_files import read_text
 
@@ -26,8 +27,6 @@ MOST_DEPTH: Final = 64
 MOST_NODES: Final = 1_000_000
 """Keys, values and containers of a document, unless the caller expects more: a configuration with 10,000 faults has
 100,000."""
-MOST_DIGITS: Final = 40
-"""Of a whole number: more than any quantity has, and far less than Python's integers slow down at."""
 
 _EXPONENT: Final = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"
 _WHOLE: Final = re.compile(r"[-+]?(?:0|[1-9](?:_?[0-9])*)")

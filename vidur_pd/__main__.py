@@ -75,7 +75,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
-    from vidur_pd.cli_summary import print_summary
+    from vidur_pd.cli_summary import print_result
     from vidur_pd.input_files import input_files
     from vidur_pd.metrics.output import result_folder, stream_files, write_files
 
@@ -90,7 +90,7 @@ def run(
         print(json.dumps(result.summary))
         _warn_of_losses({str(out): result.summary})
     else:
-        print_summary(result.summary)
+        print_result(result.summary)
         print(f"report {out / 'report.html'}")
 
 
@@ -238,7 +238,7 @@ def _warn_of_losses(summaries: dict[str, dict[str, Any]]) -> None:
 
     for name, summary in summaries.items():
         for line in not_served(summary):
-            sys.stderr.write(f"vidur-pd: {name}: {line.strip()}\n")
+            sys.stderr.write(f"vidur-pd: {name}: {line}\n")
 
 
 def main() -> None:

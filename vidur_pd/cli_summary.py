@@ -11,7 +11,7 @@ QUANTILES = ("mean", "p50", "p90", "p99")
 MOST_REASONS = 3
 
 
-def print_summary(summary: dict[str, Any]) -> None:
+def print_result(summary: dict[str, Any]) -> None:
     """Headline figures, and what they leave out."""
     from rich.console import Console
     from rich.markup import escape
@@ -78,10 +78,10 @@ def not_served(summary: dict[str, Any]) -> Iterator[str]:
     )
     shown = summary["not_served"][:MOST_REASONS]
     for outcome in shown:
-        yield f"  {outcome['requests']} {outcome['status']}: {outcome['reason']}"
+        yield f"{outcome['requests']} {outcome['status']}: {outcome['reason']}"
     further = lost - sum(outcome["requests"] for outcome in shown)
     if further:
-        yield f"  {further} for other reasons (see not_served in summary.json)"
+        yield f"{further} for other reasons (see not_served in summary.json)"
 
 
 def _latencies(summary: dict[str, Any]) -> Any:

@@ -11,42 +11,7 @@ from netsim.congestion_constants import congestion_parameters
 from netsim.roce import core_parameters, ecn_thresholds
 from netsim.roce_file import parse_roce_config
 from netsim.simai_config import read_simai_config
-
-LIKE_SIMAI = """
-ENABLE_QCN 1
-USE_DYNAMIC_PFC_THRESHOLD 1
-PACKET_PAYLOAD_SIZE 9000   # bytes
-TRACE_FILE
-FCT_OUTPUT_FILE out/fct.txt
-CC_MODE 1
-ALPHA_RESUME_INTERVAL 1
-RATE_DECREASE_INTERVAL 4
-CLAMP_TARGET_RATE 0
-RP_TIMER 900
-EWMA_GAIN 0.00390625
-FAST_RECOVERY_TIMES 1
-RATE_AI 50Mb/s
-RATE_HAI 100Mb/s
-MIN_RATE 100Mb/s
-DCTCP_RATE_AI 1000Mb/s
-ERROR_RATE_PER_LINK 0.0000
-L2_CHUNK_SIZE 4000
-L2_ACK_INTERVAL 1
-L2_BACK_TO_ZERO 0
-HAS_WIN 1
-GLOBAL_T 0
-VAR_WIN 1
-FAST_REACT 1
-U_TARGET 0.95
-MI_THRESH 0
-RATE_BOUND 1
-ACK_HIGH_PRIO 0
-LINK_DOWN 0 0 0
-KMAX_MAP 2 25000000000 400 400000000000 3200
-KMIN_MAP 2 25000000000 100 400000000000 800
-PMAX_MAP 2 25000000000 0.2 400000000000 0.2
-BUFFER_SIZE 32
-"""
+from tests.samples import SIMAI_CONF
 
 
 def write(folder: Path, text: str) -> Path:
@@ -56,7 +21,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_file_like_simais_gives_its_published_set_and_lists_what_has_no_meaning_here(tmp_path: Path) -> None:
-    simai = read_simai_config(write(tmp_path, LIKE_SIMAI))
+    simai = read_simai_config(write(tmp_path, SIMAI_CONF))
     config = parse_roce_config(simai.settings, "SimAI.conf")
     assert simai.ignored == ("TRACE_FILE", "FCT_OUTPUT_FILE", "L2_CHUNK_SIZE", "L2_ACK_INTERVAL", "GLOBAL_T")
     assert (config.mtu_bytes, config.switch_buffer_bytes, config.window) == (9000, 32 * 2**20, "variable")

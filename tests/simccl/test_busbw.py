@@ -6,24 +6,10 @@ import pytest
 from simccl import Collective, InputError
 from simccl.busbw import Group, read_busbw
 from simccl.pricing import Pricing, Request
-
-TEXT = """test
-TP:
-  allreduce,: 300
-  allgather,: 280
-  reducescatter,: 280
-  alltoall,: 230
-DP:
-  allreduce,: null
-  allgather,: 380
-EP:
-  alltoall,: 80
-PP:
-  busbw: 47.5
-"""
+from tests.samples import BUSBW
 
 
-def written(folder: Path, text: str = TEXT) -> Path:
+def written(folder: Path, text: str = BUSBW) -> Path:
     file = folder / "busbw.yaml"
     file.write_text(text)
     return file

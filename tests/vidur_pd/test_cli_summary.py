@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.cli_summary import not_served, print_summary
+from vidur_pd.cli_summary import not_served, print_result
 from vidur_pd.simulation import Result
 
 ENGINE = {"estimator": "roofline", "max_model_len": 1000}
@@ -23,7 +23,7 @@ def test_requests_that_were_refused_are_said_with_reason_and_number(capsys: pyte
     assert (summary["completed"], summary["rejected"]) == (2, 2)
     (outcome,) = summary["not_served"]
     assert outcome["requests"] == 2
-    print_summary(summary)
+    print_result(summary)
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 of 4 requests were not served (2 rejected, 0 failed)" in printed
     assert "goodput counts them as missed" in printed
@@ -38,7 +38,7 @@ def test_nothing_is_said_where_all_completed(capsys: pytest.CaptureFixture[str])
     summary = served((0, 100, 3)).summary
     assert list(not_served(summary)) == []
     assert summary["not_served"] == []
-    print_summary(summary)
+    print_result(summary)
     printed = capsys.readouterr().out
     assert "not served" not in printed
     assert "completed" not in printed.split("TTFT")[0].split("requests in")[1]

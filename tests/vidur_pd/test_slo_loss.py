@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-import numpy as np
 import pytest
 
+from tests.vidur_pd.hand_made_requests import Served, tally_of
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Draining, Fault
 from vidur_pd.metrics.quantities import PS_PER_S
-from vidur_pd.metrics.requests import NEVER, RequestTable
 from vidur_pd.metrics.slo_loss import slo_loss_minutes
 from vidur_pd.metrics.tally import RequestTally
-from vidur_pd.request import STATUSES, RequestStatus
-from vidur_pd.workload import Workload
 
 SLO = SloConfig(ttft_s=1.0, tpot_s=1.0, attainment=0.5, window_s=60.0)
 
 
 def requests(*rows: tuple[float, float | None]) -> RequestTally:
     """(arrival, TTFT) [s] of requests of one token; ``None``: it failed."""
-    arrived_ps = np.array([round(arrived_s * PS_PER_S) for arrived_s, _ in rows], dtype=np.int64)
-    ended_ps = np.array(
-        [NEVER if ttft_s is None else round((at_s + ttft_s) * PS_PER_S) for at_s, ttft_s in rows], dtype=np.int64
-    )
-    status = [RequestStatus.FAILED if ttft_s is None else RequestStatus.COMPLETED for _, ttft_s in rows]
-    ones = np.ones(len(rows), dtype=np.int64)
-    columns = {field.name: ones for field in fields(RequestTable)} | {
-        "arrived_ps": arrived_ps,
-        "reasons": {},
-        "index": np.arange(len(rows)),
-        "output_tokens": ones,
-        "status": np.array([STATUSES.index(of) for of in status], dtype=np.int64),
-        **dict.fromkeys(("first_token_ps", "last_token_ps", "completed_ps"), ended_ps),
-    }
-    ids = tuple(f"r{index}" for index in range(len(rows)))
-    tally = RequestTally(Workload(ids, arrived_ps, ones, ones))
-    tally.add(RequestTable(**columns))
-    return tally
+    ends = [None if ttft_s is None else at_s + ttft_s for at_s, ttft_s in rows]
+    return tally_of(*(Served(at_s, end or 0.0, end, 1, 1) for (at_s, _), end in zip(rows, ends, strict=True)))
 
 
 def fault(begin_s: float, until_s: float | None) -> Fault:

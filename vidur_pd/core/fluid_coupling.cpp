@@ -13,10 +13,11 @@ constexpr double kPsPerSecond = 1e12;
 // Share of what instances leave them from which on transfers are held to take whatever they find; our choice.
 constexpr double kSaturated = 0.99;
 // Transfers hear of a background in steps of this share of the link's capacity, rounded up, and of less of it when it
-// is two steps: keeps the work per iteration small, at an error of that order, and never leaves them too much.
+// is two steps: keeps the work per iteration small, at an error of that order, and never leaves them too much; our
+// choice.
 constexpr double kStep = 5e-4;
 // Change of the mean flows on a link, relative to them and one more, from which on instances that meet there are
-// updated.
+// updated; our choice.
 constexpr double kShift = 0.05;
 // Rounding of sums of rates.
 constexpr double kRounding = 1e-12;

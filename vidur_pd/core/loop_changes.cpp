@@ -12,7 +12,7 @@ namespace {
 // Relative change of a stretch below which an iteration in progress is left alone: keeps the work per change small, at
 // an error of that order.
 constexpr double kSmallestChange = 1e-3;
-// Of updating instances that meet at one instant.
+// Of updating instances that meet at one instant; our choice.
 constexpr int kMostRounds = 4;
 // Of slowing down those that meet on one link; a bound for what rounding might do.
 constexpr int kMostTurns = 1000;

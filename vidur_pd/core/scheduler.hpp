@@ -50,8 +50,7 @@ struct ScheduledBatch {
     std::vector<RequestPtr> preempted;  // requests that lost their KV since the batch before
     std::int64_t logit_rows = 0;        // requests that get a token
     Tokens prefill_tokens = 0;
-    Tokens decode_tokens =
-        0;  // drafts apart, of requests that go on from the token they got last; all others are prefill
+    Tokens decode_tokens = 0;  // drafts apart, of requests that go on from their last token; others are prefill
     bool is_finished = false;
 };
 

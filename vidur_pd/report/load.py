@@ -16,7 +16,7 @@ from boundary.errors import InputError
 from boundary.quoting import quoted
 from boundary.text_files import read_text
 from boundary.yaml_text import parse_yaml_mapping
-from vidur_pd.report.summary import Summary, read_summary
+from vidur_pd.report.summary import MOST, Summary, read_summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +41,6 @@ REQUEST_NUMBERS = (
     "kv_exposed_s",
     "preemptions",
 )
-MOST = 1e18
-"""Of any figure, in whatever unit; charts hold numbers of single precision."""
 MOST_ITERATIONS = 4_000_000
 """While they are read and drawn, iterations take 250 bytes each."""
 PHASES = ("attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s")

@@ -13,7 +13,8 @@ from boundary.quoting import quoted
 from boundary.text_files import read_text
 
 Json = Mapping[str, object]
-_MOST = 1e18
+MOST = 1e18
+"""Largest size of any figure of a run, in whatever unit; charts hold numbers of single precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ class _Reader:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.path}: {key}: found {_short(value)}, expected a number")
-        return float(value) if abs(value) <= _MOST else None
+        return float(value) if abs(value) <= MOST else None
 
     def numbers(self, tree: Json) -> Mapping[str, float]:
         """Every finite number of an object, by name."""
@@ -294,8 +295,8 @@ class _Reader:
             raise InputError(
                 f"{self.path}: itl_histogram: expected lists edges_s and counts with one more edge than counts"
             )
-        if not all(isinstance(value, int | float) and abs(value) <= _MOST for value in (*edges, *counts)):
-            raise InputError(f"{self.path}: itl_histogram: expected numbers up to {_MOST:g} in edges_s and counts")
+        if not all(isinstance(value, int | float) and abs(value) <= MOST for value in (*edges, *counts)):
+            raise InputError(f"{self.path}: itl_histogram: expected numbers up to {MOST:g} in edges_s and counts")
         return ItlHistogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
 
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tests.fuzz import hostile
 from tests.fuzz.case import Case, Special
-from tests.fuzz.kinds.collectives import BUSBW, CALIBRATION, MEASURED, NCCL_TESTS, OPS, TABLE, WORKLOAD
+from tests.fuzz.kinds.collectives import CALIBRATION, MEASURED, NCCL_TESTS, OPS, TABLE, WORKLOAD
+from tests.samples import BUSBW
 
 _TIME: Final = ("--op", "all_reduce", "--bytes", "1MiB", "--ranks", "8")
 

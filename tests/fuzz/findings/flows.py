@@ -8,8 +8,9 @@ from typing import Final
 from netsim.simai_config import _IGNORED as IGNORED_KEYS
 from tests.fuzz import hostile
 from tests.fuzz.case import Case, Special
-from tests.fuzz.kinds.flows import HPCC, ROCE, SIMAI_CONF, SMALL_FLOWS, TOPOLOGY
+from tests.fuzz.kinds.flows import HPCC, ROCE, SMALL_FLOWS, TOPOLOGY
 from tests.fuzz.mutation import as_yaml
+from tests.samples import SIMAI_CONF
 
 _TOPOLOGY: Final = as_yaml(TOPOLOGY, random.Random(0))
 _OUTPUTS: Final = ("fct.csv", "s.csv", "s.parquet", "b.csv", "fct.txt", "pfc.txt")

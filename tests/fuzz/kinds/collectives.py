@@ -19,6 +19,7 @@ from tests.fuzz.mutation import (
     mutated_cells,
     option_value,
 )
+from tests.samples import BUSBW
 
 TABLE: Final = """op,bytes,ranks,nodes,gpu,group
 all_reduce,1MiB,8,1,h100,tp
@@ -32,20 +33,6 @@ WORKLOAD: Final = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8
 attention -1 1000 ALLREDUCE 1048576 2000 ALLREDUCE 1048576 10 NONE 0 100
 moe -1 1000 ALLTOALL_EP 4194304 2000 ALLTOALL_EP 4194304 10 REDUCESCATTER_DP_EP 8388608 100
 embed -1 5 NONE 0 5 NONE 0 5 ALLGATHER 1000000 0
-"""
-BUSBW: Final = """test
-TP:
-  allreduce,: 300
-  allgather,: 280
-  reducescatter,: 280
-  alltoall,: 230
-DP:
-  allreduce,: null
-  allgather,: 380
-EP:
-  alltoall,: 80
-PP:
-  busbw: 47.5
 """
 NCCL_TESTS: Final = (
     "# Collective test starting: all_reduce_perf\n# Using devices\n"

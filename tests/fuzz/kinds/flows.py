@@ -20,6 +20,7 @@ from tests.fuzz.mutation import (
     mutated_cells,
     option_value,
 )
+from tests.samples import SIMAI_CONF
 
 FLOWS: Final = """flow_id,src,dst,bytes,deps,start_ns,delay_ns,flow_label,max_rate_bps,after,credits,priority
 a,0,2,400000,,0,0,0,0,,,3
@@ -56,37 +57,6 @@ OTHER_ROCE: Final[tuple[Tree, ...]] = (
 )  # fmt: skip
 ROCE_FIELDS: Final = (*ROCE, "ecn_by_rate", "congestion.gain", "congestion.additive_increase", "congestion.beta",
                       "congestion.increase_interval", "congestion.min_rate", "ecn_thresholds.kmin_bytes")  # fmt: skip
-SIMAI_CONF: Final = """ENABLE_QCN 1
-USE_DYNAMIC_PFC_THRESHOLD 1
-PACKET_PAYLOAD_SIZE 9000
-TRACE_FILE
-FCT_OUTPUT_FILE out/fct.txt
-CC_MODE 1
-ALPHA_RESUME_INTERVAL 1
-RATE_DECREASE_INTERVAL 4
-CLAMP_TARGET_RATE 0
-RP_TIMER 900
-EWMA_GAIN 0.00390625
-FAST_RECOVERY_TIMES 1
-RATE_AI 50Mb/s
-RATE_HAI 100Mb/s
-MIN_RATE 100Mb/s
-DCTCP_RATE_AI 1000Mb/s
-ERROR_RATE_PER_LINK 0.0000
-L2_BACK_TO_ZERO 0
-HAS_WIN 1
-VAR_WIN 1
-FAST_REACT 1
-U_TARGET 0.95
-MI_THRESH 0
-RATE_BOUND 1
-ACK_HIGH_PRIO 0
-LINK_DOWN 0 0 0
-KMAX_MAP 2 25000000000 400 400000000000 3200
-KMIN_MAP 2 25000000000 100 400000000000 800
-PMAX_MAP 2 25000000000 0.2 400000000000 0.2
-BUFFER_SIZE 32
-"""
 TOPOLOGY: Final = {**LISTED}
 
 
