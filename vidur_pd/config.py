@@ -20,6 +20,8 @@ Degree = Annotated[Count, Field(le=2**20)]
 Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
+SchedulingPolicy = Annotated[str, Field(pattern=r"^(vllm_v1|[^:]+:[A-Za-z_][A-Za-z0-9_]*)$")]
+"""A policy of the core, or a class in Python: ``module:Class``, or ``file.py:Class`` beside the configuration."""
 RoutingPolicy = Literal["least_tokens", "least_requests", "round_robin", "random"]
 RankPolicy = Literal["least_tokens", "least_requests", "round_robin"]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
@@ -50,7 +52,7 @@ class SpeculativeConfig(Section):
 class EngineConfig(Section):
     """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
 
-    policy: Literal["vllm_v1"] = "vllm_v1"
+    policy: SchedulingPolicy = "vllm_v1"
     max_batched_tokens: Count = 8192
     max_seqs: Count = 256
     max_model_len: Count | None = None
@@ -80,7 +82,7 @@ class EngineConfig(Section):
 class EngineOverrides(Section):
     """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
 
-    policy: Literal["vllm_v1"] | None = None
+    policy: SchedulingPolicy | None = None
     max_batched_tokens: Count | None = None
     max_seqs: Count | None = None
     max_model_len: Count | None = None

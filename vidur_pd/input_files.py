@@ -29,3 +29,6 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
         kind, _, file = (engine.expert_load or "").partition(":")
         if kind == "recorded":
             yield Path(file)
+        place = (engine.policy or "").rpartition(":")[0]
+        if place.endswith(".py"):
+            yield Path(place)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.integration.small_runs import config, pool, simulate
+from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import requests_of, scheduler_of
 from vidur_pd.config import RankPolicy, RoutingPolicy
 from vidur_pd.request import Request
 from vidur_pd.routing.router import Router, Span
-from vidur_pd.scheduling import VllmV1Scheduler
 
 PLACES = 4
 SPANS: list[list[Span]] = [[(0, 4)], [(0, 1), (2, 4)], [(1, 2)], [(1, 3)]]
@@ -139,7 +139,7 @@ def test_a_preempted_request_counts_all_its_tokens_again() -> None:
 @pytest.mark.parametrize("candidates", [10, 1000])
 def test_a_choice_reads_the_loads_that_have_changed_alone(candidates: int) -> None:
     """After all have been read once, each choice is followed by one request to the chosen, whose load is read again."""
-    ranks: list[VllmV1Scheduler] = [scheduler_of() for _ in range(candidates)]
+    ranks: list[OneRank] = [scheduler_of() for _ in range(candidates)]
     router = Router("least_tokens", [[rank] for rank in ranks])
     choices = 8
     for request in requests_of(*[(10, 2)] * choices):

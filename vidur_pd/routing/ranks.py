@@ -9,7 +9,7 @@ from vidur_pd.config import RankPolicy, Role, RoutingConfig
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.request import Request
 from vidur_pd.routing.router import Router, Span
-from vidur_pd.scheduling import VllmV1Scheduler
+from vidur_pd.scheduling import RankState
 from vidur_pd.workload import generator
 
 USUAL_RANK_POLICY: Final[Mapping[Role, RankPolicy]] = {
@@ -38,7 +38,7 @@ class RankRouter:
         """By index of an instance of several ranks that has been chosen."""
         self._refuses = refuses
         if self._instances:
-            ranks = [_schedulers(instance) for instance in self._instances]
+            ranks = [_states(instance) for instance in self._instances]
             self._among = Router(policy, ranks, generator(seed, f"routing.{'+'.join(roles)}"))
 
     def set_open(self, instance: Instance, is_open: bool) -> None:
@@ -64,7 +64,7 @@ class RankRouter:
         if len(instance.ranks) == 1:
             return instance.ranks[0]
         if instance.index not in self._ranks:
-            ranks = [[scheduler] for scheduler in _schedulers(instance)]
+            ranks = [[state] for state in _states(instance)]
             policy = self._rank_policy or USUAL_RANK_POLICY[instance.placement.role]
             self._ranks[instance.index] = Router(policy, ranks)
         place = self._ranks[instance.index].choose()
@@ -76,8 +76,8 @@ class RankRouter:
         return {pool: self._refuses(self._instances[first], request) for pool, (first, _) in self._spans.items()}
 
 
-def _schedulers(instance: Instance) -> list[VllmV1Scheduler]:
-    return [rank.scheduler for rank in instance.ranks]
+def _states(instance: Instance) -> list[RankState]:
+    return [rank.state for rank in instance.ranks]
 
 
 def _spans(instances: Sequence[Instance]) -> dict[str, Span]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from vidur_pd._core import Candidates, Scheduler
+from vidur_pd._core import Candidates, RankState
 from vidur_pd.config import RoutingPolicy
 
 Span = tuple[int, int]
@@ -30,7 +30,7 @@ class Router:
     def __init__(
         self,
         policy: RoutingPolicy,
-        candidates: Sequence[Sequence[Scheduler]],
+        candidates: Sequence[Sequence[RankState]],
         random: np.random.Generator | None = None,
     ) -> None:
         """``candidates``: the ranks that each consists of. ``random``: for the policy of that name."""
