@@ -86,6 +86,10 @@ class Request:
         """Output tokens sampled so far; never falls, except when decode repeats the first token of prefill."""
 
     @property
+    def is_running(self) -> bool:
+        """Admitted by a rank, in an iteration or between two."""
+
+    @property
     def is_in_flight(self) -> bool:
         """In an iteration under way."""
 

@@ -20,7 +20,7 @@ Degree = Annotated[Count, Field(le=2**20)]
 Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
-SchedulingPolicy = Annotated[str, Field(pattern=r"^(vllm_v1|[^:]+:[A-Za-z_][A-Za-z0-9_]*)$")]
+SchedulingPolicy = Annotated[str, Field(min_length=1)]
 """A policy of the core, or a class in Python: ``module:Class``, or ``file.py:Class`` beside the configuration."""
 RoutingPolicy = Literal["least_tokens", "least_requests", "round_robin", "random"]
 RankPolicy = Literal["least_tokens", "least_requests", "round_robin"]

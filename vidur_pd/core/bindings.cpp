@@ -64,6 +64,7 @@ void bind_request(py::module_& module) {
         .def_readwrite("completed_ps", &Request::completed_ps)
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("generated_tokens", &Request::generated_tokens)
+        .def_readonly("is_running", &Request::is_running)
         .def_readonly("is_in_flight", &Request::is_in_flight)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(

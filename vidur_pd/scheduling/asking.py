@@ -17,7 +17,7 @@ class AskedPolicy:
 
     def __init__(self, name: str, make: Callable[[], Policy], state: RankState) -> None:
         """Raises: InputError, where the policy cannot be made."""
-        self._name = name
+        self._name = name.rpartition("/")[2]
         self._state = state
         self._view, self._decision = RankView(state), Decision(state)
         try:

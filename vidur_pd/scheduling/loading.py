@@ -21,10 +21,17 @@ def load_class(field: str, name: str, base: type) -> type:
     Raises: InputError, where there is none or its module cannot be imported.
     """
     place, _, class_name = name.rpartition(SEPARATOR)
+    if not place:
+        raise InputError(f"{field}: found {name!r}, expected vllm_v1, module:Class or file.py:Class")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise InputError(f"{field}: {place}: found no such file, expected one with a class {class_name}")
     try:
         module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        missing = f"{field}: {place}: found no such module{_innermost(error)}"
+        raise InputError(f"{missing}, expected one that Python can import ({error})") from error
     except Exception as error:
-        raise InputError(f"{field}: {place}: {describe(error, place)}") from error
+        raise InputError(f"{field}: {place}: {describe(error)}") from error
     found = getattr(module, class_name, None)
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
         what = "nothing" if found is None else repr(found)
@@ -48,13 +55,10 @@ def _module_of_file(path: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def describe(error: BaseException, place: str = "") -> str:
+def describe(error: BaseException) -> str:
     """An exception of the user's code in one line, with the file and line where it came up."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError | FileNotFoundError) and not _innermost(error):
-        return f"found no such module, expected one that can be imported from here{f' ({text})' if not place else ''}"
-    where = _innermost(error)
-    return f"{text or 'no text'}{where}" if isinstance(error, InputError) else f"{type(error).__name__}: {text}{where}"
+    text, where = " ".join(str(error).split()), _innermost(error)
+    return f"{text}{where}" if isinstance(error, InputError) else f"{type(error).__name__}: {text}{where}"
 
 
 def _innermost(error: BaseException) -> str:

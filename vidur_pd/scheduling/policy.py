@@ -74,6 +74,10 @@ class RequestView(Protocol):
         """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
 
     @property
+    def is_running(self) -> bool:
+        """It has been admitted, and was not preempted since."""
+
+    @property
     def is_in_flight(self) -> bool:
         """It is in an iteration under way, with pipeline stages."""
 

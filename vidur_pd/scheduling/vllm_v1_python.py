@@ -25,9 +25,9 @@ class VllmV1Python(Policy):
 
     def _continue_running(self, rank: RankView, decision: Decision) -> bool:
         """False if a request had to be preempted for the blocks of others."""
-        preempted: set[int] = set()
+        has_room = True
         for request in rank.running:
-            if request.is_in_flight or request.index in preempted:
+            if request.is_in_flight or not request.is_running:
                 continue
             tokens = min(_chunk(rank, request), rank.budget_left)
             if tokens == 0:
@@ -35,11 +35,11 @@ class VllmV1Python(Policy):
             while rank.lacking_blocks(request, tokens) > rank.free_blocks:
                 victim = [other for other in rank.running if not other.is_in_flight][-1]
                 decision.preempt(victim)
-                preempted.add(victim.index)
+                has_room = False
                 if victim is request:
                     return False
             decision.run(request, tokens)
-        return not preempted
+        return has_room
 
     def _admit(self, rank: RankView, decision: Decision) -> None:
         while rank.has_candidates and rank.budget_left > 0 and rank.running_requests < rank.max_seqs:
