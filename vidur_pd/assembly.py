@@ -28,6 +28,7 @@ from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
+from vidur_pd.routing.router import routing_class
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
 from vidur_pd.workload import generator
 
@@ -99,6 +100,9 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     estimators: Estimators = {}
     pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_wire(config, pools)
+    for field, policy in config.routing:
+        if policy is not None:
+            routing_class(f"routing.{field}", policy)
     network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
     roce = config.network.roce

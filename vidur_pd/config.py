@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
+from boundary.quoting import quoted
 from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.faults.config import FaultSpec, RecoveryConfig
 from vidur_pd.workload import WorkloadConfig
+
+
+def _one_of(*built_in: str) -> AfterValidator:
+    """A policy of ours by its name, or a class of the user's own; that is looked for when the simulation is built."""
+
+    def check(policy: str) -> str:
+        if policy not in built_in and not all(policy.rpartition(":")):
+            expected = ", ".join((*built_in, "module:Class", "file.py:Class"))
+            raise ValueError(f"found {quoted(policy)}, expected one of {expected}")
+        return policy
+
+    return AfterValidator(check)
+
 
 Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
@@ -20,10 +34,12 @@ Degree = Annotated[Count, Field(le=2**20)]
 Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
-SchedulingPolicy = Annotated[str, Field(min_length=1)]
-"""A policy of the core, or a class in Python: ``module:Class``, or ``file.py:Class`` beside the configuration."""
-RoutingPolicy = Literal["least_tokens", "least_requests", "round_robin", "random"]
-RankPolicy = Literal["least_tokens", "least_requests", "round_robin"]
+RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
+ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
+SCHEDULING_POLICIES: Final = ("vllm_v1",)
+SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
+RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
+RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 

@@ -56,6 +56,8 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
         parts = workload.get("parts")
         for part in parts.values() if isinstance(parts, dict) else ():
             anchor(part, "path")
+    for key in ("policy", "decode_policy", "rank_policy"):
+        _anchor_class(tree.get("routing"), key, folder)
     holders = [tree]
     if isinstance(cluster := tree.get("cluster"), dict):
         anchor(cluster.get("topology"), "file")

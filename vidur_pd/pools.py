@@ -27,7 +27,7 @@ from aicb.model import MoeFfn
 from aicb.selection import select_estimator
 from boundary.errors import InputError
 from vidur_pd.cluster import partition_of
-from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.execution.passes import Halves
 from vidur_pd.scheduling.loading import load_class
 from vidur_pd.scheduling.policy import Policy
@@ -161,7 +161,7 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
 
 
 def _policy(engine: EngineConfig, pool: PoolConfig) -> Callable[[], Policy] | None:
-    if engine.policy == "vllm_v1":
+    if engine.policy in SCHEDULING_POLICIES:
         return None
     field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
     return load_class(field, engine.policy, Policy)

@@ -21,8 +21,6 @@ def load_class(field: str, name: str, base: type) -> type:
     Raises: InputError, where there is none or its module cannot be imported.
     """
     place, _, class_name = name.rpartition(SEPARATOR)
-    if not place:
-        raise InputError(f"{field}: found {name!r}, expected vllm_v1, module:Class or file.py:Class")
     if place.endswith(".py") and not Path(place).is_file():
         raise InputError(f"{field}: {place}: found no such file, expected one with a class {class_name}")
     try:
