@@ -1,7 +1,7 @@
 """Types of the C++ core (vidur_pd/core/bindings.cpp)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from aicb._core import IterationPricing
 from netsim import LinkLog
 from vidur_pd.request import RequestStatus
+from vidur_pd.scheduling.policy import RequestView
 
 class Request:
     """One request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
@@ -85,6 +86,14 @@ class Request:
         """Output tokens sampled so far; never falls, except when decode repeats the first token of prefill."""
 
     @property
+    def is_running(self) -> bool:
+        """Admitted by a rank, in an iteration or between two."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """In an iteration under way."""
+
+    @property
     def sequence_tokens(self) -> int:
         """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
 
@@ -149,26 +158,22 @@ class ScheduledBatch:
     @property
     def decode_tokens(self) -> int: ...
 
-class Outcome:
-    @property
-    def produced(self) -> list[Request]: ...
-    @property
-    def prefill_done(self) -> list[Request]: ...
-    @property
-    def finished(self) -> list[Request]: ...
-    @property
-    def accepted_drafts(self) -> int: ...
+class RankState:
+    """What one data-parallel rank holds, and the iteration that is being decided (``core/rank_state.hpp``).
 
-class Scheduler:
+    Raises ``InputError`` for a limit below 1.
+    """
+
     def __init__(
         self,
         pool: BlockPool,
-        role: str,
+        *,
+        role: str = "mixed",
         max_batched_tokens: int,
         max_seqs: int,
         max_model_len: int,
-        long_prefill_token_threshold: int,
-        drafts_per_step: int,
+        long_prefill_token_threshold: int = 0,
+        drafts_per_step: int = 0,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...
@@ -189,25 +194,120 @@ class Scheduler:
     @property
     def has_work(self) -> bool: ...
     def rejection_reason(self, request: Request) -> str | None: ...
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of the request whose KV the prefix cache has."""
+
     def add(self, request: Request) -> None: ...
     def add_remote(self, request: Request) -> None: ...
     def admit_remote(self) -> list[Request]: ...
     def make_room_for_remote(self, request: Request, reserved: list[Request]) -> list[Request]: ...
     def remote_arrived(self, request: Request, computed_tokens: int) -> None: ...
     def release(self, request: Request) -> None: ...
-    def clear(self) -> list[Request]: ...
-    def schedule(self) -> ScheduledBatch | None: ...
-    def credit(self, batch: ScheduledBatch, accepted: list[int]) -> Outcome: ...
-    def abandon(self, batch: ScheduledBatch) -> list[Request]: ...
     def abandon_remote(self, request: Request) -> None: ...
-    def steady_decode_steps(self) -> int: ...
-    def decode_kv_tokens(self) -> NDArray[np.int64]: ...
-    def advance_decode(self, steps: int) -> Outcome: ...
+    def open_decision(self, now_ps: int) -> None:
+        """The next iteration is decided from now on, until the loop goes on."""
+
+    @property
+    def only_preempts(self) -> bool:
+        """The decision so far frees blocks and runs nothing, which takes no time."""
+
+@final
+class RankView:
+    """What a policy may read of its rank: the state at this instant, entries of the decision so far included."""
+
+    def __init__(self, rank: RankState) -> None: ...
+    @property
+    def role(self) -> str:
+        """``mixed``; ``prefill``: requests end with their first token; ``decode``: their KV comes from elsewhere."""
+
+    @property
+    def now_ps(self) -> int:
+        """Instant of the decision."""
+
+    @property
+    def running(self) -> list[RequestView]:
+        """In order of admission, those of this decision included."""
+
+    @property
+    def waiting(self) -> list[RequestView]:
+        """Without KV: those that were preempted, the last first, then in order of arrival."""
+
+    @property
+    def arrived(self) -> list[RequestView]:
+        """Their KV has come from elsewhere, in this order; they hold blocks for it, and count among those that may
+        begin to run."""
+
+    @property
+    def running_requests(self) -> int: ...
+    @property
+    def has_candidates(self) -> bool:
+        """Some request waits or has arrived."""
+
+    @property
+    def is_transferring(self) -> bool:
+        """KV is on its way to this rank."""
+
+    @property
+    def budget_left(self) -> int:
+        """Tokens that the iteration still has room for."""
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that no request holds; those with cached content count, they are evicted on demand."""
+
+    @property
+    def usable_blocks(self) -> int: ...
+    @property
+    def block_tokens(self) -> int: ...
+    @property
+    def max_batched_tokens(self) -> int: ...
+    @property
+    def max_seqs(self) -> int: ...
+    @property
+    def long_prefill_token_threshold(self) -> int:
+        """Most tokens of one prompt in an iteration; 0: no such limit. The rank does not ask for it."""
+
+    @property
+    def drafts_per_step(self) -> int: ...
+    def most_tokens(self, request: RequestView) -> int:
+        """The most that the request can compute now: the rest of its sequence, with drafts, less what is cached."""
+
+    def most_drafts(self, request: RequestView) -> int:
+        """How many of these are drafts, which a decode may leave out."""
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """The longest prefix of a waiting request that the cache has, short of its last token."""
+
+    def lacking_blocks(self, request: RequestView, tokens: int) -> int:
+        """Free blocks that so many more tokens of a request take."""
+
+@final
+class Decision:
+    """What a policy decides for its rank, entry by entry; each holds at once. Raises ``BrokenRule``."""
+
+    def __init__(self, rank: RankState) -> None: ...
+    def run(self, request: RequestView, tokens: int) -> None:
+        """The request computes so many tokens in this iteration: it goes on running, or begins to."""
+
+    def preempt(self, request: RequestView) -> None:
+        """A running request, or one whose KV has arrived, loses its KV and is first in the queue, with the tokens
+        generated so far. One that takes part in this decision does not any more."""
+
+class CorePolicy:
+    """A policy of the core."""
+
+@final
+class VllmV1(CorePolicy):
+    """vLLM V1 (``core/vllm_v1.hpp``). A policy in Python may call it for its own rank."""
+
+    def __init__(self) -> None: ...
+    def decide(self, rank: RankView, decision: Decision) -> None: ...
+    def is_steady(self, rank: RankView) -> bool: ...
 
 class Candidates:
     """What a router chooses among; ``measure`` is ``none``, ``requests`` or ``tokens`` (``core/candidates.hpp``)."""
 
-    def __init__(self, candidates: Sequence[Sequence[Scheduler]], measure: str) -> None: ...
+    def __init__(self, candidates: Sequence[Sequence[RankState]], measure: str) -> None: ...
     def set_open(self, place: int, is_open: bool) -> None: ...
     def open(self, spans: Sequence[tuple[int, int]]) -> int:
         """Number of open candidates in the spans."""
@@ -259,41 +359,6 @@ class GroupBatch:
 
     def rank_logit_rows(self) -> list[int]:
         """[ranks]"""
-
-class GroupOutcome:
-    """What an iteration, or a run of them, has done to requests."""
-
-    @property
-    def prefilled(self) -> list[tuple[int, Request]]:
-        """(rank, request) whose prompt is done, on ranks that only prefill."""
-
-    @property
-    def completed(self) -> list[Request]: ...
-    @property
-    def produced(self) -> int:
-        """Requests that got tokens, on ranks that deliver them."""
-
-class RankGroup:
-    """The data-parallel ranks of one instance, in lockstep."""
-
-    def __init__(self, ranks: Sequence[Scheduler], gaps: GapCounts) -> None: ...
-    @property
-    def waiting_requests(self) -> int: ...
-    @property
-    def running_requests(self) -> int: ...
-    @property
-    def used_blocks(self) -> int: ...
-    def steady_decode_steps(self, longest: int) -> int:
-        """Iterations, at most ``longest``, in which no rank's batch changes; 0 if there are fewer than two."""
-
-    def decode_kv_tokens(self) -> tuple[NDArray[np.int64], list[int]]:
-        """KV length that each running request's next decode sees, rank after rank, and the requests of each rank."""
-
-    def schedule(self, now_ps: int) -> GroupBatch | None: ...
-    def finish(
-        self, batch: GroupBatch, accepted: list[list[int]], first_end_ps: int, last_end_ps: int
-    ) -> GroupOutcome: ...
-    def advance_decode(self, steps: int, first_end_ps: int, last_end_ps: int) -> GroupOutcome: ...
 
 class Stage:
     """One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now."""
@@ -455,7 +520,8 @@ class Loop:
 
     def add_instance(
         self,
-        ranks: Sequence[Scheduler],
+        ranks: Sequence[RankState],
+        policy: CorePolicy | None,
         stages: int,
         *,
         has_runs: bool,
@@ -463,7 +529,9 @@ class Loop:
         tells_launches: bool,
         launches_itself: bool,
         pricing: Sequence[IterationPricing],
-    ) -> int: ...
+    ) -> int:
+        """Without a policy each iteration is asked for by the notice ``schedule``."""
+
     def run(self, before_ps: int) -> Notice | None:
         """Runs the events before an instant, up to the first that Python has to deal with."""
 
@@ -490,7 +558,7 @@ class Loop:
 
         Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
         nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
-        too. Returns the requests that the ranks had alone (``Scheduler.clear``), rank by rank.
+        too. Returns the requests that the ranks had alone (``RankState::clear``), rank by rank.
         """
 
     def resume(self, instance: int) -> None: ...
@@ -501,6 +569,9 @@ class Loop:
     def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
     def forget_communication(self, instance: int) -> None:
         """Its next iterations ask for what their collectives take again; those in progress keep theirs."""
+
+    def decode_run(self) -> None:
+        """An answer to the notice ``schedule``: its iterations decode all running requests."""
 
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
     def couple(self, capacity_bps: NDArray[np.float64]) -> None:

@@ -106,7 +106,7 @@ class Account:
             "dp": pool.dp,
             "pp": pool.pp,
             "gpus": pool.instances * pool.gpus_per_instance,
-            "kv_blocks_per_rank": self._instances[indices[0]].ranks[0].scheduler.usable_blocks,
+            "kv_blocks_per_rank": self._instances[indices[0]].ranks[0].state.usable_blocks,
             "busy_share": busy_s / (makespan_s * pool.instances * pool.pp) if makespan_s else None,
             "kv_use_mean": mean,
             "kv_use_max": peak,

@@ -28,7 +28,8 @@ from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
-from vidur_pd.scheduling import Drafts, VllmV1Scheduler
+from vidur_pd.routing.router import routing_class
+from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
 from vidur_pd.workload import generator
 
 BrokenOff = Callable[[Flight], None]
@@ -99,6 +100,9 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     estimators: Estimators = {}
     pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_wire(config, pools)
+    for field, policy in config.routing:
+        if policy is not None:
+            routing_class(f"routing.{field}", policy)
     network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
     roce = config.network.roce
@@ -150,18 +154,19 @@ def _instance(
         stream = generator(seed, f"speculative.{placement.name}.{rank}")
         return Drafts(drafting.drafts, drafting.acceptance, stream)
 
-    schedulers = [
-        VllmV1Scheduler(
+    states = [
+        RankState(
+            block_pool(),
             role=placement.role,
             max_batched_tokens=engine.max_batched_tokens,
             max_seqs=engine.max_seqs,
             max_model_len=parts.max_model_len,
             long_prefill_token_threshold=engine.long_prefill_token_threshold,
-            pool=block_pool(),
-            drafts=drafts(rank),
+            drafts_per_step=0 if drafting is None else drafting.drafts,
         )
-        for rank in range(placement.partition.dp)
+        for _ in range(placement.partition.dp)
     ]
+    asked = [AskedPolicy(engine.policy, parts.policy, state) for state in states if parts.policy is not None]
     executor = InstanceExecutor(
         placement,
         parts.iteration_model,
@@ -170,4 +175,5 @@ def _instance(
         halves=parts.halves,
         fast_forward=engine.fast_forward,
     )
-    return Instance(index, placement, schedulers, executor)
+    ranks = [(state, drafts(rank)) for rank, state in enumerate(states)]
+    return Instance(index, placement, ranks, executor, asked)

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
+from boundary.quoting import quoted
 from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.faults.config import FaultSpec, RecoveryConfig
 from vidur_pd.workload import WorkloadConfig
+
+
+def _one_of(*built_in: str) -> AfterValidator:
+    """A policy of ours by its name, or a class of the user's own; that is looked for when the simulation is built."""
+
+    def check(policy: str) -> str:
+        if policy not in built_in and not all(policy.rpartition(":")):
+            expected = ", ".join((*built_in, "module:Class", "file.py:Class"))
+            raise ValueError(f"found {quoted(policy)}, expected one of {expected}")
+        return policy
+
+    return AfterValidator(check)
+
 
 Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
@@ -20,8 +34,12 @@ Degree = Annotated[Count, Field(le=2**20)]
 Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
-RoutingPolicy = Literal["least_tokens", "least_requests", "round_robin", "random"]
-RankPolicy = Literal["least_tokens", "least_requests", "round_robin"]
+RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
+ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
+SCHEDULING_POLICIES: Final = ("vllm_v1",)
+SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
+RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
+RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 
@@ -50,7 +68,7 @@ class SpeculativeConfig(Section):
 class EngineConfig(Section):
     """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
 
-    policy: Literal["vllm_v1"] = "vllm_v1"
+    policy: SchedulingPolicy = "vllm_v1"
     max_batched_tokens: Count = 8192
     max_seqs: Count = 256
     max_model_len: Count | None = None
@@ -80,7 +98,7 @@ class EngineConfig(Section):
 class EngineOverrides(Section):
     """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
 
-    policy: Literal["vllm_v1"] | None = None
+    policy: SchedulingPolicy | None = None
     max_batched_tokens: Count | None = None
     max_seqs: Count | None = None
     max_model_len: Count | None = None

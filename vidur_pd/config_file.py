@@ -56,6 +56,8 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
         parts = workload.get("parts")
         for part in parts.values() if isinstance(parts, dict) else ():
             anchor(part, "path")
+    for key in ("policy", "decode_policy", "rank_policy"):
+        _anchor_class(tree.get("routing"), key, folder)
     holders = [tree]
     if isinstance(cluster := tree.get("cluster"), dict):
         anchor(cluster.get("topology"), "file")
@@ -66,6 +68,7 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
             if isinstance(name := holder.get(key), str) and (name.endswith((".json", ".yaml")) or "/" in name):
                 anchor(holder, key)
         _anchor_recording(holder.get("engine"), folder)
+        _anchor_class(holder.get("engine"), "policy", folder)
 
 
 def _anchor_recording(engine: Any, folder: Path) -> None:
@@ -73,6 +76,13 @@ def _anchor_recording(engine: Any, folder: Path) -> None:
     kind, separator, file = str(engine.get("expert_load", "")).partition(":") if isinstance(engine, dict) else ("",) * 3
     if kind == "recorded" and separator and file:
         engine["expert_load"] = f"{kind}:{(folder / file).absolute()}"
+
+
+def _anchor_class(section: Any, key: str, folder: Path) -> None:
+    """Makes the file of ``file.py:Class`` absolute."""
+    place, separator, name = str(section.get(key, "")).rpartition(":") if isinstance(section, dict) else ("",) * 3
+    if separator and place.endswith(".py"):
+        section[key] = f"{(folder / place).absolute()}:{name}"
 
 
 def apply_override(tree: Tree, override: str) -> None:

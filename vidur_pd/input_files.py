@@ -25,6 +25,12 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
     for pool in config.cluster.pools:
         yield from gpu_files(config.hardware_of(pool))
     engines: list[EngineConfig | EngineOverrides] = [config.engine, *(pool.engine for pool in config.cluster.pools)]
+    routing = config.routing
+    classes = [engine.policy for engine in engines] + [routing.policy, routing.decode_policy, routing.rank_policy]
+    for name in classes:
+        place = (name or "").rpartition(":")[0]
+        if place.endswith(".py"):
+            yield Path(place)
     for engine in engines:
         kind, _, file = (engine.expert_load or "").partition(":")
         if kind == "recorded":

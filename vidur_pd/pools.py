@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import simccl
@@ -26,8 +27,10 @@ from aicb.model import MoeFfn
 from aicb.selection import select_estimator
 from boundary.errors import InputError
 from vidur_pd.cluster import partition_of
-from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.execution.passes import Halves
+from vidur_pd.scheduling.loading import load_class
+from vidur_pd.scheduling.policy import Policy
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,8 @@ class PoolParts:
     iteration_model: IterationModel
     num_kv_blocks: int
     max_model_len: int
+    policy: Callable[[], Policy] | None
+    """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
 
     @property
     def drafting(self) -> Drafting | None:
@@ -124,6 +129,7 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
         max_model_len=_max_model_len(engine, model),
+        policy=_policy(engine, pool),
     )
 
 
@@ -152,6 +158,13 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
             f"expected at most the {model.max_context_tokens} tokens of {model.name}"
         )
     return longest
+
+
+def _policy(engine: EngineConfig, pool: PoolConfig) -> Callable[[], Policy] | None:
+    if engine.policy in SCHEDULING_POLICIES:
+        return None
+    field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
+    return load_class(field, engine.policy, Policy)
 
 
 def _expert_load(engine: EngineConfig) -> ExpertLoad:

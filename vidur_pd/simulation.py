@@ -149,6 +149,7 @@ class Simulation:
         return {
             "call": lambda notice: self._queue.call(notice.number),
             "before_step": lambda notice: self._handoff.before_step(instances[notice.instance]),
+            "schedule": lambda notice: instances[notice.instance].decide(notice.number),
             "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
             "parts": lambda notice: instances[notice.instance].executor.supply(),
             "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
@@ -182,7 +183,7 @@ class Simulation:
             self._handoff.routed(request, rank)
         else:
             request.decode_instance = rank.instance.index
-        rank.scheduler.add(request)
+        rank.state.add(request)
         rank.instance.wake()
 
     def _not_routed(self, request: Request, reason: str | None) -> None:
@@ -237,6 +238,8 @@ class Simulation:
     def _end_what_waits(self) -> bool:
         """Nothing is going to happen: what waits for an instance, or on a network that stands still, fails."""
         unfinished = len(self._workload) - self._done
+        for instance in self._instances:
+            instance.check_progress()
         self._recovery.end_all()
         self._handoff.end_all()
         for instance in self._instances:
@@ -326,7 +329,7 @@ class Simulation:
             )
         for instance in self._instances:
             for rank in instance.ranks:
-                used = rank.scheduler.used_blocks
+                used = rank.state.used_blocks
                 assert used == 0, f"{instance.name} rank {rank.index} ends with {used} KV blocks in use"
         assert self._handoff.open_passages == 0, "a hand-over never ended"
 
@@ -375,4 +378,4 @@ class Simulation:
 
 def _own_refusal(instance: Instance, request: Request) -> str | None:
     """Why an instance could never hold a request; its ranks are alike."""
-    return instance.ranks[0].scheduler.rejection_reason(request)
+    return instance.ranks[0].state.rejection_reason(request)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from aicb import Drafting
+from tests.vidur_pd.one_rank import OneRank
+from tests.vidur_pd.whole_runs import WholeRun, scenario_of
 from vidur_pd.kv import CountingBlockPool
 from vidur_pd.request import Request
-from vidur_pd.scheduling import Drafts, VllmV1Scheduler
+from vidur_pd.scheduling import Drafts
 
 
-def scheduler(lengths: list[tuple[int, int]], acceptance: float, budget: int = 100) -> VllmV1Scheduler:
+def scheduler(lengths: list[tuple[int, int]], acceptance: float, budget: int = 100) -> OneRank:
     """Four-token blocks, two drafts per step; prompts are computed."""
     drafts = Drafts(2, acceptance, np.random.default_rng(0))
-    made = VllmV1Scheduler(
-        CountingBlockPool(200, 4), max_batched_tokens=budget, max_seqs=8, max_model_len=1000, drafts=drafts
-    )
+    made = OneRank(CountingBlockPool(200, 4), max_batched_tokens=budget, max_seqs=8, max_model_len=1000, drafts=drafts)
     for index, (prompt, output) in enumerate(lengths):
         made.add(Request(index, str(index), prompt, output, 0, None))
     return made
 
 
-def step(made: VllmV1Scheduler) -> tuple[list[int], list[int], int]:
+def step(made: OneRank) -> tuple[list[int], list[int], int]:
     """(new tokens, drafts, drafts accepted)"""
     batch = made.schedule()
     assert batch is not None
@@ -65,6 +67,6 @@ def test_the_token_budget_cuts_drafts_before_decodes() -> None:
 
 
 def test_steps_with_drafts_are_never_taken_at_once() -> None:
-    made = scheduler([(10, 50)], acceptance=0.5)
-    step(made)
-    assert made.steady_decode_steps() == 0
+    scenario = scenario_of((0, 10, 50))
+    assert WholeRun(scenario, takes_runs=True).serve().runs == [48]
+    assert WholeRun(replace(scenario, drafts=2), takes_runs=True).serve().runs == []

@@ -13,7 +13,7 @@ from vidur_pd.execution.executor import Exchange, Exchanges, LinkLoad
 from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.kv import CountingBlockPool
 from vidur_pd.request import Request
-from vidur_pd.scheduling import VllmV1Scheduler
+from vidur_pd.scheduling import RankState, VllmV1
 
 GBPS = 10**9
 CAPACITY_BPS = 100 * GBPS
@@ -88,10 +88,10 @@ class Rig:
 
     def _add(self, index: int, tokens: int) -> None:
         pool = CountingBlockPool(1000)
-        scheduler = VllmV1Scheduler(pool, max_batched_tokens=64, max_seqs=8, max_model_len=4096)
+        rank = RankState(pool, max_batched_tokens=64, max_seqs=8, max_model_len=4096)
         alone = {"has_runs": False, "has_drafts": False, "tells_launches": False, "launches_itself": True}
-        self.loop.add_instance([scheduler], 1, **alone, pricing=[])
-        scheduler.add(Request(index, f"r{index}", 1, tokens, 0))
+        self.loop.add_instance([rank], VllmV1(), 1, **alone, pricing=[])
+        rank.add(Request(index, f"r{index}", 1, tokens, 0))
 
     def launch(self) -> None:
         for index in range(len(self.iterations)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from boundary.errors import InputError
+from tests.vidur_pd.one_rank import OneRank
 from vidur_pd._core import Loop
 from vidur_pd.kv import CountingBlockPool
 from vidur_pd.request import STATUSES, Request, RequestStatus
-from vidur_pd.scheduling import VllmV1Scheduler
 
 
 def _request(prompt_tokens: int = 10, output_tokens: int = 3) -> Request:
@@ -38,7 +38,7 @@ def test_statuses_have_the_numbers_of_the_core() -> None:
 
 def test_a_running_request_cannot_be_moved_by_others() -> None:
     request = _request()
-    scheduler = VllmV1Scheduler(CountingBlockPool(20), max_batched_tokens=100, max_seqs=4, max_model_len=100)
+    scheduler = OneRank(CountingBlockPool(20), max_batched_tokens=100, max_seqs=4, max_model_len=100)
     scheduler.add(request)
     scheduler.schedule()
     assert request.computed_tokens == 10

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.integration.small_runs import config, pool, simulate
+from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import requests_of, scheduler_of
 from vidur_pd.config import RankPolicy, RoutingPolicy
 from vidur_pd.request import Request
-from vidur_pd.routing.router import Router, Span
-from vidur_pd.scheduling import VllmV1Scheduler
+from vidur_pd.routing.router import BuiltInRouter, Span
 
 PLACES = 4
+ANY = Request(99, "any", 1, 1, 0)
+"""Routers of the core do not look at the request."""
 SPANS: list[list[Span]] = [[(0, 4)], [(0, 1), (2, 4)], [(1, 2)], [(1, 3)]]
 ACTIONS = st.one_of(
     st.tuples(st.just("add"), st.integers(0, PLACES - 1), st.integers(1, 36)),
@@ -84,7 +86,7 @@ def test_a_router_chooses_as_a_search_through_all_candidates(
     policy: RoutingPolicy, actions: list[tuple[str, int, int]]
 ) -> None:
     candidates = [Candidate() for _ in range(PLACES)]
-    router = Router(policy, [candidate.ranks for candidate in candidates], np.random.default_rng(1))
+    router = BuiltInRouter(policy, [candidate.ranks for candidate in candidates], np.random.default_rng(1))
     searching = SearchingRouter(policy, candidates, np.random.default_rng(1))
     for what, place, amount in [*actions, ("choose", 0, 0)]:
         match what:
@@ -98,30 +100,30 @@ def test_a_router_chooses_as_a_search_through_all_candidates(
                 candidates[place].is_open ^= True
                 router.set_open(place, candidates[place].is_open)
             case "choose":
-                assert router.choose(SPANS[place]) == searching.choose(SPANS[place])
+                assert router.choose(ANY, SPANS[place]) == searching.choose(SPANS[place])
 
 
 def test_requests_on_their_way_to_a_decode_rank_count_until_they_are_given_up() -> None:
     ranks = [scheduler_of(role="decode") for _ in range(2)]
-    router = Router("least_requests", [[rank] for rank in ranks])
+    router = BuiltInRouter("least_requests", [[rank] for rank in ranks])
     first, second, third = requests_of((20, 4), (20, 4), (20, 4))
     ranks[0].add_remote(first)
-    assert router.choose() == 1
+    assert router.choose(ANY) == 1
     ranks[1].add_remote(second)
     ranks[1].add_remote(third)
-    assert router.choose() == 0
+    assert router.choose(ANY) == 0
     ranks[0].admit_remote()
-    assert router.choose() == 0
+    assert router.choose(ANY) == 0
     for request in (second, third):
         ranks[1].abandon_remote(request)
-    assert router.choose() == 1
+    assert router.choose(ANY) == 1
 
 
 def test_a_preempted_request_counts_all_its_tokens_again() -> None:
     """Two prompts of 8 tokens fill 4 blocks of 4; the first decode preempts the second request, which has 9 tokens to
     compute again: 9 + 16 of context are more than the 8 + 8 of the other rank, and less than 16 + 16."""
     small, other = scheduler_of(4), scheduler_of()
-    router = Router("least_tokens", [[small], [other]])
+    router = BuiltInRouter("least_tokens", [[small], [other]])
     first, second, third, fourth = requests_of((8, 4), (8, 4), (8, 4), (8, 4))
     small.add(first)
     small.add(second)
@@ -131,22 +133,22 @@ def test_a_preempted_request_counts_all_its_tokens_again() -> None:
         small.finish(batch)
     assert (second.preemptions, second.computed_tokens, second.generated_tokens) == (1, 0, 1)
     other.add(third)
-    assert router.choose() == 1
+    assert router.choose(ANY) == 1
     other.add(fourth)
-    assert router.choose() == 0
+    assert router.choose(ANY) == 0
 
 
 @pytest.mark.parametrize("candidates", [10, 1000])
 def test_a_choice_reads_the_loads_that_have_changed_alone(candidates: int) -> None:
     """After all have been read once, each choice is followed by one request to the chosen, whose load is read again."""
-    ranks: list[VllmV1Scheduler] = [scheduler_of() for _ in range(candidates)]
-    router = Router("least_tokens", [[rank] for rank in ranks])
+    ranks: list[OneRank] = [scheduler_of() for _ in range(candidates)]
+    router = BuiltInRouter("least_tokens", [[rank] for rank in ranks])
     choices = 8
     for request in requests_of(*[(10, 2)] * choices):
-        place = router.choose()
+        place = router.choose(ANY)
         assert place is not None
         ranks[place].add(request)
-    assert router.choose() is not None
+    assert router.choose(ANY) is not None
     assert router.loads_read == candidates + choices
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from boundary.errors import InputError
+from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import add, new_tokens, requests_of, scheduler_of, step
 from vidur_pd.kv import PrefixCachingBlockPool
 from vidur_pd.request import Request, RequestStatus
-from vidur_pd.scheduling import Role, VllmV1Scheduler
+from vidur_pd.scheduling import Role
 
 
 def test_the_last_prompt_token_yields_the_first_output_token() -> None:
@@ -69,13 +70,13 @@ def test_a_chunk_of_one_prompt_token_is_prefill_and_not_a_decode() -> None:
 def test_the_token_that_a_cached_prefix_leaves_is_prefill() -> None:
     """Of P = 9 two blocks of 4 are cached from an equal prompt."""
     pool = PrefixCachingBlockPool(100, 4, 4)
-    scheduler = VllmV1Scheduler(pool, max_batched_tokens=100, max_seqs=8, max_model_len=500)
+    scheduler = OneRank(pool, max_batched_tokens=100, max_seqs=8, max_model_len=500)
     for index in range(2):
         scheduler.add(Request(index, f"r{index}", 9, 2, 0, [1, 2, 3]))
         assert [composition(scheduler) for _ in range(2)] == [(9 if index == 0 else 1, 0), (0, 1)]
 
 
-def composition(scheduler: VllmV1Scheduler) -> tuple[int, int]:
+def composition(scheduler: OneRank) -> tuple[int, int]:
     """Prefill and decode tokens of the next iteration."""
     batch = scheduler.schedule()
     assert batch is not None
@@ -245,7 +246,6 @@ def test_a_request_sits_in_one_micro_batch_at_a_time() -> None:
     assert first is not None
     assert second is not None
     assert (new_tokens(first), new_tokens(second), scheduler.schedule()) == ({"a": 4}, {"b": 4}, None)
-    assert scheduler.steady_decode_steps() == 0
     scheduler.finish(first)
     third = scheduler.schedule()
     assert third is not None
@@ -273,10 +273,10 @@ def test_a_request_in_flight_is_not_preempted() -> None:
     assert (new_tokens(batch), batch.preempted) == ({"b": 1}, [a])
 
 
-def _caching(usable_blocks: int = 100, **limits: int) -> VllmV1Scheduler:
+def _caching(usable_blocks: int = 100, **limits: int) -> OneRank:
     pool = PrefixCachingBlockPool(usable_blocks + 1)
     defaults = {"max_batched_tokens": 1000, "max_seqs": 8, "max_model_len": 5000}
-    return VllmV1Scheduler(pool, **(defaults | limits))
+    return OneRank(pool, **(defaults | limits))
 
 
 def test_an_equal_prompt_admitted_in_the_same_step_hits_already() -> None:

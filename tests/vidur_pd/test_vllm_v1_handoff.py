@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import add, new_tokens, requests_of, scheduler_of, step
 from vidur_pd.kv import PrefixCachingBlockPool
 from vidur_pd.request import Request, RequestStatus
-from vidur_pd.scheduling import VllmV1Scheduler
 
 
 def test_a_prefill_rank_ends_with_the_first_token_and_holds_the_kv_until_it_is_released() -> None:
@@ -44,7 +44,7 @@ def test_held_kv_does_not_stop_a_chunked_prompt_for_ever() -> None:
     assert (new_tokens(batch), batch.preempted) == ({"a": 8}, [a])
 
 
-def _arrive(scheduler: VllmV1Scheduler, *requests: Request, recompute: int = 0) -> None:
+def _arrive(scheduler: OneRank, *requests: Request, recompute: int = 0) -> None:
     for request in requests:
         scheduler.remote_arrived(request, request.prompt_tokens - recompute)
 
@@ -166,7 +166,7 @@ def test_arrived_requests_that_hold_every_block_do_not_block_each_other_for_ever
 def test_prompt_blocks_that_the_decode_rank_has_need_no_transfer() -> None:
     """b shares a's 64 tokens; once a's KV has arrived, 48 of b's 64 are there (its last token is not looked up)."""
     pool = PrefixCachingBlockPool(101)
-    scheduler = VllmV1Scheduler(pool, max_batched_tokens=1000, max_seqs=8, max_model_len=5000, role="decode")
+    scheduler = OneRank(pool, max_batched_tokens=1000, max_seqs=8, max_model_len=5000, role="decode")
     a, b = Request(0, "a", 64, 9, 0, (1,)), Request(1, "b", 64, 9, 0, (1,))
     scheduler.add_remote(a)
     scheduler.admit_remote()
@@ -179,7 +179,7 @@ def test_prompt_blocks_that_the_decode_rank_has_need_no_transfer() -> None:
 
 def test_blocks_of_a_transfer_under_way_cannot_be_hit() -> None:
     pool = PrefixCachingBlockPool(101)
-    scheduler = VllmV1Scheduler(pool, max_batched_tokens=1000, max_seqs=8, max_model_len=5000, role="decode")
+    scheduler = OneRank(pool, max_batched_tokens=1000, max_seqs=8, max_model_len=5000, role="decode")
     a, b = Request(0, "a", 64, 9, 0, (1,)), Request(1, "b", 64, 9, 0, (1,))
     scheduler.add_remote(a)
     scheduler.add_remote(b)

@@ -9,9 +9,10 @@ from itertools import count
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.vidur_pd.one_rank import OneRank
 from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.request import Request
-from vidur_pd.scheduling import Role, ScheduledBatch, VllmV1Scheduler
+from vidur_pd.scheduling import Role, ScheduledBatch
 
 HASH_BLOCK_TOKENS = 6
 
@@ -257,7 +258,7 @@ class Pair:
             if scenario.caching
             else CountingBlockPool(*sizes)
         )
-        self.scheduler = VllmV1Scheduler(
+        self.scheduler = OneRank(
             self.pool,
             role=scenario.role,
             max_batched_tokens=scenario.budget,

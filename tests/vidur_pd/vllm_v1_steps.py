@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from tests.vidur_pd.one_rank import OneRank
 from vidur_pd.kv import CountingBlockPool
 from vidur_pd.request import Request
-from vidur_pd.scheduling import Role, ScheduledBatch, VllmV1Scheduler
+from vidur_pd.scheduling import Role, ScheduledBatch
 
 
 def scheduler_of(
     usable_blocks: int = 1000, *, budget: int = 100, seqs: int = 8, threshold: int = 0, role: Role = "mixed"
-) -> VllmV1Scheduler:
-    return VllmV1Scheduler(
+) -> OneRank:
+    return OneRank(
         CountingBlockPool(usable_blocks + 1, 4),
         max_batched_tokens=budget,
         max_seqs=seqs,
@@ -24,7 +25,7 @@ def requests_of(*lengths: tuple[int, int]) -> list[Request]:
     return [Request(i, "abcdefgh"[i], prompt, output, 0) for i, (prompt, output) in enumerate(lengths)]
 
 
-def add(scheduler: VllmV1Scheduler, *lengths: tuple[int, int]) -> list[Request]:
+def add(scheduler: OneRank, *lengths: tuple[int, int]) -> list[Request]:
     requests = requests_of(*lengths)
     for request in requests:
         scheduler.add(request)
@@ -36,7 +37,7 @@ def new_tokens(batch: ScheduledBatch | None) -> dict[str, int]:
     return {request.request_id: new for request, new in zip(batch.requests, batch.new_tokens.tolist(), strict=True)}
 
 
-def step(scheduler: VllmV1Scheduler) -> dict[str, int]:
+def step(scheduler: OneRank) -> dict[str, int]:
     """Schedule and finish one iteration; returns the new tokens of each request."""
     batch = scheduler.schedule()
     shown = new_tokens(batch)

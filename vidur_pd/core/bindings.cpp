@@ -28,6 +28,8 @@ void translate(std::exception_ptr error) {
         if (error) std::rethrow_exception(error);
     } catch (const InputError& e) {
         py::set_error(py::module_::import("boundary.errors").attr("InputError"), e.what());
+    } catch (const BrokenRule& e) {
+        py::set_error(py::module_::import("vidur_pd.scheduling.policy").attr("BrokenRule"), e.what());
     } catch (const BrokenInvariant& e) {
         py::set_error(PyExc_AssertionError, e.what());
     }
@@ -62,6 +64,8 @@ void bind_request(py::module_& module) {
         .def_readwrite("completed_ps", &Request::completed_ps)
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("generated_tokens", &Request::generated_tokens)
+        .def_readonly("is_running", &Request::is_running)
+        .def_readonly("is_in_flight", &Request::is_in_flight)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
@@ -112,61 +116,41 @@ void bind_batches(py::module_& module) {
         .def_readonly("logit_rows", &ScheduledBatch::logit_rows)
         .def_readonly("prefill_tokens", &ScheduledBatch::prefill_tokens)
         .def_readonly("decode_tokens", &ScheduledBatch::decode_tokens);
-    py::class_<Outcome>(module, "Outcome")
-        .def_readonly("produced", &Outcome::produced)
-        .def_readonly("prefill_done", &Outcome::prefill_done)
-        .def_readonly("finished", &Outcome::finished)
-        .def_readonly("accepted_drafts", &Outcome::accepted_drafts);
 }
 
-std::shared_ptr<Scheduler> make_scheduler(std::shared_ptr<BlockPool> pool, const std::string& role,
-                                          Tokens max_batched_tokens, std::int64_t max_seqs, Tokens max_model_len,
-                                          Tokens long_prefill_token_threshold, std::int64_t drafts_per_step) {
+std::shared_ptr<RankState> make_rank(std::shared_ptr<BlockPool> pool, const std::string& role,
+                                     Tokens max_batched_tokens, std::int64_t max_seqs, Tokens max_model_len,
+                                     Tokens long_prefill_token_threshold, std::int64_t drafts_per_step) {
     const Limits limits{max_batched_tokens, max_seqs, max_model_len, long_prefill_token_threshold, drafts_per_step};
-    return std::make_shared<Scheduler>(std::move(pool), parse_role(role), limits);
+    return std::make_shared<RankState>(std::move(pool), parse_role(role), limits);
 }
 
-void bind_scheduler(py::module_& module) {
-    py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler")
-        .def(py::init(&make_scheduler), py::arg("pool"), py::arg("role"), py::arg("max_batched_tokens"),
-             py::arg("max_seqs"), py::arg("max_model_len"), py::arg("long_prefill_token_threshold"),
-             py::arg("drafts_per_step"))
-        .def_property_readonly("waiting_requests", &Scheduler::waiting_requests)
-        .def_property_readonly("running_requests", &Scheduler::running_requests)
-        .def_property_readonly("outstanding_tokens", &Scheduler::outstanding_tokens)
-        .def_property_readonly("load_tokens", &Scheduler::load_tokens)
-        .def_property_readonly("used_blocks", &Scheduler::used_blocks)
-        .def_property_readonly("usable_blocks", &Scheduler::usable_blocks)
-        .def_property_readonly("has_work", &Scheduler::has_work)
-        .def("rejection_reason", &Scheduler::rejection_reason, py::arg("request"))
-        .def("add", &Scheduler::add, py::arg("request"))
-        .def("add_remote", &Scheduler::add_remote, py::arg("request"))
-        .def("admit_remote", &Scheduler::admit_remote)
-        .def("make_room_for_remote", &Scheduler::make_room_for_remote, py::arg("request"), py::arg("reserved"))
-        .def("remote_arrived", &Scheduler::remote_arrived, py::arg("request"), py::arg("computed_tokens"))
-        .def("release", &Scheduler::release, py::arg("request"))
-        .def("schedule", &Scheduler::schedule)
-        .def("credit", &Scheduler::finish, py::arg("batch"), py::arg("accepted"))
+void bind_rank(py::module_& module) {
+    py::class_<RankState, std::shared_ptr<RankState>>(module, "RankState", py::is_final())
+        .def(py::init(&make_rank), py::arg("pool"), py::kw_only(), py::arg("role") = "mixed",
+             py::arg("max_batched_tokens"), py::arg("max_seqs"), py::arg("max_model_len"),
+             py::arg("long_prefill_token_threshold") = 0, py::arg("drafts_per_step") = 0)
+        .def_property_readonly("waiting_requests", &RankState::waiting_requests)
+        .def_property_readonly("running_requests", &RankState::running_requests)
+        .def_property_readonly("outstanding_tokens", &RankState::outstanding_tokens)
+        .def_property_readonly("load_tokens", &RankState::load_tokens)
+        .def_property_readonly("used_blocks", &RankState::used_blocks)
+        .def_property_readonly("usable_blocks", &RankState::usable_blocks)
+        .def_property_readonly("has_work", &RankState::has_work)
+        .def("rejection_reason", &RankState::rejection_reason, py::arg("request"))
         .def(
-            "abandon", [](Scheduler& scheduler, ScheduledBatch& batch) { return scheduler.abandon(batch); },
-            py::arg("batch"))
-        .def("clear", &Scheduler::clear)
-        .def("abandon_remote", &Scheduler::abandon_remote, py::arg("request"))
-        .def("steady_decode_steps", &Scheduler::steady_decode_steps)
-        .def("decode_kv_tokens",
-             [](const Scheduler& scheduler) {
-                 std::vector<Tokens> kv_tokens;
-                 for (const RequestPtr& request : scheduler.running())
-                     kv_tokens.push_back(request->computed_tokens + 1);
-                 return array(kv_tokens);
-             })
-        .def(
-            "advance_decode",
-            [](Scheduler& scheduler, std::int64_t steps) {
-                scheduler.advance_decode(steps);
-                return Outcome{scheduler.running(), {}, {}, 0};
-            },
-            py::arg("steps"));
+            "cached_tokens",
+            [](const RankState& rank, const Request& request) { return rank.cached_prefix(request).tokens; },
+            py::arg("request"))
+        .def("add", &RankState::add, py::arg("request"))
+        .def("add_remote", &RankState::add_remote, py::arg("request"))
+        .def("admit_remote", &RankState::admit_remote)
+        .def("make_room_for_remote", &RankState::make_room_for_remote, py::arg("request"), py::arg("reserved"))
+        .def("remote_arrived", &RankState::remote_arrived, py::arg("request"), py::arg("computed_tokens"))
+        .def("release", &RankState::release, py::arg("request"))
+        .def("abandon_remote", &RankState::abandon_remote, py::arg("request"))
+        .def("open_decision", &RankState::open_decision, py::arg("now_ps"))
+        .def_property_readonly("only_preempts", &RankState::only_preempts);
 }
 
 Candidates::Measure parse_measure(const std::string& name) {
@@ -177,9 +161,9 @@ Candidates::Measure parse_measure(const std::string& name) {
 }
 
 void bind_candidates(py::module_& module) {
-    using Schedulers = std::vector<std::vector<std::shared_ptr<Scheduler>>>;
+    using Ranks = std::vector<std::vector<std::shared_ptr<RankState>>>;
     py::class_<Candidates>(module, "Candidates")
-        .def(py::init([](Schedulers candidates, const std::string& measure) {
+        .def(py::init([](Ranks candidates, const std::string& measure) {
                  return Candidates(std::move(candidates), parse_measure(measure));
              }),
              py::arg("candidates"), py::arg("measure"))
@@ -230,36 +214,6 @@ void bind_group(py::module_& module) {
             for (const BatchPtr& batch : group.batches) rows.push_back(batch ? batch->logit_rows : 0);
             return rows;
         });
-    py::class_<GroupOutcome>(module, "GroupOutcome")
-        .def_readonly("prefilled", &GroupOutcome::prefilled)
-        .def_readonly("completed", &GroupOutcome::completed)
-        .def_readonly("produced", &GroupOutcome::produced);
-    py::class_<RankGroup>(module, "RankGroup")
-        .def(py::init<std::vector<std::shared_ptr<Scheduler>>, std::shared_ptr<GapCounts>>(), py::arg("ranks"),
-             py::arg("gaps"))
-        .def_property_readonly("waiting_requests", &RankGroup::waiting_requests)
-        .def_property_readonly("running_requests", &RankGroup::running_requests)
-        .def_property_readonly("used_blocks", &RankGroup::used_blocks)
-        .def("steady_decode_steps", &RankGroup::steady_decode_steps, py::arg("longest"))
-        .def("decode_kv_tokens",
-             [](const RankGroup& group) {
-                 std::vector<Tokens> kv_tokens;
-                 std::vector<std::int64_t> requests = group.decode_kv_tokens(kv_tokens);
-                 return py::make_tuple(array(kv_tokens), std::move(requests));
-             })
-        .def("schedule", &RankGroup::schedule, py::arg("now_ps"))
-        .def(
-            "finish",
-            [](RankGroup& group, const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted,
-               TimePs first_end_ps,
-               TimePs last_end_ps) { return group.finish(batch, accepted, {first_end_ps, last_end_ps}); },
-            py::arg("batch"), py::arg("accepted"), py::arg("first_end_ps"), py::arg("last_end_ps"))
-        .def(
-            "advance_decode",
-            [](RankGroup& group, std::int64_t steps, TimePs first_end_ps, TimePs last_end_ps) {
-                return group.advance_decode(steps, {first_end_ps, last_end_ps});
-            },
-            py::arg("steps"), py::arg("first_end_ps"), py::arg("last_end_ps"));
 }
 
 }  // namespace
@@ -270,8 +224,9 @@ PYBIND11_MODULE(_core, module) {
     bind_request(module);
     bind_pools(module);
     bind_batches(module);
-    bind_scheduler(module);
+    bind_rank(module);
     bind_group(module);
+    bind_policy(module);
     bind_candidates(module);
     bind_flight(module);
     bind_loop(module);

@@ -30,5 +30,6 @@ using Reals = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
 void bind_flight(py::module_& module);
 void bind_loop(py::module_& module);
+void bind_policy(py::module_& module);
 
 }  // namespace serving

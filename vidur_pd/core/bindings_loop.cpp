@@ -102,6 +102,8 @@ const char* name_of(Notice::What what) {
             return "call";
         case Notice::What::kBeforeStep:
             return "before_step";
+        case Notice::What::kSchedule:
+            return "schedule";
         case Notice::What::kPrice:
             return "price";
         case Notice::What::kParts:
@@ -204,13 +206,14 @@ void bind_loop(py::module_& module) {
              py::arg("keeps_runs"), py::arg("links"))
         .def(
             "add_instance",
-            [](Loop& loop, std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, bool has_runs,
-               bool has_drafts, bool tells_launches, bool launches_itself, std::vector<Pricing> pricing) {
+            [](Loop& loop, std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
+               std::int64_t stages, bool has_runs, bool has_drafts, bool tells_launches, bool launches_itself,
+               std::vector<Pricing> pricing) {
                 const Traits traits{has_runs, has_drafts, tells_launches, launches_itself};
-                return loop.add_instance(std::move(ranks), stages, traits, std::move(pricing));
+                return loop.add_instance(std::move(ranks), std::move(policy), stages, traits, std::move(pricing));
             },
-            py::arg("ranks"), py::arg("stages"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
-            py::arg("tells_launches"), py::arg("launches_itself"), py::arg("pricing"))
+            py::arg("ranks"), py::arg("policy"), py::arg("stages"), py::kw_only(), py::arg("has_runs"),
+            py::arg("has_drafts"), py::arg("tells_launches"), py::arg("launches_itself"), py::arg("pricing"))
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",
              [](const Loop& loop) {
@@ -247,6 +250,7 @@ void bind_loop(py::module_& module) {
                std::int32_t load) { loop.set_communication(instance, stage, number, {communication_ps, load}); },
             py::arg("instance"), py::arg("stage"), py::arg("number"), py::arg("communication_ps"), py::arg("load"))
         .def("forget_communication", &Loop::forget_communication, py::arg("instance"))
+        .def("decode_run", &Loop::decode_run)
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
         .def(
             "couple", [](Loop& loop, const Reals& capacity_bps) { loop.couple(values_of(capacity_bps)); },

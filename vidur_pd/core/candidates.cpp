@@ -12,7 +12,7 @@ constexpr std::int64_t kWaitingWeight = 4;
 
 }  // namespace
 
-Candidates::Candidates(std::vector<std::vector<std::shared_ptr<Scheduler>>> candidates, Measure measure)
+Candidates::Candidates(std::vector<std::vector<std::shared_ptr<RankState>>> candidates, Measure measure)
     : candidates_(std::move(candidates)),
       measure_(measure),
       changes_(std::make_shared<ChangeList>(candidates_.size())),

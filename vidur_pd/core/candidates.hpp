@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "change_list.hpp"
-#include "scheduler.hpp"
+#include "rank_state.hpp"
 
 namespace serving {
 
@@ -31,7 +31,7 @@ class Candidates {
     using Spans = std::vector<std::pair<Place, Place>>;
 
     // All are open. With the measure `kNone` loads are never read.
-    Candidates(std::vector<std::vector<std::shared_ptr<Scheduler>>> candidates, Measure measure);
+    Candidates(std::vector<std::vector<std::shared_ptr<RankState>>> candidates, Measure measure);
 
     void set_open(Place place, bool is_open);
     // Number of open candidates in the spans.
@@ -55,7 +55,7 @@ class Candidates {
     std::int32_t better(std::int32_t a, std::int32_t b) const;
     std::int64_t open_before(Place place) const;
 
-    std::vector<std::vector<std::shared_ptr<Scheduler>>> candidates_;
+    std::vector<std::vector<std::shared_ptr<RankState>>> candidates_;
     Measure measure_;
     std::shared_ptr<ChangeList> changes_;
     std::size_t width_ = 1;           // leaves of the tree: a power of two above the candidates

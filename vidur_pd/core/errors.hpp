@@ -11,6 +11,12 @@ class InputError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// A policy has decided what its rank does not allow; becomes vidur_pd.scheduling.BrokenRule.
+class BrokenRule : public std::runtime_error {
+  public:
+    BrokenRule(const std::string& rule, const std::string& what) : std::runtime_error(rule + ": " + what) {}
+};
+
 // A call that the state does not allow: a defect of the caller.
 class BrokenInvariant : public std::logic_error {
     using std::logic_error::logic_error;

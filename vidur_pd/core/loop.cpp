@@ -18,11 +18,17 @@ Loop::Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::Link
     instances_.reserve(announced_);
 }
 
-std::int32_t Loop::add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
-                                std::vector<Pricing> pricing) {
+std::int32_t Loop::add_instance(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
+                                std::int64_t stages, Traits traits, std::vector<Pricing> pricing) {
     ensure(instances_.size() < announced_, "more instances than were announced");
-    instances_.push_back(
-        {RankGroup(std::move(ranks), iterations.gaps()), traits, std::move(pricing), {}, {}, {}, {}, std::nullopt});
+    instances_.push_back({RankGroup(std::move(ranks), std::move(policy), iterations.gaps()),
+                          traits,
+                          std::move(pricing),
+                          {},
+                          {},
+                          {},
+                          {},
+                          std::nullopt});
     Instance& instance = instances_.back();
     instance.communicated.resize(static_cast<std::size_t>(stages));
     instance.stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
@@ -86,8 +92,10 @@ std::optional<Notice> Loop::proceed() {
     switch (work_.step) {
         case Step::kDispatch:
             dispatch(instance);
-            if (work_.step == Step::kForm && instance.waits_for_room) return notice(Notice::What::kBeforeStep);
+            if (work_.step == Step::kDecide && instance.waits_for_room) return notice(Notice::What::kBeforeStep);
             return std::nullopt;
+        case Step::kDecide:
+            return decide(instance);
         case Step::kForm:
             work_.flight = form(instance);
             work_.step = work_.flight ? Step::kPrice : Step::kNone;
@@ -134,7 +142,7 @@ void Loop::dispatch(Instance& instance) {
     if (instance.stage_free_ps[0] > now_ps()) {
         dispatch_later(work_.instance, instance.stage_free_ps[0]);
     } else {
-        work_.step = Step::kForm;
+        work_.step = Step::kDecide;
     }
 }
 
@@ -145,11 +153,25 @@ void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
     queue_.schedule(at_ps, Priority::kDispatch, Event::Kind::kDispatch, instance, 0);
 }
 
-// A run of at least two decode iterations in which no rank's batch changes, or the next micro-batch.
+// Whether a run of at least two decode iterations is next, in which no rank's batch changes; asks policies in Python.
+std::optional<Notice> Loop::decide(Instance& instance) {
+    work_.step = Step::kForm;
+    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1;
+    const std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
+    if (instance.group.asks_policy()) {
+        work_.offered_steps = steps;
+        Notice asks = notice(Notice::What::kSchedule);
+        asks.number = steps;
+        return asks;
+    }
+    if (steps && instance.group.is_steady()) work_.steps = steps;
+    return std::nullopt;
+}
+
+// The run, or the next micro-batch.
 FlightPtr Loop::form(Instance& instance) {
     auto flight = std::make_shared<Flight>();
-    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1;
-    const std::int64_t steps = may_run ? instance.group.steady_decode_steps(kLongestRun) : 0;
+    const std::int64_t steps = work_.steps;
     if (steps) {
         flight->compute_ps.resize(static_cast<std::size_t>(steps));
     } else {

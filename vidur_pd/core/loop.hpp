@@ -26,10 +26,11 @@ namespace serving {
 // What Python has to do before the loop goes on.
 struct Notice {
     enum class What : std::uint8_t {
-        kCall,           // an event of its own (`number`)
-        kBeforeStep,     // the instance is about to schedule: remote requests may be admitted
-        kPrice,          // `flight` needs stages and compute times
-        kParts,          // the pricing of the instance lacks parts
+        kCall,        // an event of its own (`number`)
+        kBeforeStep,  // the instance is about to schedule: remote requests may be admitted
+        kSchedule,    // policies in Python decide, or let the instance decode `number` steps (`decode_run`), if not 0
+        kPrice,       // `flight` needs stages and compute times
+        kParts,       // the pricing of the instance lacks parts
         kCommunication,  // the instance lacks the price of a list of collectives: stage `rank`, `number`
         kLaunch,         // `flight` needs times and the event that ends it
         kLaunched,       // `flight` is under way
@@ -74,8 +75,9 @@ class Loop {
     Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links);
 
     // Adds the next instance; `pricing` is [stages], empty where Python prices. Returns its number.
-    std::int32_t add_instance(std::vector<std::shared_ptr<Scheduler>> ranks, std::int64_t stages, Traits traits,
-                              std::vector<Pricing> pricing);
+    // Without a policy Python decides for its ranks.
+    std::int32_t add_instance(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
+                              std::int64_t stages, Traits traits, std::vector<Pricing> pricing);
 
     // Runs the events before `before_ps`, up to the first one that Python has to deal with.
     std::optional<Notice> run(TimePs before_ps);
@@ -102,7 +104,7 @@ class Loop {
     //
     // Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
     // nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
-    // too. Returns the requests that the ranks had alone (`Scheduler::clear`), rank by rank.
+    // too. Returns the requests that the ranks had alone (`RankState::clear`), rank by rank.
     std::vector<RequestPtr> halt(std::int32_t instance);
     // The instance is back, empty, and may launch from now on.
     void resume(std::int32_t instance);
@@ -114,6 +116,8 @@ class Loop {
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
     // The next iterations of the instance ask for what their collectives take again; those in progress keep theirs.
     void forget_communication(std::int32_t instance);
+    // An answer to `kSchedule`: each of the steps decodes all running requests.
+    void decode_run() { work_.steps = work_.offered_steps; }
     void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
 
     // Coupling `fluid`.
@@ -152,6 +156,7 @@ class Loop {
     enum class Step : std::uint8_t {
         kNone,
         kDispatch,
+        kDecide,
         kForm,
         kPrice,
         kLaunch,
@@ -184,6 +189,8 @@ class Loop {
         FlightPtr flight = nullptr;
         GroupOutcome outcome = {};
         std::size_t told = 0;
+        std::int64_t steps = 0;          // of the run of decode iterations that is next; 0: a batch is decided
+        std::int64_t offered_steps = 0;  // of which a policy in Python can make a run
     };
 
     Instance& at(std::int32_t instance) { return instances_.at(static_cast<std::size_t>(instance)); }
@@ -193,6 +200,7 @@ class Loop {
     std::optional<Notice> proceed();
     void dispatch(Instance& instance);
     void dispatch_later(std::int32_t instance, TimePs at_ps);
+    std::optional<Notice> decide(Instance& instance);
     FlightPtr form(Instance& instance);
     void collect(const RankGroup& group, const GroupBatch* batch);
     std::optional<Notice> price(Instance& instance, Flight& flight);

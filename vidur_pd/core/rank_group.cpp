@@ -30,8 +30,13 @@ void GapCounts::round_all() {
     for (const auto& [gap_ps, requests] : std::exchange(requests_, {})) requests_[rounded(gap_ps)] += requests;
 }
 
-RankGroup::RankGroup(std::vector<std::shared_ptr<Scheduler>> ranks, std::shared_ptr<GapCounts> gaps)
-    : ranks_(std::move(ranks)), gaps_(std::move(gaps)) {}
+RankGroup::RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
+                     std::shared_ptr<GapCounts> gaps)
+    : ranks_(std::move(ranks)), policy_(std::move(policy)), gaps_(std::move(gaps)) {}
+
+bool RankGroup::asks_policy() const {
+    return !policy_ && std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_work(); });
+}
 
 std::int64_t RankGroup::waiting_requests() const {
     std::int64_t waiting = 0;
@@ -51,15 +56,20 @@ std::int64_t RankGroup::used_blocks() const {
     return used;
 }
 
-std::int64_t RankGroup::steady_decode_steps(std::int64_t longest) {
+std::int64_t RankGroup::plain_decode_steps(std::int64_t longest) const {
     bool is_busy = false;
     for (const auto& rank : ranks_) {
         if (!rank->has_work()) continue;
         is_busy = true;
-        longest = std::min(longest, rank->steady_decode_steps());
+        longest = std::min(longest, rank->plain_decode_steps());
         if (longest < 2) return 0;
     }
     return is_busy ? longest : 0;
+}
+
+bool RankGroup::is_steady() {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [&](const auto& rank) { return !rank->has_work() || policy_->is_steady(*rank); });
 }
 
 std::vector<std::int64_t> RankGroup::decode_kv_tokens(std::vector<Tokens>& kv_tokens) const {
@@ -74,7 +84,8 @@ std::vector<std::int64_t> RankGroup::decode_kv_tokens(std::vector<Tokens>& kv_to
 std::shared_ptr<GroupBatch> RankGroup::schedule(TimePs now_ps) {
     auto group = std::make_shared<GroupBatch>();
     for (const auto& rank : ranks_) {
-        const BatchPtr batch = group->batches.emplace_back(rank->schedule());
+        const BatchPtr batch =
+            group->batches.emplace_back(policy_ ? rank->decide(*policy_, now_ps) : rank->close_decision());
         if (!batch) continue;
         group->requests += static_cast<std::int64_t>(batch->requests.size());
         group->prefill_tokens += batch->prefill_tokens;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler.hpp"
+#include "policy.hpp"
 
 namespace serving {
 
@@ -57,24 +57,32 @@ struct StepTimes {
 
 class RankGroup {
   public:
-    RankGroup(std::vector<std::shared_ptr<Scheduler>> ranks, std::shared_ptr<GapCounts> gaps);
+    // Without a policy of the core Python decides, between `RankState::open_decision` and `schedule`.
+    RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
+              std::shared_ptr<GapCounts> gaps);
+
+    // Whether Python has to decide, as some rank has work and there is no policy here.
+    bool asks_policy() const;
 
     std::int64_t waiting_requests() const;
     std::int64_t running_requests() const;
     std::int64_t used_blocks() const;
-    // Iterations, at most `longest`, in which no rank's batch changes; 0 if there are fewer than two.
-    std::int64_t steady_decode_steps(std::int64_t longest);
+    // Iterations, at most `longest`, that could decode all running requests of all ranks; 0 if there are fewer than
+    // two.
+    std::int64_t plain_decode_steps(std::int64_t longest) const;
+    // Whether the policy of the core would decide so in each of them.
+    bool is_steady();
     // Appends the KV length that each running request's next decode sees; returns the requests of each rank.
     std::vector<std::int64_t> decode_kv_tokens(std::vector<Tokens>& kv_tokens) const;
     // The next micro-batch of every rank; none if all idle. Stamps the requests that run for the first time.
     std::shared_ptr<GroupBatch> schedule(TimePs now_ps);
-    // Credits the tokens of an iteration and stamps its requests; `accepted` is [ranks], see `Scheduler::finish`.
+    // Credits the tokens of an iteration and stamps its requests; `accepted` is [ranks], see `RankState::finish`.
     GroupOutcome finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted, StepTimes times);
     // The same for a run of steps that decode every running request.
     GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
-    // The iteration has come to nothing: returns its requests, see `Scheduler::abandon`.
+    // The iteration has come to nothing: returns its requests, see `RankState::abandon`.
     std::vector<RequestPtr> abandon(const GroupBatch& batch);
-    // All ranks have failed: returns the requests that they had alone, see `Scheduler::clear`.
+    // All ranks have failed: returns the requests that they had alone, see `RankState::clear`.
     std::vector<RequestPtr> clear();
 
     // What the iterations of the group have taken so far; requests count it from when they join a batch on.
@@ -83,7 +91,8 @@ class RankGroup {
   private:
     void deliver(const std::vector<RequestPtr>& produced, StepTimes times);
 
-    std::vector<std::shared_ptr<Scheduler>> ranks_;
+    std::vector<std::shared_ptr<RankState>> ranks_;
+    std::shared_ptr<Policy> policy_;
     std::shared_ptr<GapCounts> gaps_;
 };
 

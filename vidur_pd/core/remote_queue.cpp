@@ -6,6 +6,7 @@ namespace serving {
 
 void RemoteQueue::add(RequestPtr request) {
     request->status = Status::kWaiting;
+    request->capacity_tokens = 0;
     pending_.push_back(std::move(request));
 }
 
@@ -58,6 +59,7 @@ void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
     ensure(request->generated_tokens < request->output_tokens,
            "request " + request->request_id + " has no token left to decode");
     request->status = Status::kWaiting;
+    request->capacity_tokens = pool_.blocks(context) * pool_.block_tokens();
     pool_.register_blocks(*request, computed_tokens);
     arrived.push_back(request);
 }
@@ -68,11 +70,9 @@ void RemoteQueue::clear() {
     arrived.clear();
 }
 
-RequestPtr RemoteQueue::drop_last_arrived() {
-    RequestPtr request = std::move(arrived.back());
-    arrived.pop_back();
+void RemoteQueue::drop_arrived(const RequestPtr& request) {
     pool_.release(*request);
-    return request;
+    arrived.erase(std::find(arrived.begin(), arrived.end(), request));
 }
 
 }  // namespace serving

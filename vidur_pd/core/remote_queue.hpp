@@ -42,8 +42,8 @@ class RemoteQueue {
     void complete(const RequestPtr& request, Tokens computed_tokens);
     // Forgets all requests; blocks are the caller's.
     void clear();
-    // Releases the KV of the request that arrived last.
-    RequestPtr drop_last_arrived();
+    // Releases the KV of a request that has arrived.
+    void drop_arrived(const RequestPtr& request);
 
     std::deque<RequestPtr> arrived;
 

@@ -66,8 +66,9 @@ struct Request {
     void restart(Tokens kept) {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
-        is_running = is_in_flight = false;
+        is_running = is_in_flight = is_decided = false;
         set_progress(0, kept);
+        capacity_tokens = 0;
         context_tokens = prompt_tokens + kept;
         resident_tokens = 0;
         status = Status::kWaiting;
@@ -91,6 +92,7 @@ struct Request {
     Tokens cached_tokens = 0;
     Tokens resident_tokens = 0;
     std::int64_t preemptions = 0;
+    std::int64_t vain_preemptions = 0;  // since its last token
     Status status = Status::kWaiting;
     std::optional<std::string> status_reason;
 
@@ -122,11 +124,13 @@ struct Request {
         counted_from = done;
     }
 
-    // What the scheduler that runs it knows.
+    // What the rank that runs it knows.
     bool is_running = false;
+    const void* rank = nullptr;  // on which it runs, or ran last
     bool is_in_flight = false;
+    bool is_decided = false;                             // takes part in the iteration that is being decided
     Tokens end_tokens = 0;                               // prompt + output tokens after which it is done there
-    Tokens capacity_tokens = 0;                          // tokens that fit into the KV blocks held
+    Tokens capacity_tokens = 0;                          // tokens that fit into the KV blocks held there
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`
     InstanceTime counted_from;                           // of its instance when it began to take part
     bool is_counting = false;

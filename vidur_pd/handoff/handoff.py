@@ -117,7 +117,7 @@ class Handoff:
     def before_step(self, instance: Instance) -> None:
         """A decode instance is about to schedule: it reserves blocks for requests that fit."""
         for rank in instance.ranks:
-            for request in rank.scheduler.admit_remote():
+            for request in rank.state.admit_remote():
                 self._wait_for_room(instance, -1)
                 passage = self._passages[request]
                 passage.is_reserved = True
@@ -221,7 +221,7 @@ class Handoff:
             return
         self._wait_for_room(destination.instance, -int(not passage.is_reserved))
         self._passages.lose_destination(passage)
-        destination.scheduler.abandon_remote(request)
+        destination.state.abandon_remote(request)
         destination.instance.note_kv_use()
         destination.instance.wake()
 
@@ -250,7 +250,7 @@ class Handoff:
             return
         self._passages.assign(passage, rank)
         request.decode_instance = rank.instance.index
-        rank.scheduler.add_remote(request)
+        rank.state.add_remote(request)
         self._wait_for_room(rank.instance, 1)
         if passage.is_prefilled and self._config.mode != "pull":
             self._make_room(passage)
@@ -275,7 +275,7 @@ class Handoff:
             if other.is_reserved and not other.is_prefilled and not other.is_on_its_way
         }
         candidates = [other.request for other in reserved.values()]
-        for request in rank.scheduler.make_room_for_remote(passage.request, candidates):
+        for request in rank.state.make_room_for_remote(passage.request, candidates):
             other = reserved[request.index]
             other.is_reserved = other.is_state_sent = False
             other.sent_tokens = 0
@@ -301,5 +301,5 @@ class Handoff:
         recomputes = self._config.first_token == "decode_recompute"
         if self._config.first_token == "decode_after_transfer":
             self._listener.delivered(request)
-        destination.scheduler.remote_arrived(request, request.context_tokens - int(recomputes))
+        destination.state.remote_arrived(request, request.context_tokens - int(recomputes))
         destination.instance.wake()

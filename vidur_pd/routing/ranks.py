@@ -8,8 +8,8 @@ from typing import Final
 from vidur_pd.config import RankPolicy, Role, RoutingConfig
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.request import Request
-from vidur_pd.routing.router import Router, Span
-from vidur_pd.scheduling import VllmV1Scheduler
+from vidur_pd.routing.router import Router, Span, router_of
+from vidur_pd.scheduling import RankState
 from vidur_pd.workload import generator
 
 USUAL_RANK_POLICY: Final[Mapping[Role, RankPolicy]] = {
@@ -33,13 +33,15 @@ class RankRouter:
         self._place = {instance.index: place for place, instance in enumerate(self._instances)}
         self._spans = _spans(self._instances)
         self._rank_policy = config.rank_policy
-        policy = config.policy if "decode" not in roles else config.decode_policy or config.policy
+        field = "decode_policy" if "decode" in roles and config.decode_policy is not None else "policy"
+        policy = getattr(config, field)
         self._ranks: dict[int, Router] = {}
         """By index of an instance of several ranks that has been chosen."""
         self._refuses = refuses
         if self._instances:
-            ranks = [_schedulers(instance) for instance in self._instances]
-            self._among = Router(policy, ranks, generator(seed, f"routing.{'+'.join(roles)}"))
+            candidates = [(instance.name, _states(instance)) for instance in self._instances]
+            random = generator(seed, f"routing.{'+'.join(roles)}")
+            self._among = router_of(policy, candidates, f"routing.{field}", random)
 
     def set_open(self, instance: Instance, is_open: bool) -> None:
         """From now on the instance gets requests, or gets none; others than these are ignored."""
@@ -57,17 +59,19 @@ class RankRouter:
         reason = _common_reason(refusals)
         if reason is not None:
             return None, reason
-        place = self._among.choose([self._spans[pool] for pool, refusal in refusals.items() if refusal is None])
-        return None if place is None else self._rank_of(self._instances[place]), None
+        place = self._among.choose(
+            request, [self._spans[pool] for pool, refusal in refusals.items() if refusal is None]
+        )
+        return None if place is None else self._rank_of(self._instances[place], request), None
 
-    def _rank_of(self, instance: Instance) -> Rank:
+    def _rank_of(self, instance: Instance, request: Request) -> Rank:
         if len(instance.ranks) == 1:
             return instance.ranks[0]
         if instance.index not in self._ranks:
-            ranks = [[scheduler] for scheduler in _schedulers(instance)]
+            ranks = [(f"{instance.name} rank {rank.index}", [rank.state]) for rank in instance.ranks]
             policy = self._rank_policy or USUAL_RANK_POLICY[instance.placement.role]
-            self._ranks[instance.index] = Router(policy, ranks)
-        place = self._ranks[instance.index].choose()
+            self._ranks[instance.index] = router_of(policy, ranks, "routing.rank_policy")
+        place = self._ranks[instance.index].choose(request)
         assert place is not None, "ranks of an open instance are open"
         return instance.ranks[place]
 
@@ -76,8 +80,8 @@ class RankRouter:
         return {pool: self._refuses(self._instances[first], request) for pool, (first, _) in self._spans.items()}
 
 
-def _schedulers(instance: Instance) -> list[VllmV1Scheduler]:
-    return [rank.scheduler for rank in instance.ranks]
+def _states(instance: Instance) -> list[RankState]:
+    return [rank.state for rank in instance.ranks]
 
 
 def _spans(instances: Sequence[Instance]) -> dict[str, Span]:

@@ -1,0 +1,141 @@
+"""One rank in the loop of the simulator, step by step: a policy decides, iterations take a made-up time."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vidur_pd._core import Flight, Loop, Stage
+from vidur_pd.kv import BlockPool
+from vidur_pd.request import Request
+from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
+
+STAGES = 4
+"""Micro-batches that may be under way at a time."""
+ITERATION_PS = 1000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the requests of a batch have gained, in batch order."""
+
+    produced: list[Request]
+    prefill_done: list[Request]
+    """Those that got their first token."""
+    finished: list[Request]
+    accepted_drafts: int
+
+
+class OneRank:
+    """The rank decides when ``schedule`` asks it to, and credits when ``finish`` says so, oldest batch first.
+
+    What is not defined here is that of its `RankState`.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_batched_tokens: int,
+        max_seqs: int,
+        max_model_len: int,
+        long_prefill_token_threshold: int = 0,
+        role: Role = "mixed",
+        drafts: Drafts | None = None,
+        policy: Policy | VllmV1 | None = None,
+    ) -> None:
+        self.state = RankState(
+            pool,
+            role=role,
+            max_batched_tokens=max_batched_tokens,
+            max_seqs=max_seqs,
+            max_model_len=max_model_len,
+            long_prefill_token_threshold=long_prefill_token_threshold,
+            drafts_per_step=0 if drafts is None else drafts.per_step,
+        )
+        self.view, self.decision = RankView(self.state), Decision(self.state)
+        self._policy, self._drafts = policy or VllmV1(), drafts
+        self._flights: deque[Flight] = deque()
+        self._is_asked = False
+        self._loop = Loop(1, keeps_runs=False, links=None)
+        self._loop.add_instance(
+            [self.state],
+            None,
+            STAGES,
+            has_runs=False,
+            has_drafts=drafts is not None,
+            tells_launches=False,
+            launches_itself=True,
+            pricing=[],
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.state, name)
+
+    def schedule(self) -> ScheduledBatch | None:
+        """The next batch, or none if nothing can run."""
+        self._is_asked = True
+        self._loop.wake(0)
+        batch = self._run(self._loop.now_ps)
+        self._is_asked = False
+        return batch
+
+    def finish(self, batch: ScheduledBatch) -> Outcome:
+        """Runs the loop to the end of a batch."""
+        self._run(self._loop.now_ps)
+        flight = self._flights.popleft()
+        before = [request.generated_tokens for request in batch.requests]
+        self._run(flight.end_ps)
+        grown = [
+            (request, tokens)
+            for request, tokens in zip(batch.requests, before, strict=True)
+            if request.generated_tokens > tokens
+        ]
+        return Outcome(
+            produced=[request for request, _ in grown],
+            prefill_done=[
+                request for request, tokens in grown if request.prompt_tokens + tokens == request.context_tokens
+            ],
+            finished=[request for request, _ in grown if request.status in ("completed", "prefilled")],
+            accepted_drafts=sum(request.generated_tokens - tokens - 1 for request, tokens in grown),
+        )
+
+    def clear(self) -> list[Request]:
+        """The rank fails, and is back at once."""
+        self._run(self._loop.now_ps)
+        self._flights.clear()
+        lost = self._loop.halt(0)
+        self._loop.resume(0)
+        return lost
+
+    def _run(self, until_ps: int) -> ScheduledBatch | None:
+        while (notice := self._loop.run(until_ps + 1)) is not None:
+            if notice.what == "schedule" and self._is_asked:
+                self._decide()
+            elif notice.what == "price":
+                assert notice.flight.batch is not None
+                last = Stage(ITERATION_PS, 0, load=-1)
+                stages = [*([Stage(0, 0, load=-1)] * (STAGES - 1)), last]
+                notice.flight.set_stages(stages, np.array([ITERATION_PS]))
+                self._flights.append(notice.flight)
+                return notice.flight.batch.batches[0]
+            elif notice.what == "accept":
+                self._accept(notice.flight)
+        return None
+
+    def _decide(self) -> None:
+        self._is_asked = False
+        self.state.open_decision(self._loop.now_ps)
+        self._policy.decide(self.view, self.decision)
+        if self.state.only_preempts:
+            self._policy.decide(self.view, self.decision)
+
+    def _accept(self, flight: Flight) -> None:
+        assert self._drafts is not None
+        assert flight.batch is not None
+        batch = flight.batch.batches[0]
+        assert batch is not None
+        self._loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])

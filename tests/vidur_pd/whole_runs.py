@@ -1,0 +1,209 @@
+"""Whole runs of one instance in the loop, with a made-up price: a policy from the first request to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from vidur_pd._core import Flight, Loop, Notice, Stage
+from vidur_pd.events import EventQueue, Priority
+from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.request import Request
+from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, VllmV1
+
+HASH_BLOCK_TOKENS = 6
+TRANSFER_PS = 2500
+"""From the reservation of blocks to the arrival of KV, and from the end of a prefill to its release."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Requests are (arrival [ps], prompt, output, content of the prompt or none)."""
+
+    role: Role
+    caching: bool
+    block_tokens: int
+    usable_blocks: int
+    budget: int
+    max_seqs: int
+    threshold: int
+    stages: int
+    drafts: int
+    requests: tuple[tuple[int, int, int, tuple[int, ...] | None], ...]
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
+    block_tokens = draw(st.sampled_from([1, 2, 4]))
+    requests, at_ps = [], 0
+    for _ in range(draw(st.integers(1, 12))):
+        at_ps += draw(st.sampled_from([0, 0, 700, 5000, 60_000]))
+        prompt, output = draw(st.integers(1, 30)), draw(st.integers(1, 40))
+        changed_at = draw(st.integers(0, 5))
+        ids = tuple(int(block == changed_at) for block in range(-(-prompt // HASH_BLOCK_TOKENS)))
+        requests.append((at_ps, prompt, output, draw(st.sampled_from([ids, ids, ids, None]))))
+    largest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in requests)
+    return Scenario(
+        role=draw(st.sampled_from(["mixed", "mixed", "prefill", "decode"])),
+        caching=draw(st.booleans()),
+        block_tokens=block_tokens,
+        usable_blocks=largest + draw(st.integers(0, 2 * largest)),
+        budget=draw(st.integers(4, 60)),
+        max_seqs=draw(st.integers(1, 6)),
+        threshold=draw(st.sampled_from([0, 0, 3, 7])),
+        stages=draw(st.sampled_from([1, 1, 2, 3])) if drafts == 0 else 1,
+        drafts=drafts,
+        requests=tuple(requests),
+    )
+
+
+def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
+    """(arrival [ps], prompt, output) of each request; blocks of 4 tokens, and room for all of them."""
+    usual: dict[str, Any] = {
+        "role": "mixed",
+        "caching": False,
+        "block_tokens": 4,
+        "usable_blocks": 100,
+        "budget": 100,
+        "max_seqs": 8,
+        "threshold": 0,
+        "stages": 1,
+        "drafts": 0,
+    }
+    return Scenario(**(usual | fields), requests=tuple((*request, None) for request in requests))
+
+
+class WholeRun:
+    """Serves a scenario. With ``takes_runs`` plain decodes are taken at once where the policy allows it."""
+
+    def __init__(self, scenario: Scenario, policy: type[Policy] | None = None, *, takes_runs: bool = False) -> None:
+        """``policy``: in Python; by default vLLM V1 of the core."""
+        self.scenario = scenario
+        sizes = (scenario.usable_blocks + 1, scenario.block_tokens)
+        self.state = RankState(
+            PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS) if scenario.caching else CountingBlockPool(*sizes),
+            role=scenario.role,
+            max_batched_tokens=scenario.budget,
+            max_seqs=scenario.max_seqs,
+            max_model_len=1000,
+            long_prefill_token_threshold=scenario.threshold,
+            drafts_per_step=scenario.drafts,
+        )
+        self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
+        self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
+        self.loop = Loop(1, keeps_runs=False, links=None)
+        self.queue = EventQueue(self.loop)
+        self.loop.add_instance(
+            [self.state],
+            VllmV1() if policy is None else None,
+            scenario.stages,
+            has_runs=takes_runs,
+            has_drafts=scenario.drafts > 0,
+            tells_launches=False,
+            launches_itself=True,
+            pricing=[],
+        )
+        self.batches: list[tuple[Any, ...]] = []
+        """What each batch computes, and which requests were preempted before it."""
+        self.runs: list[int] = []
+        """Steps of each run of plain decodes, as far as could be seen when it began."""
+        self.questions = 0
+        self.requests = [self._request(index) for index in range(len(scenario.requests))]
+
+    def _request(self, index: int) -> Request:
+        at_ps, prompt, output, ids = self.scenario.requests[index]
+        if self.scenario.role == "decode":
+            output = max(output, 2)
+        request = Request(index, f"r{index}", prompt, output, at_ps, ids)
+        if self.state.rejection_reason(request) is None:
+            self.queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._enter(request))
+        return request
+
+    def serve(self) -> WholeRun:
+        """Runs until nothing happens any more."""
+        handlers: dict[str, Callable[[Notice], None]] = {
+            "call": lambda notice: self.queue.call(notice.number),
+            "before_step": lambda _: self._admit_remote(),
+            "schedule": self._decide,
+            "price": lambda notice: self._price(notice.flight),
+            "accept": lambda notice: self._accept(notice.flight),
+            "prefilled": lambda notice: self._later(partial(self._release, notice.request)),
+        }
+        while (notice := self.loop.run(2**62)) is not None:
+            handlers[notice.what](notice)
+        return self
+
+    def seen(self) -> tuple[Any, ...]:
+        """What a user and an operator see of it, however iterations were grouped."""
+        stamps = [
+            (r.scheduled_ps, r.first_token_ps, r.last_token_ps, r.generated_tokens, r.preemptions, r.cached_tokens)
+            for r in self.requests
+        ]
+        gaps = [column.tolist() for column in self.loop.iterations.gap_counts.counts()]
+        return stamps, gaps, self.loop.iterations.iterations, self.state.used_blocks
+
+    def _later(self, action: Callable[[], None]) -> None:
+        self.queue.schedule(self.queue.now_ps + TRANSFER_PS, Priority.ARRIVAL, action)
+
+    def _enter(self, request: Request) -> None:
+        if self.scenario.role == "decode":
+            self.state.add_remote(request)
+            self.loop.set_waits_for_room(0, True)
+        else:
+            self.state.add(request)
+        self.loop.wake(0)
+
+    def _admit_remote(self) -> None:
+        for request in self.state.admit_remote():
+            self._later(partial(self._arrive, request))
+
+    def _arrive(self, request: Request) -> None:
+        self.state.remote_arrived(request, request.prompt_tokens - request.index % 2)
+        self.loop.wake(0)
+
+    def _release(self, request: Request) -> None:
+        self.state.release(request)
+        self.loop.wake(0)
+
+    def _decide(self, notice: Notice) -> None:
+        assert self.asked is not None
+        self.questions += 1
+        if notice.number and self.asked.is_steady():
+            self.loop.decode_run()
+        else:
+            self.asked.decide(self.loop.now_ps)
+
+    def _price(self, flight: Flight) -> None:
+        new_tokens, *_ = self.loop.batches()
+        stage_ps = 1000 + int(new_tokens.sum())
+        stages = [Stage(stage_ps, 0, load=-1)] * self.scenario.stages
+        steps = np.full(flight.steps, stage_ps * self.scenario.stages, dtype=np.int64)
+        flight.set_stages(stages, steps)
+        if flight.is_run:
+            self.runs.append(flight.steps)
+        elif flight.batch is not None and (batch := flight.batch.batches[0]) is not None:
+            self.batches.append(computed(batch))
+            assert batch.new_tokens.sum() <= self.scenario.budget
+            assert self.state.running_requests <= self.scenario.max_seqs
+            assert self.state.used_blocks <= self.scenario.usable_blocks
+
+    def _accept(self, flight: Flight) -> None:
+        assert flight.batch is not None
+        batch = flight.batch.batches[0]
+        assert batch is not None
+        self.loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])
+
+
+def computed(batch: ScheduledBatch) -> tuple[Any, ...]:
+    """(request, new tokens, KV tokens, drafts) of each in order, admitted and preempted ones."""
+    columns = (batch.new_tokens.tolist(), batch.kv_tokens.tolist(), batch.drafts.tolist())
+    return (
+        [(request.index, *row) for request, *row in zip(batch.requests, *columns, strict=True)],
+        [request.index for request in batch.admitted],
+        [request.index for request in batch.preempted],
+    )

@@ -1,0 +1,49 @@
+// One rank's share of an iteration, what came of it, and the limits that it keeps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "request.hpp"
+
+namespace serving {
+
+// Part of a request's life that an instance serves: all of it, up to the first token, or after a KV transfer.
+enum class Role : std::uint8_t { kMixed, kPrefill, kDecode };
+
+// One rank's share of one iteration (of one micro-batch with pipeline parallelism), in the order of the decision.
+// Vectors are [requests].
+struct ScheduledBatch {
+    std::vector<RequestPtr> requests;
+    std::vector<Tokens> new_tokens;     // computed now, at least 1, drafts included
+    std::vector<Tokens> kv_tokens;      // KV length that attention sees: past + new
+    std::vector<Tokens> drafts;         // drafted tokens that this step verifies
+    std::vector<std::uint8_t> samples;  // whether the tokens reach the end of the sequence: the request gets a token
+    std::vector<RequestPtr> admitted;   // requests that began, or began again, to run with this batch
+    std::vector<RequestPtr> preempted;  // requests that lost their KV since the batch before
+    std::int64_t logit_rows = 0;        // requests that get a token
+    Tokens prefill_tokens = 0;
+    Tokens decode_tokens = 0;  // drafts apart, of requests that go on from their last token; others are prefill
+    bool is_finished = false;
+};
+
+using BatchPtr = std::shared_ptr<ScheduledBatch>;
+
+// What the requests of a batch have gained, in batch order.
+struct Outcome {
+    std::vector<RequestPtr> produced;      // requests that got a token
+    std::vector<RequestPtr> prefill_done;  // those for which it is the first one
+    std::vector<RequestPtr> finished;      // those for which it is the last one here: the first, for the role prefill
+    std::int64_t accepted_drafts = 0;      // tokens that the requests of `produced` got beyond one each
+};
+
+struct Limits {
+    Tokens max_batched_tokens;
+    std::int64_t max_seqs;
+    Tokens max_model_len;
+    Tokens long_prefill_token_threshold;  // caps the chunk of each prompt; 0 is off
+    std::int64_t drafts_per_step;
+};
+
+}  // namespace serving

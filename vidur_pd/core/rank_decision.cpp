@@ -1,0 +1,212 @@
+// The part of a rank in which an iteration is decided.
+#include <algorithm>
+
+#include "policy.hpp"
+#include "rank_state.hpp"
+
+namespace serving {
+
+namespace {
+
+std::string named(const Request& request) { return "request " + request.request_id; }
+
+}  // namespace
+
+void RankState::open_decision(TimePs now_ps) {
+    ensure(!draft_, "one iteration is decided at a time");
+    draft_ = std::make_shared<ScheduledBatch>();
+    budget_left_ = limits_.max_batched_tokens;
+    now_ps_ = now_ps;
+}
+
+BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
+    open_decision(now_ps);
+    try {
+        policy.decide(*this);
+        if (only_preempts()) policy.decide(*this);
+    } catch (const BrokenRule& broken) {
+        throw BrokenInvariant(std::string("a policy of the core: ") + broken.what());
+    }
+    return close_decision();
+}
+
+void RankState::run(const RequestPtr& request, Tokens tokens) {
+    check_open();
+    if (request->is_running) return keep_running(request, tokens);
+    admit(request, tokens, request->capacity_tokens ? CachedPrefix() : cached_prefix(*request));
+}
+
+void RankState::keep_running(const RequestPtr& request, Tokens tokens) {
+    if (request->rank != this) throw BrokenRule("membership", named(*request) + " runs on another rank");
+    if (request->is_in_flight) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
+    if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
+    check_tokens(*request, tokens, most_tokens(*request));
+    const Tokens kv_tokens = request->computed_tokens + tokens;
+    const std::int64_t missing = missing_blocks(*request, kv_tokens);
+    if (missing || request->computed_tokens < request->prompt_tokens) {
+        check_blocks(*request, missing);
+        pool_->allocate(*request, kv_tokens, {});
+        pool_->register_blocks(*request, std::min(kv_tokens, request->prompt_tokens));
+        request->capacity_tokens += missing * pool_->block_tokens();
+    }
+    take_part(request, tokens);
+}
+
+void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix) {
+    const auto place_in = [&](std::deque<RequestPtr>& queue) { return std::find(queue.begin(), queue.end(), request); };
+    const auto arrived = place_in(remote_.arrived);
+    const bool has_arrived = arrived != remote_.arrived.end();
+    const auto waiting = has_arrived ? waiting_.end() : place_in(waiting_);
+    if (!has_arrived && waiting == waiting_.end()) {
+        throw BrokenRule("membership", named(*request) + " neither runs on this rank nor waits for it");
+    }
+    if (running_requests() >= limits_.max_seqs) {
+        throw BrokenRule("sequences", named(*request) + " would be one more than the " +
+                                          std::to_string(limits_.max_seqs) + " that may run");
+    }
+    const Tokens past = has_arrived ? request->computed_tokens : prefix.tokens;
+    check_tokens(*request, tokens, request->sequence_tokens() - past);
+    const std::int64_t held =
+        has_arrived ? pool_->blocks(request->context_tokens) : static_cast<std::int64_t>(prefix.shared_blocks);
+    check_blocks(*request, pool_->blocks(past + tokens) - held);
+    if (has_arrived) {
+        remote_.arrived.erase(arrived);
+    } else {
+        waiting_.erase(waiting);
+        if (request->preemptions == 0) request->cached_tokens = past;
+        tokens_.set_outstanding(*request, request->sequence_tokens() - past);
+    }
+    pool_->allocate(*request, past + tokens, prefix);
+    begin_running(request, past, tokens);
+}
+
+// A request that holds blocks for its first tokens joins the running ones.
+void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens) {
+    pool_->register_blocks(*request, std::min(past + tokens, request->prompt_tokens));
+    request->set_progress(past, request->generated_tokens);
+    request->status = Status::kRunning;
+    request->is_running = true;
+    request->rank = this;
+    request->end_tokens =
+        role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
+    request->capacity_tokens = pool_->blocks(past + tokens) * pool_->block_tokens();
+    running_.push_back(request);
+    draft_->admitted.push_back(request);
+    take_part(request, tokens);
+}
+
+void RankState::take_part(const RequestPtr& request, Tokens tokens) {
+    draft_->requests.push_back(request);
+    draft_->new_tokens.push_back(tokens);
+    request->is_decided = true;
+    budget_left_ -= tokens;
+}
+
+void RankState::preempt(const RequestPtr& request) {
+    check_open();
+    if (request->is_running && request->rank == this) {
+        if (request->is_in_flight) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
+        if (request->is_decided) withdraw(*request);
+        pool_->register_blocks(*request, request->computed_tokens);
+        pool_->release(*request);
+        running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
+    } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
+        remote_.drop_arrived(request);
+    } else {
+        throw BrokenRule("membership", named(*request) + " holds no KV on this rank that it could lose");
+    }
+    requeue(request);
+}
+
+// Takes a request out of the iteration that is being decided.
+void RankState::withdraw(Request& request) {
+    const auto is_it = [&](const RequestPtr& other) { return other.get() == &request; };
+    const auto place = std::find_if(draft_->requests.begin(), draft_->requests.end(), is_it) - draft_->requests.begin();
+    budget_left_ += draft_->new_tokens[static_cast<std::size_t>(place)];
+    draft_->requests.erase(draft_->requests.begin() + place);
+    draft_->new_tokens.erase(draft_->new_tokens.begin() + place);
+    std::erase_if(draft_->admitted, is_it);
+    request.is_decided = false;
+}
+
+// Puts a request that has lost its KV at the head of the queue.
+void RankState::requeue(const RequestPtr& victim) {
+    victim->is_running = false;
+    victim->set_progress(0, victim->generated_tokens);
+    victim->capacity_tokens = 0;
+    ++victim->preemptions;
+    ++victim->vain_preemptions;
+    victim->status = Status::kWaiting;
+    tokens_.set_outstanding(*victim, victim->sequence_tokens());
+    waiting_.push_front(victim);
+    preempted_.push_back(victim);
+}
+
+BatchPtr RankState::close_decision() {
+    note_change();
+    const BatchPtr batch = std::exchange(draft_, nullptr);
+    if (!batch || batch->requests.empty()) return nullptr;
+    for (std::size_t position = 0; position < batch->requests.size(); ++position) {
+        Request& request = *batch->requests[position];
+        const Tokens new_tokens = batch->new_tokens[position];
+        const Tokens behind = request.sequence_tokens() - request.computed_tokens;
+        request.computed_tokens += new_tokens;  // credited now, as vLLM does when it schedules them
+        request.is_in_flight = true;
+        request.is_decided = false;
+        const Tokens drafts = std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0);
+        const bool samples = request.computed_tokens >= request.sequence_tokens();
+        const bool is_decode = behind == 1 && request.sequence_tokens() > request.context_tokens;
+        batch->kv_tokens.push_back(request.computed_tokens);
+        batch->drafts.push_back(drafts);
+        batch->samples.push_back(samples);
+        batch->logit_rows += samples;
+        (is_decode ? batch->decode_tokens : batch->prefill_tokens) += new_tokens - drafts;
+    }
+    batch->preempted = std::exchange(preempted_, {});
+    ++in_flight_;
+    return batch;
+}
+
+Tokens RankState::most_drafts(const Request& request) const {
+    const bool is_decode = request.is_running && request.sequence_tokens() - request.computed_tokens == 1 &&
+                           request.computed_tokens >= request.prompt_tokens;
+    if (!limits_.drafts_per_step || !is_decode) return 0;
+    return std::min(limits_.drafts_per_step, request.end_tokens - request.sequence_tokens() - 1);
+}
+
+Tokens RankState::most_tokens(const Request& request) const {
+    const Tokens past = request.capacity_tokens ? request.computed_tokens : cached_prefix(request).tokens;
+    return request.sequence_tokens() - past + most_drafts(request);
+}
+
+std::int64_t RankState::lacking_blocks(const Request& request, Tokens tokens) const {
+    if (request.capacity_tokens) return missing_blocks(request, request.computed_tokens + tokens);
+    const CachedPrefix prefix = cached_prefix(request);
+    return blocks(prefix.tokens + tokens) - prefix.shared_blocks;
+}
+
+void RankState::check_open() const {
+    if (!draft_) throw BrokenRule("decision", "found one after its iteration, expected it within decide");
+}
+
+void RankState::check_tokens(const Request& request, Tokens tokens, Tokens most) const {
+    if (tokens < 1 || tokens > most) {
+        throw BrokenRule("tokens", named(request) + " is to compute " + std::to_string(tokens) +
+                                       " tokens, expected 1 to " + std::to_string(most));
+    }
+    if (tokens > budget_left_) {
+        throw BrokenRule("budget", named(request) + " is to compute " + std::to_string(tokens) +
+                                       " tokens, expected at most the " + std::to_string(budget_left_) + " left of " +
+                                       std::to_string(limits_.max_batched_tokens));
+    }
+}
+
+void RankState::check_blocks(const Request& request, std::int64_t needed) const {
+    if (needed > pool_->free_blocks()) {
+        throw BrokenRule("blocks", named(request) + " needs " + std::to_string(needed) +
+                                       " KV blocks, expected at most the " + std::to_string(pool_->free_blocks()) +
+                                       " that are free");
+    }
+}
+
+}  // namespace serving

@@ -1,0 +1,186 @@
+// What one data-parallel rank holds, apart from the policy that decides over it: requests, KV blocks, the iteration
+// that is being decided, and what iterations have yielded.
+//
+// Whatever a policy decides, the rank keeps its limits: tokens and requests per iteration, KV blocks, one iteration at
+// a time for each request. A decision that breaks one is refused by `BrokenRule`, and changes nothing.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "batch.hpp"
+#include "block_pool.hpp"
+#include "change_list.hpp"
+#include "remote_queue.hpp"
+#include "request.hpp"
+#include "token_load.hpp"
+
+namespace serving {
+
+class Policy;
+
+// Owns its requests from `add` or `add_remote` to their end here.
+//
+// Role prefill: a request ends with its first token and keeps its KV until `release`. Role decode: requests come by
+// `add_remote`, get blocks from `admit_remote` and run after `remote_arrived`; one that is preempted recomputes its
+// prompt and generated tokens here.
+class RankState {
+  public:
+    // Throws InputError for a limit below 1.
+    RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& limits);
+
+    Role role() const { return role_; }
+    const Limits& limits() const { return limits_; }
+
+    // Load, as routing and the event loop see it.
+
+    // Requests that do not run yet, those in or before a KV transfer to this rank included.
+    std::int64_t waiting_requests() const { return static_cast<std::int64_t>(waiting_.size()) + remote_.size(); }
+    // Admitted requests, in flight or not.
+    std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
+    // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
+    // flight.
+    Tokens outstanding_tokens() const { return tokens_.outstanding(); }
+    // The same, and where decodes run beside the context of all requests here, on its way or to come.
+    Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
+    // KV blocks held by requests, those held for a transfer included.
+    std::int64_t used_blocks() const { return pool_->used_blocks(); }
+    std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
+    // Something runs or could run without a further KV transfer.
+    bool has_work() const { return !running_.empty() || has_candidates(); }
+    // `changes` is told of `number` whenever one of these may have changed.
+    void watch(std::shared_ptr<ChangeList> changes, std::uint32_t number) {
+        watchers_.emplace_back(std::move(changes), number);
+    }
+    // Why this rank could never complete the request.
+    std::optional<std::string> rejection_reason(const Request& request) const;
+
+    // Requests in and out.
+
+    // Queues a request whose prompt is computed here.
+    void add(RequestPtr request);
+    // Queues a request whose prompt is computed elsewhere.
+    void add_remote(RequestPtr request);
+    // Reserves blocks for whole prompts, first come first served; returns the requests whose transfer may start.
+    //
+    // Stops at the first prompt that does not fit beside what running prefills still need, while a local request waits,
+    // and while the running list is full. Prompt tokens found in the prefix cache are `resident_tokens`.
+    std::vector<RequestPtr> admit_remote();
+    // Lets a remote request without blocks be next, at the cost of `reserved` ones whose KV is not on its way.
+    //
+    // They lose their blocks, the last first, until the request fits, and queue again; returns those that did. Without
+    // this, requests that hold KV elsewhere until they get blocks here, and others that hold blocks here until they can
+    // compute there, could wait for each other.
+    std::vector<RequestPtr> make_room_for_remote(const RequestPtr& request, const std::vector<RequestPtr>& reserved);
+    // The KV of a remote request is complete: it may run from the next step on.
+    //
+    // `computed_tokens` is the context (P, for a request that was never restarted) when prefill's token is kept, one
+    // less when this rank recomputes the last token of the context and samples the next one itself.
+    void remote_arrived(const RequestPtr& request, Tokens computed_tokens);
+    // Frees the KV that a prefill rank has held for a transfer.
+    void release(const Request& request);
+    // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
+    void abandon_remote(const RequestPtr& request);
+
+    // What a policy reads.
+
+    // Running requests in order of admission.
+    const std::vector<RequestPtr>& running() const { return running_; }
+    // Requests without KV, those that were preempted last first, then in order of arrival.
+    const std::deque<RequestPtr>& waiting() const { return waiting_; }
+    // Requests whose KV has come from elsewhere, in order of its arrival; they hold blocks for their contexts.
+    const std::deque<RequestPtr>& arrived() const { return remote_.arrived; }
+    bool has_candidates() const { return !waiting_.empty() || !remote_.arrived.empty(); }
+    // Some request's KV is on its way to this rank.
+    bool is_transferring() const { return remote_.is_transferring(); }
+    std::int64_t free_blocks() const { return pool_->free_blocks(); }
+    std::int64_t blocks(Tokens tokens) const { return pool_->blocks(tokens); }
+    Tokens block_tokens() const { return pool_->block_tokens(); }
+    // Tokens that the iteration that is being decided still has room for.
+    Tokens budget_left() const { return budget_left_; }
+    // Drafts that the request, if it runs and its next step is a decode, can verify in it.
+    Tokens most_drafts(const Request& request) const;
+    // The most tokens that the request can compute now: the rest of its sequence, with drafts, less what is cached.
+    Tokens most_tokens(const Request& request) const;
+    // KV blocks that so many more tokens of a request take from the free ones.
+    std::int64_t lacking_blocks(const Request& request, Tokens tokens) const;
+    // The longest cached prefix of a request, short of the last token of its sequence.
+    CachedPrefix cached_prefix(const Request& request) const {
+        return pool_->cached_prefix(request, request.sequence_tokens());
+    }
+    // Instant of the decision.
+    TimePs now_ps() const { return now_ps_; }
+
+    // One iteration. Each of `run`, `admit` and `preempt` holds at once: what can be read is what is so after it.
+
+    void open_decision(TimePs now_ps);
+    // The request computes so many tokens: it goes on running, or begins to. Throws BrokenRule.
+    void run(const RequestPtr& request, Tokens tokens);
+    // The same for a request that does not run yet and whose cached prefix is known.
+    void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix);
+    // A request loses its KV and is first in the queue, with the tokens generated so far. Throws BrokenRule.
+    void preempt(const RequestPtr& request);
+    // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more.
+    bool only_preempts() const { return draft_ && draft_->requests.empty() && !preempted_.empty(); }
+    // The batch that was decided, or none if nothing runs or none was opened. Its tokens are credited as computed.
+    BatchPtr close_decision();
+    // The next batch by a policy of the core.
+    BatchPtr decide(Policy& policy, TimePs now_ps);
+    // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
+    // drafts kept by each request that samples; empty without drafts.
+    Outcome finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted);
+
+    // The batch has come to nothing: its requests leave without their tokens, and their blocks return. What a prefix
+    // cache holds of them is taken as valid all the same.
+    std::vector<RequestPtr> abandon(ScheduledBatch& batch);
+    // The rank has failed: all requests leave, batches in flight come to nothing, blocks and cached content are gone.
+    // Returns those that it had alone, in order: running, waiting, and with all their KV here; the others are in a
+    // hand-over.
+    std::vector<RequestPtr> clear();
+
+    // Runs of decode iterations.
+
+    // Iterations in a row that could decode one token of every running request: none ends or lacks a KV block, and
+    // their tokens are within the budget. 0 while a batch is in flight, and with drafts.
+    std::int64_t plain_decode_steps() const;
+    // The same as that many iterations that decode all running requests. Requests added since do not count: they join
+    // the step after. Blocks filled on the way get their keys when the request leaves: only the request itself could
+    // hit them before.
+    void advance_decode(std::int64_t steps);
+
+  private:
+    void note_change();
+    void keep_running(const RequestPtr& request, Tokens tokens);
+    void begin_running(const RequestPtr& request, Tokens past, Tokens tokens);
+    void take_part(const RequestPtr& request, Tokens tokens);
+    void withdraw(Request& request);
+    void check_open() const;
+    void check_tokens(const Request& request, Tokens tokens, Tokens most) const;
+    void check_blocks(const Request& request, std::int64_t needed) const;
+    void requeue(const RequestPtr& victim);
+    void retire(const std::vector<RequestPtr>& finished);
+    std::int64_t missing_after(std::int64_t steps) const;
+    std::int64_t missing_blocks(const Request& request, Tokens kv_tokens) const;
+    std::int64_t promised_blocks() const;
+
+    std::shared_ptr<BlockPool> pool_;
+    Role role_;
+    Limits limits_;
+    std::vector<RequestPtr> running_;
+    std::deque<RequestPtr> waiting_;
+    TokenLoad tokens_;
+    RemoteQueue remote_;
+    std::int64_t in_flight_ = 0;         // batches
+    std::vector<RequestPtr> preempted_;  // since the last batch
+    BatchPtr draft_;                     // while it is being decided
+    Tokens budget_left_ = 0;
+    TimePs now_ps_ = 0;
+    std::vector<std::pair<std::shared_ptr<ChangeList>, std::uint32_t>> watchers_;
+};
+
+}  // namespace serving

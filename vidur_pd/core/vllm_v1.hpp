@@ -1,0 +1,42 @@
+// vLLM V1 continuous batching with chunked prefill and recompute preemption.
+//
+// Source of the rules: vLLM 0.24.0, vllm/v1/core/sched/scheduler.py, first-come-first-served policy. A step first
+// continues the running requests in order of admission, then, unless it preempted one, admits waiting requests. There
+// is no prefill or decode phase: each request is brought up to its sequence (prompt + generated tokens) within the
+// token budget.
+//
+// Assumed: output ends by length alone, and P + D fits the context window (`rejection_reason`), so vLLM's clamp to the
+// window never acts; the admission watermark is its default, 0. With pipeline parallelism a request sits in one
+// micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines the chunks of one prompt).
+//
+// With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
+// end of a request are not made.
+//
+// Not modelled: asynchronous scheduling (the next step is planned when the result of the last one is known, as with
+// --no-async-scheduling), priorities, encoder budgets.
+//
+// Departure: vLLM hangs when requests whose KV has arrived hold all blocks, none can take its next one, and nothing
+// runs. Here the youngest of them gives up its KV and is recomputed.
+//
+// The same rules in Python, to read and to fork: vidur_pd/scheduling/vllm_v1_python.py.
+#pragma once
+
+#include <optional>
+
+#include "policy.hpp"
+
+namespace serving {
+
+class VllmV1 final : public Policy {
+  public:
+    void decide(RankState& rank) override;
+    bool is_steady(RankState& rank) override;
+
+  private:
+    static bool continue_running(RankState& rank);
+    static bool make_room(RankState& rank, const RequestPtr& request, Tokens tokens);
+    static void admit_waiting(RankState& rank);
+    static std::optional<CachedPrefix> find_admissible_prefix(RankState& rank);
+};
+
+}  // namespace serving

@@ -1,0 +1,123 @@
+"""A scheduling policy: what a data-parallel rank computes in its next iteration, and which requests lose their KV.
+
+A policy is a class with a method ``decide``, in a file of the user's own (``engine.policy: module:Class``). Each rank
+has one object of it, made without arguments, so it may remember things. It reads a `RankView` and fills a `Decision`
+entry by entry::
+
+    class Fcfs(Policy):
+        def decide(self, rank: RankView, decision: Decision) -> None:
+            for request in rank.running:
+                if not request.is_in_flight and rank.budget_left:
+                    decision.run(request, min(rank.most_tokens(request), rank.budget_left))
+            ...
+
+Each entry holds at once: queues, blocks, cached prefixes and the budget that the view shows are those after it. What
+breaks a rule is refused where it is decided, changes nothing, and ends the simulation unless the policy catches it:
+
+=============== ======================================================================================================
+rule            what it asks for
+=============== ======================================================================================================
+budget          the tokens of an iteration are at most ``engine.max_batched_tokens``
+blocks          the KV blocks that a request lacks for its tokens are free
+sequences       at most ``engine.max_seqs`` requests run
+tokens          a request computes 1 to ``rank.most_tokens(request)`` tokens
+one iteration   a request is in one iteration at a time, and once in a decision
+membership      it runs or waits on this rank; one that is preempted holds KV here
+decision        entries are made within ``decide``, which returns nothing and raises nothing
+progress        something runs as long as something could; no request is preempted a thousand times between two tokens
+=============== ======================================================================================================
+
+What is not a policy's: crediting tokens, the ends of requests, transfers of KV and reservations for them, the prefix
+cache. The rules of vLLM V1 are written down in `vidur_pd.scheduling.vllm_v1_python`, as an example to fork.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final, Protocol
+
+from boundary.errors import InputError
+from vidur_pd._core import Decision, RankState, RankView
+
+__all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView"]
+
+
+class BrokenRule(InputError):
+    """A decision that a rank does not allow: rule, what was found, what was expected."""
+
+
+class RequestView(Protocol):
+    """A request as a policy may read it; the same object from its first step to its last."""
+
+    @property
+    def index(self) -> int:
+        """Row in the workload; unique, and a key for what a policy remembers."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def arrived_ps(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that it will generate in all. No engine knows this; a policy that reads it is an oracle."""
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens whose KV is there, or is being computed in the iteration under way."""
+
+    @property
+    def generated_tokens(self) -> int: ...
+    @property
+    def sequence_tokens(self) -> int:
+        """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
+
+    @property
+    def is_running(self) -> bool:
+        """It has been admitted, and was not preempted since."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """It is in an iteration under way, with pipeline stages."""
+
+    @property
+    def preemptions(self) -> int: ...
+
+
+class Policy(ABC):
+    """Decides for one rank. A subclass defines ``decide``, and ``is_steady`` where the usual answer is wrong."""
+
+    @abstractmethod
+    def decide(self, rank: RankView, decision: Decision) -> None:
+        """Decide the next iteration. Asked whenever one may start and a request runs or waits.
+
+        Where requests lose their KV and none runs, no time passes and it is asked once more. Where nothing runs it is
+        asked again when something happens on the rank: an arrival, the end of an iteration or of a transfer.
+        """
+
+    def is_steady(self, rank: RankView) -> bool:
+        """Whether every decision from now on would be to decode all running requests, in any order.
+
+        Until one of them ends or lacks a KV block, or a request comes, that is; the loop then takes these iterations
+        at once, without asking, which is most of what makes it fast. Asked where the next decision can be such a one.
+        The usual answer, "while nobody waits", is right for policies that never leave out or preempt a request that
+        decodes as long as all fit. A policy that does, or counts its decisions, says no.
+        """
+        return not rank.has_candidates
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raises: TypeError, for a method that looks like one of the rank's and would never be called."""
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name in NOT_A_POLICYS:
+                raise TypeError(
+                    f"policy {cls.__name__}: found a method {name!r}, which would never be called, "
+                    "expected decide and is_steady: the rest is the rank's"
+                )
+
+
+NOT_A_POLICYS: Final = frozenset(
+    name for kind in (RankState, Decision) for name in vars(kind) if not name.startswith("_")
+) | {"schedule", "finish", "credit", "abandon", "clear", "apply", "on_batch_end", "on_schedule", "add_request"}
+"""Names of what ranks do themselves, and of what other simulators and engines call it."""
