@@ -47,7 +47,7 @@ class Tree(NcclAlgorithm):
     ops = frozenset({Collective.ALL_REDUCE})
     base_us = (6.8, 14.0, 8.4)
     inside_us = (0.6, 1.25, 4.0)
-    between_us = (5.0, 8.5, 14.0)
+    between_us = NcclAlgorithm.lone_rank_between_us
 
     def graph(self, channels: Channels) -> Graph:
         return channels.tree

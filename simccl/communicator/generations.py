@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import Any
 
@@ -63,10 +64,19 @@ class Generation:
 @cache
 def generations() -> tuple[Generation, ...]:
     """All generations that come with the package, the oldest first."""
+    return read_generations(resources.files("simccl") / "data")
+
+
+def read_generations(folder: Traversable) -> tuple[Generation, ...]:
+    """The generations that a folder has files of, the oldest first.
+
+    Raises:
+        InputError: naming the file and the field.
+    """
     from boundary.yaml_text import parse_yaml_mapping
 
     found = []
-    for file in (resources.files("simccl") / "data").iterdir():
+    for file in folder.iterdir():
         if file.name.startswith("sm") and file.name.endswith(".yaml"):
             where = f"data/{file.name}"
             found.append(generation(parse_yaml_mapping(file.read_text("utf-8"), where, "a GPU generation"), where))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -38,7 +38,12 @@ class Gpu:
 
 @cache
 def gpus() -> Mapping[str, Gpu]:
-    """All GPU types by name, those of older generations first."""
+    """All GPU types that come with the package by name, those of older generations first."""
+    return gpus_of(generations())
+
+
+def gpus_of(all_generations: Iterable[Generation]) -> Mapping[str, Gpu]:
+    """The GPU types of some generations by name."""
     return MappingProxyType(
         {
             name: Gpu(
@@ -50,7 +55,7 @@ def gpus() -> Mapping[str, Gpu]:
                 nic_gbytes_per_s=links["nic_gbytes_per_s"],
                 generation=generation,
             )
-            for generation in generations()
+            for generation in all_generations
             for name, links in generation.gpus.items()
         }
     )

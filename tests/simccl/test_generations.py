@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from boundary.yaml_text import parse_yaml_mapping
-from simccl import InputError, gpu_named
-from simccl.communicator.generations import generation, generations
-from simccl.communicator.gpus import gpus
+from boundary.yaml_text import dump_yaml, parse_yaml_mapping
+from simccl import Algorithm, Collective, InputError, Stack, gpu_named
+from simccl.communicator.generations import generation, generations, read_generations
+from simccl.communicator.gpus import gpus, gpus_of
+from simccl.communicator.shape import CommunicatorShape
+from simccl.engines.all_reduce import engine_kernel
+from simccl.nccl.point_to_point import message_port_rates
+from simccl.planning.cost_model import algorithm_costs
 
 
 def hopper() -> dict[str, Any]:
@@ -22,6 +28,33 @@ def test_generations_come_oldest_first_with_their_gpus() -> None:
     assert [found.compute_capability for found in generations()] == [80, 90, 100]
     assert list(gpus()) == ["a100", "a800", "h100", "h200", "h20", "h800", "b200"]
     assert gpu_named(" H800 ").nvlink_gbytes_per_s == pytest.approx(8 * 20.6)
+
+
+def test_a_new_generation_is_one_file(tmp_path: Path) -> None:
+    """Twice Hopper's rates: rings of one node carry twice as much, and engines' limits and messages are its own."""
+    document = hopper()
+    twice = document | {
+        "compute_capability": 120,
+        "gbytes_per_s_per_nvlink": 41.2,
+        "gpus": {"x1": {"nvlinks": 18, "pcie_gbytes_per_s": 96.0, "nic_gbytes_per_s": 100.0}},
+        "intra_node_speeds": [2 * speed for speed in document["intra_node_speeds"]],
+        "vllm_custom_up_to_mib": {8: 1},
+        "all_to_all_bus": 278.1,
+        "all_to_all_nvlinks": 370.8,
+    }
+    data = Path(str(resources.files("simccl") / "data"))
+    for file in data.glob("sm*.yaml"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "sm120.yaml").write_text(dump_yaml(twice))
+    types = gpus_of(read_generations(tmp_path))
+    assert list(types) == [*gpus(), "x1"]
+    x1, h100 = (CommunicatorShape(types[name], 8, 1, 8, 50.0) for name in ("x1", "h100"))
+    rings = [algorithm_costs(Collective.ALL_GATHER, at, Algorithm.RING) for at in (x1, h100)]
+    bandwidths = [costs.bus_gbytes_per_s[2] for costs in rings if costs is not None]
+    assert bandwidths[0] == 2 * bandwidths[1]
+    assert message_port_rates(x1).nvlink_bytes_per_s == pytest.approx(18 * 41.2e9 * 0.75)
+    assert engine_kernel(Stack.VLLM, 1 << 20, x1) == "two_shot"
+    assert engine_kernel(Stack.VLLM, 2 << 20, x1) == "multimem"
 
 
 def test_a_file_without_vllms_limits_has_none() -> None:
