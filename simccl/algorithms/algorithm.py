@@ -170,7 +170,7 @@ class NcclAlgorithm(CollectiveAlgorithm):
         return True
 
     def unplanned_us(self, rates: FlowRates) -> float:
-        """Latency that no flow has, beside the base latency."""
+        """Latency that no flow has, besides the base latency."""
         return 0.0
 
     def costs(self, op: Collective, at: CommunicatorShape) -> AlgorithmCosts | None:

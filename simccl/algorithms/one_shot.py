@@ -37,7 +37,7 @@ class OneShot(EngineKernel):
 
 
 def one_shot_flows(size_bytes: int, ranks: int, bytes_per_s: float) -> PlannedFlows:
-    """Every rank's buffer to every other rank; the origin tells whose contribution a flow is.
+    """Every rank's buffer to every other rank; the origin says whose contribution a flow is.
 
     ``bytes_per_s`` go into, and out of, one GPU; a rank reads from all others at once, a part of it each.
     """

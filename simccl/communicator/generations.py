@@ -47,7 +47,7 @@ class Generation:
     all_to_all_nvlinks: float
     """Rate of all NVLinks of the GPU on which it was measured."""
     vllm_custom_up_to_mib: Mapping[int, float]
-    """Ranks → largest all_reduce of vLLM's custom kernels beside its symmetric memory; empty: it has none here."""
+    """Ranks → largest all_reduce of vLLM's custom kernels when it has symmetric memory; empty: it has none here."""
     vllm_multimem_up_to_mib: Mapping[int, float]
     """Ranks → largest all_reduce of its symmetric-memory kernels."""
     has_measured_deepep: bool

@@ -20,7 +20,7 @@ class NicLayout(StrEnum):
     """Layout of GPUs and NICs on PCIe switches."""
 
     OWN_SWITCH = "own_switch"
-    """Every GPU has a switch of its own; with fewer NICs than GPUs, every other GPU has a NIC beside it."""
+    """Every GPU has a switch of its own; with fewer NICs than GPUs, every other GPU has a NIC on its switch."""
     SHARED_SWITCH = "shared_switch"
     """Two GPUs share a switch, with two NICs or with one."""
 

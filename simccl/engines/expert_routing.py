@@ -94,7 +94,7 @@ class TokenPostcondition:
     is_combine: bool
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """For bytes of one token."""
+        """Contributions to bytes of one token."""
         token = begin // self.token_bytes
         if end > (token + 1) * self.token_bytes or token >= len(self.needs[origin]):
             raise PlanError(f"bytes {begin}…{end - 1} of rank {origin}: found across tokens, expected inside one")
@@ -125,7 +125,7 @@ class SlotPostcondition:
     is_combine: bool
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """For messages with one expert, on another rank."""
+        """Contributions to messages with one expert, on another rank."""
         other = int(self.rank_of_expert[block_owner(self.bounds[origin], begin, end)])
         if other == origin:
             raise PlanError(f"bytes {begin}…{end - 1} of rank {origin}: found messages to itself being sent")

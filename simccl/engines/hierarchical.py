@@ -54,7 +54,7 @@ class Hierarchical(ExpertMode):
         return -(-(values_bytes(hidden, fp8=fp8) + 8 + 4 * top_k + 4 * top_k) // 16) * 16
 
     def measured_combine_bytes(self, hidden: int, top_k: int) -> int:
-        """With what a dispatch has beside the values."""
+        """Values in BF16, with the source, expert ids and weights of a dispatch."""
         return self.dispatch_bytes(hidden, top_k, fp8=False)
 
     def copies(self, top_k: int, at: CommunicatorShape) -> tuple[float, float]:

@@ -248,7 +248,7 @@ def _flows(cache: LayerCache, source: KvLayout, destination: KvLayout, span: int
 
 
 def _numbered(pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
-    """[pairs] the number of each, equal ones alike, in the order of first appearance."""
+    """[pairs] the number of each, equal ones the same, in the order of first appearance."""
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], dtype=np.int64)
 

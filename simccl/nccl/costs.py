@@ -124,4 +124,4 @@ class Choice:
     gbytes_per_s: float
     """Algorithm bandwidth of large collectives, 10⁹ B/s."""
     costs: AlgorithmCosts
-    """With all latencies and bandwidths scaled alike, so that they give ``time_us``."""
+    """With all latencies and bandwidths scaled by one factor, so that they give ``time_us``."""

@@ -40,7 +40,7 @@ class PathType(IntEnum):
     PIX = 4
     """One PCIe switch."""
     PXN = 7
-    """Over NVLink to the GPU beside the NIC."""
+    """Over NVLink to the GPU on the NIC's switch."""
     PHB = 8
     """Through the CPU."""
 

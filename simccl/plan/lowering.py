@@ -180,5 +180,5 @@ def _through(edges: Edges, offsets: NDArray[np.int64], deps: NDArray[np.int64]) 
 
 @lru_cache(maxsize=16)
 def _router(topology: Topology) -> Router:
-    """Topologies are immutable, and routers answer alike whoever asks; keeping a few saves their distance tables."""
+    """Topologies are immutable, and routers answer the same whoever asks; keeping a few saves their distance tables."""
     return Router(topology)

@@ -29,7 +29,7 @@ class Postcondition(Protocol):
     """Data that a plan must deliver, range by range of the buffer of each origin."""
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """For bytes that flows treat alike.
+        """Contributions to bytes that no flow divides.
 
         Raises:
             PlanError: bytes that are not part of it, or of which parts go different ways.
@@ -57,7 +57,7 @@ class BufferPostcondition:
     """Every rank collects the contributions instead of one sum (one-shot all_reduce)."""
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """Of a sum, or of one rank's bytes."""
+        """Contributions to a sum, or to one rank's bytes."""
         everyone = (1 << self.ranks) - 1
         if end > self.size_bytes:
             raise PlanError(f"{self.op}: found bytes {begin}…{end - 1}, expected none beyond {self.size_bytes - 1}")
@@ -94,7 +94,7 @@ class MessagePostcondition:
     """[ranks, ranks] bytes from each rank to each."""
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """To one receiver, which is another rank."""
+        """Contributions to one receiver, which is another rank."""
         receiver = block_owner(np.concatenate(([0], np.cumsum(self.matrix_bytes[origin]))), begin, end)
         if receiver == origin:
             raise PlanError(f"bytes {begin}…{end - 1} of rank {origin}: found its own part being sent")

@@ -105,7 +105,7 @@ def _levels(edges: Edges, count: int) -> NDArray[np.int64]:
 
 
 def _ranges(extents: _Extents, level: NDArray[np.int64]) -> Iterator[tuple[int, int, int, list[int]]]:
-    """Origin, begin, end and flows (dependencies first) of every range that flows treat alike."""
+    """Origin, begin, end and flows (dependencies first) of every range that no flow divides."""
     if not len(extents.flow):
         return
     by_origin = np.argsort(extents.origin, kind="stable")
