@@ -3,23 +3,27 @@
 __version__ = "0.1.0"
 
 from boundary.errors import InputError
-from simccl.calibration import Calibration, read_calibration, shipped_calibration
-from simccl.choice import Choice, choose
 from simccl.collective import Algorithm, Collective, Protocol
-from simccl.communicator import Communicator
-from simccl.custom_allreduce import Stack, check_measured
-from simccl.deepep import Phase, expert_times_us
-from simccl.errors import PlanError, UnsupportedTopology
-from simccl.expert_planner import expert_combine, expert_dispatch
-from simccl.experts import ExpertRouting
-from simccl.hardware import gpu_named
-from simccl.kv import KvFlows, KvTemplate, kv_handoff_plan, kv_template
-from simccl.kv_handoff import Descriptors, KvHandoff, Striping
-from simccl.kv_layout import KvLayout, LayerCache
-from simccl.plan import Operation, Plan, PlannedFlows
-from simccl.planner import all_to_all_v, plan_collective
-from simccl.timing import CollectiveTime, TimeTable, collective_time, time_table
-from simccl.verify import VerifiedPlan, verify_plan
+from simccl.communicator.communicator import Communicator
+from simccl.communicator.gpus import UnsupportedTopology, gpu_named
+from simccl.engines.all_reduce import AllReduceKernels as Stack
+from simccl.engines.all_reduce import check_measured
+from simccl.engines.deepep import expert_times_us
+from simccl.engines.expert_mode import Phase
+from simccl.engines.expert_plan import expert_combine, expert_dispatch
+from simccl.engines.expert_routing import ExpertRouting
+from simccl.kv.handoff import Descriptors, KvHandoff, Striping
+from simccl.kv.layout import KvLayout, LayerCache
+from simccl.kv.template import KvFlows, KvTemplate, kv_handoff_plan, kv_template
+from simccl.nccl.costs import Choice
+from simccl.plan.flows import Operation, PlannedFlows
+from simccl.plan.plan import Plan
+from simccl.plan.postcondition import PlanError
+from simccl.planning.calibration import Calibration, read_calibration, shipped_calibration
+from simccl.planning.choice import choose
+from simccl.planning.planner import all_to_all_v, plan_collective
+from simccl.planning.timing import CollectiveTime, TimeTable, collective_time, time_table
+from simccl.planning.verify import VerifiedPlan, verify_plan
 
 __all__ = [
     "Algorithm",

@@ -1,8 +1,9 @@
-"""The words of this package: collectives, algorithms, protocols, and what a protocol puts on the wire."""
+"""Words of this package: collectives, algorithms, protocols, and what a protocol puts on the wire."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,33 +55,42 @@ class Collective(StrEnum):
         return self not in (Collective.ALL_TO_ALL, Collective.SEND_RECV)
 
 
-class Algorithm(StrEnum):
-    """How a collective is carried out: NCCL's algorithms, its point-to-point rounds, and kernels of engines."""
+class Algorithm(str):
+    """Name of a way to carry out a collective: NCCL's algorithms, its point-to-point rounds, and kernels of engines.
 
-    TREE = "tree"
+    The set is open: whatever `simccl.algorithms` registers has a name of its own, ``Algorithm("mine")``.
+    """
+
+    __slots__ = ()
+
+    TREE: ClassVar[Algorithm]
     """Double binary trees over nodes, chains inside them."""
-    RING = "ring"
-    COLLNET_DIRECT = "collnet_direct"
-    COLLNET_CHAIN = "collnet_chain"
-    NVLS = "nvls"
+    RING: ClassVar[Algorithm]
+    COLLNET_DIRECT: ClassVar[Algorithm]
+    COLLNET_CHAIN: ClassVar[Algorithm]
+    NVLS: ClassVar[Algorithm]
     """The NVSwitch reduces and multicasts."""
-    NVLS_TREE = "nvls_tree"
-    PAT = "pat"
+    NVLS_TREE: ClassVar[Algorithm]
+    PAT: ClassVar[Algorithm]
     """Parallel aggregated trees, one rank per node."""
-    PAIRWISE = "pairwise"
+    PAIRWISE: ClassVar[Algorithm]
     """Grouped sends and receives in NCCL's rounds."""
-    ONE_SHOT = "one_shot"
+    ONE_SHOT: ClassVar[Algorithm]
     """An inference engine's all_reduce in which every rank reads all buffers."""
-    TWO_SHOT = "two_shot"
+    TWO_SHOT: ClassVar[Algorithm]
     """An inference engine's all_reduce by reduce-scatter and all-gather with direct reads."""
-    MULTIMEM = "multimem"
+    MULTIMEM: ClassVar[Algorithm]
     """An inference engine's all_reduce on symmetric memory, reduced in the NVSwitch."""
-    HIERARCHICAL = "hierarchical"
+    HIERARCHICAL: ClassVar[Algorithm]
     """Expert dispatch and combine with one copy of a token per node."""
-    LOW_LATENCY = "low_latency"
+    LOW_LATENCY: ClassVar[Algorithm]
     """Expert dispatch and combine with one message per token and expert."""
-    NONE = "none"
+    NONE: ClassVar[Algorithm]
     """Nothing crosses a link: one rank, or zero bytes."""
+
+
+for _word in get_type_hints(Algorithm):
+    setattr(Algorithm, _word, Algorithm(_word.lower()))
 
 
 class Protocol(StrEnum):

@@ -1,4 +1,4 @@
-"""Cutting the merged flows of pipelined algorithms into NCCL's chunks."""
+"""Chunks of NCCL, into which the merged flows of pipelined algorithms are cut."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.algorithms.pace import Lanes
-from simccl.algorithms.ring_loops import earlier_on_connection
+from simccl.algorithms.flow_rates import Lanes
 from simccl.collective import check_flows
-from simccl.edges import ranges
+from simccl.plan.edges import earlier_on_connection, ranges
 
 _SLOTS = 8
 """FIFO steps per connection, one chunk each (NCCL 2.30.7, NCCL_STEPS)."""
@@ -18,7 +17,7 @@ _SLOTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How NCCL cuts the data of a pipelined algorithm."""
+    """Chunks into which NCCL cuts the data of a pipelined algorithm."""
 
     chunk_bytes: int
     channels: int

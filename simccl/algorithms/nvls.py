@@ -1,201 +1,151 @@
-"""NVLS and NVLSTree: reduction and multicast in the NVSwitch (NCCL 2.30.7, src/device/all_reduce.h).
+"""NVLS and NVLSTree: the NVSwitch reduces and multicasts (NCCL 2.30.7); between nodes heads form trees.
 
-Every rank of a node is head of a share of the buffer. For all_reduce a head loads its share from the switch, which adds
-up the n copies (every GPU sends its own), and stores the result to the switch, which copies it to all: every GPU sends
-and receives S(1 + 1/n) bytes. For reduce_scatter and all_gather it is one half of that. Load and store are one
-pass over registers, so that everything streams. Across nodes (all_reduce only) heads of equal place form the double
-binary trees of `simccl.algorithms.tree` between the two halves, so that every hop stays on one rail.
-
-NCCL's model has one latency for all that happens inside nodes; it belongs to the base latency of the plan, and hops
-inside nodes have none. Switch k is endpoint n + k of a flow. Engines' multimem kernels move
-the same on one node. Assumed: buffers are registered, so that the copies to and
-from NCCL's own buffers on each GPU are left out (they cross no link).
+The flows are those of `simccl.algorithms.switch_flows`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from boundary.errors import InputError
-from simccl.algorithms.chunks import Chunks, chunked
-from simccl.algorithms.pace import Lanes, Pace
-from simccl.algorithms.tree import NO_PARENT, double_binary_tree
-from simccl.collective import Collective, shares
-from simccl.communicator import Communicator
-from simccl.edges import Edges, joined
-from simccl.lowering import nvswitches
-from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
+from simccl.algorithms.algorithm import FlowRequest, NcclAlgorithm, nodes_column, simple_only, simple_rate
+from simccl.algorithms.flow_rates import FlowRates
+from simccl.algorithms.switch_flows import has_equal_nvlink_nodes, switch_flows, switch_payload_bytes
+from simccl.algorithms.tree import FACTORS
+from simccl.collective import Algorithm, Collective, Protocol
+from simccl.communicator.communicator import Communicator
+from simccl.communicator.shape import CommunicatorShape, Cpu
+from simccl.nccl.costs import AlgorithmCosts
+from simccl.nccl.search import Channels, Graph, PathType, search
+from simccl.nccl.work_split import KIB, MOST_THREADS, STEP_BYTES, reduced_chunk
+from simccl.plan.flows import PlannedFlows
+from simccl.plan.plan import Plan
+
+_NVLS_CHUNKS = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+_NVLS_TREE_CHUNKS = ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
+_NVLS_TREE_FACTORS = (*FACTORS[Protocol.SIMPLE], 0.9)
 
 
-def has_equal_nvlink_nodes(communicator: Communicator) -> bool:
-    """Whether every node has an NVSwitch and as many ranks as every other, at least two."""
-    counts = {len(ranks) for ranks in communicator.ranks_of_node}
-    return len(counts) == 1 and min(counts) >= 2 and bool((nvswitches(communicator) >= 0).all())
+class _OnSwitches(NcclAlgorithm):
+    """Rules that NVLS and NVLSTree share."""
+
+    inside_us = (0.0, 0.0, 25.0)
+
+    def graph(self, channels: Channels) -> Graph | None:
+        return channels.nvls
+
+    def algorithm_share(self, op: Collective, at: CommunicatorShape) -> float:
+        return at.ranks / (2 * (at.ranks - 1)) if op is Collective.ALL_REDUCE else 1.0
+
+    def channels_and_threads(
+        self, size_bytes: NDArray[np.int64], costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same for every size."""
+        return np.full_like(size_bytes, nvls_channels(at)), np.full_like(size_bytes, MOST_THREADS)
+
+    def can_be_laid_over(self, communicator: Communicator) -> bool:
+        return has_equal_nvlink_nodes(communicator)
+
+    def unplanned_us(self, rates: FlowRates) -> float:
+        """The one latency of all that happens inside nodes."""
+        return rates.nvlink_hop_us
+
+    def flows(self, request: FlowRequest) -> PlannedFlows:
+        chunks = request.chunks(pass_on_parts=True)
+        return switch_flows(request.op, request.size_bytes, request.communicator, request.rates, chunks=chunks)
+
+    def payload_bytes(self, plan: Plan) -> int:
+        return switch_payload_bytes(plan)
 
 
-def nvls_flows(
-    op: Collective, size_bytes: int, communicator: Communicator, pace: Pace, *, chunks: Chunks | None
-) -> PlannedFlows:
-    """The flows of an all_reduce, reduce_scatter or all_gather in one NVSwitch, or of an all_reduce over several.
+class Nvls(_OnSwitches):
+    """NVLS: in one NVSwitch, or over several with CollNet."""
 
-    Raises:
-        InputError: another op, one rank on some node, nodes with unequal counts, or blocks across nodes.
-    """
-    nodes = communicator.ranks_of_node
-    heads = len(nodes[0])
-    if not has_equal_nvlink_nodes(communicator):
-        raise InputError(
-            f"algorithm: found {sorted({len(ranks) for ranks in nodes})} ranks per node, expected equal counts from 2, "
-            "and an NVSwitch in every node, for NVLS"
-        )
-    reduces_blocks = op in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-    if op is not Collective.ALL_REDUCE and not (reduces_blocks and len(nodes) == 1):
-        raise InputError(f"algorithm: found NVLS for {op} over {len(nodes)} nodes, expected all_reduce, or one node")
-    parts = _Parts.of(op, size_bytes, communicator)
-    stages = _Stages.of(op, len(parts.head), len(nodes), heads)
-    whole = _lanes(communicator, pace, parts, stages)
-    return (whole if chunks is None else chunked(whole, chunks)).flows(pace.protocol)
+    name = Algorithm.NVLS
+    flow_model_code = 4
+    flow_model_connection = "NVLS"
+    ops = frozenset({Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER})
+    between_us = (0.0, 0.0, 18.0)
 
+    def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
+        return simple_only((at.nodes == 1 or at.has_collnet) and graph.channels >= 2)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
-    """Shares of the buffer, one per head and tree; empty ones left out."""
+    def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
+        return (1, 0) if at.nodes == 1 else (2, 1)
 
-    head: NDArray[np.int64]
-    """[parts] place of the head in its node."""
-    tree: NDArray[np.int64]
-    """[parts] 0 or 1; always 0 on one node."""
-    bounds: NDArray[np.int64]
-    """[parts, 2] first byte and the one after the last."""
-    share: float
-    """Of the buffer, when it divides."""
+    def bus_gbytes_per_s(self, op: Collective, at: CommunicatorShape, graph: Graph) -> NDArray[np.float64]:
+        return simple_rate(graph.channels * min(_intra_gbytes_per_s(op, at, graph), graph.inter_gbytes_per_s))
 
-    @classmethod
-    def of(cls, op: Collective, size_bytes: int, communicator: Communicator) -> _Parts:
-        ranks = np.array(communicator.ranks_of_node[0])
-        trees = 1 if communicator.nodes == 1 else 2
-        cuts = shares(size_bytes, len(ranks) * trees)
-        head, tree = np.divmod(np.arange(len(ranks) * trees), trees)
-        place = head if op is Collective.ALL_REDUCE else ranks[head]
-        bounds = np.stack((cuts[place * trees + tree], cuts[place * trees + tree + 1]), axis=1)
-        used = bounds[:, 1] > bounds[:, 0]
-        return cls(head[used], tree[used], bounds[used], 1 / (len(ranks) * trees))
+    def largest_chunk(
+        self, op: Collective, channel_bytes: int, costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> int:
+        most = min(STEP_BYTES[protocol], _limits(at)[1])
+        return reduced_chunk(most, channel_bytes, costs.graph.channels, _NVLS_CHUNKS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Stages:
-    """Numbers of the flows; a stage that the op does not have is empty."""
+class NvlsTree(_OnSwitches):
+    """NVLSTree: NVLS inside nodes, trees of heads between them."""
 
-    load: NDArray[np.int64]
-    """[parts, nodes, ranks of a node] GPU to switch, added up there"""
-    total: NDArray[np.int64]
-    """[parts, nodes] switch to head"""
-    up: NDArray[np.int64]
-    """[parts, nodes] head to the head of the parent node, added up there; unused for roots"""
-    down: NDArray[np.int64]
-    """[parts, nodes] head of the parent node to head; unused for roots"""
-    store: NDArray[np.int64]
-    """[parts, nodes] head to switch"""
-    copies: NDArray[np.int64]
-    """[parts, nodes, ranks of a node] switch to GPU"""
+    name = Algorithm.NVLS_TREE
+    flow_model_code = 5
+    flow_model_connection = "NVLS_TREE"
+    ops = frozenset({Collective.ALL_REDUCE})
+    between_us = (0.0, 0.0, 20.9)
 
-    @classmethod
-    def of(cls, op: Collective, parts: int, nodes: int, heads: int) -> _Stages:
-        loads, stores, crosses = op is not Collective.ALL_GATHER, op is not Collective.REDUCE_SCATTER, nodes > 1
-        shapes = [
-            (parts * loads, nodes, heads),
-            (parts * loads, nodes),
-            (parts * crosses, nodes),
-            (parts * crosses, nodes),
-            (parts * stores, nodes),
-            (parts * stores, nodes, heads),
-        ]
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-        return cls(*(np.arange(e - np.prod(s), e).reshape(s) for s, e in zip(shapes, ends, strict=True)))
+    def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
+        return simple_only(at.nodes > 1 and graph.channels >= 2)
 
+    def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
+        doublings = at.nodes.bit_length() - 1
+        return 1 + 2 * doublings, 2 * doublings
 
-def _lanes(communicator: Communicator, pace: Pace, parts: _Parts, stages: _Stages) -> Lanes:
-    ranks, size = np.array(communicator.ranks_of_node), communicator.size
-    head = ranks[:, parts.head].T  # [parts, nodes]
-    switch = np.broadcast_to(size + np.arange(len(ranks)), head.shape)
-    everyone = np.broadcast_to(ranks, (*head.shape[:1], *ranks.shape))
-    of_everyone = np.broadcast_to(switch[..., None], everyone.shape)
-    parents = double_binary_tree(len(ranks))[parts.tree]
-    above = np.take_along_axis(head, np.maximum(parents, 0), axis=1)
-    between_ps = int(pace.hop_latency_ps(np.array(True)))
-    columns = [
-        _stage(stages.load, everyone, of_everyone, Operation.REDUCE, 0),
-        _stage(stages.total, switch, head, Operation.COPY, 0),
-        _stage(stages.up, head, above, Operation.REDUCE, between_ps),
-        _stage(stages.down, above, head, Operation.COPY, between_ps),
-        _stage(stages.store, head, switch, Operation.COPY, 0),
-        _stage(stages.copies, of_everyone, everyone, Operation.COPY, 0),
-    ]
-    src, dst, part, operation, latency_ps = (np.concatenate(c) for c in zip(*columns, strict=True))
-    step = np.repeat(np.arange(len(columns)), [len(stage[0]) for stage in columns])
-    used = np.ones(len(src), dtype=np.bool_)
-    if stages.up.size:
-        used[stages.up[parents == NO_PARENT]] = used[stages.down[parents == NO_PARENT]] = False
-    waiting, awaited = _edges(stages, parents)
-    number = np.cumsum(used) - 1
-    length = (parts.bounds[:, 1] - parts.bounds[:, 0])[part]
-    return Lanes(
-        src=src[used],
-        dst=dst[used],
-        payload_bytes=length[used],
-        channel=parts.head[part][used],
-        step=step[used],
-        origin=PARTIAL_SUM,
-        offset=parts.bounds[part, 0][used],
-        operation=operation[used],
-        latency_ps=latency_ps[used],
-        wire_rate=pace.wire_rate(parts.share),
-        edges=(number[waiting], number[awaited]),
-        streams=True,
-    )
+    def bus_gbytes_per_s(self, op: Collective, at: CommunicatorShape, graph: Graph) -> NDArray[np.float64]:
+        inter = graph.inter_gbytes_per_s * (2 if at.nodes <= 2 else 1)
+        most = at.gpu.generation.nvls_tree_per_channel[nodes_column(at)]
+        return simple_rate(graph.channels * min(_intra_gbytes_per_s(op, at, graph), inter, most))
+
+    def bandwidth_factors(self, op: Collective, at: CommunicatorShape) -> tuple[tuple[float, ...], ...] | None:
+        if at.gpu.compute_capability >= 100 and at.cpu is not Cpu.ARM:
+            return ((1.0,), (1.0,), _NVLS_TREE_FACTORS)
+        return None
+
+    def largest_chunk(
+        self, op: Collective, channel_bytes: int, costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> int:
+        return reduced_chunk(min(_limits(at)[1:]), channel_bytes, costs.graph.channels, _NVLS_TREE_CHUNKS)
 
 
-def _stage(
-    flows: NDArray[np.int64], src: NDArray[np.int64], dst: NDArray[np.int64], operation: Operation, latency_ps: int
-) -> tuple[NDArray[np.int64], ...]:
-    """Source, destination, part, operation and latency of one stage's flows."""
-    if not flows.size:
-        return tuple(np.zeros(0, dtype=np.int64) for _ in range(5))
-    part = np.broadcast_to(np.arange(len(flows)).reshape(-1, *[1] * (flows.ndim - 1)), flows.shape)
-    constants = (np.full(flows.size, value, dtype=np.int64) for value in (operation, latency_ps))
-    return src.ravel(), dst.ravel(), part.ravel(), *constants
+def nvls_channels(at: CommunicatorShape) -> int:
+    """Channels that NVLS and NVLSTree run on, whatever the search found."""
+    return _limits(at)[0]
 
 
-def _edges(stages: _Stages, parents: NDArray[np.int64]) -> Edges:
-    """What each flow passes on; a head adds what its children send to the total of its own node."""
-    edges: list[Edges] = []
-    if stages.total.size:
-        edges.append((np.repeat(stages.total.ravel(), stages.load.shape[2]), stages.load.ravel()))
-    if stages.up.size:
-        edges += _tree_edges(stages, parents)
-    elif stages.total.size and stages.store.size:
-        edges.append((stages.store.ravel(), stages.total.ravel()))
-    if stages.store.size:
-        edges.append((stages.copies.ravel(), np.repeat(stages.store.ravel(), stages.copies.shape[2])))
-    return joined(edges)
+def _intra_gbytes_per_s(op: Collective, at: CommunicatorShape, graph: Graph) -> float:
+    """Rate of one channel inside a node."""
+    heads, per_node = graph.channels, at.ranks / at.nodes
+    reach = 2.0 if op is Collective.ALL_REDUCE else (per_node - 1) / per_node
+    return graph.intra_gbytes_per_s * at.gpu.generation.nvls_efficiency * (heads - 1) / heads * reach
 
 
-def _tree_edges(stages: _Stages, parents: NDArray[np.int64]) -> list[Edges]:
-    part, child = np.nonzero(parents != NO_PARENT)
-    parent = parents[part, child]
-    up, down = stages.up[part, child], stages.down[part, child]
-    is_inner = parents[part, parent] != NO_PARENT
-    under_root = np.flatnonzero(~is_inner)
-    one, other = np.nonzero(part[under_root][:, None] == part[under_root])
-    return [
-        (up, stages.total[part, child]),
-        (up, stages.total[part, parent]),
-        (stages.up[part, parent][is_inner], up[is_inner]),
-        (down[is_inner], stages.down[part, parent][is_inner]),
-        (down[under_root[one]], up[under_root[other]]),
-        (stages.store[part, child], down),
-        (stages.store[part, parent][under_root], up[under_root]),
-    ]
+def _limits(at: CommunicatorShape) -> tuple[int, int, int]:
+    """Channels, largest chunk of NVLS and of NVLSTree: Blackwell nodes are tuned by NIC and node count."""
+    if at.gpu.compute_capability < 100:
+        return 16, 128 * KIB, (64 if at.nodes >= 4 else 128) * KIB
+    if at.nodes == 1:
+        return 24, 128 * KIB, 128 * KIB
+    channels, nvls, tree = _blackwell_kib(at, search(at))
+    return channels, nvls * KIB, tree * KIB
+
+
+def _blackwell_kib(at: CommunicatorShape, channels: Channels) -> tuple[int, int, int]:
+    nic, per_node = at.network_gbytes_per_s, at.gpus_per_node
+    is_near = max(channels.tree.nic_path, channels.ring.nic_path) < PathType.PXN
+    if at.nodes == 2 and nic >= 48:
+        if per_node <= 4:
+            return 32, 256, 256
+        return (32, 128, 64) if per_node >= 16 or (per_node <= 8 and is_near and nic < 96) else (32, 128, 128)
+    if nic >= 96:
+        return (24, 256, 256) if per_node <= 8 else (32, 128, 128 if per_node < 32 else 64)
+    if nic >= 48:
+        return 24, 128, 64 if is_near else 128
+    return 32, 128, 64 if at.nodes >= 4 else 128

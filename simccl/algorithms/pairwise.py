@@ -22,15 +22,47 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.algorithms.pace import fair_rates
-from simccl.collective import Protocol, wire_bytes, wire_share
-from simccl.communicator import Communicator
-from simccl.edges import Edges, csr, joined
-from simccl.lowering import PortRates
-from simccl.plan import Operation, PlannedFlows
-from simccl.point_to_point import MessageChannels, batch_of_round, group_size, hop_latency_us, send_rounds
+from simccl.algorithms.algorithm import CollectiveAlgorithm
+from simccl.algorithms.flow_rates import fair_rates
+from simccl.collective import Algorithm, Collective, Protocol, shares, wire_bytes, wire_share
+from simccl.communicator.communicator import Communicator
+from simccl.nccl.point_to_point import MessageChannels, batch_of_round, group_size, hop_latency_us, send_rounds
+from simccl.plan.edges import Edges, csr, joined
+from simccl.plan.flows import Operation, PlannedFlows
+from simccl.plan.lowering import PortRates
+from simccl.plan.plan import Plan
+from simccl.plan.postcondition import PlanError, Postcondition
 
 _PS_PER_US = 1_000_000
+
+
+class Pairwise(CollectiveAlgorithm):
+    """Grouped sends and receives; `simccl.nccl.point_to_point` has their times."""
+
+    name = Algorithm.PAIRWISE
+
+    def check_sent(self, plan: Plan, postcondition: Postcondition) -> None:
+        """Every message leaves its sender once."""
+        flows, ranks = plan.flows, plan.communicator.size
+        own = flows.origin == flows.src
+        left = np.bincount(flows.src[own], weights=flows.payload_bytes[own], minlength=ranks).astype(np.int64)
+        rows = np.array([postcondition.moved_bytes(rank) for rank in range(ranks)])
+        if not np.array_equal(left, rows):
+            raise PlanError(f"{plan.op}: found {left.tolist()} bytes sent, expected {rows.tolist()}")
+
+
+def message_matrix(op: Collective, size_bytes: int, ranks: int) -> NDArray[np.int64]:
+    """[ranks, ranks] bytes from each rank to each in an all_to_all or send_recv.
+
+    Send_recv is the pattern of nccl-tests 2.19 (``sendrecv_perf``): to the next rank, the last one's to rank 0. For a
+    single pair, as between pipeline stages, pass a matrix with one entry to `simccl.all_to_all_v`.
+    """
+    if op is Collective.ALL_TO_ALL:
+        return np.tile(np.diff(shares(size_bytes, ranks)), (ranks, 1))
+    matrix = np.zeros((ranks, ranks), dtype=np.int64)
+    rank = np.arange(ranks)
+    matrix[rank, (rank + 1) % ranks] = size_bytes
+    return matrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,16 +14,86 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from netsim.flow import NO_FLOW
-from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, check_flows, shares
-from simccl.edges import Edges, joined, without_duplicates
-from simccl.plan import PARTIAL_SUM, Operation, Pieces, PlannedFlows
+from simccl.algorithms.algorithm import (
+    FlowRequest,
+    NcclAlgorithm,
+    channel_gbytes_per_s,
+    passes,
+    simple_only,
+    simple_rate,
+)
+from simccl.algorithms.flow_rates import FlowRates, Lanes
+from simccl.collective import Algorithm, Collective, Protocol, check_flows, shares
+from simccl.communicator.shape import CommunicatorShape
+from simccl.nccl.costs import AlgorithmCosts, Latencies
+from simccl.nccl.search import Channels, Graph
+from simccl.nccl.work_split import BYTES_PER_THREAD, KIB, MOST_THREADS, STEP_BYTES, fewer_channels
+from simccl.plan.edges import Edges, joined, without_duplicates
+from simccl.plan.flows import PARTIAL_SUM, Operation, Pieces, PlannedFlows
+from simccl.plan.plan import Plan
+
+
+class Pat(NcclAlgorithm):
+    """Parallel aggregated trees, one rank per node."""
+
+    name = Algorithm.PAT
+    flow_model_code = 6
+    flow_model_connection = "PAT"
+    ops = frozenset({Collective.ALL_GATHER, Collective.REDUCE_SCATTER})
+    base_us = (8.0, 8.0, 8.0)
+    inside_us = (0.0, 0.0, 4.0)
+    between_us = (0.0, 0.0, 14.0)
+
+    def graph(self, channels: Channels) -> Graph:
+        return channels.tree
+
+    def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
+        return simple_only(at.nodes == at.ranks > 1)
+
+    def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
+        doublings = at.nodes.bit_length() - 1
+        return doublings, doublings
+
+    def latencies_us(self, op: Collective, at: CommunicatorShape) -> Latencies:
+        """The base grows with the ranks."""
+        base, inside, between = super().latencies_us(op, at)
+        return Latencies(base + 2.8 * at.ranks, inside, between / 3.5)
+
+    def bus_gbytes_per_s(self, op: Collective, at: CommunicatorShape, graph: Graph) -> NDArray[np.float64]:
+        total = graph.channels * channel_gbytes_per_s(at, graph)
+        return simple_rate(0.75 * total)
+
+    def channels_and_threads(
+        self, size_bytes: NDArray[np.int64], costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All threads, whatever the size."""
+        channels = fewer_channels(size_bytes, MOST_THREADS * BYTES_PER_THREAD[protocol], costs.executed)
+        return channels, np.full_like(size_bytes, MOST_THREADS)
+
+    def largest_chunk(
+        self, op: Collective, channel_bytes: int, costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> int:
+        chunk, times = STEP_BYTES[protocol], 32 if op is Collective.ALL_GATHER else 16
+        while times * chunk > channel_bytes and chunk > 64 * KIB:
+            chunk //= 2
+        return chunk
+
+    def flows(self, request: FlowRequest) -> PlannedFlows:
+        op, size_bytes, choice, ranks = request.op, request.size_bytes, request.choice, request.communicator.size
+        block_bytes = -(-size_bytes // ranks // choice.channels)
+        aggregation = blocks_per_message(block_bytes, choice.chunk_bytes, ranks)
+        return pat_flows(op, size_bytes, ranks, request.rates, aggregation=aggregation)
+
+    def payload_bytes(self, plan: Plan) -> int:
+        """Every block n−1 times."""
+        return passes(plan.op) * (plan.communicator.size - 1) * plan.size_bytes
 
 
 class Message(NamedTuple):
-    """What every rank sends at its turn: blocks of the same offsets, to the rank at the same distance."""
+    """Message that every rank sends at its turn: blocks of the same offsets, to the rank at the same distance."""
 
     distance: int
     """2^d: reduce_scatter sends to the rank so far ahead, all_gather to the one so far behind."""
@@ -52,7 +122,7 @@ def blocks_per_message(block_bytes: int, chunk_bytes: int, ranks: int) -> int:
     return blocks
 
 
-def pat_flows(op: Collective, size_bytes: int, ranks: int, pace: Pace, *, aggregation: int) -> PlannedFlows:
+def pat_flows(op: Collective, size_bytes: int, ranks: int, rates: FlowRates, *, aggregation: int) -> PlannedFlows:
     """The flows of an all_gather or reduce_scatter over two or more ranks, message by message."""
     check_flows(ranks * ranks, f"{op} of {ranks} ranks")
     messages = pat_messages(op, ranks, aggregation)
@@ -82,12 +152,12 @@ def pat_flows(op: Collective, size_bytes: int, ranks: int, pace: Pace, *, aggreg
         origin=PARTIAL_SUM,
         offset=pieces.begin[pieces.offsets[kept]],
         operation=Operation.COPY if gathers else Operation.REDUCE,
-        latency_ps=pace.hop_latency_ps(np.ones(len(kept), dtype=np.bool_)),
-        wire_rate=pace.wire_rate((ranks - 1) / ranks),
+        latency_ps=rates.hop_latency_ps(np.ones(len(kept), dtype=np.bool_)),
+        wire_rate=rates.wire_rate((ranks - 1) / ranks),
         edges=(number[waiting[both]], number[awaited[both]]),
         order=previous,
         pieces=Pieces(np.concatenate(([0], np.cumsum(sizes))), pieces.begin, pieces.size_bytes),
-    ).flows(pace.protocol)
+    ).flows(rates.protocol)
 
 
 def _pieces(size_bytes: int, ranks: int, messages: list[Message]) -> Pieces:

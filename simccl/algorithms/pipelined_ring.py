@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simccl.algorithms.chunks import Chunks, chunked
-from simccl.algorithms.pace import Lanes, Pace
+from simccl.algorithms.flow_rates import FlowRates, Lanes
 from simccl.collective import Collective, check_flows, shares
-from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
+from simccl.plan.flows import PARTIAL_SUM, Operation, PlannedFlows
 
 _PS_PER_US = 1_000_000
 
@@ -22,7 +22,7 @@ def pipelined_ring_flows(
     op: Collective,
     size_bytes: int,
     orders: NDArray[np.int32],
-    pace: Pace,
+    rates: FlowRates,
     *,
     root: int,
     hops_us: float,
@@ -54,8 +54,8 @@ def pipelined_ring_flows(
         offset=np.repeat(bounds[used], hops),
         operation=Operation.REDUCE if op is Collective.REDUCE else Operation.COPY,
         latency_ps=np.full(len(src), round(hops_us / hops * _PS_PER_US), dtype=np.int64),
-        wire_rate=pace.wire_rate(1 / rings),
+        wire_rate=rates.wire_rate(1 / rings),
         edges=(waiting, waiting - 1),
         streams=True,
     )
-    return (whole if chunks is None else chunked(whole, chunks)).flows(pace.protocol)
+    return (whole if chunks is None else chunked(whole, chunks)).flows(rates.protocol)

@@ -1,144 +1,129 @@
-"""Ring all_reduce, all_gather and reduce_scatter, with the loops of each ring merged.
+"""Rings: every rank sends to the next one (NCCL 2.30.7, ring kernels of src/device).
 
-The buffer is cut into one block per rank and each block into one share per ring. A share travels as a chain of flows
-along its ring, NCCL 2.30.7's data order (§ ring kernels of src/device): in all_reduce and reduce_scatter it leaves the
-successor of its owner, is reduced at every hop and reaches its owner after n−1; in the second half of an all_reduce,
-and in all_gather, it leaves the owner and is copied on. Chains are independent, and none is faster than its ring, since
-NCCL's channels are no faster on an idle link. On an idle network chains never wait for each other.
-
-Assumed: a share is one flow per hop. Loops, chunks, slices and credits are in `simccl.algorithms.ring_loops`; merging
-them changes neither the sum of latencies nor that of transfers.
+All_reduce, all_gather and reduce_scatter run in merged loops (`simccl.algorithms.merged_ring`) or NCCL's own
+(`simccl.algorithms.ring_loops`); broadcast and reduce are pipelined (`simccl.algorithms.pipelined_ring`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from simccl.algorithms.pace import Lanes, Pace
-from simccl.collective import Collective, check_flows, shares
-from simccl.communicator import Communicator
-from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
+from simccl.algorithms.algorithm import FlowRequest, NcclAlgorithm, channel_gbytes_per_s, nodes_column, passes
+from simccl.algorithms.merged_ring import RingHops, ring_flows
+from simccl.algorithms.pipelined_ring import pipelined_ring_flows
+from simccl.algorithms.ring_loops import Loops, ring_loop_flows
+from simccl.algorithms.tree import Tree, has_ll128, ll_limit_gbytes_per_s
+from simccl.collective import Algorithm, Collective, Protocol
+from simccl.communicator.shape import CommunicatorShape, Cpu
+from simccl.nccl.costs import AlgorithmCosts, Latencies
+from simccl.nccl.search import Channels, Graph
+from simccl.nccl.work_split import (
+    BYTES_PER_THREAD,
+    LEAST_THREADS,
+    STEP_BYTES,
+    fewer_channels,
+    fewer_threads,
+    most_threads,
+)
+from simccl.plan.flows import PlannedFlows
+from simccl.plan.plan import Plan
+from simccl.plan.postcondition import PlanError, Postcondition
+
+_PIPELINED = (Collective.BROADCAST, Collective.REDUCE)
+_HOST_OVERHEAD_US = {Cpu.INTEL: 1.0, Cpu.AMD: 2.0, Cpu.ARM: 1.0}
+_HOST_OVERHEAD_FACTOR = np.array([1.0, 1.0, 3.0])
+_SIMPLE_NETWORK_LATENCY_FACTOR = 1.4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RingHops:
-    """Rings laid over a communicator."""
+class Ring(NcclAlgorithm):
+    """Rings, which every collective with a cost model can use."""
 
-    orders: NDArray[np.int32]
-    """[rings, ranks] distinct rings; hop i of a ring leads from its entry i to entry i + 1."""
-    crosses: NDArray[np.bool_]
-    """[rings, ranks] whether that hop leads to another node."""
+    name = Algorithm.RING
+    flow_model_code = 1
+    flow_model_connection = "RING"
+    ops = frozenset(op for op in Collective if op.has_ring)
+    base_us = (6.6, 14.0, 8.4)
+    inside_us = (0.6, 1.9, 3.4)
+    between_us = (2.7, 4.0, 14.0)
 
-    @classmethod
-    def over(cls, communicator: Communicator, channels: int) -> RingHops:
-        """The distinct rings among so many channels, in the order of their first channel; the same for every size."""
-        return _distinct_rings(communicator, channels)
+    def graph(self, channels: Channels) -> Graph:
+        return channels.ring
 
-    @classmethod
-    def every(cls, communicator: Communicator, channels: int) -> RingHops:
-        """One ring per channel, equal ones included."""
-        return cls.along(communicator, communicator.ring_orders(channels))
+    def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
+        return np.array([True, has_ll128(at, graph), True])
 
-    @classmethod
-    def along(cls, communicator: Communicator, orders: NDArray[np.int32]) -> RingHops:
-        """Given rings, one per row."""
-        node = communicator.node_of_rank()
-        return cls(orders=orders, crosses=node[orders] != node[np.roll(orders, -1, axis=1)])
+    def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
+        if op in _PIPELINED:
+            return (1, 0) if at.nodes == 1 else (at.ranks, at.ranks)
+        return passes(op) * (at.ranks - 1), passes(op) * (at.nodes - 1)
 
-    def most_crossings(self, steps: int) -> int:
-        """The most hops between nodes that ``steps`` consecutive hops of any ring contain."""
-        ranks = self.crosses.shape[1]
-        turns = -(-steps // ranks) + 1
-        passed = np.cumsum(np.tile(self.crosses, (1, turns)), axis=1, dtype=np.int64)
-        passed = np.pad(passed, ((0, 0), (1, 0)))
-        return int((passed[:, steps:] - passed[:, : passed.shape[1] - steps]).max())
+    def latencies_us(self, op: Collective, at: CommunicatorShape) -> Latencies:
+        """Pipelined rings have the Simple latencies of trees; the host takes part between nodes."""
+        base, inside, between = super().latencies_us(op, at)
+        if op in _PIPELINED:
+            between = np.array(self.between_us)
+            inside[2], between[2] = Tree.inside_us[2], Tree.between_us[2]
+        elif at.nodes > 1:
+            inside = np.maximum(inside, _HOST_OVERHEAD_US[at.cpu] * _HOST_OVERHEAD_FACTOR)
+        return Latencies(base, inside, between)
 
+    def bus_gbytes_per_s(self, op: Collective, at: CommunicatorShape, graph: Graph) -> NDArray[np.float64]:
+        total = graph.channels * channel_gbytes_per_s(at, graph)
+        ll128_max = graph.channels * at.gpu.generation.ring_ll128_per_channel[nodes_column(at)]
+        return np.array([min(ll_limit_gbytes_per_s(at), 0.5 * total), min(0.92 * total, ll128_max), total])
 
-@lru_cache(maxsize=64)
-def _distinct_rings(communicator: Communicator, channels: int) -> RingHops:
-    every = communicator.ring_orders(channels)
-    _, first = np.unique(every, axis=0, return_index=True)
-    return RingHops.along(communicator, every[np.sort(first)])
+    def algorithm_share(self, op: Collective, at: CommunicatorShape) -> float:
+        """Broadcast and reduce are pipelined, their bandwidth is not cut."""
+        return at.ranks / (at.ranks if op in _PIPELINED else passes(op) * (at.ranks - 1))
 
+    def slow_start_factor(self, op: Collective, at: CommunicatorShape) -> float:
+        """Simple all_reduce between nodes starts more slowly."""
+        return _SIMPLE_NETWORK_LATENCY_FACTOR if op is Collective.ALL_REDUCE and at.nodes > 1 else 1.0
 
-def ring_flows(op: Collective, size_bytes: int, hops: RingHops, pace: Pace, network_steps: int) -> PlannedFlows:
-    """The flows of a ring collective over two or more ranks, chain by chain; empty shares send nothing.
+    def channels_and_threads(
+        self, size_bytes: NDArray[np.int64], costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Threads of LL need bytes of every rank; Simple has a warp more for synchronisation."""
+        is_slow = costs.graph.channels * costs.graph.intra_gbytes_per_s <= 12
+        most = 256 if protocol is Protocol.SIMPLE and is_slow else most_threads(protocol)
+        thread_bytes = BYTES_PER_THREAD[protocol] * (costs.ranks if protocol is Protocol.LL else 1)
+        channels = fewer_channels(size_bytes, most * thread_bytes, costs.executed)
+        threads = fewer_threads(size_bytes, channels, most, thread_bytes)
+        return channels, np.maximum(threads + (32 if protocol is Protocol.SIMPLE else 0), LEAST_THREADS)
 
-    ``network_steps`` is how many of a chain's steps the cost model takes to be between nodes.
-    """
-    rings, ranks = hops.orders.shape
-    steps = ring_steps(op, ranks)
-    check_flows(rings * ranks * steps, f"{op} of {ranks} ranks on {rings} rings")
-    chains = _Chains.of(hops, size_bytes)
-    copies = op is Collective.ALL_GATHER
-    step = np.arange(steps)
-    sender = (chains.place[:, None] + (0 if copies else 1) + step) % ranks
-    ring_of_hop = np.broadcast_to(chains.ring[:, None], sender.shape)
-    is_reduce = np.broadcast_to(~copies & (step < ranks - 1), sender.shape)
-    latency_ps = ring_hop_latency_ps(hops, pace, steps, network_steps)
-    chained = np.broadcast_to(step > 0, sender.shape).ravel()
-    waiting = np.flatnonzero(chained)
-    return Lanes(
-        src=hops.orders[ring_of_hop, sender].ravel(),
-        dst=hops.orders[ring_of_hop, (sender + 1) % ranks].ravel(),
-        payload_bytes=np.repeat(chains.payload_bytes, steps),
-        channel=np.repeat(chains.ring, steps),
-        step=np.tile(step, len(chains.ring)),
-        origin=np.repeat(chains.owner if copies else np.full_like(chains.owner, PARTIAL_SUM), steps),
-        offset=np.repeat(chains.offset, steps),
-        operation=np.where(is_reduce, Operation.REDUCE, Operation.COPY).ravel(),
-        latency_ps=latency_ps[hops.crosses[ring_of_hop, sender].astype(np.intp)].ravel(),
-        wire_rate=pace.wire_rate(steps / ranks / rings),
-        edges=(waiting, waiting - 1),
-    ).flows(pace.protocol)
+    def largest_chunk(
+        self, op: Collective, channel_bytes: int, costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
+    ) -> int:
+        is_long = protocol is Protocol.SIMPLE and op not in _PIPELINED
+        return (4 if is_long else 1) * STEP_BYTES[protocol]
 
+    def flows(self, request: FlowRequest) -> PlannedFlows:
+        op, size_bytes, choice, rates = request.op, request.size_bytes, request.choice, request.rates
+        network_steps = choice.costs.network_steps
+        if request.coarsen is not None and op not in _PIPELINED:
+            hops = RingHops.every(request.communicator, choice.channels)
+            loops = Loops.of(choice.protocol, choice.chunk_bytes, request.coarsen)
+            return ring_loop_flows(op, size_bytes, hops, rates, loops, network_steps=network_steps)
+        hops = RingHops.over(request.communicator, choice.channels)
+        if op not in _PIPELINED:
+            return ring_flows(op, size_bytes, hops, rates, network_steps)
+        return pipelined_ring_flows(
+            op, size_bytes, hops.orders, rates,
+            root=request.root, hops_us=choice.latency_us - rates.base_latency_us, chunks=request.chunks(),
+        )  # fmt: skip
 
-def ring_steps(op: Collective, ranks: int) -> int:
-    """Hops that a block makes."""
-    return (2 if op is Collective.ALL_REDUCE else 1) * (ranks - 1)
+    def payload_bytes(self, plan: Plan) -> int:
+        """Every block n−1 times per pass."""
+        return passes(plan.op) * (plan.communicator.size - 1) * plan.size_bytes
 
-
-def ring_hop_latency_ps(hops: RingHops, pace: Pace, steps: int, network_steps: int) -> NDArray[np.int64]:
-    """[2] latency of a hop inside a node and of one between nodes.
-
-    NCCL counts 2(N−1) or N−1 hops between nodes; the slowest chain of the plan may have more. The surplus of such a
-    hop is scaled so that the slowest chain has the latency of the cost model.
-    """
-    inside, between = pace.hop_latency_ps(np.array([False, True])).tolist()
-    crossings = hops.most_crossings(steps)
-    if crossings:
-        between = round(inside + (between - inside) * network_steps / crossings)
-    return np.array([inside, between], dtype=np.int64)
-
-
-class _Chains(NamedTuple):
-    """Shares of the buffer that travel along a ring; empty ones left out."""
-
-    ring: NDArray[np.int64]
-    """[chains]"""
-    place: NDArray[np.int64]
-    """[chains] place of the owner in its ring"""
-    owner: NDArray[np.int32]
-    """[chains] rank whose block it is from"""
-    offset: NDArray[np.int64]
-    """[chains] first byte in the buffer"""
-    payload_bytes: NDArray[np.int64]
-    """[chains]"""
-
-    @classmethod
-    def of(cls, hops: RingHops, size_bytes: int) -> _Chains:
-        """One block per rank of all, cut into one share per ring."""
-        rings, ranks = hops.orders.shape
-        block = shares(size_bytes, ranks)
-        ring, index = (grid.ravel() for grid in np.indices((rings, ranks)))
-        owner = hops.orders[ring, index]
-        block_bytes = block[owner + 1] - block[owner]
-        begin, end = (-(-(ring + side) * block_bytes // rings) for side in (0, 1))
-        kept = end > begin
-        offset = block[owner] + begin
-        return cls(ring[kept], index[kept], owner[kept], offset[kept], (end - begin)[kept])
+    def check_sent(self, plan: Plan, postcondition: Postcondition) -> None:
+        """Merged rings send evenly: per pass a rank leaves out one share per ring, together about a block."""
+        if plan.flows.order is not None or plan.op in _PIPELINED:
+            return
+        sent, size = plan.sent_bytes(), plan.size_bytes
+        rings = int(plan.flows.channel.max()) + 1  # each rounds its share by up to one byte
+        low = passes(plan.op) * (size - -(-size // plan.communicator.size) - rings)
+        high = passes(plan.op) * size
+        if sent.min() < low or sent.max() > high:
+            raise PlanError(f"{plan.op}: found {sent.min()}…{sent.max()} bytes sent per rank, expected {low}…{high}")

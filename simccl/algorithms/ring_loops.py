@@ -2,10 +2,11 @@
 
 Every channel owns a contiguous part of the buffer (all_gather, reduce_scatter: of every rank's block), whole cells of
 NCCL's work split, and works through it in loops; a loop gives every rank one chunk, cut into two slices with Simple.
-Small operations leave channels without a part; those that have one share the pace of all. A slice follows the data
-order of `simccl.algorithms.ring`. On a connection slices go one after the other, and one may go only when the slice
-that had its FIFO slot, four back with Simple and eight back with LL and LL128, has been passed on. Loops may be merged:
-fewer, with larger chunks. NCCL 2.30.7, src/device/all_reduce.h, all_gather.h, reduce_scatter.h and prims_simple.h.
+Small operations leave channels without a part; those that have one share the rate of all. A slice follows the data
+order of `simccl.algorithms.merged_ring`. On a connection slices go one after the other, and one may go only when the
+slice that had its FIFO slot, four back with Simple and eight back with LL and LL128, has been passed on. Loops may be
+merged: fewer, with larger chunks. NCCL 2.30.7, src/device/all_reduce.h, all_gather.h, reduce_scatter.h and
+prims_simple.h.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.flow import NO_FLOW
-from simccl.algorithms.pace import Lanes, Pace
-from simccl.algorithms.ring import RingHops, ring_hop_latency_ps, ring_steps
+from simccl.algorithms.flow_rates import FlowRates, Lanes
+from simccl.algorithms.merged_ring import RingHops, ring_hop_latency_ps, ring_steps
 from simccl.collective import Collective, Protocol, check_flows, shares
-from simccl.plan import PARTIAL_SUM, Operation, PlannedFlows
-from simccl.work_split import FIFO_STEPS, channel_offsets
+from simccl.nccl.work_split import FIFO_STEPS, channel_offsets
+from simccl.plan.edges import earlier_on_connection
+from simccl.plan.flows import PARTIAL_SUM, Operation, PlannedFlows
 
 _ALIGN_BYTES = 16
 
@@ -31,7 +32,7 @@ Size = TypeVar("Size", int, NDArray[np.int64])
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """How a channel cuts its part."""
+    """Loops, chunks and slices into which a channel cuts its part."""
 
     chunk_bytes: int
     """Of one rank in one loop."""
@@ -49,7 +50,7 @@ class Loops:
 
 
 class _Slices(NamedTuple):
-    """What travels as one, along a ring each; empty ones left out. One entry per slice."""
+    """Slices, each of which travels as one along a ring; empty ones left out. One entry per slice."""
 
     channel: NDArray[np.int64]
     loop: NDArray[np.int64]
@@ -62,11 +63,11 @@ class _Slices(NamedTuple):
 
 
 def ring_loop_flows(
-    op: Collective, size_bytes: int, hops: RingHops, pace: Pace, loops: Loops, *, network_steps: int
+    op: Collective, size_bytes: int, hops: RingHops, rates: FlowRates, loops: Loops, *, network_steps: int
 ) -> PlannedFlows:
     """The flows of a ring collective, slice by slice; ``hops`` has one ring per channel, equal ones included."""
     ranks = hops.orders.shape[1]
-    parts = channel_offsets(op, size_bytes, ranks, pace.protocol, len(hops.orders))
+    parts = channel_offsets(op, size_bytes, ranks, rates.protocol, len(hops.orders))
     steps = ring_steps(op, ranks)
     loop_bytes = loops.chunk_bytes * (ranks if op is Collective.ALL_REDUCE else 1)
     count = int((-(-np.diff(parts) // loop_bytes)).sum())
@@ -76,7 +77,7 @@ def ring_loop_flows(
     step = np.tile(np.arange(steps), len(found.channel))
     channel, loop, place, part, offset, payload_bytes = (np.repeat(column, steps) for column in found)
     sender = (place + (0 if copies else 1) + step) % ranks
-    latency_ps = ring_hop_latency_ps(hops, pace, steps, network_steps)
+    latency_ps = ring_hop_latency_ps(hops, rates, steps, network_steps)
     waiting = np.flatnonzero(step > 0)
     queue = np.lexsort((part, step, loop, sender, channel))
     connection = (channel * ranks + sender)[queue]
@@ -90,22 +91,11 @@ def ring_loop_flows(
         offset=offset,
         operation=np.where((step < ranks - 1) & (not copies), Operation.REDUCE, Operation.COPY),
         latency_ps=latency_ps[hops.crosses[channel, sender].astype(np.intp)],
-        wire_rate=pace.wire_rate(steps / ranks / (len(parts) - 1)),
+        wire_rate=rates.wire_rate(steps / ranks / (len(parts) - 1)),
         edges=(waiting, waiting - 1),
         order=earlier_on_connection(queue, connection, 1),
         credit=earlier_on_connection(queue, connection, loops.slots),
-    ).flows(pace.protocol)
-
-
-def earlier_on_connection(queue: NDArray[np.int64], connection: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
-    """[flows] the flow that many places before each on its connection, or `NO_FLOW`.
-
-    ``queue`` are the flows, connection by connection in the order of sending; ``connection`` names theirs.
-    """
-    earlier = np.full(len(queue), NO_FLOW, dtype=np.int64)
-    same = connection[distance:] == connection[:-distance] if distance < len(queue) else np.zeros(0, dtype=np.bool_)
-    earlier[queue[distance:][same]] = queue[: len(queue) - distance][same] if distance < len(queue) else 0
-    return earlier
+    ).flows(rates.protocol)
 
 
 def _slices(op: Collective, size_bytes: int, hops: RingHops, loops: Loops, parts: NDArray[np.int64]) -> _Slices:

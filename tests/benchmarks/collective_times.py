@@ -18,7 +18,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from simccl import time_table
-from simccl.calibration import Calibrated
+from simccl.planning.calibration import Calibrated
 
 ROWS = 500_000
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]

@@ -9,9 +9,9 @@ import pytest
 from aicb import Partition, Precision, get_gpu, load_model
 from aicb.exports import ExportJob, layer_costs, read_simai, write_simai
 from aicb.selection import select_estimator
-from simccl.busbw import Group
-from simccl.pricing import Pricing, requests_of
-from simccl.workload import read_workload
+from simccl.formats.busbw import Group
+from simccl.formats.pricing import Pricing, requests_of
+from simccl.formats.workload import read_workload
 from vidur_pd.cluster import Placement
 
 PARTITIONS = [

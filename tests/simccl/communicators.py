@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from netsim import create_backend, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from simccl import Communicator, Plan
-from simccl.hardware import GPUS
+from simccl.communicator.gpus import gpu_named
+from simccl.communicator.gpus import gpus as gpu_types
 
 A_WEEK_PS = 7 * 24 * 3600 * 10**12
 
@@ -15,7 +16,7 @@ A_WEEK_PS = 7 * 24 * 3600 * 10**12
 def spread(nodes: int, per_node: int, gpu: str = "h100", gpus_per_node: int = 8) -> Communicator:
     """The first ``per_node`` GPUs of each node of a fabric with the link rates of the GPU type."""
     rates = LinkRates(
-        nic_bps=round(GPUS[gpu].nic_gbytes_per_s * 8e9), nvlink_bps=round(GPUS[gpu].nvlink_gbytes_per_s * 8e9)
+        nic_bps=round(gpu_named(gpu).nic_gbytes_per_s * 8e9), nvlink_bps=round(gpu_named(gpu).nvlink_gbytes_per_s * 8e9)
     )
     topology = rail_optimized(nodes, gpus_per_node, rates=rates)
     gpus = tuple(node * gpus_per_node + i for node in range(nodes) for i in range(per_node))
@@ -45,7 +46,7 @@ def communicators(draw: st.DrawFn, most_ranks: int = 64) -> Communicator:
             unique=True,
         )
     )
-    return Communicator(tuple(gpus), topology, draw(st.sampled_from(sorted(GPUS))))
+    return Communicator(tuple(gpus), topology, draw(st.sampled_from(sorted(gpu_types()))))
 
 
 sizes = st.one_of(st.integers(1, 300), st.integers(1, 1 << 30), st.sampled_from([1 << 16, 1 << 20, 1 << 30]))

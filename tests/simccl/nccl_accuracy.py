@@ -19,14 +19,14 @@ import numpy as np
 import pandas as pd
 
 from simccl import time_table
-from simccl.arrangement import Arrangement
-from simccl.calibration import Calibrated, calibration_for
-from simccl.choice import pair_times
+from simccl.calibrate.fitting import fit_calibration
+from simccl.calibrate.nccl_tests import Measurement, read_measurements
 from simccl.collective import Collective
-from simccl.fitting import fit_calibration
-from simccl.hardware import gpu_named
-from simccl.nccl_tests import Measurement, read_measurements
-from simccl.tuning import algorithm_costs
+from simccl.communicator.gpus import gpu_named
+from simccl.communicator.shape import CommunicatorShape
+from simccl.planning.calibration import Calibrated, calibration_for
+from simccl.planning.choice import pair_times
+from simccl.planning.cost_model import algorithm_costs
 
 MEASUREMENTS: Final = Path(__file__).parents[3] / "shared" / "data" / "nccl"
 SYSTEMS: Final = {"a100": "a100_sxm_nccl.csv", "h100": "h100_sxm_nccl.csv", "b200": "b200_sxm_nccl.csv"}
@@ -65,7 +65,7 @@ def predicted_us(points: Iterable[Measurement], gpu: str, calibration: Calibrate
             found.append(float(table.time_us[0]))
             continue
         known = gpu_named(gpu)
-        at = Arrangement(known, m.ranks, m.nodes, m.ranks // m.nodes, known.nic_gbytes_per_s)
+        at = CommunicatorShape(known, m.ranks, m.nodes, m.ranks // m.nodes, known.nic_gbytes_per_s)
         costs = algorithm_costs(m.op, at, m.algorithm)
         assert costs is not None
         size = np.array([m.size_bytes])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from simccl import Algorithm, Collective, plan_collective
-from simccl.choice import choose
+from simccl.planning.choice import choose
 from tests.simccl.communicators import run_on_idle, spread
 
 NODE_OF_H100 = "h20"

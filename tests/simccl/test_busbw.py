@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simccl import Collective, InputError
-from simccl.busbw import Group, read_busbw
-from simccl.pricing import Pricing, Request
+from simccl.formats.busbw import Group, read_busbw
+from simccl.formats.pricing import Pricing, Request
 from tests.samples import BUSBW
 
 

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 
 from simccl import Algorithm, Collective, InputError, Protocol, collective_time, time_table
-from simccl.calibration import (
+from simccl.nccl.correction import Correction, thread_share
+from simccl.planning.calibration import (
     Calibration,
     Case,
-    Correction,
     Fit,
     calibration_for,
     read_calibration,
     shipped_calibration,
-    thread_share,
     write_calibration,
 )
-from simccl.choice import choose
+from simccl.planning.choice import choose
 from tests.simccl.communicators import spread
 
 AR = Collective.ALL_REDUCE

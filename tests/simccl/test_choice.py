@@ -4,7 +4,7 @@ from importlib import resources
 import pytest
 
 from simccl import Algorithm, Collective, InputError, Protocol
-from simccl.choice import choose, choose_at
+from simccl.planning.choice import choose, choose_at
 from tests.simccl.arrangements import arranged
 from tests.simccl.communicators import spread
 

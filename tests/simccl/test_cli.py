@@ -273,7 +273,7 @@ def test_time_prices_the_collectives_of_a_workload(tmp_path: Path) -> None:
 
 
 def test_a_plan_in_simccls_columns_has_its_header(tmp_path: Path) -> None:
-    from simccl.flow_model_csv import HEADER
+    from simccl.formats.flow_model_csv import HEADER
 
     file = tmp_path / "f.csv"
     run("plan", "--op", "all_reduce", "--bytes", "1MiB", "--ranks", "4", "--format", "simccl", "-o", str(file))

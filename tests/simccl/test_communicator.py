@@ -64,7 +64,7 @@ def test_unknown_gpu_types_are_refused() -> None:
 
 
 def test_the_nic_rate_comes_from_the_topology() -> None:
-    assert spread(2, 8, "a100").arrangement().nic_gbytes_per_s == 25.0
+    assert spread(2, 8, "a100").shape().nic_gbytes_per_s == 25.0
 
 
 def test_equal_communicators_are_one_key() -> None:

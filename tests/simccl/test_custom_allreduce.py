@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simccl import Algorithm, InputError, time_table
-from simccl.custom_allreduce import Stack, engine_all_reduce, moved_bytes
+from simccl import InputError, time_table
+from simccl.algorithms.registry import engine_kernels
+from simccl.engines.all_reduce import AllReduceKernels, engine_all_reduce, moved_bytes
 from tests.simccl.arrangements import arranged
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -16,7 +17,7 @@ MEASURED = Path(__file__).parents[3] / "shared" / "data" / "kernels" / "custom_a
 
 
 def kernels(
-    stack: Stack, gpu: str, ranks: int, sizes: list[int], *, symmetric: bool = True, nodes: int = 1
+    stack: AllReduceKernels, gpu: str, ranks: int, sizes: list[int], *, symmetric: bool = True, nodes: int = 1
 ) -> list[str]:
     at = arranged(gpu, nodes, ranks // nodes)
     found = engine_all_reduce(stack, np.array(sizes), at, has_symmetric_memory=symmetric)
@@ -38,42 +39,43 @@ def kernels(
 def test_vllm_chooses_kernels_by_ranks_and_size(
     ranks: int, symmetric: bool, sizes: list[int], expected: list[str]
 ) -> None:
-    assert kernels(Stack.VLLM, "h100", ranks, sizes, symmetric=symmetric) == expected
+    assert kernels(AllReduceKernels.VLLM, "h100", ranks, sizes, symmetric=symmetric) == expected
 
 
 def test_sglang_has_vllms_kernels_without_symmetric_memory() -> None:
     sizes = [128 * KIB, 512 * KIB, 8 * MIB]
-    assert kernels(Stack.SGLANG, "h100", 8, sizes) == ["one_shot", "two_shot", "none"]
+    assert kernels(AllReduceKernels.SGLANG, "h100", 8, sizes) == ["one_shot", "two_shot", "none"]
 
 
 @pytest.mark.parametrize(("ranks", "last"), [(2, 8 * MIB), (4, 1_999_998), (8, 999_998)])
 def test_tensorrt_llm_uses_one_shot_up_to_a_number_of_elements(ranks: int, last: int) -> None:
-    assert kernels(Stack.TRTLLM, "h200", ranks, [last, last + 2]) == ["one_shot", "none"]
+    assert kernels(AllReduceKernels.TRTLLM, "h200", ranks, [last, last + 2]) == ["one_shot", "none"]
 
 
 def test_between_nodes_engines_call_nccl() -> None:
-    for stack in Stack:
+    for stack in AllReduceKernels:
         assert kernels(stack, "h100", 16, [1024], nodes=2) == ["none"]
 
 
 def test_bytes_moved_by_one_gpu() -> None:
     """Eight ranks, 8 MB: seven buffers; 2 · 7/8 of one; one and an eighth."""
     size = np.array([8_000_000])
-    kinds = (Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm.MULTIMEM)
-    assert [moved_bytes(kind, size, 8).item() for kind in kinds] == [56e6, 14e6, 9e6]
+    assert [moved_bytes(kernel, size, 8).item() for kernel in engine_kernels()] == [56e6, 14e6, 9e6]
 
 
 def test_unmeasured_gpus_are_refused_and_h200_takes_h100s_sglang() -> None:
     with pytest.raises(InputError, match="found vllm on a100, whose kernels were measured on b200, h100, h200"):
-        engine_all_reduce(Stack.VLLM, np.array([1024]), arranged("a100", 1, 8))
-    h100, h200 = (engine_all_reduce(Stack.SGLANG, np.array([1024]), arranged(gpu, 1, 8)) for gpu in ("h100", "h200"))
+        engine_all_reduce(AllReduceKernels.VLLM, np.array([1024]), arranged("a100", 1, 8))
+    h100, h200 = (
+        engine_all_reduce(AllReduceKernels.SGLANG, np.array([1024]), arranged(gpu, 1, 8)) for gpu in ("h100", "h200")
+    )
     assert h100.time_us == h200.time_us
 
 
 def test_tables_mix_engine_kernels_and_nccl() -> None:
     """8 H100 with vLLM: 64 KiB by one-shot, 1 GiB and other operations by NCCL."""
     ops, sizes = ["all_reduce", "all_reduce", "all_gather"], [64 * KIB, 1 << 30, 64 * KIB]
-    mixed = time_table(ops, sizes, [8] * 3, [1] * 3, "h100", stack=Stack.VLLM)
+    mixed = time_table(ops, sizes, [8] * 3, [1] * 3, "h100", stack=AllReduceKernels.VLLM)
     nccl = time_table(ops, sizes, [8] * 3, [1] * 3, "h100")
     assert mixed.algorithm.tolist() == ["one_shot", "nvls", "ring"]
     assert mixed.time_us[0] < nccl.time_us[0] / 2
@@ -94,7 +96,7 @@ def test_tables_mix_engine_kernels_and_nccl() -> None:
 def test_times_on_eight_gpus_are_near_published_ones(
     stack: str, gpu: str, sizes: list[int], measured_us: list[float]
 ) -> None:
-    found = engine_all_reduce(Stack(stack), np.array(sizes) * KIB, arranged(gpu, 1, 8))
+    found = engine_all_reduce(AllReduceKernels(stack), np.array(sizes) * KIB, arranged(gpu, 1, 8))
     assert found.is_used.all()
     np.testing.assert_allclose(found.time_us, measured_us, rtol=0.12)
 
@@ -109,7 +111,7 @@ def test_engine_times_are_within_12_percent_of_nine_in_ten_measured_ones(stack: 
     errors = []
     for (system, ranks), group in rows.groupby(["system", "num_gpus"]):
         at = arranged(str(system).split("_")[0], 1, int(ranks))
-        found = engine_all_reduce(Stack(stack), group.message_bytes.to_numpy(), at)
+        found = engine_all_reduce(AllReduceKernels(stack), group.message_bytes.to_numpy(), at)
         errors.append((found.time_us / group.latency_us - 1)[found.is_used].abs())
     error = pd.concat(errors)
     assert len(error) > 70

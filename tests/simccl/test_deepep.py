@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from simccl import Algorithm, InputError
-from simccl.deepep import Phase, expert_times_us
+from simccl.engines.deepep import expert_times_us
+from simccl.engines.expert_mode import Phase
 from tests.simccl.arrangements import arranged
 
 LOW, NORMAL = Algorithm.LOW_LATENCY, Algorithm.HIERARCHICAL

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simccl import Algorithm, ExpertRouting, InputError, PlanError, expert_combine, expert_dispatch, verify_plan
-from simccl.deepep import Phase, dispatch_bytes, expert_times_us
-from simccl.point_to_point import message_port_rates
+from simccl.engines.deepep import expert_mode, expert_times_us
+from simccl.engines.expert_mode import Phase
+from simccl.nccl.point_to_point import message_port_rates
 from tests.simccl.communicators import run_on_idle, spread
 
 NORMAL, LOW = Algorithm.HIERARCHICAL, Algorithm.LOW_LATENCY
@@ -51,9 +52,9 @@ def test_every_token_reaches_its_experts_and_comes_back(
 def test_messages_have_deepeps_sizes() -> None:
     """Hidden 7168: 16 + 7168 + 4 · 56 = 7,408 bytes in FP8, 16 + 14,336 in BF16. Hierarchical with 8 experts: 7168 +
     224 + 8 + 32 + 32 = 7,464, up to 7,472."""
-    assert dispatch_bytes(7168, 8, LOW, fp8=True) == 7408
-    assert dispatch_bytes(7168, 8, LOW, fp8=False) == 14352
-    assert dispatch_bytes(7168, 8, NORMAL, fp8=True) == 7472
+    assert expert_mode(LOW).dispatch_bytes(7168, 8, fp8=True) == 7408
+    assert expert_mode(LOW).dispatch_bytes(7168, 8, fp8=False) == 14352
+    assert expert_mode(NORMAL).dispatch_bytes(7168, 8, fp8=True) == 7472
 
 
 def test_one_copy_per_token_and_distinct_node_crosses_the_network() -> None:
@@ -65,7 +66,7 @@ def test_one_copy_per_token_and_distinct_node_crosses_the_network() -> None:
     for rank, chosen in enumerate(routing.chosen):
         for experts in chosen:
             copies += len({int(node[r]) for r in routing.rank_of_expert(experts)} - {int(node[rank])})
-    token = dispatch_bytes(256, routing.top_k, NORMAL, fp8=True)
+    token = expert_mode(NORMAL).dispatch_bytes(256, routing.top_k, fp8=True)
     for plan, size in (
         (expert_dispatch(routing, communicator, hidden=256), token),
         (expert_combine(routing, communicator, hidden=256), 512),
@@ -99,7 +100,7 @@ def test_expert_plans_take_the_closed_form_and_what_chance_adds_to_the_busiest_p
     """Even routing is the closed form; of random routings the busiest of 2 · 8 or 2 · 16 ports has a few % more."""
     communicator = spread(nodes, 8)
     routing = ExpertRouting.sampled(np.random.default_rng(7), ranks=8 * nodes, tokens=tokens, experts=256, top_k=8)
-    at = communicator.arrangement()
+    at = communicator.shape()
     for plan, phase in (
         (expert_dispatch(routing, communicator, hidden=7168, mode=mode), Phase.DISPATCH),
         (expert_combine(routing, communicator, hidden=7168, mode=mode), Phase.COMBINE),
@@ -128,7 +129,7 @@ def test_experts_on_gpus_without_measured_kernels_use_the_bandwidth_of_large_all
     communicator = spread(1, 2, "b200")
     plan = expert_dispatch(routing, communicator, hidden=7168)
     assert plan.base_latency_ps == 24_850_000
-    rates = message_port_rates(communicator.arrangement())
+    rates = message_port_rates(communicator.shape())
     assert plan.flows.max_rate_bytes_per_s.tolist() == [rates.nvlink_bytes_per_s]
 
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from simccl import Algorithm, Collective, InputError, Protocol
-from simccl.calibration import Calibration, Case, Correction, Fit
-from simccl.choice import choose_at, pair_times
-from simccl.fitting import fit_calibration
-from simccl.hardware import gpu_named
-from simccl.nccl_tests import Measurement
-from simccl.point_to_point import message_costs
-from simccl.tuning import algorithm_costs
+from simccl.calibrate.fitting import fit_calibration
+from simccl.calibrate.nccl_tests import Measurement
+from simccl.communicator.gpus import gpu_named
+from simccl.nccl.correction import Correction
+from simccl.nccl.point_to_point import message_costs
+from simccl.planning.calibration import Calibration, Case, Fit
+from simccl.planning.choice import choose_at, pair_times
+from simccl.planning.cost_model import algorithm_costs
 from tests.simccl.arrangements import arranged
 
 AR = Collective.ALL_REDUCE

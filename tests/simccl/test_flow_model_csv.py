@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from simccl import plan_collective
-from simccl.flow_model_csv import HEADER, write_flow_model_csv
+from simccl.formats.flow_model_csv import HEADER, write_flow_model_csv
 from tests.simccl.communicators import spread
 
 

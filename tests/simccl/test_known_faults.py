@@ -22,7 +22,7 @@ from simccl import (
     verify_plan,
 )
 from simccl.algorithms.pairwise import rounds_of
-from simccl.point_to_point import message_channels
+from simccl.nccl.point_to_point import message_channels
 from tests.simccl.communicators import run_on_idle, spread
 
 UNCALIBRATED = "h20"
@@ -133,7 +133,7 @@ def test_rings_and_messages_stay_on_their_rails() -> None:
 def test_an_all_to_all_has_rounds_that_are_permutations_and_batches() -> None:
     """Fault: all n(n−1) flows started at once, without rounds or channels."""
     communicator = spread(32, 8)
-    schedule = rounds_of(communicator, message_channels(communicator.arrangement()))
+    schedule = rounds_of(communicator, message_channels(communicator.shape()))
     for receivers in schedule.send_to:
         assert sorted(receivers.tolist()) == list(range(256))
     flows = plan_collective("all_to_all", 256 << 10, communicator).flows

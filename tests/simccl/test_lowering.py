@@ -6,7 +6,7 @@ import pytest
 from netsim import FlowGraph, create_backend, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from simccl import Algorithm, Collective, Communicator, Plan, all_to_all_v, collective_time, plan_collective
-from simccl.choice import choose
+from simccl.planning.choice import choose
 from tests.simccl import plan_agreement
 from tests.simccl.communicators import A_WEEK_PS, run_on_idle, spread
 

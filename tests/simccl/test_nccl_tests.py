@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from simccl import InputError
-from simccl.nccl_tests import Measurement, read_measurements
+from simccl.calibrate.nccl_tests import Measurement, read_measurements
 
 RANKS = "\n".join(
     f"#  Rank {r:2d} Group  0 Pid 4711 on  node{r // 2} device  {r % 2} [0000:0{r}:00] NVIDIA H100 80GB HBM3"

@@ -22,7 +22,7 @@ from simccl import (
     verify_plan,
 )
 from simccl.algorithms.pairwise import rounds_of
-from simccl.point_to_point import message_channels
+from simccl.nccl.point_to_point import message_channels
 from tests.simccl.communicators import communicators, sizes, spread
 
 ALGORITHMS = {
@@ -217,7 +217,7 @@ def test_batches_of_rounds_follow_each_other_beyond_128_ranks() -> None:
     """256 ranks on 16 channels: a message of round 128 waits for the largest that its sender sends and receives in
     rounds 0 to 7, here those of round 5."""
     matrix = np.full((256, 256), 100)
-    schedule = rounds_of(spread(32, 8), message_channels(spread(32, 8).arrangement())).send_to
+    schedule = rounds_of(spread(32, 8), message_channels(spread(32, 8).shape())).send_to
     matrix[np.arange(256), schedule[5]] = 101
     plan = all_to_all_v(matrix, spread(32, 8))
     flows = plan.flows

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simccl.point_to_point import batch_of_round, group_deltas, group_size, message_channels, send_rounds
+from simccl.nccl.point_to_point import batch_of_round, group_deltas, group_size, message_channels, send_rounds
 from tests.simccl.communicators import spread
 
 
@@ -49,32 +49,32 @@ def test_groups_divide_every_node() -> None:
     ("nodes", "channels", "per_peer"), [(1, 32, 32), (2, 16, 4), (4, 16, 4), (8, 16, 2), (16, 16, 1)]
 )
 def test_channels_per_peer_on_h100_nodes_of_eight_are_those_of_nccl(nodes: int, channels: int, per_peer: int) -> None:
-    found = message_channels(spread(nodes, 8).arrangement())
+    found = message_channels(spread(nodes, 8).shape())
     assert (found.channels, found.per_peer) == (channels, per_peer)
 
 
 def test_base_channels_are_spread_by_bit_reversal() -> None:
-    one = message_channels(spread(1, 8).arrangement())
+    one = message_channels(spread(1, 8).shape())
     assert one.base_channels(8, 8).tolist() == [0, 16, 8, 24, 4, 20, 12, 28]
-    two = message_channels(spread(2, 8).arrangement())
+    two = message_channels(spread(2, 8).shape())
     assert two.base_channels(16, 8).tolist() == [0] * 8 + [8] * 8
 
 
 def test_rounds_queue_up_only_when_channels_run_out() -> None:
     """16 channels hold 16 blocks of 8 rounds, so 128 ranks go at once and 256 ranks in two batches."""
-    large = message_channels(spread(16, 8).arrangement())
+    large = message_channels(spread(16, 8).shape())
     assert batch_of_round(large, 128, 8).max() == 0
-    assert batch_of_round(message_channels(spread(32, 8).arrangement()), 256, 8).tolist() == [0] * 128 + [1] * 128
+    assert batch_of_round(message_channels(spread(32, 8).shape()), 256, 8).tolist() == [0] * 128 + [1] * 128
 
 
 def test_messages_are_cut_into_the_parts_that_nccl_cuts() -> None:
     """One node of 8, 512 KiB steps: parts of at least 64 KiB, four at first, more when they exceed 16 MiB."""
-    channels = message_channels(spread(1, 8).arrangement())
+    channels = message_channels(spread(1, 8).shape())
     sizes = np.array([1, 64 << 10, (64 << 10) + 1, 1 << 20, 64 << 20, (64 << 20) + 1, 1 << 34])
     assert channels.parts(sizes).tolist() == [1, 1, 2, 4, 4, 8, 32]
 
 
 def test_small_messages_use_ll_inside_a_node_only() -> None:
     sizes = np.array([16 << 10, (16 << 10) + 1])
-    assert message_channels(spread(1, 8).arrangement()).uses_ll(sizes).tolist() == [True, False]
-    assert message_channels(spread(2, 8).arrangement()).uses_ll(sizes).tolist() == [False, False]
+    assert message_channels(spread(1, 8).shape()).uses_ll(sizes).tolist() == [True, False]
+    assert message_channels(spread(2, 8).shape()).uses_ll(sizes).tolist() == [False, False]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from netsim.flow import NO_FLOW
 from simccl import Algorithm, Collective, Plan, Protocol, plan_collective, verify_plan
-from simccl.choice import choose
-from simccl.work_split import channel_offsets
+from simccl.nccl.work_split import channel_offsets
+from simccl.planning.choice import choose
 from tests.simccl.communicators import run_on_idle, spread
 
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]

@@ -3,8 +3,8 @@
 import pytest
 
 from simccl import UnsupportedTopology
-from simccl.arrangement import NicLayout
-from simccl.search import PathType, Pattern, search
+from simccl.communicator.shape import NicLayout
+from simccl.nccl.search import PathType, Pattern, search
 from tests.simccl.arrangements import arranged
 
 BALANCED, TREE = Pattern.BALANCED_TREE, Pattern.TREE

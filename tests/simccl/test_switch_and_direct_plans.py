@@ -19,7 +19,7 @@ from simccl import (
     plan_collective,
     verify_plan,
 )
-from simccl.custom_allreduce import engine_all_reduce
+from simccl.engines.all_reduce import engine_all_reduce
 from tests.simccl.communicators import run_on_idle, spread
 
 
@@ -98,7 +98,7 @@ def test_two_shot_reads_a_block_when_all_contributions_are_in() -> None:
 def test_direct_plans_take_the_time_of_the_engines_kernels(algorithm: str, size: int) -> None:
     """vLLM without symmetric memory on eight H100s: one-shot below 256 KiB, two-shot above. Hops add 50 ns each."""
     plan = plan_collective("all_reduce", size, spread(1, 8), algorithm=algorithm)
-    arrangement = plan.communicator.arrangement()
+    arrangement = plan.communicator.shape()
     kernel = engine_all_reduce(Stack.VLLM, np.array([size]), arrangement, has_symmetric_memory=False)
     assert kernel.algorithm[0] == algorithm
     assert run_on_idle(plan) / 1e6 == pytest.approx(float(kernel.time_us[0]), rel=0.01)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from simccl import Algorithm, Collective, Protocol
-from simccl.arrangement import Cpu, NicLayout
 from simccl.collective import PROTOCOLS
-from simccl.tuning import algorithm_costs, cost_model
+from simccl.communicator.shape import Cpu, NicLayout
+from simccl.planning.cost_model import algorithm_costs, cost_model
 from tests.simccl.arrangements import arranged
 
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

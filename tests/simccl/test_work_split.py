@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simccl import Algorithm, Collective, Protocol
-from simccl.tuning import algorithm_costs
-from simccl.work_split import channel_offsets, channels_and_threads, chunk_bytes, nvls_channels
+from simccl.algorithms.nvls import nvls_channels
+from simccl.algorithms.registry import algorithm_of
+from simccl.nccl.work_split import channel_offsets
+from simccl.planning.cost_model import algorithm_costs
 from tests.simccl.arrangements import arranged
 
 AR, AG = Collective.ALL_REDUCE, Collective.ALL_GATHER
@@ -35,7 +37,7 @@ def test_small_rings_get_fewer_channels_and_threads(size: int, channels: int, th
     at = arranged("h100", 1, 8)
     ring = algorithm_costs(AR, at, Algorithm.RING)
     assert ring is not None
-    found = channels_and_threads(np.array([size]), ring, Protocol.LL, at)
+    found = algorithm_of(ring).channels_and_threads(np.array([size]), ring, Protocol.LL, at)
     assert [column.tolist() for column in found] == [[channels], [threads]]
 
 
@@ -76,7 +78,7 @@ def test_chunks_shrink_with_the_bytes_of_a_channel(
     at = arranged("h100", 1, 8)
     costs = algorithm_costs(AR, at, algorithm)
     assert costs is not None
-    assert chunk_bytes(AR, channel_bytes, costs, protocol, at) == expected
+    assert algorithm_of(costs).chunk_bytes(AR, channel_bytes, costs, protocol, at) == expected
 
 
 def test_pat_chunks_shrink_to_64_kib() -> None:
@@ -85,7 +87,12 @@ def test_pat_chunks_shrink_to_64_kib() -> None:
     costs = algorithm_costs(AG, at, Algorithm.PAT)
     assert costs is not None
     sizes = (1, 4 * MIB, 8 * MIB, 16 * MIB)
-    assert [chunk_bytes(AG, b, costs, Protocol.SIMPLE, at) // KIB for b in sizes] == [64, 128, 256, 512]
+    assert [algorithm_of(costs).chunk_bytes(AG, b, costs, Protocol.SIMPLE, at) // KIB for b in sizes] == [
+        64,
+        128,
+        256,
+        512,
+    ]
 
 
 def test_64_kib_of_ring_ll_go_to_two_channels_in_cells_of_4_kib() -> None:

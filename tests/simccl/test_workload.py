@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from simccl import Collective, InputError
-from simccl.busbw import Group
-from simccl.pricing import requests_of
-from simccl.workload import read_workload
+from simccl.formats.busbw import Group
+from simccl.formats.pricing import requests_of
+from simccl.formats.workload import read_workload
 
 HEADER = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 ep: 2 pp: 2 vpp: 1 ga: 4 all_gpus: 64 "

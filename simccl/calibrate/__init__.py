@@ -1,0 +1,1 @@
+"""Calibration: measured times of collectives, and corrections fitted to them."""

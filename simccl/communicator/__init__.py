@@ -1,0 +1,1 @@
+"""Communicators: GPU types, generations, and which ranks run where."""

@@ -1,0 +1,1 @@
+"""Engines: all-reduce kernels of inference engines, and DeepEP's dispatch and combine."""

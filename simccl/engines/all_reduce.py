@@ -1,0 +1,185 @@
+"""All-reduce kernels of inference engines: when an engine uses one instead of NCCL, and how long it takes.
+
+One-shot: every rank reads all other buffers, (n−1)·S in and out of each GPU. Two-shot: reduce-scatter and all-gather
+by direct reads, 2(n−1)/n·S. Multimem: the NVSwitch reduces and multicasts symmetric memory, S(1 + 1/n). The time is
+
+    synchronisation + (n − 2) · peer + moved bytes / rate
+
+inside CUDA graphs; eager calls cost 20 to 24 µs of host time at least (vLLM, 2 to 8 H100). One node with NVSwitch,
+bf16. Rules: vLLM 0.24 (custom_all_reduce.py, symm_mem thresholds), SGLang 0.5.14 (the same kernels, without symmetric
+memory), TensorRT-LLM 1.3 (customAllReduce heuristic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundary.errors import InputError
+from simccl.algorithms.algorithm import EngineKernel
+from simccl.algorithms.registry import engine_kernels
+from simccl.collective import Algorithm
+from simccl.communicator.shape import CommunicatorShape
+
+KIB, MIB = 1 << 10, 1 << 20
+ELEMENT_BYTES = 2
+
+
+class AllReduceKernels(StrEnum):
+    """All-reduce kernels that run: NCCL's, or those of an inference engine where it would use them."""
+
+    NCCL = "nccl"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+
+    @classmethod
+    def parse(cls, name: str) -> AllReduceKernels:
+        try:
+            return cls(name)
+        except ValueError:
+            raise InputError(f"stack: found {name!r}, expected one of {', '.join(cls)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCosts:
+    """One kernel on one GPU type."""
+
+    synchronisation_us: float
+    """Launch, and flags to and from one peer."""
+    peer_us: float
+    """For each further peer."""
+    gbytes_per_s: float
+    """Moved bytes in and out of one GPU, 10⁹ B/s."""
+
+
+ONE_SHOT, TWO_SHOT, MULTIMEM = Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm.MULTIMEM
+
+# Fitted to aiconfigurator's measurements (tables of vLLM 0.24.0, SGLang 0.5.14, TensorRT-LLM 1.3.0rc20; bf16, CUDA
+# graphs; Apache-2.0): H100 and H200 with 2, 4 and 8 GPUs and 256 B to 64 MiB for vLLM and TensorRT-LLM, 8 GPUs and
+# 8 KiB to 8 MiB for SGLang and B200. Median error of the fits 0.2 to 3.7 %, largest 14 %. Two-shot rates of SGLang and
+# B200 rest on one or two sizes each.
+_COSTS = {
+    ("h100", AllReduceKernels.VLLM, ONE_SHOT): KernelCosts(4.27, 0.081, 233.8),
+    ("h100", AllReduceKernels.VLLM, TWO_SHOT): KernelCosts(7.86, 0.015, 279.0),
+    ("h100", AllReduceKernels.VLLM, MULTIMEM): KernelCosts(9.17, 0.049, 226.2),
+    ("h100", AllReduceKernels.SGLANG, ONE_SHOT): KernelCosts(3.42, 0.0, 311.8),
+    ("h100", AllReduceKernels.SGLANG, TWO_SHOT): KernelCosts(7.14, 0.044, 288.3),
+    ("h100", AllReduceKernels.TRTLLM, ONE_SHOT): KernelCosts(2.77, 0.076, 285.6),
+    ("h200", AllReduceKernels.VLLM, ONE_SHOT): KernelCosts(4.42, 0.050, 252.7),
+    ("h200", AllReduceKernels.VLLM, TWO_SHOT): KernelCosts(7.23, 0.015, 286.2),
+    ("h200", AllReduceKernels.VLLM, MULTIMEM): KernelCosts(8.52, 0.048, 240.7),
+    ("h200", AllReduceKernels.TRTLLM, ONE_SHOT): KernelCosts(2.73, 0.085, 294.3),
+    ("b200", AllReduceKernels.VLLM, ONE_SHOT): KernelCosts(7.45, 0.045, 505.1),
+    ("b200", AllReduceKernels.VLLM, TWO_SHOT): KernelCosts(21.94, 0.042, 231.5),
+    ("b200", AllReduceKernels.VLLM, MULTIMEM): KernelCosts(14.08, 0.048, 377.6),
+    ("b200", AllReduceKernels.SGLANG, ONE_SHOT): KernelCosts(4.88, 0.022, 432.0),
+    ("b200", AllReduceKernels.SGLANG, TWO_SHOT): KernelCosts(8.80, 0.048, 371.0),
+    ("b200", AllReduceKernels.TRTLLM, ONE_SHOT): KernelCosts(5.28, 0.028, 701.3),
+}
+_SAME_KERNELS = {"h200": "h100"}  # where H200 itself was not measured
+
+# Largest sizes by ranks with vLLM's symmetric memory (its default) are those of the GPU generation: custom kernels
+# up to the first, multimem up to the second. Without it, and in SGLang, custom kernels run below 8 MiB.
+_CUSTOM_BELOW_BYTES = 8 * MIB
+_VLLM_RANKS = (2, 4, 6, 8)
+
+# TensorRT-LLM's limits count elements: 1 MiB of bf16 (524,288 elements) between four H100s took 12.9 µs, as the kernel
+# does, where NCCL needs 18.1 µs. Between two GPUs its workspace limits it; measured kernels reach 8 MiB.
+_TRTLLM_BELOW_ELEMENTS = {4: 1_000_000, 8: 500_000}
+_TRTLLM_TWO_RANKS_UP_TO_BYTES = 8 * MIB
+
+
+class EngineTimes(NamedTuple):
+    """Times of an engine's own kernels, one entry per size."""
+
+    is_used: NDArray[np.bool_]
+    """Whether the engine runs a kernel of its own; elsewhere it calls NCCL and the other entries are 0."""
+    time_us: NDArray[np.float64]
+    latency_us: NDArray[np.float64]
+    algorithm: NDArray[np.str_]
+
+
+def engine_all_reduce(
+    stack: AllReduceKernels, size_bytes: NDArray[np.int64], at: CommunicatorShape, *, has_symmetric_memory: bool = True
+) -> EngineTimes:
+    """Times of the kernels that an engine would use instead of NCCL, for sizes above zero.
+
+    ``has_symmetric_memory`` is vLLM's default and matters to vLLM only.
+
+    Raises:
+        InputError: a GPU type on which the engine's kernels were not measured.
+    """
+    kinds = _kinds(stack, size_bytes, at, has_symmetric_memory)
+    time_us, latency_us = np.zeros(len(size_bytes)), np.zeros(len(size_bytes))
+    for kernel in engine_kernels():
+        mine = kinds == str(kernel.name)
+        if mine.any():
+            costs = kernel_costs(at.gpu.name, stack, kernel.name)
+            latency_us[mine] = costs.synchronisation_us + (at.ranks - 2) * costs.peer_us
+            time_us[mine] = latency_us[mine] + moved_bytes(kernel, size_bytes[mine], at.ranks) / (
+                1e3 * costs.gbytes_per_s
+            )
+    return EngineTimes(kinds != str(Algorithm.NONE), time_us, latency_us, kinds)
+
+
+def engine_kernel(stack: AllReduceKernels, size_bytes: int, at: CommunicatorShape) -> Algorithm:
+    """The kernel of its own that an engine uses for an all_reduce; `Algorithm.NONE` where it calls NCCL."""
+    return Algorithm(_kinds(stack, np.array([size_bytes], dtype=np.int64), at, True)[0])
+
+
+def check_measured(stack: AllReduceKernels, gpu: str) -> None:
+    """Raises: InputError, if the engine's kernels were not measured on this GPU type."""
+    if stack is not AllReduceKernels.NCCL:
+        kernel_costs(gpu, stack, ONE_SHOT)
+
+
+def moved_bytes(kernel: EngineKernel, size_bytes: NDArray[np.int64], ranks: int) -> NDArray[np.float64]:
+    """[sizes] bytes into, and out of, each GPU."""
+    moved: NDArray[np.float64] = kernel.traffic(ranks) * size_bytes.astype(np.float64)
+    return moved
+
+
+def _kinds(
+    stack: AllReduceKernels, sizes: NDArray[np.int64], at: CommunicatorShape, has_symmetric_memory: bool
+) -> NDArray[np.str_]:
+    """[sizes] kernel of the engine, `Algorithm.NONE` where it calls NCCL."""
+    nccl = np.full(len(sizes), str(Algorithm.NONE), dtype="U14")
+    if stack is AllReduceKernels.NCCL or at.nodes > 1:
+        return nccl
+    if stack is AllReduceKernels.TRTLLM:
+        return np.where(_trtllm_uses_one_shot(sizes, at.ranks), str(ONE_SHOT), nccl)
+    if at.ranks not in _VLLM_RANKS:
+        return nccl
+    aligned = sizes % 16 == 0
+    limit = 512 * KIB if at.ranks <= 4 else 256 * KIB
+    custom = np.where((at.ranks == 2) | (sizes < limit), str(ONE_SHOT), str(TWO_SHOT))
+    generation = at.gpu.generation
+    if stack is AllReduceKernels.SGLANG or not has_symmetric_memory or not generation.vllm_custom_up_to_mib:
+        return np.where(aligned & (sizes < _CUSTOM_BELOW_BYTES), custom, nccl)
+    is_custom = sizes <= generation.vllm_custom_up_to_mib[at.ranks] * MIB
+    is_multimem = sizes <= generation.vllm_multimem_up_to_mib[at.ranks] * MIB
+    return np.where(aligned & is_custom, custom, np.where(aligned & is_multimem, str(MULTIMEM), nccl))
+
+
+def _trtllm_uses_one_shot(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.bool_]:
+    if ranks <= 2:
+        return sizes <= _TRTLLM_TWO_RANKS_UP_TO_BYTES
+    return sizes < _TRTLLM_BELOW_ELEMENTS[4 if ranks <= 4 else 8] * ELEMENT_BYTES
+
+
+def kernel_costs(gpu: str, stack: AllReduceKernels, kind: Algorithm) -> KernelCosts:
+    """One kernel of an engine on a GPU type.
+
+    Raises:
+        InputError: where it was not measured.
+    """
+    for name in (gpu, _SAME_KERNELS.get(gpu, gpu)):
+        if (name, stack, kind) in _COSTS:
+            return _COSTS[name, stack, kind]
+    measured = sorted({name for name, of_stack, _ in _COSTS if of_stack is stack})
+    raise InputError(f"stack: found {stack} on {gpu}, whose kernels were measured on {', '.join(measured)}")

@@ -1,0 +1,1 @@
+"""Formats: files of times, plans, workloads and bus bandwidths."""

@@ -1,0 +1,1 @@
+"""KV: hand-off of a request's KV cache between two instances."""

@@ -1,0 +1,1 @@
+"""Plans: flows between ranks, what they must deliver, and their flow graph."""
