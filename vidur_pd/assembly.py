@@ -78,7 +78,7 @@ class Parts:
         return round(entry.iteration_model.host.request_latency_us * PS_PER_US)
 
     @property
-    def wire_precision(self) -> Precision:
+    def kv_precision(self) -> Precision:
         """Formats of what is handed over; equal for all pools that hand over."""
         handing = [parts for parts in self.pools.values() if parts.pool.role != "mixed"]
         return (handing or list(self.pools.values()))[0].precision
@@ -98,7 +98,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     cluster = build_cluster(config.cluster, {name: gpu.name for name, gpu in gpus.items()})
     estimators: Estimators = {}
     pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
-    _check_wire(config, pools)
+    _check_kv(config, pools)
     network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
     roce = config.network.roce
@@ -118,7 +118,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan, fabric, faults)
 
 
-def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:
+def _check_kv(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:
     """The KV of all pools that hand it over has one format and one block size."""
     if not config.is_disaggregated:
         return

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
 from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.faults.config import FaultSpec, RecoveryConfig
+from vidur_pd.kv_transfer.modes.registry import mode_class
 from vidur_pd.workload import WorkloadConfig
 
 Role = Literal["prefill", "decode", "mixed"]
@@ -169,11 +170,18 @@ class KvTransferConfig(Section):
     last prompt position (vLLM's connectors).
     """
 
-    mode: Literal["pull", "push", "layerwise"] = "pull"
+    mode: str = "pull"
+    """``pull``, ``push``, ``layerwise``, or ``module:Class``, a mode of one's own (`vidur_pd.kv_transfer.modes`)."""
     first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
     setup_ms: Milliseconds = 0.4
     """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through
     transfers of 20 MB to 4.5 GB between two vLLM instances on H800 nodes, 0.4 ms + size / 145 GB/s."""
+
+    @field_validator("mode")
+    @classmethod
+    def _is_a_mode(cls, name: str) -> str:
+        mode_class(name)
+        return name
 
 
 class NetworkConfig(Section):
