@@ -70,10 +70,13 @@ class Destinations:
         blocks that they hold here.
         """
         rank = transfer.destination
-        if transfer.has_room or rank is None or not self._some_reserve_early:
+        if transfer.has_room or rank is None:
             return
-        if was_reserved or any(not other.is_prefilled for other in self._transfers.to(rank)):
+        if was_reserved or (self._some_reserve_early and self._some_not_prefilled(rank)):
             self._make_room(transfer)
+
+    def _some_not_prefilled(self, rank: Rank) -> bool:
+        return any(not other.is_prefilled for other in self._transfers.to(rank))
 
     def _make_room(self, transfer: KvTransfer) -> None:
         """Puts a request first in the queue for blocks.

@@ -40,6 +40,8 @@ class ModeCalls:
 
     def check_send(self, transfer: Transfer, until_tokens: int) -> None:
         """Raises: ModeError, for KV that nobody has computed or that has no place."""
+        if not isinstance(until_tokens, int):
+            raise self._error(transfer, f"sends KV up to token {until_tokens!r}, expected a whole number of tokens")
         if not transfer.has_room:
             raise self._error(transfer, "sends KV to a decode rank that holds no blocks for it")
         if not 0 <= until_tokens <= transfer.launched_tokens:
