@@ -133,15 +133,18 @@ def test_what_the_prefix_cache_of_the_decode_rank_has_stays_behind(mode: str) ->
     assert (first.kv_bytes, second.kv_bytes) == (1_024 * TOKEN_BYTES, 16 * TOKEN_BYTES)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(("stages", "nic"), [(1, "400Gbps"), (2, "400Gbps"), (2, "5Gbps")])
 @every_rule
 @every_mode
-def test_scarce_rooms_are_freed_and_everything_drains(mode: str, first_token: str, stages: int) -> None:
-    """199 blocks for prompts of up to 2,818 tokens; requests overtake each other, and some lose their room."""
+def test_scarce_rooms_are_freed_and_everything_drains(mode: str, first_token: str, stages: int, nic: str) -> None:
+    """199 blocks for prompts of up to 2,818 tokens; requests overtake each other, and some lose their room, with slow
+    NICs only once the KV of others has arrived."""
     pools = [pool("p", "prefill", pp=stages), pool("d", "decode", pp=stages)]
     engine = {"num_kv_blocks": 200, "max_batched_tokens": 256, "max_seqs": 2}
     rows = [(0, 2_818, 23), (760, 1_451, 9), (1_579, 400, 2), (2_000, 2_200, 30), (2_500, 700, 4)]
-    watched = watch(pools, rows, engine=engine, kv_transfer={"mode": mode, "first_token": first_token})
+    transfer = {"mode": mode, "first_token": first_token}
+    topology = {"kind": "rail_optimized", "gpus_per_node": stages, "nic": nic}
+    watched = watch(pools, rows, engine=engine, kv_transfer=transfer, topology=topology)
     assert watched.result.summary["completed"] == len(rows)
     for record in watched.result.requests:
         orders = watched.orders[record.index]
@@ -176,6 +179,14 @@ FAULTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "no decode instance, no waiting": (
         [{"kind": "instance", "instance": name, "at_s": 0.02, "for_s": 0.03} for name in ("d-0", "d-1")],
         {"without_instance": "fail"},
+    ),
+    "decode instances lost while KV waits to be sent again": (
+        [
+            CUT,
+            {"kind": "instance", "instance": "d-0", "at_s": 0.015, "for_s": 0.02},
+            {"kind": "instance", "instance": "d-1", "at_s": 0.016, "for_s": 0.02},
+        ],
+        {"transfer_backoff_s": 0.02, "transfer_retries": 5},
     ),
     "prefill instance lost": ([{"kind": "instance", "instance": "p-0", "at_s": 0.02, "for_s": 0.02}], {}),
 }
