@@ -31,6 +31,17 @@ TABLE_FILE = "kernels.csv"
 """A folder with this file holds a table of measured kernel times."""
 
 
+class _PeakFlops(dict[GemmDtype, float]):
+    """FLOP/s per number format of a named device."""
+
+    def __init__(self, gpu: str, *, bf16: float):
+        super().__init__(bf16=bf16)
+        self._gpu = gpu
+
+    def __missing__(self, dtype: GemmDtype) -> float:
+        raise InputError(f"kernel: found arithmetic in {dtype}, expected bf16 ({self._gpu} has no {dtype})")
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU (SXM module). Peaks are dense tensor-core rates of the data sheet, without sparsity."""
@@ -62,8 +73,12 @@ class Gpu:
 
     @property
     def peak_flops(self) -> Mapping[GemmDtype, float]:
-        """FLOP/s per number format; fp8 is missing where the device has none."""
-        peaks: dict[GemmDtype, float] = {"bf16": self.peak_bf16_flops}
+        """FLOP/s per number format; fp8 is missing where the device has none.
+
+        Raises:
+            InputError: on access to a format that is missing.
+        """
+        peaks = _PeakFlops(self.name, bf16=self.peak_bf16_flops)
         if self.peak_fp8_flops is not None:
             peaks["fp8"] = self.peak_fp8_flops
         return MappingProxyType(peaks)

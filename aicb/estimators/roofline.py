@@ -127,7 +127,8 @@ class Demands:
 
     def peak_flops(self, gpu: Gpu) -> NDArray[np.float64]:
         """[works] nominal peak of the tensor cores in the format of each."""
-        return np.where(self.is_fp8, gpu.peak_flops.get("fp8", np.nan), gpu.peak_flops["bf16"])
+        fp8 = gpu.peak_flops["fp8"] if self.is_fp8.any() else np.nan
+        return np.where(self.is_fp8, fp8, gpu.peak_flops["bf16"])
 
     def roofline_us(self, gpu: Gpu, is_resident: NDArray[np.bool_]) -> NDArray[np.float64]:
         """[works] as ``roofline_us``."""

@@ -22,6 +22,8 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="Folder for a text per kind.")
     wanted = parser.parse_args()
     kinds = wanted.kind or list(KINDS)
+    if wanted.report is not None:
+        wanted.report.mkdir(parents=True, exist_ok=True)
     with Commands() as commands:
         if wanted.replay is not None:
             seed, case = next(cases(kinds[0], wanted.replay))

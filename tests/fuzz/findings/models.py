@@ -66,6 +66,11 @@ def _load(load: str, content: str = "") -> Case:
 
 
 CASES: Final[dict[str, Case]] = {
+    "fp8-indexer-on-a-gpu-without-fp8": Case(
+        ("aicb", "export", "deepseek-v3.2", "--seq", "3", "--gpu", "a100", "--phase", "prefill", "-o", "out"),
+        {},
+        ("out",),
+    ),
     **{
         f"{name}={value:g}": _show(_QWEN | {name: value})
         for name in (
@@ -276,6 +281,7 @@ CASES: Final[dict[str, Case]] = {
 
 WENT_WRONG: Final = frozenset(
     {
+        "fp8-indexer-on-a-gpu-without-fp8",
         "num_hidden_layers=1e+12",
         "deep-config",
         "model-yaml-deep",
