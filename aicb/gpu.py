@@ -35,7 +35,7 @@ class _PeakFlops(dict[GemmDtype, float]):
     """FLOP/s per number format of a named device."""
 
     def __init__(self, gpu: str, *, bf16: float):
-        super().__init__(bf16=bf16)
+        super().__init__({"bf16": bf16})
         self._gpu = gpu
 
     def __missing__(self, dtype: GemmDtype) -> float:

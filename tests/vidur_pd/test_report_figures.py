@@ -306,6 +306,13 @@ def test_logarithmic_ticks_are_round_and_inside_the_axis() -> None:
     assert log_axis("TTFT (s)", [2e-3, 4e3])["tickvals"] == pytest.approx([1e-2, 1e-1, 1, 10, 100, 1000])
 
 
+def test_a_logarithmic_axis_has_a_least_value() -> None:
+    """1e-320, which nobody has measured, would take it over 321 powers of ten and overflow."""
+    low, high = log_axis("TPOT (ms)", [1e-320, 1.0])["range"]  # type: ignore[misc]
+    assert -19 < low < -18
+    assert high < 1
+
+
 def test_text_of_files_cannot_be_read_as_markup_by_the_charts() -> None:
     assert label("<b>x</b>&") == "&lt;b&gt;x&lt;/b&gt;&amp;"
     assert len(label("a" * 500)) == 48

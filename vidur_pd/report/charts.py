@@ -11,6 +11,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +159,10 @@ def _packed(values: npt.ArrayLike) -> Properties | list[object]:
     return packed if array.ndim == 1 else {**packed, "shape": ", ".join(str(size) for size in array.shape)}
 
 
+LEAST: Final = 1e-18
+"""On a logarithmic axis, in whatever unit; an attosecond is nothing that a simulation tells apart."""
+
+
 def axis(title: str, /, **properties: object) -> Properties:
     return {**AXIS, "title": {"text": title, "standoff": 8}, **properties}
 
@@ -168,9 +173,13 @@ def rows_axis(**properties: object) -> Properties:
 
 
 def log_axis(title: str, *series: npt.ArrayLike) -> Properties:
-    """A logarithmic axis that covers the positive values, with ticks a reader can name: 1, 2, 5 or powers of ten."""
+    """A logarithmic axis that covers the positive values, with ticks a reader can name: 1, 2, 5 or powers of ten.
+
+    It begins at `LEAST` where they are smaller.
+    """
     values = np.concatenate([np.ravel(np.asarray(each, dtype=np.float64)) for each in series])
-    low, high = values[values > 0].min(), values[values > 0].max()
+    positive = np.maximum(values[values > 0], LEAST)
+    low, high = positive.min(), positive.max()
     margin = max(0.04 * np.log10(high / low), 0.03)
     first, last = np.log10(low) - margin, np.log10(high) + margin
     steps = (1, 2, 5) if last - first < 3.2 else (1,)

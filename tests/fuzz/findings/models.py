@@ -67,7 +67,7 @@ def _load(load: str, content: str = "") -> Case:
 
 CASES: Final[dict[str, Case]] = {
     "fp8-indexer-on-a-gpu-without-fp8": Case(
-        ("aicb", "export", "deepseek-v3.2", "--seq", "3", "--gpu", "a100", "--phase", "prefill", "-o", "out"),
+        ("aicb", "export", "deepseek-v3.2", "--seq=3", "--gpu=a100", "--phase=prefill", "--format=aicb", "-o", "out"),
         {},
         ("out",),
     ),
