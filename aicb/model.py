@@ -141,6 +141,10 @@ class GatedDeltaNet:
         """Inputs the convolution remembers per sequence and layer."""
         return self.conv_channels * (self.conv_width - 1)
 
+    def state_bytes(self, state_dtype: StateDtype) -> int:
+        """Fixed state per sequence and layer, one copy; the convolution's part is always bf16."""
+        return ELEMENT_BYTES[state_dtype] * self.state_elements + ELEMENT_BYTES["bf16"] * self.conv_state_elements
+
     def parameters(self, hidden: int) -> int:
         """Weights of one layer: projections, convolution, decay (A_log, dt_bias), gated norm, output."""
         projections = hidden * (self.qkvz_width + 2 * self.value_heads)
@@ -259,7 +263,8 @@ class Model:
 
     def state_bytes(self, state_dtype: StateDtype = "bf16") -> int:
         """Fixed state of one request in all layers, one copy; the convolution's part is always bf16."""
-        return sum(_state_bytes(layer.attention, state_dtype) for layer in self.layers)
+        mixers = [layer.attention for layer in self.layers]
+        return sum(mixer.state_bytes(state_dtype) for mixer in mixers if isinstance(mixer, GatedDeltaNet))
 
 
 def stage_layers(model: Model, pp: int) -> list[range]:
@@ -315,11 +320,5 @@ def state_bytes_per_rank(model: Model, partition: Partition, precision: Precisio
     for layer, count in model.count_layers(stage_range(model, partition, stage)):
         if isinstance(layer.attention, GatedDeltaNet):
             split(layer.attention.key_heads, partition.tp, "key heads of linear attention")
-            total += count * _state_bytes(layer.attention, precision.state) // partition.tp
+            total += count * layer.attention.state_bytes(precision.state) // partition.tp
     return total
-
-
-def _state_bytes(attention: Attention, state_dtype: StateDtype) -> int:
-    if not isinstance(attention, GatedDeltaNet):
-        return 0
-    return ELEMENT_BYTES[state_dtype] * attention.state_elements + 2 * attention.conv_state_elements

@@ -27,6 +27,7 @@ from vidur_pd.execution.live_fabric import LiveFabric
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.kv_transfer.modes.registry import mode_class
 from vidur_pd.pools import Estimators, PoolParts, gpu_of, pool_parts
 from vidur_pd.routing.router import routing_class
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
@@ -79,7 +80,7 @@ class Parts:
         return round(entry.iteration_model.host.request_latency_us * PS_PER_US)
 
     @property
-    def wire_precision(self) -> Precision:
+    def kv_precision(self) -> Precision:
         """Formats of what is handed over; equal for all pools that hand over."""
         handing = [parts for parts in self.pools.values() if parts.pool.role != "mixed"]
         return (handing or list(self.pools.values()))[0].precision
@@ -99,7 +100,8 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     cluster = build_cluster(config.cluster, {name: gpu.name for name, gpu in gpus.items()})
     estimators: Estimators = {}
     pools = {pool.name: pool_parts(config, pool, model, estimators) for pool in config.cluster.pools}
-    _check_wire(config, pools)
+    _check_kv(config, pools)
+    mode_class(config.kv_transfer.mode)
     for field, policy in config.routing:
         if policy is not None:
             routing_class(f"routing.{field}", policy)
@@ -122,7 +124,7 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     return Parts(config, model, cluster.topology, tuple(instances), pools, network, pricers, plan, fabric, faults)
 
 
-def _check_wire(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:
+def _check_kv(config: SimulationConfig, pools: dict[str, PoolParts]) -> None:
     """The KV of all pools that hand it over has one format and one block size."""
     if not config.is_disaggregated:
         return

@@ -13,6 +13,7 @@ from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.faults.config import FaultSpec, RecoveryConfig
+from vidur_pd.kv_transfer.modes.registry import MODES
 from vidur_pd.workload import WorkloadConfig
 
 
@@ -40,6 +41,7 @@ SCHEDULING_POLICIES: Final = ("vllm_v1",)
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
+TransferModeName = Annotated[str, _one_of(*MODES)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 
@@ -187,7 +189,8 @@ class KvTransferConfig(Section):
     last prompt position (vLLM's connectors).
     """
 
-    mode: Literal["pull", "push", "layerwise"] = "pull"
+    mode: TransferModeName = "pull"
+    """``pull``, ``push``, ``layerwise``, or ``module:Class``, a mode of one's own (`vidur_pd.kv_transfer.modes`)."""
     first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
     setup_ms: Milliseconds = 0.4
     """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through

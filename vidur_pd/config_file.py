@@ -58,6 +58,7 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
             anchor(part, "path")
     for key in ("policy", "decode_policy", "rank_policy"):
         _anchor_class(tree.get("routing"), key, folder)
+    _anchor_class(tree.get("kv_transfer"), "mode", folder)
     holders = [tree]
     if isinstance(cluster := tree.get("cluster"), dict):
         anchor(cluster.get("topology"), "file")

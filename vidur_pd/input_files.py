@@ -27,6 +27,7 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
     engines: list[EngineConfig | EngineOverrides] = [config.engine, *(pool.engine for pool in config.cluster.pools)]
     routing = config.routing
     classes = [engine.policy for engine in engines] + [routing.policy, routing.decode_policy, routing.rank_policy]
+    classes.append(config.kv_transfer.mode)
     for name in classes:
         place = (name or "").rpartition(":")[0]
         if place.endswith(".py"):

@@ -1,4 +1,4 @@
-"""One serving instance as routing, hand-off and couplings see it; iterations run in the core (``core/loop.hpp``)."""
+"""One serving instance as routing, KV transfers and couplings see it; iterations run in `core/loop.hpp`."""
 
 from __future__ import annotations
 

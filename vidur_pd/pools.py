@@ -29,7 +29,7 @@ from boundary.errors import InputError
 from vidur_pd.cluster import partition_of
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.execution.passes import Halves
-from vidur_pd.scheduling.loading import load_class
+from vidur_pd.own_classes import load_class
 from vidur_pd.scheduling.policy import Policy
 
 _log = logging.getLogger(__name__)

@@ -22,8 +22,9 @@ from vidur_pd.execution.fluid import FluidLauncher
 from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
-from vidur_pd.handoff import Handoff, KvWire
 from vidur_pd.instance import Instance, Rank
+from vidur_pd.kv_transfer.hand_over import HandOver
+from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.faults import Recovered
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import CapacityChange
@@ -63,9 +64,9 @@ class Simulation:
             links=None if self._parts.coupling.collectives is Treatment.SIMULATED else self._links,
         )
         self._queue = EventQueue(self._loop)
-        self._wire = KvWire(
+        self._kv_sender = KvSender(
             self._parts.model,
-            self._parts.wire_precision,
+            self._parts.kv_precision,
             self._network,
             self._parts.topology,
             self._loop,
@@ -77,7 +78,7 @@ class Simulation:
         routing, seed = config.routing, config.seed
         self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
         self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
-        self._handoff = Handoff(config, self._wire, self._queue, self._choose_destination, self)
+        self._hand_over = HandOver(config, self._kv_sender, self._queue, self._choose_destination, self)
         self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
         self._faults = FaultScript(self._parts, self._queue, self)
         self._log = IterationLog(
@@ -91,10 +92,10 @@ class Simulation:
 
     def _join(self, exchanges: Exchanges) -> None:
         """Puts the instances into the loop."""
-        is_layerwise = self._config.kv_transfer.mode == "layerwise"
+        hears_launches = self._hand_over.hears_launches
         for instance in self._instances:
             instance.executor.join(self._loop, instance.index, exchanges)
-            tells_launches = is_layerwise and instance.placement.role == "prefill"
+            tells_launches = hears_launches and instance.placement.role == "prefill"
             instance.join(self._loop, self._launcher, tells_launches=tells_launches)
 
     @property
@@ -148,15 +149,15 @@ class Simulation:
         instances = self._instances
         return {
             "call": lambda notice: self._queue.call(notice.number),
-            "before_step": lambda notice: self._handoff.before_step(instances[notice.instance]),
+            "before_step": lambda notice: self._hand_over.before_step(instances[notice.instance]),
             "schedule": lambda notice: instances[notice.instance].decide(notice.number),
             "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
             "parts": lambda notice: instances[notice.instance].executor.supply(),
             "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
             "launch": lambda notice: self._launcher.launch(notice.flight),
-            "launched": lambda notice: self._handoff.launched(notice.flight, self._queue.now_ps),
+            "launched": lambda notice: self._hand_over.launched(notice.flight, self._queue.now_ps),
             "accept": lambda notice: instances[notice.instance].accept(notice.flight),
-            "prefilled": lambda notice: self._handoff.prefilled(notice.request),
+            "prefilled": lambda notice: self._hand_over.prefilled(notice.request),
             "rests": lambda notice: self._launcher.rests(notice.instance),
         }
 
@@ -180,7 +181,7 @@ class Simulation:
             return
         request.prefill_instance, request.decode_instance = rank.instance.index, None
         if rank.instance.placement.role == "prefill":
-            self._handoff.routed(request, rank)
+            self._hand_over.routed(request, rank)
         else:
             request.decode_instance = rank.instance.index
         rank.state.add(request)
@@ -220,7 +221,7 @@ class Simulation:
     def _lose(self, requests: list[Request], reason: str) -> None:
         """Requests have lost their KV. One between two instances is taken off both first."""
         for request in requests:
-            if not self._handoff.broken_off(request, reason):
+            if not self._hand_over.broken_off(request, reason):
                 self._recovery.lost(request, reason, request.generated_tokens)
 
     def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
@@ -241,7 +242,7 @@ class Simulation:
         for instance in self._instances:
             instance.check_progress()
         self._recovery.end_all()
-        self._handoff.end_all()
+        self._hand_over.end_all()
         for instance in self._instances:
             for flight in instance.flights:
                 self._launcher.drop(flight)
@@ -254,7 +255,7 @@ class Simulation:
     def _refusal(self, instance: Instance, request: Request) -> str | None:
         """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
         reason = _own_refusal(instance, request)
-        if reason is None and instance.placement.role == "prefill" and self._handoff.must_travel(request):
+        if reason is None and instance.placement.role == "prefill" and self._hand_over.must_travel(request):
             reason = self._destinations.refusal(request)
         return reason
 
@@ -266,7 +267,7 @@ class Simulation:
     # What faults do.
 
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
-        self._handoff.instance_down(instance, reason)
+        self._hand_over.instance_down(instance, reason)
         if instance.placement.role != "prefill":  # whose requests are all in hand-over
             for request in lost:
                 self._recovery.lost(request, reason, request.generated_tokens)
@@ -275,12 +276,12 @@ class Simulation:
         self._entries.set_open(instance, is_open)
         self._destinations.set_open(instance, is_open)
         if is_open and instance.placement.role == "decode":
-            self._handoff.in_service_again()
+            self._hand_over.in_service_again()
         elif is_open:
             self._recovery.in_service_again()
 
     def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
-        self._wire.links_change(links, is_up=is_up)
+        self._kv_sender.links_change(links, is_up=is_up)
         self._launcher.traffic_changes(self._queue.now_ps)
 
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
@@ -309,7 +310,7 @@ class Simulation:
         else:
             self._loop.move_to(completions[0].at_ps)
         for completion in completions:
-            if completion.flow is None and not self._handoff.arrived(completion):
+            if completion.flow is None and not self._hand_over.arrived(completion):
                 self._launcher.completed(completion)
                 self._land()
 
@@ -325,13 +326,13 @@ class Simulation:
         if self._done != len(self._workload):
             raise RuntimeError(
                 f"the simulation came to rest at {self._queue.now_ps} ps with {len(self._workload) - self._done} "
-                f"unfinished requests ({self._handoff.open_passages} in hand-over)"
+                f"unfinished requests ({self._hand_over.open_transfers} in hand-over)"
             )
         for instance in self._instances:
             for rank in instance.ranks:
                 used = rank.state.used_blocks
                 assert used == 0, f"{instance.name} rank {rank.index} ends with {used} KV blocks in use"
-        assert self._handoff.open_passages == 0, "a hand-over never ended"
+        assert self._hand_over.open_transfers == 0, "a hand-over never ended"
 
     def _result(self, records: Records) -> Result:
         table, tally = records.finish(), records.tally
@@ -347,7 +348,7 @@ class Simulation:
             capacity_changes=self._capacity_changes,
             coupling=self._parts.coupling,
             end_ps=self._queue.now_ps,
-            flows=self._wire.flows or [],
+            flows=self._kv_sender.flows or [],
             topology=self._parts.topology,
             summary=summary,
         )
@@ -370,9 +371,9 @@ class Simulation:
         return Recovered(
             recomputed=recovery.recomputed,
             retried=recovery.retried,
-            rerouted=self._handoff.rerouted,
+            rerouted=self._hand_over.rerouted,
             failed=recovery.failed,
-            transfers_retried=self._handoff.retried_transfers,
+            transfers_retried=self._hand_over.retried_parts,
         )
 
 

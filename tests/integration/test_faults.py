@@ -24,7 +24,7 @@ from tests.integration.test_fault_invariants import (
 )
 from vidur_pd.assembly import assemble
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
-from vidur_pd.handoff.delivery import GIVEN_UP
+from vidur_pd.kv_transfer.delivery import GIVEN_UP
 from vidur_pd.request import Request, RequestStatus
 from vidur_pd.simulation import Result, Simulation
 from vidur_pd.workload import BlockHashes

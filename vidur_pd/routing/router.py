@@ -10,9 +10,9 @@ import numpy as np
 from boundary.errors import InputError
 from vidur_pd._core import Candidates, RankState
 from vidur_pd.config import ROUTING_POLICIES
+from vidur_pd.own_classes import describe, load_class
 from vidur_pd.request import Request
 from vidur_pd.routing.policy import Candidate, Routing
-from vidur_pd.scheduling.loading import describe, load_class
 
 Span = tuple[int, int]
 """Places of candidates: the first, and one past the last."""

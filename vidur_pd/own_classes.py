@@ -1,11 +1,14 @@
-"""Policies by their names in a configuration: one of the core's, or ``module:Class``."""
+"""Classes of the user's own, which a configuration names by ``module:Class`` or ``path/to/file.py:Class``."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -16,7 +19,9 @@ SEPARATOR: Final = ":"
 
 
 def load_class(field: str, name: str, base: type) -> type:
-    """The class that ``module:Class`` or ``path/to/file.py:Class`` names, a subclass of ``base``.
+    """The class that ``name`` names, a subclass of ``base`` that can be made without arguments.
+
+    Modules are looked for where Python looks, and in the current folder.
 
     Raises: InputError, where there is none or its module cannot be imported.
     """
@@ -24,7 +29,7 @@ def load_class(field: str, name: str, base: type) -> type:
     if place.endswith(".py") and not Path(place).is_file():
         raise InputError(f"{field}: {place}: found no such file, expected one with a class {class_name}")
     try:
-        module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _module_of_file(Path(place)) if place.endswith(".py") else _module_named(place)
     except ModuleNotFoundError as error:
         missing = f"{field}: {place}: found no such module{_innermost(error)}"
         raise InputError(f"{missing}, expected one that Python can import ({error})") from error
@@ -34,12 +39,27 @@ def load_class(field: str, name: str, base: type) -> type:
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
         what = "nothing" if found is None else repr(found)
         raise InputError(f"{field}: found {what} as {class_name!r} in {place}, expected a subclass of {base.__name__}")
+    _check_can_be_made(f"{field}: {place}", found)
     return found
 
 
+def _check_can_be_made(where: str, found: type) -> None:
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise InputError(f"{where}: found {found.__name__} without {' and '.join(missing)}")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise InputError(f"{where}: found {found.__name__}, expected a class without arguments ({error})") from error
+
+
+def _module_named(name: str) -> ModuleType:
+    with _current_folder_is_searched():
+        return importlib.import_module(name)
+
+
 def _module_of_file(path: Path) -> ModuleType:
-    """Runs a file once, however many pools name it."""
-    name = f"_policy_file_{path.absolute()}"
+    """Runs a file once, however many fields name it."""
+    name = f"_classes_of_file_{path.absolute()}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
@@ -53,6 +73,20 @@ def _module_of_file(path: Path) -> ModuleType:
     return sys.modules[name]
 
 
+@contextmanager
+def _current_folder_is_searched() -> Iterator[None]:
+    """Modules of the current folder can be imported, also by an installed command."""
+    folder = str(Path.cwd())
+    if folder in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
 def describe(error: BaseException) -> str:
     """An exception of the user's code in one line, with the file and line where it came up."""
     text, where = " ".join(str(error).split()), _innermost(error)
@@ -64,6 +98,6 @@ def _innermost(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", str(Path(__file__).parents[1]))) and "importlib" not in frame.filename
+        if not frame.filename.startswith(("<", str(Path(__file__).parent))) and "importlib" not in frame.filename
     ]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -1,7 +1,7 @@
 """CPU time of one KV transfer on one core: ``python -m tests.benchmarks.kv_handoff [--transfers N]``.
 
-plan: the flow graph of a hand-off, by `simccl.kv_handoff_plan` or from a template. send, network, arrived: `KvWire` on
-the ``fluid`` backend, eight transfers at a time between random ranks, from their submission to the booking of their
+plan: the flow graph of a hand-off, by `simccl.kv_handoff_plan` or from a template. send, network, arrived: `KvSender`
+on the ``fluid`` backend, eight transfers at a time between random ranks, from their submission to the booking of their
 links; the flows of two ranks are laid out at their first transfer (with 4,096 GPUs, nearly every one). Prompts have 512
 to 16,384 tokens. Prints; does not gate.
 """
@@ -24,9 +24,9 @@ from vidur_pd._core import Loop
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.handoff import KvWire
-from vidur_pd.handoff.wire import Computation
 from vidur_pd.instance import Rank
+from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.kv_transfer.transfer import LayerTimes
 
 AT_A_TIME = 8
 Pool = dict[str, Any]
@@ -104,9 +104,9 @@ def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, 
     """CPU µs per transfer of each step."""
     network = parts.network
     loop = Loop(0, keeps_runs=False, links=None)
-    wire = KvWire(
+    sender = KvSender(
         parts.model,
-        parts.wire_precision,
+        parts.kv_precision,
         network,
         parts.topology,
         loop,
@@ -115,18 +115,18 @@ def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, 
     )
     steps = np.zeros(3)
     waiting = _transfers(parts, transfers)
-    while wire.active or waiting:
+    while sender.active or waiting:
         marks = [time.process_time()]
-        while wire.active < AT_A_TIME and waiting:
+        while sender.active < AT_A_TIME and waiting:
             source, destination, tokens = waiting.pop()
             now_ps = network.now_ps
-            computed = Computation(now_ps, now_ps + 20 * PS_PER_MS) if layerwise else None
-            wire.send(source, destination, tokens, with_state=wire.has_state, now_ps=now_ps, computed=computed)
+            layers = LayerTimes(now_ps, now_ps + 20 * PS_PER_MS) if layerwise else None
+            sender.send(source, destination, tokens, with_state=sender.has_state, now_ps=now_ps, layers=layers)
         marks.append(time.process_time())
         completions = network.advance(FAR_PS)
         marks.append(time.process_time())
         for completion in completions:
-            wire.arrived(completion.handle)
+            sender.arrived(completion.handle)
         marks.append(time.process_time())
         steps += np.diff(marks)
     return dict(zip(("send", "network", "arrived"), (steps / transfers * 1e6).tolist(), strict=True))

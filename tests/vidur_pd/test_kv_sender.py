@@ -7,9 +7,9 @@ from netsim.routing import Router
 from tests.integration.small_runs import config, pool
 from vidur_pd._core import Loop
 from vidur_pd.assembly import Parts, assemble
-from vidur_pd.handoff import KvWire
-from vidur_pd.handoff.wire import Computation
 from vidur_pd.instance import Rank
+from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.kv_transfer.transfer import LayerTimes
 
 FAR_PS = 10**15
 CASES = {
@@ -33,23 +33,23 @@ def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> No
     they travel the loop knows which links they are on, and in the end none."""
     parts = parts_of(*CASES[case])
     topology, network, loop = parts.topology, parts.network, loop_of(parts)
-    wire = KvWire(parts.model, parts.wire_precision, network, topology, loop, setup_ps=5, keep_flows=True)
+    sender = KvSender(parts.model, parts.kv_precision, network, topology, loop, setup_ps=5, keep_flows=True)
     prefill, decode = (
         [rank for instance in parts.instances if instance.placement.role == role for rank in instance.ranks[:3]]
         for role in ("prefill", "decode")
     )
-    computed = Computation(0, 10**6) if layerwise else None
-    routes, sent_bytes, flows = Router(topology), 0, wire.flows
+    layers = LayerTimes(0, 10**6) if layerwise else None
+    routes, sent_bytes, flows = Router(topology), 0, sender.flows
     assert flows is not None
     for tokens in (1000, 37):
         for source in prefill:
             for destination in decode:
-                sent = wire.send(
-                    source, destination, tokens, with_state=wire.has_state, now_ps=network.now_ps, computed=computed
+                sent = sender.send(
+                    source, destination, tokens, with_state=sender.has_state, now_ps=network.now_ps, layers=layers
                 )
                 sent_bytes += sent.size_bytes
         loaded = loop.transfer_links()
-        ends = arrive(wire, parts)
+        ends = arrive(sender, parts)
         pairs = [pair for transfer in ends for pair in sorted(set(transfer))]
         crossed = np.concatenate([routes.route(*pair) for pair in pairs])
         assert sorted(loaded.tolist()) == np.unique(crossed).tolist()
@@ -68,15 +68,15 @@ def loop_of(parts: Parts) -> Loop:
     return loop
 
 
-def arrive(wire: KvWire, parts: Parts) -> list[list[tuple[int, int]]]:
+def arrive(sender: KvSender, parts: Parts) -> list[list[tuple[int, int]]]:
     """Runs all transfers to their end: GPU pairs of the flows of each."""
     transfers = []
-    while wire.active:
+    while sender.active:
         for completion in parts.network.advance(FAR_PS):
-            assert wire.flows is not None
-            known = len(wire.flows)
-            wire.arrived(completion.handle)
-            transfers.append([(flow.src, flow.dst) for flow in wire.flows[known:]])
+            assert sender.flows is not None
+            known = len(sender.flows)
+            sender.arrived(completion.handle)
+            transfers.append([(flow.src, flow.dst) for flow in sender.flows[known:]])
     return transfers
 
 
@@ -85,10 +85,10 @@ def test_a_latent_comes_from_the_rail_that_it_goes_to() -> None:
     the prefill rank has a GPU there."""
     parts = parts_of(*CASES["latent"])
     loop = loop_of(parts)
-    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=True)
+    sender = KvSender(parts.model, parts.kv_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=True)
     source, destination = first_ranks(parts)
-    wire.send(source, destination, 10, with_state=False, now_ps=0, computed=None)
-    (pairs,) = arrive(wire, parts)
+    sender.send(source, destination, 10, with_state=False, now_ps=0, layers=None)
+    (pairs,) = arrive(sender, parts)
     assert len(pairs) == 2
     assert [parts.topology.rail_of(src) for src, _ in pairs] == [parts.topology.rail_of(dst) for _, dst in pairs]
 
@@ -104,17 +104,19 @@ def first_ranks(parts: Parts) -> tuple[Rank, Rank]:
 def test_a_transfer_that_is_abandoned_leaves_no_flow_behind() -> None:
     parts = parts_of(*CASES["heads"])
     loop = loop_of(parts)
-    wire = KvWire(parts.model, parts.wire_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=False)
-    sent = wire.send(*first_ranks(parts), 10, with_state=False, now_ps=0, computed=None)
+    sender = KvSender(
+        parts.model, parts.kv_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=False
+    )
+    sent = sender.send(*first_ranks(parts), 10, with_state=False, now_ps=0, layers=None)
     assert len(loop.transfer_links()) > 0
-    lost_bytes = wire.abandon(sent.handle, 0)
+    lost_bytes = sender.abandon(sent.handle, 0)
     assert lost_bytes == sent.size_bytes
-    assert wire.active == 0
+    assert sender.active == 0
     assert len(loop.transfer_links()) == 0
     assert parts.network.advance(FAR_PS) == []
 
 
 def test_layers_are_computed_evenly() -> None:
     """Ten time units for three layers from 100 on: after 3, 6 and 10; at 104 the first is ready."""
-    assert Computation(100, 110).layers_after(100, 3).tolist() == [3, 6, 10]
-    assert Computation(100, 110).layers_after(104, 3).tolist() == [0, 2, 6]
+    assert LayerTimes(100, 110).ready_after(100, 3).tolist() == [3, 6, 10]
+    assert LayerTimes(100, 110).ready_after(104, 3).tolist() == [0, 2, 6]

@@ -1,0 +1,23 @@
+"""Modes of KV transfers by name: those that come with the simulator, and classes of the user's own."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from vidur_pd.kv_transfer.modes.layerwise import Layerwise
+from vidur_pd.kv_transfer.modes.mode import TransferMode
+from vidur_pd.kv_transfer.modes.pull import Pull
+from vidur_pd.kv_transfer.modes.push import Push
+from vidur_pd.own_classes import load_class
+
+MODES: Final[dict[str, type[TransferMode]]] = {"pull": Pull, "push": Push, "layerwise": Layerwise}
+
+
+def mode_class(name: str) -> type[TransferMode]:
+    """The class of a mode.
+
+    Raises: InputError, if the class is not there or is not a mode.
+    """
+    if name in MODES:
+        return MODES[name]
+    return cast(type[TransferMode], load_class("kv_transfer.mode", name, TransferMode))
