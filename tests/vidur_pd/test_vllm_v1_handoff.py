@@ -61,6 +61,16 @@ def test_a_decode_rank_reserves_whole_prompts_in_order_and_stops_at_the_first_th
     assert (scheduler.has_work, scheduler.schedule(), scheduler.admit_remote()) == (False, None, [])
 
 
+def test_a_prompt_keeps_its_blocks_while_a_decode_rank_queues_it() -> None:
+    """5 blocks, chunks of 8: with the first 8 tokens in 2 blocks, the next 8 lack 2 of the 3 that are free."""
+    prefill, decode = scheduler_of(5, threshold=8, role="prefill"), scheduler_of(role="decode")
+    (a,) = add(prefill, (20, 3))
+    assert step(prefill) == {"a": 8}
+    decode.add_remote(a)
+    assert step(prefill) == {"a": 8}
+    assert (a.preemptions, prefill.used_blocks) == (0, 4)
+
+
 def test_a_remote_request_decodes_from_its_second_token_on_when_prefill_gave_the_first() -> None:
     """P = 16, D = 3: KV of 16 tokens arrives; two decode steps see 17 and 18 tokens, in 5 blocks."""
     scheduler = scheduler_of(role="decode")

@@ -220,6 +220,7 @@ void bind_group(py::module_& module) {
 
 PYBIND11_MODULE(_core, module) {
     module.doc() = "C++ core of vidur_pd: requests, KV blocks, schedulers and the loop.";
+    for (const char* other : {"netsim._core", "aicb._core"}) py::module_::import(other);  // whose types are taken here
     py::register_local_exception_translator(&translate);
     bind_request(module);
     bind_pools(module);

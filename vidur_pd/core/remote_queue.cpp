@@ -6,7 +6,6 @@ namespace serving {
 
 void RemoteQueue::add(RequestPtr request) {
     request->status = Status::kWaiting;
-    request->capacity_tokens = 0;
     pending_.push_back(std::move(request));
 }
 
