@@ -1,4 +1,4 @@
-"""CPU time of one KV transfer on one core: ``python -m tests.benchmarks.kv_handoff [--transfers N]``.
+"""CPU time of one KV transfer on one core: ``python -m tests.benchmarks.kv_transfers [--transfers N]``.
 
 plan: the flow graph of a hand-off, by `simccl.kv_handoff_plan` or from a template. send, network, arrived: `KvSender`
 on the ``fluid`` backend, eight transfers at a time between random ranks, from their submission to the booking of their
