@@ -1,3 +1,34 @@
-"""Request-level simulation of LLM serving with prefill/decode disaggregation."""
+"""Request-level simulation of LLM serving with prefill/decode disaggregation.
+
+Public names: `simulate` runs a configuration and returns a `Result`; `load_config` reads one, `Workload` is what serves
+as requests. They are imported when they are first asked for, as they bring numpy and pydantic with them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vidur_pd.api import simulate
+    from vidur_pd.config import SimulationConfig
+    from vidur_pd.config_file import load_config
+    from vidur_pd.result import Result
+    from vidur_pd.workload import Workload
 
 __version__ = "0.1.0"
+__all__ = ["Result", "SimulationConfig", "Workload", "load_config", "simulate"]
+
+_HOMES = {
+    "Result": "vidur_pd.result",
+    "SimulationConfig": "vidur_pd.config",
+    "Workload": "vidur_pd.workload",
+    "load_config": "vidur_pd.config_file",
+    "simulate": "vidur_pd.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

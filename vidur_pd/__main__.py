@@ -18,7 +18,7 @@ from vidur_pd.cli_validate import validate
 from vidur_pd.cli_workload import app as workload_app
 
 if TYPE_CHECKING:
-    from vidur_pd.simulation import Progress, Simulation
+    from vidur_pd.simulation import Progress
 
 app = typer.Typer(
     help="Simulate LLM inference clusters with prefill/decode disaggregation on a contended network.",
@@ -75,11 +75,12 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
+    from vidur_pd.api import prepare
     from vidur_pd.cli_summary import print_result
     from vidur_pd.input_files import input_files
     from vidur_pd.metrics.output import result_folder, stream_files, write_files
 
-    simulation = _prepare(config, settings or [])
+    simulation = prepare(config, settings=settings or [])
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
         with _progress(is_shown=not (quiet or as_json)) as progress:
             result = stream_files(simulation, folder, progress) if stream else simulation.run(progress)
@@ -128,6 +129,7 @@ def compare(
 ) -> None:
     """Run one configuration on several network backends and compare the results."""
     from boundary.result_folder import ResultFolder, place_all
+    from vidur_pd.api import prepare
     from vidur_pd.input_files import input_files
     from vidur_pd.metrics.output import result_folder, write_files
     from vidur_pd.report import COMPARISON_FILE, write_comparison_page
@@ -138,14 +140,15 @@ def compare(
             f"--backends: found {backends!r}, expected at least two different names, as in analytical,fluid"
         )
     settings_of = {name: _settings_for(config, settings or [], name) for name in names}
-    inputs = [config, *(path for name in names for path in input_files(_prepare(config, settings_of[name]).config))]
+    planned = [prepare(config, settings=settings_of[name]).config for name in names]
+    inputs = [config, *(path for each in planned for path in input_files(each))]
     results = {}
     with ExitStack() as opened:
         whole = opened.enter_context(ResultFolder(out, {COMPARISON_FILE}, inputs))
         folders = {name: opened.enter_context(result_folder(out / name, inputs)) for name in names}
         for name, folder in folders.items():
             with _progress(is_shown=not as_json) as progress:
-                results[name] = _prepare(config, settings_of[name]).run(progress)
+                results[name] = prepare(config, settings=settings_of[name]).run(progress)
             write_files(results[name], folder)
         page = whole.files / COMPARISON_FILE
         write_comparison_page([(name, folder.files) for name, folder in folders.items()], page)
@@ -191,25 +194,6 @@ def _print_comparison(outs: list[Path]) -> None:
 
 
 app.command()(validate)
-
-
-def _prepare(config_path: Path, settings: list[str]) -> Simulation:
-    """Everything up to simulated time; what is wrong with the configuration is said with its file."""
-    from vidur_pd.assembly import assemble
-    from vidur_pd.config_file import load_config
-    from vidur_pd.simulation import Simulation
-    from vidur_pd.workload import generator, load_workload
-
-    config = load_config(config_path, settings)
-    workload = load_workload(
-        config.workload, base_dir=config_path.parent, rng=lambda name: generator(config.seed, name)
-    )
-    hashes = workload.block_hashes
-    try:
-        parts = assemble(config, hashes.block_tokens if hashes is not None else None)
-    except InputError as error:
-        raise InputError(f"{config_path}: {error}") from error
-    return Simulation(config, workload, parts)
 
 
 @contextmanager

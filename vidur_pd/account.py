@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vidur_pd.assembly import Parts
+from vidur_pd.assembly import SimulationState
 from vidur_pd.config import PoolConfig
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
@@ -17,11 +17,11 @@ from vidur_pd.workload import Workload
 class Account:
     """The sections of ``summary.json`` that are not about requests."""
 
-    def __init__(self, parts: Parts, workload: Workload, log: IterationLog) -> None:
-        self._parts = parts
-        self._config = parts.config
+    def __init__(self, state: SimulationState, workload: Workload, log: IterationLog) -> None:
+        self._plan = state.plan
+        self._config = state.plan.config
         self._workload = workload
-        self._instances = parts.instances
+        self._instances = state.instances
         self._log = log
 
     def sections(
@@ -39,8 +39,8 @@ class Account:
         """What was simulated, and what simulating it took."""
         network = self._config.network
         return {
-            "model": self._parts.model.name,
-            "hardware": next(iter(self._parts.pools.values())).gpu.name,
+            "model": self._plan.model.name,
+            "hardware": next(iter(self._plan.pools.values())).gpu.name,
             "seed": self._config.seed,
             "workload": {
                 "name": self._workload.name,
@@ -51,9 +51,9 @@ class Account:
             },
             "network": {
                 "backend": network.backend,
-                "coupling": self._parts.coupling.in_force,
+                "coupling": self._plan.coupling.in_force,
                 "topology": self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
-                "gpus": self._parts.topology.gpus,
+                "gpus": self._plan.topology.gpus,
             },
             "pools": [self._pool(pool.name, makespan_s) for pool in self._config.cluster.pools],
             "estimated_operators": self._estimated_operators(),
@@ -72,14 +72,14 @@ class Account:
         """Where time and energy went."""
         activity = [self._activity(pool) for pool in self._config.cluster.pools]
         return {
-            "communication": communication_sources(self._parts.coupling, self._log, tally.transfers_ps),
+            "communication": communication_sources(self._plan.coupling, self._log, tally.transfers_ps),
             "attribution_s": tally.mean_parts_s(),
             "energy": energy_estimate(activity, makespan_s, tally.output_tokens),
         }
 
     def _faults(self, tally: RequestTally, recovered: Recovered) -> dict[str, Any]:
         """What faults did, where something failed."""
-        account = fault_summary(self._parts.faults, recovered, tally, self._config.slo)
+        account = fault_summary(self._plan.faults, recovered, tally, self._config.slo)
         return {} if account is None else {"faults": account}
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:
@@ -87,14 +87,14 @@ class Account:
         # A stage computes while its own flight is in it, so each GPU works a share 1 / pp of what is booked.
         computing_s = float(self._log.computing_ps[indices].sum()) / 10**12 * pool.gpus_per_instance / pool.pp
         gpus = pool.instances * pool.gpus_per_instance
-        return PoolActivity(pool.name, self._parts.pools[pool.name].gpu.name, gpus, computing_s)
+        return PoolActivity(pool.name, self._plan.pools[pool.name].gpu.name, gpus, computing_s)
 
     def _pool(self, name: str, makespan_s: float) -> dict[str, Any]:
         pool = next(pool for pool in self._config.cluster.pools if pool.name == name)
         indices = [instance.index for instance in self._instances if instance.placement.pool == name]
         busy_s = float(self._log.busy_ps[indices].sum()) / 10**12
         mean, peak = self._log.kv_share(indices, makespan_s)
-        gpu = self._parts.pools[name].gpu
+        gpu = self._plan.pools[name].gpu
         return {
             "name": name,
             "role": pool.role,

@@ -25,18 +25,25 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> SimulationConfig:
 
     Raises: InputError, with file, field, what was found and what was expected.
     """
+    return parse_config(read_yaml_mapping(path, "a configuration"), path.parent, str(path), overrides)
+
+
+def parse_config(tree: Tree, folder: Path, where: str, overrides: Sequence[str] = ()) -> SimulationConfig:
+    """Applies ``a.b=value`` overrides to a tree, in place, and validates it; relative paths start at ``folder``.
+
+    Raises: InputError, with ``where``, field, what was found and what was expected.
+    """
     from pydantic import ValidationError
 
     from vidur_pd.config import SimulationConfig
 
-    tree = read_yaml_mapping(path, "a configuration")
     for override in overrides:
         apply_override(tree, override)
-    anchor_paths(tree, path.parent)
+    anchor_paths(tree, folder)
     try:
         return SimulationConfig.model_validate(tree)
     except ValidationError as error:
-        raise InputError(f"{path}: {describe(error, SimulationConfig)}") from None
+        raise InputError(f"{where}: {describe(error, SimulationConfig)}") from None
 
 
 def dump_config(config: SimulationConfig) -> str:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PoolParts:
+class PoolModel:
     """What the instances of a pool share."""
 
     pool: PoolConfig
@@ -71,7 +71,7 @@ Estimators = dict[tuple[str, str, Precision], Estimator]
 """Estimators of kernel times by (name, GPU, number formats): pools that agree in them share what it remembers."""
 
 
-def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimators: Estimators) -> PoolParts:
+def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimators: Estimators) -> PoolModel:
     """Resolves a pool's options; an estimator that ``estimators`` lacks is added to them.
 
     Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
@@ -121,7 +121,7 @@ def pool_parts(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
             f"that fit into the memory of a GPU of pool {pool.name}"
         )
-    return PoolParts(
+    return PoolModel(
         pool=pool,
         engine=engine,
         gpu=gpu,

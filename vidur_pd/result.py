@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,17 @@ class Result:
     def requests(self) -> list[RequestRecord]:
         """The table as records."""
         return self.table.records()
+
+    def write(self, folder: str | Path) -> None:
+        """Writes requests.csv, summary.json, config.yaml, report.html and what ``output`` asks for.
+
+        Raises:
+            InputError: where a result cannot be, or a file of the user would be in its way.
+            OutputError: the disk is full.
+        """
+        from vidur_pd.metrics.output import write_result
+
+        write_result(self, Path(folder))
 
     def link_columns(self) -> dict[str, Any]:
         """Columns of ``links.parquet``."""

@@ -1,107 +1,87 @@
-"""The simulation loop: scheduler events and the network on one clock."""
+"""One simulation: the parts of a run joined, run, and summed up."""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from netsim import LogsLinks
 from netsim.units import PS_PER_MS
-from vidur_pd._core import Flight, Loop, Notice
+from vidur_pd._core import Loop
 from vidur_pd.account import Account
-from vidur_pd.assembly import Parts, assemble
+from vidur_pd.assembly import SimulationState
+from vidur_pd.cluster_control import ClusterControl
 from vidur_pd.config import SimulationConfig
-from vidur_pd.events import EventQueue, Priority
+from vidur_pd.driver import Driver, Progress
+from vidur_pd.events import EventQueue
 from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.executor import Exchanges
-from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.faults.recovery import STOOD_STILL, Recovery
-from vidur_pd.faults.script import FaultScript
-from vidur_pd.instance import Instance, Rank
-from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.lifecycle import RequestLifecycle
 from vidur_pd.metrics.faults import Recovered
 from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.summary import summarise
-from vidur_pd.request import Request, request_of
 from vidur_pd.result import Result
-from vidur_pd.routing import RankRouter
 from vidur_pd.workload import Workload
 
-__all__ = ["Result", "Simulation"]
-
-PROGRESS_EVERY_EVENTS = 256
-
-
-Progress = Callable[[int, int, float], None]
-"""Called with (requests done, requests in all, simulated seconds)."""
+__all__ = ["Progress", "Result", "Simulation"]
 
 
 class Simulation:
-    """One run of one configuration; state is created here and belongs to it alone."""
+    """One run of a plan over a workload."""
 
-    def __init__(self, config: SimulationConfig, workload: Workload, parts: Parts | None = None) -> None:
+    def __init__(self, state: SimulationState, workload: Workload) -> None:
         self._started_wall_s, self._started_cpu_s = time.perf_counter(), time.process_time()
-        self._parts = parts if parts is not None else assemble(config)
-        self._config = config = self._parts.config
-        self._workload = workload
-        self._latency_ps = self._parts.request_latency_ps
-        self._instances = self._parts.instances
-        self._network = self._parts.network
-        assert isinstance(self._network, LogsLinks)
+        self._state, self._plan, self._workload = state, state.plan, workload
+        config = self.config
+        assert isinstance(state.network, LogsLinks)
+        self._network = state.network
         self._links = self._network.log_links(config.output.link_windows)
-        self._capacity_changes: list[CapacityChange] = []
+        collectives_are_flows = self._plan.coupling.collectives is Treatment.SIMULATED
         self._loop = Loop(
-            len(self._instances),
+            len(state.instances),
             keeps_runs=config.output.iterations or config.output.trace,
-            links=None if self._parts.coupling.collectives is Treatment.SIMULATED else self._links,
+            links=None if collectives_are_flows else self._links,
         )
         self._queue = EventQueue(self._loop)
         self._kv_sender = KvSender(
-            self._parts.model,
-            self._parts.kv_precision,
-            self._network,
-            self._parts.topology,
+            self._plan.model,
+            self._plan.kv_precision,
+            state.network,
+            self._plan.topology,
             self._loop,
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
         )
-        exchanges = Exchanges(self._loop)
-        self._launcher = self._parts.launcher(self._loop, self._queue, exchanges, self._broken_off)
-        routing, seed = config.routing, config.seed
-        self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
-        self._destinations = RankRouter(self._instances, ("decode",), routing, seed, _own_refusal)
-        self._hand_over = HandOver(config, self._kv_sender, self._queue, self._choose_destination, self)
-        self._recovery = Recovery(config.recovery, self._queue, self._enter, self._end)
-        self._faults = FaultScript(self._parts, self._queue, self)
+        self._lifecycle = RequestLifecycle(state, workload, self._loop, self._queue, self._kv_sender)
+        self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle, self._kv_sender)
+        self._driver = self._join()
         self._log = IterationLog(
             self._loop.iterations,
-            tuple((instance.name, instance.placement.pool) for instance in self._instances),
-            tuple(instance.kv_blocks for instance in self._instances),
+            tuple((instance.name, instance.placement.pool) for instance in state.instances),
+            tuple(instance.kv_blocks for instance in state.instances),
         )
-        self._account = Account(self._parts, workload, self._log)
-        self._join(exchanges)
-        self._handlers = self._handlers_of_notices()
+        self._account = Account(state, workload, self._log)
 
-    def _join(self, exchanges: Exchanges) -> None:
-        """Puts the instances into the loop."""
-        hears_launches = self._hand_over.hears_launches
-        for instance in self._instances:
+    def _join(self) -> Driver:
+        """Couples the instances with the network, and puts them into the loop."""
+        exchanges = Exchanges(self._loop)
+        launcher = self._state.launcher(self._loop, self._queue, exchanges, self._control.collective_given_up)
+        self._lifecycle.join(launcher)
+        self._control.join(launcher)
+        hears_launches = self._lifecycle.hand_over.hears_launches
+        for instance in self._state.instances:
             instance.executor.join(self._loop, instance.index, exchanges)
             tells_launches = hears_launches and instance.placement.role == "prefill"
-            instance.join(self._loop, self._launcher, tells_launches=tells_launches)
+            instance.join(self._loop, launcher, tells_launches=tells_launches)
+        return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher)
 
     @property
     def config(self) -> SimulationConfig:
         """What is simulated, with everything that was left open filled in."""
-        return self._config
+        return self._plan.config
 
     def run(self, progress: Progress | None = None, stream: Stream | None = None) -> Result:
         """Runs until every request has completed, has failed or was refused; ``stream`` takes their rows meanwhile.
@@ -109,247 +89,42 @@ class Simulation:
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
         records = Records(self._workload, self._loop, self._log, stream)
-        self._faults.schedule()
-        self._schedule_arrival(0)
-        while True:
-            network_ps = self._run_loop(records, progress)
-            next_ps = self._loop.next_event_ps()
-            if network_ps is not None:
-                self._advance_network(network_ps, next_ps)
-            elif next_ps is None and (self._done == len(self._workload) or not self._end_what_waits()):
-                break
+        self._control.schedule_faults()
+        self._lifecycle.schedule_arrivals()
+        self._driver.run(records, len(self._workload), progress)
         self._check_end()
-        if progress is not None:
-            progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
         return self._result(records)
-
-    def _run_loop(self, records: Records, progress: Progress | None) -> int | None:
-        """Runs the loop's events as long as the network has nothing to do before; returns when it has."""
-        told_events = self._loop.executed
-        while True:
-            network_ps = self._network.next_event_ps()
-            notice = self._loop.run(records.until_ps if network_ps is None else network_ps)
-            records.pass_on()
-            if notice is None:
-                return network_ps
-            self._handlers[notice.what](notice)
-            if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
-                told_events = self._loop.executed
-                progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
-
-    @property
-    def _done(self) -> int:
-        """Requests that have ended."""
-        return self._loop.requests.ended
-
-    # What the loop asks for.
-
-    def _handlers_of_notices(self) -> dict[str, Callable[[Notice], None]]:
-        """By ``Notice.what``."""
-        instances = self._instances
-        return {
-            "call": lambda notice: self._queue.call(notice.number),
-            "before_step": lambda notice: self._hand_over.before_step(instances[notice.instance]),
-            "schedule": lambda notice: instances[notice.instance].decide(notice.number),
-            "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
-            "parts": lambda notice: instances[notice.instance].executor.supply(),
-            "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
-            "launch": lambda notice: self._launcher.launch(notice.flight),
-            "launched": lambda notice: self._hand_over.launched(notice.flight, self._queue.now_ps),
-            "accept": lambda notice: instances[notice.instance].accept(notice.flight),
-            "prefilled": lambda notice: self._hand_over.prefilled(notice.request),
-            "rests": lambda notice: self._launcher.rests(notice.instance),
-        }
-
-    # Requests in and out.
-
-    def _schedule_arrival(self, index: int) -> None:
-        if index < len(self._workload):
-            at_ps = int(self._workload.arrived_ps[index]) + self._latency_ps
-            self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
-
-    def _arrive(self, index: int) -> None:
-        """A request has come through the front end."""
-        self._schedule_arrival(index + 1)
-        self._enter(request_of(self._workload, index))
-
-    def _enter(self, request: Request) -> None:
-        """A request is routed, for the first time or again."""
-        rank, reason = self._entries.choose(request)
-        if rank is None:
-            self._not_routed(request, reason)
-            return
-        request.prefill_instance, request.decode_instance = rank.instance.index, None
-        if rank.instance.placement.role == "prefill":
-            self._hand_over.routed(request, rank)
-        else:
-            request.decode_instance = rank.instance.index
-        rank.state.add(request)
-        rank.instance.wake()
-
-    def _not_routed(self, request: Request, reason: str | None) -> None:
-        if reason is None:
-            self._recovery.unserved(request)
-        elif self._recovery.attempts(request):
-            self._recovery.fail(request, reason)
-        else:
-            self._loop.reject(request, reason)
-
-    def traffic_changes(self, at_ps: int) -> None:
-        """Transfers load the network differently from ``at_ps`` on."""
-        self._launcher.traffic_changes(at_ps)
-
-    def delivered(self, request: Request) -> None:
-        """The user gets a token from elsewhere than an iteration that decodes."""
-        now_ps = self._queue.now_ps
-        if request.last_token_ps is None:
-            request.first_token_ps = now_ps
-        else:
-            self._loop.iterations.gap_counts.add(now_ps - request.last_token_ps, 1)
-        request.last_token_ps = now_ps
-
-    def completed(self, request: Request) -> None:
-        """The last token of a request has been delivered."""
-        self._loop.complete(request)
-
-    def _broken_off(self, flight: Flight) -> None:
-        """An iteration comes to nothing: the network has given up a collective of it."""
-        instance, reason = self._instances[flight.instance], "the network gave up a collective of its iteration"
-        self._lose(instance.break_off(flight), reason)
-        self._faults.collective_failed(instance)
-
-    def _lose(self, requests: list[Request], reason: str) -> None:
-        """Requests have lost their KV. One between two instances is taken off both first."""
-        for request in requests:
-            if not self._hand_over.broken_off(request, reason):
-                self._recovery.lost(request, reason, request.generated_tokens)
-
-    def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
-        """A hand-over has failed."""
-        self._recovery.lost(request, reason, delivered_tokens)
-
-    def fail(self, request: Request, reason: str) -> None:
-        """A hand-over has failed for good."""
-        self._recovery.fail(request, reason)
-
-    def _end(self, request: Request, reason: str) -> None:
-        """The request will get no more tokens."""
-        self._loop.fail(request, reason)
-
-    def _end_what_waits(self) -> bool:
-        """Nothing is going to happen: what waits for an instance, or on a network that stands still, fails."""
-        unfinished = len(self._workload) - self._done
-        for instance in self._instances:
-            instance.check_progress()
-        self._recovery.end_all()
-        self._hand_over.end_all()
-        for instance in self._instances:
-            for flight in instance.flights:
-                self._launcher.drop(flight)
-                flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
-                self._lose(instance.break_off(flight), STOOD_STILL)
-        return len(self._workload) - self._done < unfinished
-
-    # Routing.
-
-    def _refusal(self, instance: Instance, request: Request) -> str | None:
-        """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
-        reason = _own_refusal(instance, request)
-        if reason is None and instance.placement.role == "prefill" and self._hand_over.must_travel(request):
-            reason = self._destinations.refusal(request)
-        return reason
-
-    def _choose_destination(self, request: Request) -> Rank | None:
-        rank, reason = self._destinations.choose(request)
-        assert reason is None, f"request {request.request_id} was let in although {reason}"
-        return rank
-
-    # What faults do.
-
-    def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
-        self._hand_over.instance_down(instance, reason)
-        if instance.placement.role != "prefill":  # whose requests are all in hand-over
-            for request in lost:
-                self._recovery.lost(request, reason, request.generated_tokens)
-
-    def set_open(self, instance: Instance, is_open: bool) -> None:
-        self._entries.set_open(instance, is_open)
-        self._destinations.set_open(instance, is_open)
-        if is_open and instance.placement.role == "decode":
-            self._hand_over.in_service_again()
-        elif is_open:
-            self._recovery.in_service_again()
-
-    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
-        self._kv_sender.links_change(links, is_up=is_up)
-        self._launcher.traffic_changes(self._queue.now_ps)
-
-    def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
-        now_ps = self._queue.now_ps
-        self._capacity_changes += [CapacityChange(now_ps, *each) for each in zip(links, capacity_bps, strict=True)]
-        if isinstance(self._launcher, FluidLauncher):
-            self._launcher.set_capacity_bps(links, capacity_bps)
-
-    def collectives_change(self, instances: Iterable[Instance]) -> None:
-        for instance in instances:
-            self._loop.forget_communication(instance.index)
-
-    # The network.
-
-    def _advance_network(self, network_ps: int, next_ps: int | None) -> None:
-        """Runs the network to the next event of the loop, or to the first instant at which something completes.
-
-        Where the coupling follows the network, only to its own next event.
-        """
-        until_ps = FAR_PS if next_ps is None else next_ps
-        if self._launcher.follows_network:
-            until_ps = min(until_ps, network_ps)
-        completions = self._network.advance(until_ps)
-        if not completions:
-            self._launcher.network_moved()
-        else:
-            self._loop.move_to(completions[0].at_ps)
-        for completion in completions:
-            if completion.flow is None and not self._hand_over.arrived(completion):
-                self._launcher.completed(completion)
-                self._land()
-
-    def _land(self) -> None:
-        """What the last completion has ended is credited before the next one is dealt with."""
-        while (notice := self._loop.run(self._queue.now_ps)) is not None:
-            self._handlers[notice.what](notice)
-
-    # The end.
 
     def _check_end(self) -> None:
         """Every request has ended, and nothing of it is left."""
-        if self._done != len(self._workload):
+        open_transfers = self._lifecycle.hand_over.open_transfers
+        if self._lifecycle.unfinished:
             raise RuntimeError(
-                f"the simulation came to rest at {self._queue.now_ps} ps with {len(self._workload) - self._done} "
-                f"unfinished requests ({self._hand_over.open_transfers} in hand-over)"
+                f"the simulation came to rest at {self._queue.now_ps} ps with {self._lifecycle.unfinished} "
+                f"unfinished requests ({open_transfers} in hand-over)"
             )
-        for instance in self._instances:
+        for instance in self._state.instances:
             for rank in instance.ranks:
                 used = rank.state.used_blocks
                 assert used == 0, f"{instance.name} rank {rank.index} ends with {used} KV blocks in use"
-        assert self._hand_over.open_transfers == 0, "a hand-over never ended"
+        assert open_transfers == 0, "a hand-over never ended"
 
     def _result(self, records: Records) -> Result:
         table, tally = records.finish(), records.tally
-        cast(LogsLinks, self._network).update_link_log()
-        summary = summarise(tally, self._log, self._config.slo)
+        self._network.update_link_log()
+        summary = summarise(tally, self._log, self.config.slo)
         summary |= self._account.sections(tally, summary["makespan_s"], self._recovered(), self._effort())
         return Result(
-            config=self._config,
+            config=self.config,
             workload=self._workload,
             table=table,
             iterations=self._log,
             links=self._links,
-            capacity_changes=self._capacity_changes,
-            coupling=self._parts.coupling,
+            capacity_changes=self._control.capacity_changes,
+            coupling=self._plan.coupling,
             end_ps=self._queue.now_ps,
             flows=self._kv_sender.flows or [],
-            topology=self._parts.topology,
+            topology=self._plan.topology,
             summary=summary,
         )
 
@@ -367,16 +142,11 @@ class Simulation:
         }
 
     def _recovered(self) -> Recovered:
-        recovery = self._recovery
+        recovery, hand_over = self._lifecycle.recovery, self._lifecycle.hand_over
         return Recovered(
             recomputed=recovery.recomputed,
             retried=recovery.retried,
-            rerouted=self._hand_over.rerouted,
+            rerouted=hand_over.rerouted,
             failed=recovery.failed,
-            transfers_retried=self._hand_over.retried_parts,
+            transfers_retried=hand_over.retried_parts,
         )
-
-
-def _own_refusal(instance: Instance, request: Request) -> str | None:
-    """Why an instance could never hold a request; its ranks are alike."""
-    return instance.ranks[0].state.rejection_reason(request)

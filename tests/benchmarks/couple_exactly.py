@@ -19,8 +19,9 @@ from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.simulation import Result
 from vidur_pd.workload import generator, load_workload
 
 REFERENCE_S = 600.0
@@ -61,7 +62,7 @@ def run(network: dict[str, object], requests: int) -> Result:
         }
     )
     workload = load_workload(config.workload, base_dir=Path(), rng=partial(generator, config.seed))
-    return Simulation(config, workload).run()
+    return simulate(config, workload)
 
 
 def figures(result: Result) -> list[float]:

@@ -21,12 +21,13 @@ from netsim import FlowGraph
 from netsim.units import PS_PER_MS
 from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
 from vidur_pd._core import Loop
-from vidur_pd.assembly import Parts, assemble
+from vidur_pd.assembly import SimulationState, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.network_clock import FAR_PS
 from vidur_pd.instance import Rank
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.kv_transfer.transfer import LayerTimes
+from vidur_pd.plan import plan_simulation
 
 AT_A_TIME = 8
 Pool = dict[str, Any]
@@ -40,7 +41,7 @@ class Case:
     decode: Pool
     nodes: int = 8
 
-    def assembled(self) -> Parts:
+    def assembled(self) -> SimulationState:
         pools = [{"name": role, "role": role, **pool} for role, pool in self._pools()]
         topology = {"kind": "rail_optimized", "gpus_per_node": 8, "nic": "400Gbps", "nodes": self.nodes}
         tree = {
@@ -55,7 +56,7 @@ class Case:
             "cluster": {"topology": topology, "pools": pools},
             "engine": {"weights": "fp8"},
         }
-        return assemble(SimulationConfig.model_validate(tree))
+        return assemble(plan_simulation(SimulationConfig.model_validate(tree)))
 
     def _pools(self) -> list[tuple[str, Pool]]:
         return [("prefill", self.prefill), ("decode", self.decode)]
@@ -100,21 +101,21 @@ def plans_us(layers_per_flow: int | None) -> dict[str, float]:
     return took_us
 
 
-def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, float]:
+def transfers_us(state: SimulationState, transfers: int, *, layerwise: bool) -> dict[str, float]:
     """CPU µs per transfer of each step."""
-    network = parts.network
+    network = state.network
     loop = Loop(0, keeps_runs=False, links=None)
     sender = KvSender(
-        parts.model,
-        parts.kv_precision,
+        state.plan.model,
+        state.plan.kv_precision,
         network,
-        parts.topology,
+        state.plan.topology,
         loop,
         setup_ps=PS_PER_MS,
         keep_flows=False,
     )
     steps = np.zeros(3)
-    waiting = _transfers(parts, transfers)
+    waiting = _transfers(state, transfers)
     while sender.active or waiting:
         marks = [time.process_time()]
         while sender.active < AT_A_TIME and waiting:
@@ -132,11 +133,11 @@ def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, 
     return dict(zip(("send", "network", "arrived"), (steps / transfers * 1e6).tolist(), strict=True))
 
 
-def _transfers(parts: Parts, transfers: int) -> list[tuple[Rank, Rank, int]]:
+def _transfers(state: SimulationState, transfers: int) -> list[tuple[Rank, Rank, int]]:
     """Source, destination, tokens."""
     rng = np.random.default_rng(0)
     ranks = {
-        role: [rank for instance in parts.instances if instance.placement.role == role for rank in instance.ranks]
+        role: [rank for instance in state.instances if instance.placement.role == role for rank in instance.ranks]
         for role in ("prefill", "decode")
     }
     source, destination = (rng.integers(0, len(of_role), transfers).tolist() for of_role in ranks.values())

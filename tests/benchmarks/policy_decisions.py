@@ -20,9 +20,9 @@ import numpy as np
 
 from tests.integration.small_runs import config, pool, requests
 from tests.vidur_pd.policies.others import PassThrough
+from vidur_pd.api import prepare
 from vidur_pd.instance import Instance
 from vidur_pd.scheduling import Decision, Policy, RankView
-from vidur_pd.simulation import Simulation
 
 POLICIES = {
     "asked": f"{PassThrough.__module__}:{PassThrough.__name__}",
@@ -45,9 +45,7 @@ def decision_us(policy: str, count: int, requests_per_s: float) -> tuple[float, 
     """(median time of a decision in microseconds, requests in one, decisions)"""
     gaps = np.random.default_rng(0).exponential(1e6 / requests_per_s, count)
     rows = [(round(at), 100, 60) for at in np.cumsum(gaps)]
-    simulation = Simulation(
-        config([pool("m", "mixed")], engine={"policy": policy, "fast_forward": False}), requests(rows)
-    )
+    simulation = prepare(config([pool("m", "mixed")], engine={"policy": policy, "fast_forward": False}), requests(rows))
     times_ns: list[int] = []
 
     def timed(instance: Instance, steps: int, decide: Callable[[Instance, int], None] = Instance.decide) -> None:

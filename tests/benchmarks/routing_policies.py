@@ -13,8 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vidur_pd.api import simulate
 from vidur_pd.config_file import load_config
-from vidur_pd.simulation import Simulation
 from vidur_pd.workload import generator, load_workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek-v3-trace.yaml"
@@ -45,7 +45,7 @@ def summary_of(routing: dict[str, str], *, has_bursts: bool) -> dict[str, Any]:
         settings.append(f"workload={BURSTS}")
     config = load_config(EXAMPLE, [*settings, "cluster.pools.decode.instances=2"])
     workload = load_workload(config.workload, base_dir=EXAMPLE.parent, rng=lambda name: generator(config.seed, name))
-    return Simulation(config, workload).run().summary
+    return simulate(config, workload).summary
 
 
 def main() -> None:

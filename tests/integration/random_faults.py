@@ -7,8 +7,8 @@ from typing import Any
 
 from netsim.backend import PACKET_BACKENDS
 from netsim.topology import LinkKind
-from vidur_pd.assembly import assemble
 from vidur_pd.config import SimulationConfig
+from vidur_pd.plan import plan_simulation
 
 
 def random_faults(
@@ -27,11 +27,10 @@ def random_faults(
 
 def random_fault(choose: random.Random, bare: SimulationConfig, until_s: float) -> dict[str, Any]:
     """One fault of any kind that the cluster can have."""
-    parts = assemble(bare)
-    parts.network.close()
-    topology = parts.topology
-    names = [instance.name for instance in parts.instances]
-    gpus = sorted(gpu for instance in parts.instances for gpu in instance.placement.gpus)
+    plan = plan_simulation(bare)
+    topology = plan.topology
+    names = [placement.name for placement in plan.placements]
+    gpus = sorted(gpu for placement in plan.placements for gpu in placement.gpus)
     link = choose.randrange(topology.links)
     cable = [topology.node_name[topology.link_src[link]], topology.node_name[topology.link_dst[link]]]
     kinds = ["gpu", "instance", "drain", "straggler", "slow_gpu", "link", "link_flap", "slow_link"]

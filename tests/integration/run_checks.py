@@ -29,12 +29,13 @@ from tests.integration.test_fault_invariants import (
 )
 from tests.integration.test_streaming import as_text
 from vidur_pd import pools
-from vidur_pd.assembly import Parts, assemble
+from vidur_pd.assembly import SimulationState, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics import records
 from vidur_pd.metrics.links import USE
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.stream import ParquetStream, arrow_table
+from vidur_pd.plan import plan_simulation
 from vidur_pd.simulation import Result, Simulation
 from vidur_pd.workload import Workload
 
@@ -43,17 +44,17 @@ select_once = cache(select_estimator)
 """Estimators take most of the time of a small run; of equal GPUs and formats they are equal."""
 
 
-def assembled(config: SimulationConfig, workload: Workload) -> Parts:
-    """Parts whose estimators are shared by all runs of the process."""
+def assembled(config: SimulationConfig, workload: Workload) -> SimulationState:
+    """A state whose estimators are shared by all runs of the process."""
     hashes = workload.block_hashes
     with patch.object(pools, "select_estimator", select_once):
-        return assemble(config, None if hashes is None else hashes.block_tokens)
+        return assemble(plan_simulation(config, None if hashes is None else hashes.block_tokens))
 
 
 def simulate(config: SimulationConfig, workload: Workload, stream: ParquetStream | None = None) -> Result:
-    parts = assembled(config, workload)
-    with closing(parts.network):
-        return Simulation(config, workload, parts).run(stream=stream)
+    state = assembled(config, workload)
+    with closing(state.network):
+        return Simulation(state, workload).run(stream=stream)
 
 
 def check_run(result: Result) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from vidur_pd import api
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.simulation import Result
 from vidur_pd.workload import Workload
 
 ANY_WORKLOAD = {
@@ -48,4 +49,4 @@ def requests(rows: list[tuple[int, int, int]]) -> Workload:
 
 
 def simulate(configuration: SimulationConfig, rows: list[tuple[int, int, int]]) -> Result:
-    return Simulation(configuration, requests(rows)).run()
+    return api.simulate(configuration, requests(rows))

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
-from vidur_pd.assembly import Parts, assemble
+from vidur_pd.assembly import SimulationState, assemble
 from vidur_pd.execution.coupling import plan_coupling
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.energy import GPU_POWER
 from vidur_pd.metrics.links import COLLECTIVE, KV
+from vidur_pd.plan import plan_simulation
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result, Simulation
 
@@ -36,10 +37,10 @@ NETWORKS: list[dict[str, Any]] = [
 HAS_NS3 = importlib.util.find_spec("netsim._ns3") is not None
 
 
-def run(network: dict[str, Any], **sections: Any) -> tuple[Result, Parts]:
+def run(network: dict[str, Any], **sections: Any) -> tuple[Result, SimulationState]:
     tree = config(sections.pop("pools", TENSOR), topology=NODES, engine=FAST, network=network, **sections)
-    parts = assemble(tree)
-    return Simulation(tree, requests(ROWS), parts).run(), parts
+    state = assemble(plan_simulation(tree))
+    return Simulation(state, requests(ROWS)).run(), state
 
 
 def name_of(network: dict[str, Any]) -> str:
@@ -47,11 +48,11 @@ def name_of(network: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module", params=NETWORKS, ids=name_of)
-def finished(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Result, Parts]:
+def finished(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Result, SimulationState]:
     return request.param, *run(request.param)
 
 
-Finished = tuple[dict[str, Any], Result, Parts]
+Finished = tuple[dict[str, Any], Result, SimulationState]
 
 
 def test_parts_of_every_request_add_up_to_its_latency(finished: Finished) -> None:
@@ -113,14 +114,14 @@ def test_sources_of_communication_time_are_those_of_the_coupling(finished: Finis
 def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) -> None:
     """The log's bytes of a class are those of its members over their paths, and the network's own counters saw what was
     simulated on it: everything in `exact`, transfers otherwise."""
-    network, result, parts = finished
+    network, result, state = finished
     kv, collective = (result.links.total_bytes(traffic) for traffic in (KV, COLLECTIVE))
-    into_gpus = parts.topology.link_dst < parts.topology.gpus
+    into_gpus = state.plan.topology.link_dst < state.plan.topology.gpus
     sent = sum(record.kv_bytes or 0 for record in result.requests)
     assert kv[into_gpus].sum() == pytest.approx(sent, rel=1e-9)
     assert collective[into_gpus].sum() > 0
     simulated = kv + collective if network["coupling"] == "exact" else kv
-    carried = parts.network.link_stats().carried_bytes
+    carried = state.network.link_stats().carried_bytes
     assert carried == pytest.approx(simulated, rel=1e-9)
     table = result.link_columns()
     assert table["carried_bytes"].sum() == pytest.approx((kv + collective).sum(), rel=1e-9)
@@ -203,7 +204,7 @@ def test_other_couplings_are_refused(backend: str, coupling: str) -> None:
 def test_ns3_gives_the_times_of_packet(coupling: str) -> None:
     stamps = []
     for backend in ("packet", "ns3"):
-        result, parts = run({"backend": backend, "coupling": coupling})
-        parts.network.close()
+        result, state = run({"backend": backend, "coupling": coupling})
+        state.network.close()
         stamps.append([(j.kv_arrived_ps, j.completed_ps) for j in result.requests])
     assert stamps[0] == stamps[1]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool, requests, simulate
-from vidur_pd.assembly import assemble
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd import api
+from vidur_pd.plan import plan_simulation
+from vidur_pd.simulation import Result
 
 PREFILL = pool("p", "prefill", tp=2, ep=2)
 DECODE = pool("d", "decode", dp=4, ep=4)
@@ -199,7 +200,7 @@ def test_options_that_do_not_fit_are_refused(
 ) -> None:
     wrong = config([pool("m", "mixed", **fields) for fields in pools], **sections)
     with pytest.raises(ValueError, match=message) as raised:
-        assemble(wrong)
+        plan_simulation(wrong)
     assert "\n" not in str(raised.value)
 
 
@@ -208,23 +209,23 @@ def test_a_recording_of_another_model_is_refused_before_the_run(tmp_path: Path) 
     engine = {"expert_load": f"recorded:{tmp_path / 'loads.csv'}"}
     wrong = config([pool("m", "mixed", tp=2, ep=2)], model="qwen3-30b-a3b", engine=engine)
     with pytest.raises(ValueError, match=r"loads\.csv: popularity: found 3 experts, expected 128"):
-        assemble(wrong)
+        plan_simulation(wrong)
 
 
 def test_data_parallel_ranks_without_shared_experts_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """Ranks of dense models are engines of their own in vLLM; as one instance they wait for each other here."""
     with caplog.at_level(logging.WARNING):
-        assemble(config([pool("m", "mixed", dp=2)]))
+        plan_simulation(config([pool("m", "mixed", dp=2)]))
     assert "cluster.pools.m.dp: found 2 without shared experts" in caplog.text
     caplog.clear()
-    assemble(config([pool("m", "mixed", dp=2, ep=2)], model="qwen3-30b-a3b"))
+    plan_simulation(config([pool("m", "mixed", dp=2, ep=2)], model="qwen3-30b-a3b"))
     assert caplog.text == ""
 
 
 def test_a_draft_never_outlives_its_request() -> None:
     """Ten outputs, four drafts all accepted: the first token from prefill, then 5 and the last 4; nothing beyond."""
     engine = {"speculative": {"drafts": 4, "acceptance": 1.0}}
-    result = Simulation(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)])).run()
+    result = api.simulate(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)]))
     assert result.iterations.iterations == 3
     assert result.requests[0].generated_tokens == 10
 

@@ -12,12 +12,13 @@ from aicb.catalog import load_model
 from netsim.backend import PACKET_BACKENDS
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
+from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.metrics.links import KV
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.simulation import Result
 
 ENDS = (RequestStatus.COMPLETED, RequestStatus.REJECTED, RequestStatus.FAILED)
 ROWS = st.lists(st.tuples(st.integers(0, 150_000), st.integers(1, 2_000), st.integers(1, 25)), min_size=1, max_size=10)
@@ -90,7 +91,7 @@ def scenarios(draw: st.DrawFn) -> tuple[SimulationConfig, list[tuple[int, int, i
 def test_nothing_is_lost_whatever_fails(scenario: tuple[SimulationConfig, list[tuple[int, int, int]]]) -> None:
     """The run itself checks that no KV block is held and no hand-over open at its end, and that clocks go on."""
     tree, rows = scenario
-    result = Simulation(tree, requests(rows)).run()
+    result = simulate(tree, requests(rows))
     check_every_request_has_an_end(result, len(rows))
     check_the_order_of_stamps(result)
     check_kv_bytes(result)
@@ -99,7 +100,7 @@ def test_nothing_is_lost_whatever_fails(scenario: tuple[SimulationConfig, list[t
     again = tree
     if tree.network.coupling == "isolated":  # runs of iterations are cut by faults where single ones end
         again = tree.model_copy(update={"engine": tree.engine.model_copy(update={"fast_forward": False})})
-    assert "".join(requests_csv(result.table)) == "".join(requests_csv(Simulation(again, requests(rows)).run().table))
+    assert "".join(requests_csv(result.table)) == "".join(requests_csv(simulate(again, requests(rows)).table))
 
 
 def check_every_request_has_an_end(result: Result, rows: int) -> None:

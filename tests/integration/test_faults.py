@@ -22,11 +22,12 @@ from tests.integration.test_fault_invariants import (
     check_kv_bytes,
     check_the_order_of_stamps,
 )
-from vidur_pd.assembly import assemble
+from vidur_pd.api import simulate
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.kv_transfer.delivery import GIVEN_UP
+from vidur_pd.plan import plan_simulation
 from vidur_pd.request import Request, RequestStatus
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.simulation import Result
 from vidur_pd.workload import BlockHashes
 
 HOSTS = {"kind": "rail_optimized", "gpus_per_node": 1}
@@ -44,7 +45,7 @@ def run(
 ) -> Result:
     """A run under faults, with the invariants checked."""
     sections = {"topology": HOSTS, "engine": {"estimator": "roofline"}, **sections}
-    result = Simulation(config(pools, faults=list(faults), **sections), requests(rows)).run()
+    result = simulate(config(pools, faults=list(faults), **sections), requests(rows))
     check_every_request_has_an_end(result, len(rows))
     check_the_order_of_stamps(result)
     check_kv_bytes(result)
@@ -397,7 +398,7 @@ def test_a_failed_instance_forgets_its_prefix_cache() -> None:
         tree = config([pool("m", "mixed")], topology=HOSTS, engine=engine, faults=faults)
         rows = requests([(0, 512, 3), (1_000_000, 512, 3)])
         hashed = replace(rows, block_hashes=BlockHashes(np.array([0, 1, 2]), np.array([7, 7]), 512))
-        result = Simulation(tree, hashed).run()
+        result = simulate(tree, hashed)
         found[bool(faults)] = ended(result)[1].cached_tokens
     assert found == {False: 496, True: 0}
 
@@ -439,6 +440,6 @@ def test_a_run_without_faults_has_no_account_of_them() -> None:
 )
 def test_faults_that_name_what_is_not_there_are_refused_before_time_starts(fault: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
-        assemble(config(PAIR, topology=HOSTS, faults=[{**fault, "at_s": 1.0}]))
+        plan_simulation(config(PAIR, topology=HOSTS, faults=[{**fault, "at_s": 1.0}]))
     assert message in str(error.value)
     assert "\n" not in str(error.value)

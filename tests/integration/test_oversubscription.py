@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vidur_pd.api import simulate
 from vidur_pd.config_file import load_config
 from vidur_pd.report.figures_coupling import link_heat_map
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.simulation import Result
 from vidur_pd.workload import generator, load_workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "qwen3-30b-oversubscribed.yaml"
@@ -20,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "qwen3-30b-oversubscribed.yam
 def run(*settings: str) -> Result:
     config = load_config(EXAMPLE, ["workload.requests=200", "engine.estimator=roofline", *settings])
     workload = load_workload(config.workload, base_dir=EXAMPLE.parent, rng=partial(generator, config.seed))
-    return Simulation(config, workload).run()
+    return simulate(config, workload)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.integration.test_command_line import CONFIG, vidur_pd
 from vidur_pd.assembly import assemble
 from vidur_pd.events import Priority
 from vidur_pd.metrics.request_rows import requests_csv
+from vidur_pd.plan import plan_simulation
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result, Simulation
 
@@ -49,11 +50,11 @@ def run_without(gpu: int, pools: list[dict[str, Any]], rows: int = len(ROWS), **
     """A run in which a GPU has had no cable from its beginning, which nobody knows."""
     network = {"backend": "packet", "coupling": "exact", "roce": {**IMPATIENT, "reroute_delay": "100s"}}
     tree = config(pools, topology=HOSTS, engine=FAST, network=network, recovery=NO_RECOVERY, **sections)
-    parts = assemble(tree)
-    assert isinstance(parts.network, PacketBackend)
-    for link in np.flatnonzero((parts.topology.link_src == gpu) | (parts.topology.link_dst == gpu)).tolist():
-        parts.network.set_link_up(link, False)
-    return Simulation(tree, requests(ROWS[:rows]), parts).run()
+    state = assemble(plan_simulation(tree))
+    assert isinstance(state.network, PacketBackend)
+    for link in np.flatnonzero((state.plan.topology.link_src == gpu) | (state.plan.topology.link_dst == gpu)).tolist():
+        state.network.set_link_up(link, False)
+    return Simulation(state, requests(ROWS[:rows])).run()
 
 
 def kv_ps(result: Result) -> list[int]:
@@ -123,11 +124,11 @@ def test_when_a_cable_breaks_what_decodes_over_it_fails_and_its_blocks_return() 
     tree = config(pools, topology=HOSTS, engine=FAST, network=network_config, recovery=NO_RECOVERY)
     arrived_ps = simulate(tree, ROWS[:1]).requests[0].kv_arrived_ps
     assert arrived_ps is not None
-    parts = assemble(tree)
-    network = parts.network
+    state = assemble(plan_simulation(tree))
+    network = state.network
     assert isinstance(network, PacketBackend)
-    cable = np.flatnonzero((parts.topology.link_src == 2) | (parts.topology.link_dst == 2)).tolist()
-    simulation = Simulation(tree, requests(ROWS[:1]), parts)
+    cable = np.flatnonzero((state.plan.topology.link_src == 2) | (state.plan.topology.link_dst == 2)).tolist()
+    simulation = Simulation(state, requests(ROWS[:1]))
     for link in cable:
         simulation._queue.schedule(
             arrived_ps + PS_PER_MS, Priority.ARRIVAL, lambda link=link: network.set_link_up(link, False)
@@ -141,7 +142,7 @@ def test_the_coupling_by_link_loads_needs_a_backend_that_shares_capacity() -> No
     with pytest.raises(
         InputError, match=r"network.coupling: found 'fluid' with backend 'packet'.*'isolated' or 'exact'"
     ):
-        assemble(config(SINGLE, network={"backend": "packet", "coupling": "fluid"}))
+        plan_simulation(config(SINGLE, network={"backend": "packet", "coupling": "fluid"}))
     assert config(SINGLE, network={"backend": "packet"}).network.coupling == "isolated"
     assert config(SINGLE).network.coupling == "fluid"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.integration.small_runs import config, pool
-from vidur_pd.simulation import Simulation
+from vidur_pd.api import simulate
 from vidur_pd.workload import BlockHashes, Workload, generator, load_workload
 from vidur_pd.workload.config import TraceWorkload
 
@@ -34,7 +34,7 @@ def test_the_second_turn_computes_and_sends_only_what_is_new(is_disaggregated: b
     pools = [pool("p", "prefill"), pool("d", "decode")] if is_disaggregated else [pool("m", "mixed")]
     seconds = {}
     for caching in (False, True):
-        result = Simulation(config(pools, engine={"prefix_caching": caching}), two_turns(2_000)).run()
+        result = simulate(config(pools, engine={"prefix_caching": caching}), two_turns(2_000))
         first, second = result.requests
         seconds[caching] = second.prefill_completed_ps - second.scheduled_ps
         cached = 2_048 if caching else 0
@@ -55,7 +55,7 @@ def test_a_large_pool_hits_nearly_what_a_perfect_cache_hits_on_the_mooncake_trac
     workload = load_workload(spec, base_dir=TRACE.parent, rng=lambda name: generator(0, name))
     engine = {"prefix_caching": True, "num_kv_blocks": 1_000_000, "max_seqs": 256}
     pools = [pool("m", "mixed", tp=2, hardware=str(tmp_path))]
-    result = Simulation(config(pools, engine=engine), workload).run()
+    result = simulate(config(pools, engine=engine), workload)
     accepted = [record for record in result.requests if record.completed_ps is not None]
     assert len(accepted) > 300
     hits = sum(request.cached_tokens for request in accepted)

@@ -16,9 +16,9 @@ from boundary.errors import InputError
 from boundary.plain_text import MOST_NAME_CHARACTERS
 from netsim import Topology
 from netsim.topology import CableTable, NodeKind
+from vidur_pd.api import prepare, simulate
 from vidur_pd.metrics.output import stream_result, write_result
 from vidur_pd.report import write_report
-from vidur_pd.simulation import Simulation
 from vidur_pd.workload import Workload, read_trace
 from vidur_pd.workload.writing import write_trace
 
@@ -37,7 +37,7 @@ def workload(ids: tuple[str, ...]) -> Workload:
 
 def test_ids_are_read_back_as_they_were_given(tmp_path: Path) -> None:
     tree = config([pool("m", "mixed")], engine={"estimator": "roofline"})
-    write_result(Simulation(tree, workload(IDS)).run(), tmp_path)
+    write_result(simulate(tree, workload(IDS)), tmp_path)
     path = tmp_path / "requests.csv"
     with path.open(encoding="utf-8", newline="") as file:
         assert [row["request_id"] for row in csv.DictReader(file)] == list(IDS)
@@ -46,7 +46,7 @@ def test_ids_are_read_back_as_they_were_given(tmp_path: Path) -> None:
     as_text = pyarrow.csv.ConvertOptions(column_types={"request_id": pa.string()})
     assert pyarrow.csv.read_csv(path, convert_options=as_text)["request_id"].to_pylist() == list(IDS)
     assert len(path.read_text(encoding="utf-8").splitlines()) == len(IDS) + 1
-    stream_result(Simulation(tree, workload(IDS)), tmp_path)
+    stream_result(prepare(tree, workload(IDS)), tmp_path)
     assert pq.read_table(tmp_path / "requests.parquet")["request_id"].to_pylist() == list(IDS)
     assert write_report(tmp_path).exists()
 

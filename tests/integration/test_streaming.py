@@ -16,6 +16,7 @@ import pytest
 from boundary.errors import InputError
 from boundary.result_record import RECORD_FILE
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
+from vidur_pd.api import prepare
 from vidur_pd.metrics import records
 from vidur_pd.metrics.output import stream_result, write_result
 from vidur_pd.metrics.quantities import exact_sum, seconds_text
@@ -44,7 +45,7 @@ def workload(requests: int) -> Workload:
 
 
 def simulation(pools: str, requests: int = 120, **output: Any) -> Simulation:
-    return Simulation(config(POOLS[pools], output={"iterations": True, **output}), workload(requests))
+    return prepare(config(POOLS[pools], output={"iterations": True, **output}), workload(requests))
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_rows_are_on_disk_long_before_the_end_also_where_nothing_interrupts_the_
         decode_tokens=np.arange(1, 101),
     )
     tree = config([pool("m", "mixed")], output={"iterations": False}, engine={"max_seqs": 8})
-    stream_result(Simulation(tree, at_once), tmp_path / "out")
+    stream_result(prepare(tree, at_once), tmp_path / "out")
     assert pq.ParquetFile(tmp_path / "out" / "requests.parquet").num_row_groups >= 5
     assert not (tmp_path / "out" / "iterations.parquet").exists()
 

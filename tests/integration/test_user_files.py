@@ -24,9 +24,9 @@ from boundary.result_folder import finish_result
 from boundary.result_record import RECORD_FILE, STAGING_NAME, fingerprint, read_record
 from tests.integration.killed_commands import ROOT, Commands, End
 from tests.ordinary_user import NOBODY, folder_for_all, python_as_nobody
+from vidur_pd.api import prepare
 from vidur_pd.metrics.output import RESULT_FILES, write_result
 from vidur_pd.report import single
-from vidur_pd.simulation import Simulation
 
 from .small_runs import config as small_config
 from .small_runs import pool, requests
@@ -356,7 +356,7 @@ def test_a_report_that_cannot_be_made_loses_no_result(tmp_path: Path, monkeypatc
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    simulation = Simulation(small_config([pool("m", "mixed")]), requests([(0, 100, 5)]))
+    simulation = prepare(small_config([pool("m", "mixed")]), requests([(0, 100, 5)]))
     monkeypatch.setattr(single, "run_page", fail)
     with pytest.raises(ZeroDivisionError):
         write_result(simulation.run(), tmp_path)

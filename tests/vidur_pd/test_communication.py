@@ -9,9 +9,9 @@ from netsim import Topology, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.assembly import assemble
 from vidur_pd.execution.communication import CollectiveCost, CommunicationPricer
 from vidur_pd.execution.live_fabric import LiveFabric
+from vidur_pd.plan import plan_simulation
 
 DECODE = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 ROWS = [(3_000 * index, 200, 40) for index in range(8)]
@@ -52,7 +52,7 @@ def test_an_engines_all_reduce_makes_decoding_with_tensor_parallelism_faster(cou
 def test_a_gpu_without_measured_kernels_is_refused_before_the_run() -> None:
     with pytest.raises(simccl.InputError, match="stack: found sglang on a100, whose kernels were measured on"):
         CommunicationPricer(topology(), "fluid", "a100", simccl.Stack.SGLANG)
-    assert assemble(config(DECODE, network={"collectives": "sglang"})).config.network.collectives == "sglang"
+    assert plan_simulation(config(DECODE, network={"collectives": "sglang"})).config.network.collectives == "sglang"
 
 
 @pytest.mark.parametrize("backend", ["fluid", "analytical", "packet"])

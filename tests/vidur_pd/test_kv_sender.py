@@ -6,10 +6,11 @@ import pytest
 from netsim.routing import Router
 from tests.integration.small_runs import config, pool
 from vidur_pd._core import Loop
-from vidur_pd.assembly import Parts, assemble
+from vidur_pd.assembly import SimulationState, assemble
 from vidur_pd.instance import Rank
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.kv_transfer.transfer import LayerTimes
+from vidur_pd.plan import plan_simulation
 
 FAR_PS = 10**15
 CASES = {
@@ -20,10 +21,10 @@ CASES = {
 }
 
 
-def parts_of(prefill: dict[str, Any], decode: dict[str, Any], sections: dict[str, Any]) -> Parts:
+def state_of(prefill: dict[str, Any], decode: dict[str, Any], sections: dict[str, Any]) -> SimulationState:
     pools = [pool("prefill", "prefill", **prefill), pool("decode", "decode", **decode)]
     fabric = {"kind": "rail_optimized", "gpus_per_node": 8, "spines": 2}
-    return assemble(config(pools, topology=fabric, engine={"weights": "fp8"}, **sections))
+    return assemble(plan_simulation(config(pools, topology=fabric, engine={"weights": "fp8"}, **sections)))
 
 
 @pytest.mark.parametrize("layerwise", [False, True])
@@ -31,11 +32,11 @@ def parts_of(prefill: dict[str, Any], decode: dict[str, Any], sections: dict[str
 def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> None:
     """Transfers between all pairs of the first ranks, two of each, against the routes of their flows one by one; while
     they travel the loop knows which links they are on, and in the end none."""
-    parts = parts_of(*CASES[case])
-    topology, network, loop = parts.topology, parts.network, loop_of(parts)
-    sender = KvSender(parts.model, parts.kv_precision, network, topology, loop, setup_ps=5, keep_flows=True)
+    state = state_of(*CASES[case])
+    topology, network, loop = state.plan.topology, state.network, loop_of(state)
+    sender = sender_of(state, loop, setup_ps=5, keep_flows=True)
     prefill, decode = (
-        [rank for instance in parts.instances if instance.placement.role == role for rank in instance.ranks[:3]]
+        [rank for instance in state.instances if instance.placement.role == role for rank in instance.ranks[:3]]
         for role in ("prefill", "decode")
     )
     layers = LayerTimes(0, 10**6) if layerwise else None
@@ -49,7 +50,7 @@ def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> No
                 )
                 sent_bytes += sent.size_bytes
         loaded = loop.transfer_links()
-        ends = arrive(sender, parts)
+        ends = arrive(sender, state)
         pairs = [pair for transfer in ends for pair in sorted(set(transfer))]
         crossed = np.concatenate([routes.route(*pair) for pair in pairs])
         assert sorted(loaded.tolist()) == np.unique(crossed).tolist()
@@ -61,18 +62,25 @@ def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> No
     assert sent_bytes == sum(flow.size_bytes for flow in flows)
 
 
-def loop_of(parts: Parts) -> Loop:
+def sender_of(state: SimulationState, loop: Loop, *, setup_ps: int, keep_flows: bool) -> KvSender:
+    plan = state.plan
+    return KvSender(
+        plan.model, plan.kv_precision, state.network, plan.topology, loop, setup_ps=setup_ps, keep_flows=keep_flows
+    )
+
+
+def loop_of(state: SimulationState) -> Loop:
     """A loop without instances, with links."""
     loop = Loop(0, keeps_runs=False, links=None)
-    loop.couple(parts.topology.capacity_bps.astype(np.float64))
+    loop.couple(state.plan.topology.capacity_bps.astype(np.float64))
     return loop
 
 
-def arrive(sender: KvSender, parts: Parts) -> list[list[tuple[int, int]]]:
+def arrive(sender: KvSender, state: SimulationState) -> list[list[tuple[int, int]]]:
     """Runs all transfers to their end: GPU pairs of the flows of each."""
     transfers = []
     while sender.active:
-        for completion in parts.network.advance(FAR_PS):
+        for completion in state.network.advance(FAR_PS):
             assert sender.flows is not None
             known = len(sender.flows)
             sender.arrived(completion.handle)
@@ -83,37 +91,45 @@ def arrive(sender: KvSender, parts: Parts) -> list[list[tuple[int, int]]]:
 def test_a_latent_comes_from_the_rail_that_it_goes_to() -> None:
     """Prefill ranks have GPUs 0…3 and 4…7 of a node, decode ranks two GPUs each: every flow stays on its rail as far as
     the prefill rank has a GPU there."""
-    parts = parts_of(*CASES["latent"])
-    loop = loop_of(parts)
-    sender = KvSender(parts.model, parts.kv_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=True)
-    source, destination = first_ranks(parts)
+    state = state_of(*CASES["latent"])
+    loop = loop_of(state)
+    sender = sender_of(state, loop, setup_ps=0, keep_flows=True)
+    source, destination = first_ranks(state)
     sender.send(source, destination, 10, with_state=False, now_ps=0, layers=None)
-    (pairs,) = arrive(sender, parts)
+    (pairs,) = arrive(sender, state)
     assert len(pairs) == 2
-    assert [parts.topology.rail_of(src) for src, _ in pairs] == [parts.topology.rail_of(dst) for _, dst in pairs]
+    assert [state.plan.topology.rail_of(src) for src, _ in pairs] == [
+        state.plan.topology.rail_of(dst) for _, dst in pairs
+    ]
 
 
-def first_ranks(parts: Parts) -> tuple[Rank, Rank]:
+def first_ranks(state: SimulationState) -> tuple[Rank, Rank]:
     prefill, decode = (
-        next(instance for instance in parts.instances if instance.placement.role == role)
+        next(instance for instance in state.instances if instance.placement.role == role)
         for role in ("prefill", "decode")
     )
     return prefill.ranks[0], decode.ranks[0]
 
 
 def test_a_transfer_that_is_abandoned_leaves_no_flow_behind() -> None:
-    parts = parts_of(*CASES["heads"])
-    loop = loop_of(parts)
+    state = state_of(*CASES["heads"])
+    loop = loop_of(state)
     sender = KvSender(
-        parts.model, parts.kv_precision, parts.network, parts.topology, loop, setup_ps=0, keep_flows=False
+        state.plan.model,
+        state.plan.kv_precision,
+        state.network,
+        state.plan.topology,
+        loop,
+        setup_ps=0,
+        keep_flows=False,
     )
-    sent = sender.send(*first_ranks(parts), 10, with_state=False, now_ps=0, layers=None)
+    sent = sender.send(*first_ranks(state), 10, with_state=False, now_ps=0, layers=None)
     assert len(loop.transfer_links()) > 0
     lost_bytes = sender.abandon(sent.handle, 0)
     assert lost_bytes == sent.size_bytes
     assert sender.active == 0
     assert len(loop.transfer_links()) == 0
-    assert parts.network.advance(FAR_PS) == []
+    assert state.network.advance(FAR_PS) == []
 
 
 def test_layers_are_computed_evenly() -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
-from vidur_pd.assembly import assemble
+from vidur_pd import api
+from vidur_pd.plan import plan_simulation
 from vidur_pd.routing import Candidate, Routing
 from vidur_pd.scheduling import RequestView
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.simulation import Result
 from vidur_pd.workload.workload import BlockHashes
 
 
@@ -61,7 +62,7 @@ def conversations(routing: dict[str, str]) -> Result:
     contents = [[100 * (i % 4) + block for block in range(4)] for i in range(12)]
     workload = replace(requests(rows), block_hashes=BlockHashes(np.arange(13) * 4, np.array(contents).ravel(), 512))
     tree = config([pool("m", "mixed", instances=2)], engine={"prefix_caching": True}, routing=routing)
-    return Simulation(tree, workload).run()
+    return api.simulate(tree, workload)
 
 
 def own(policy: type[Routing]) -> str:
@@ -115,4 +116,4 @@ def test_a_wrong_one_is_named_in_one_line(policy: type[Routing], text: str) -> N
 )
 def test_unknown_ones_are_refused_before_simulated_time_starts(field: str, policy: str, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
-        assemble(config([pool("m", "mixed")], routing={field: policy}))
+        plan_simulation(config([pool("m", "mixed")], routing={field: policy}))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.integration.small_runs import config, pool, requests
 from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenarios
+from vidur_pd.api import simulate
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
-from vidur_pd.simulation import Simulation
 
 TWIN = "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"
 
@@ -64,7 +64,7 @@ def test_whole_simulations_are_equal(pools: list[dict[str, Any]], sections: dict
     found = []
     for policy in ("vllm_v1", TWIN):
         tree = {**sections, "engine": {**sections.get("engine", {}), "policy": policy}}
-        result = Simulation(config(pools, **tree), requests(ROWS)).run()
+        result = simulate(config(pools, **tree), requests(ROWS))
         del result.summary["simulator"]
         found.append(("".join(requests_csv(result.table)), result.summary))
     assert found[0] == found[1]

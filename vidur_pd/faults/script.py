@@ -15,7 +15,7 @@ import numpy as np
 from netsim import FailsLinks
 from netsim.backend import PACKET_BACKENDS
 from netsim.packet import PacketBackend
-from vidur_pd.assembly import Parts
+from vidur_pd.assembly import SimulationState
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.coupling import Treatment
 from vidur_pd.execution.network_clock import catch_up
@@ -43,7 +43,7 @@ class Cluster(Protocol):
         """Links have failed or returned."""
         ...
 
-    def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
+    def capacity_change(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
         """Links have another capacity from now on."""
         ...
 
@@ -55,15 +55,16 @@ class Cluster(Protocol):
 class FaultScript:
     """Schedules the beginning and the end of every fault."""
 
-    def __init__(self, parts: Parts, queue: EventQueue, cluster: Cluster) -> None:
-        self._faults, self._instances = parts.faults, parts.instances
-        self._network, self._topology, self._fabric = parts.network, parts.topology, parts.fabric
-        self._reach = Reach(self._instances, parts.topology, parts.fabric)
+    def __init__(self, state: SimulationState, queue: EventQueue, cluster: Cluster) -> None:
+        plan = state.plan
+        self._faults, self._instances = plan.faults, state.instances
+        self._network, self._topology, self._fabric = state.network, plan.topology, state.fabric
+        self._reach = Reach(self._instances, plan.topology, state.fabric)
         self._queue = queue
         self._cluster = cluster
-        self._drains_degraded = parts.config.recovery.degraded == "drain"
-        self._prices_collectives = parts.coupling.collectives is not Treatment.SIMULATED
-        network = parts.config.network
+        self._drains_degraded = plan.config.recovery.degraded == "drain"
+        self._prices_collectives = plan.coupling.collectives is not Treatment.SIMULATED
+        network = plan.config.network
         is_delayed = network.backend in PACKET_BACKENDS and not self._prices_collectives
         self._reroute_ps = network.roce.reroute_delay if is_delayed else 0
         self._changes_to_route = 0
@@ -214,7 +215,7 @@ class FaultScript:
             cast(FailsLinks, self._network).set_capacity_share(link, share)
             self._fabric.set_share(link, share)
             capacities.append(share * float(self._topology.capacity_bps[link]))
-        self._cluster.capacity_changes(effect.links, capacities)
+        self._cluster.capacity_change(effect.links, capacities)
         self._tell(effect.links)
 
     def _storm(self, effect: Storm, begins: bool) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Simulation
 from vidur_pd.workload import Workload
 
 COUPLINGS = ("isolated", "fluid", "exact")
@@ -158,7 +158,7 @@ def configuration(case: Case, network: dict[str, Any]) -> SimulationConfig:
 
 def run(case: Case, network: dict[str, Any]) -> Latencies:
     """Simulates a case on a network."""
-    result = Simulation(configuration(case, network), bursts(case)).run()
+    result = simulate(configuration(case, network), bursts(case))
     requests = result.requests
     kv_ms = [
         (r.kv_arrived_ps - r.kv_sent_ps) / 1e9

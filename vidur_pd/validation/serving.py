@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics.requests import NEVER, seconds
-from vidur_pd.simulation import Simulation
 from vidur_pd.workload import Workload
 
 METRICS = ("ttft", "tpot", "e2e")
@@ -51,7 +51,7 @@ def compare_serving(measurement: Path, model: str) -> list[Comparison]:
 
 
 def _compare(name: str, requests: list[dict[str, Any]], model: str) -> list[Comparison]:
-    result = Simulation(_config(model), _workload(name, requests)).run()
+    result = simulate(_config(model), _workload(name, requests))
     table = result.table
     simulated = {
         "ttft": seconds(table.ttft_ps).mean(),

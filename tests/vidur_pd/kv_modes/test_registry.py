@@ -11,10 +11,10 @@ from boundary.errors import InputError
 from tests.integration.small_runs import config, pool
 from tests.integration.test_command_line import vidur_pd, write_config
 from tests.vidur_pd.kv_modes.push_in_halves import PushInHalves
-from vidur_pd.assembly import assemble
 from vidur_pd.config_file import load_config
 from vidur_pd.kv_transfer.modes.calls import ModeCalls
 from vidur_pd.kv_transfer.modes.registry import MODES, mode_class
+from vidur_pd.plan import plan_simulation
 
 HALVES = "tests.vidur_pd.kv_modes.push_in_halves:PushInHalves"
 PAIR = [pool("p", "prefill"), pool("d", "decode")]
@@ -71,7 +71,7 @@ def test_a_class_that_is_no_mode_is_refused_in_one_line(
     searched = [folder for folder in sys.path if folder]
     monkeypatch.setattr(sys, "path", list(searched))
     with pytest.raises(InputError) as raised:
-        assemble(load_config(path, [f"kv_transfer.mode={module}:Mine"]))
+        plan_simulation(load_config(path, [f"kv_transfer.mode={module}:Mine"]))
     message = str(raised.value)
     assert message.startswith(f"kv_transfer.mode: {module}: ") or f" in {module}, " in message
     assert expected.replace("MODULE", module) in message

@@ -13,6 +13,7 @@ from tests.integration.small_runs import config, pool, requests
 from vidur_pd.assembly import assemble
 from vidur_pd.kv_transfer.delivery import Delivery
 from vidur_pd.kv_transfer.transfer import KvTransfer
+from vidur_pd.plan import plan_simulation
 from vidur_pd.simulation import Result, Simulation
 from vidur_pd.workload import Workload
 
@@ -50,7 +51,7 @@ def watch(pools: list[dict[str, Any]], workload: Workload | list[tuple[int, int,
     """
     engine = ENGINE | sections.pop("engine", {})
     tree = config(pools, **{"topology": HOSTS, "output": {"flows": True}, "engine": engine, **sections})
-    parts = assemble(tree)
+    state = assemble(plan_simulation(tree))
     orders: dict[int, list[Order]] = defaultdict(list)
     send = Delivery.send
 
@@ -62,8 +63,8 @@ def watch(pools: list[dict[str, Any]], workload: Workload | list[tuple[int, int,
             order = Order(before, transfer.sent_tokens, had_room, was_prefilled)
             orders[transfer.request.index].append(order)
 
-    with closing(parts.network), patch.object(Delivery, "send", watched):
+    with closing(state.network), patch.object(Delivery, "send", watched):
         rows = workload if isinstance(workload, Workload) else requests(workload)
-        result = Simulation(tree, rows, parts).run()
+        result = Simulation(state, rows).run()
         until_ps = result.end_ps + 100 * PS_PER_S
-        return Watched(result, orders, is_network_empty=not parts.network.advance(until_ps))
+        return Watched(result, orders, is_network_empty=not state.network.advance(until_ps))
