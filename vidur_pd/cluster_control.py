@@ -33,7 +33,10 @@ class ClusterControl:
         self._lifecycle = lifecycle
         self._kv_sender = kv_sender
         self._instances = state.instances
-        self._faults = FaultScript(state, queue, self)
+        plan = state.plan
+        self._faults = FaultScript(
+            plan.faults, plan.config, plan.coupling, state.instances, state.network, state.fabric, queue, self
+        )
         self.capacity_changes: list[CapacityChange] = []
 
     def join(self, launcher: Launcher) -> None:

@@ -13,7 +13,6 @@ from netsim.backend import PACKET_BACKENDS
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.faults.config import FaultSpec, RecoveryConfig
-from vidur_pd.kv_transfer.modes.registry import MODES
 from vidur_pd.workload import WorkloadConfig
 
 
@@ -41,7 +40,8 @@ SCHEDULING_POLICIES: Final = ("vllm_v1",)
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
-TransferModeName = Annotated[str, _one_of(*MODES)]
+TRANSFER_MODES: Final = ("pull", "push", "layerwise")
+TransferModeName = Annotated[str, _one_of(*TRANSFER_MODES)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 

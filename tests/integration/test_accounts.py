@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.assembly import SimulationState, assemble
-from vidur_pd.execution.coupling import plan_coupling
+from vidur_pd.execution.coupling import COLLECTIVE, KV, plan_coupling
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.energy import GPU_POWER
-from vidur_pd.metrics.links import COLLECTIVE, KV
 from vidur_pd.plan import plan_simulation
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result, Simulation

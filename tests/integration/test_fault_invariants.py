@@ -14,8 +14,8 @@ from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.coupling import KV
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
-from vidur_pd.metrics.links import KV
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result

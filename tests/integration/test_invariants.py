@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aicb import load_model
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.metrics.links import COLLECTIVE, KV
+from vidur_pd.execution.coupling import COLLECTIVE, KV
 from vidur_pd.request import RequestStatus
 from vidur_pd.simulation import Result
 

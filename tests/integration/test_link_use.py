@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.metrics.links import COLLECTIVE, KV, OFFERED, USE
+from vidur_pd.execution.coupling import COLLECTIVE, KV
+from vidur_pd.metrics.links import OFFERED, USE
 from vidur_pd.simulation import Result
 
 ROUNDING = 1e-9

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from boundary.errors import InputError
 from netsim.backend import PACKET_BACKENDS
@@ -23,6 +23,12 @@ SHARING_BACKENDS = ("fluid",)
 """Backends on whose links a load can stand for flows (``netsim.SharesCapacity``)."""
 UNSHARED_BACKENDS = ("analytical",)
 """Backends on which flows do not see each other."""
+
+
+TRAFFIC: Final = ("kv", "collective")
+"""What flows of each ``FlowGraph.traffic`` are."""
+KV: Final = TRAFFIC.index("kv")
+COLLECTIVE: Final = TRAFFIC.index("collective")
 
 
 class Treatment(StrEnum):

@@ -18,9 +18,9 @@ from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, 
 from vidur_pd._core import Flight, Loop
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.communication import CommunicationPricer
+from vidur_pd.execution.coupling import COLLECTIVE
 from vidur_pd.execution.executor import Collectives, Exchanges
 from vidur_pd.execution.network_clock import catch_up
-from vidur_pd.metrics.links import COLLECTIVE
 
 KEPT_TEMPLATES = 64
 """Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill

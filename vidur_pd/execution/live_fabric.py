@@ -35,7 +35,7 @@ class LiveFabric:
     """
 
     def __init__(self, topology: Topology) -> None:
-        self._topology = topology
+        self.topology = topology
         self._down: set[int] = set()
         self._shares: dict[int, float] = {}
         self._is_touched = np.zeros(topology.links, dtype=np.bool_)
@@ -48,12 +48,12 @@ class LiveFabric:
     @cached_property
     def _whole(self) -> PathFinder:
         """Paths before anything had failed."""
-        return PathFinder(self._topology)
+        return PathFinder(self.topology)
 
     @cached_property
     def _paths(self) -> PathFinder:
         """Paths as they are; made when the first link fails."""
-        return PathFinder(self._topology)
+        return PathFinder(self.topology)
 
     def set_link_up(self, link: int, is_up: bool) -> None:
         """A link fails or returns."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boundary.errors import InputError
 from netsim import LinkKind, Topology
 from netsim.backend import PACKET_BACKENDS
+from netsim.units import PS_PER_S
 from vidur_pd.cluster import Placement
 from vidur_pd.config import SimulationConfig
 from vidur_pd.faults.config import (
@@ -27,7 +28,6 @@ from vidur_pd.faults.config import (
     SlowLinkFault,
     StragglerFault,
 )
-from vidur_pd.metrics.quantities import PS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

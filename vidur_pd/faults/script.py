@@ -12,12 +12,13 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from netsim import FailsLinks
+from netsim import FailsLinks, NetworkBackend
 from netsim.backend import PACKET_BACKENDS
 from netsim.packet import PacketBackend
-from vidur_pd.assembly import SimulationState
+from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
-from vidur_pd.execution.coupling import Treatment
+from vidur_pd.execution.coupling import CouplingPlan, Treatment
+from vidur_pd.execution.live_fabric import LiveFabric
 from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
 from vidur_pd.faults.reach import Reach
@@ -55,18 +56,26 @@ class Cluster(Protocol):
 class FaultScript:
     """Schedules the beginning and the end of every fault."""
 
-    def __init__(self, state: SimulationState, queue: EventQueue, cluster: Cluster) -> None:
-        plan = state.plan
-        self._faults, self._instances = plan.faults, state.instances
-        self._network, self._topology, self._fabric = state.network, plan.topology, state.fabric
-        self._reach = Reach(self._instances, plan.topology, state.fabric)
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        config: SimulationConfig,
+        coupling: CouplingPlan,
+        instances: Sequence[Instance],
+        network: NetworkBackend,
+        fabric: LiveFabric,
+        queue: EventQueue,
+        cluster: Cluster,
+    ) -> None:
+        self._faults, self._instances = faults, instances
+        self._network, self._topology, self._fabric = network, fabric.topology, fabric
+        self._reach = Reach(instances, fabric)
         self._queue = queue
         self._cluster = cluster
-        self._drains_degraded = plan.config.recovery.degraded == "drain"
-        self._prices_collectives = plan.coupling.collectives is not Treatment.SIMULATED
-        network = plan.config.network
-        is_delayed = network.backend in PACKET_BACKENDS and not self._prices_collectives
-        self._reroute_ps = network.roce.reroute_delay if is_delayed else 0
+        self._drains_degraded = config.recovery.degraded == "drain"
+        self._prices_collectives = coupling.collectives is not Treatment.SIMULATED
+        is_delayed = config.network.backend in PACKET_BACKENDS and not self._prices_collectives
+        self._reroute_ps = config.network.roce.reroute_delay if is_delayed else 0
         self._changes_to_route = 0
         """Changes of links that routing has not heard of yet."""
         self._unheard: set[int] = set()

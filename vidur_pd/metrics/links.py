@@ -16,13 +16,8 @@ from numpy.typing import NDArray
 
 from netsim import LinkLog, Topology
 from netsim.topology import LinkKind
-from vidur_pd.execution.coupling import CouplingPlan, Treatment
+from vidur_pd.execution.coupling import TRAFFIC, CouplingPlan, Treatment
 from vidur_pd.metrics.quantities import PS_PER_S
-
-TRAFFIC: Final = ("kv", "collective")
-"""What flows of each ``FlowGraph.traffic`` are."""
-KV: Final = TRAFFIC.index("kv")
-COLLECTIVE: Final = TRAFFIC.index("collective")
 
 USE: Final = "use"
 OFFERED: Final = "offered"

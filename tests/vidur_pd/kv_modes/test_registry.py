@@ -11,6 +11,7 @@ from boundary.errors import InputError
 from tests.integration.small_runs import config, pool
 from tests.integration.test_command_line import vidur_pd, write_config
 from tests.vidur_pd.kv_modes.push_in_halves import PushInHalves
+from vidur_pd.config import TRANSFER_MODES
 from vidur_pd.config_file import load_config
 from vidur_pd.kv_transfer.modes.calls import ModeCalls
 from vidur_pd.kv_transfer.modes.registry import MODES, mode_class
@@ -41,7 +42,7 @@ WRONG = {
 
 
 def test_the_modes_that_come_with_the_simulator_have_names() -> None:
-    assert {name: mode_class(name) for name in ("pull", "push", "layerwise")} == MODES
+    assert {name: mode_class(name) for name in TRANSFER_MODES} == MODES
     assert mode_class(HALVES) is PushInHalves
 
 
