@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from vidur_pd.config.workload import MixWorkload, WorkloadFile
 from vidur_pd.workload import Workload, generator, load_workload
-from vidur_pd.workload.config import MixWorkload, WorkloadFile
 from vidur_pd.workload.statistics import WorkloadStatistics, describe_workload
 from vidur_pd.workload.transform import picked
 from vidur_pd.workload.writing import write_trace

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vidur_pd.api import simulate
     from vidur_pd.config import SimulationConfig
-    from vidur_pd.config_file import load_config
+    from vidur_pd.config.file import load_config
     from vidur_pd.result import Result
+    from vidur_pd.simulation.api import simulate
     from vidur_pd.workload import Workload
 
 __version__ = "0.1.0"
@@ -23,8 +23,8 @@ _HOMES = {
     "Result": "vidur_pd.result",
     "SimulationConfig": "vidur_pd.config",
     "Workload": "vidur_pd.workload",
-    "load_config": "vidur_pd.config_file",
-    "simulate": "vidur_pd.api",
+    "load_config": "vidur_pd.config.file",
+    "simulate": "vidur_pd.simulation.api",
 }
 
 

@@ -14,8 +14,8 @@ import typer
 
 from boundary.command_line import run_command_line
 from boundary.errors import InputError
-from vidur_pd.cli_validate import validate
-from vidur_pd.cli_workload import app as workload_app
+from vidur_pd.commands.validate import validate
+from vidur_pd.commands.workload import app as workload_app
 
 if TYPE_CHECKING:
     from vidur_pd.simulation import Progress
@@ -75,10 +75,10 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
-    from vidur_pd.api import prepare
-    from vidur_pd.cli_summary import print_result
-    from vidur_pd.input_files import input_files
+    from vidur_pd.commands.printed_result import print_result
     from vidur_pd.metrics.output import result_folder, stream_files, write_files
+    from vidur_pd.simulation.api import prepare
+    from vidur_pd.simulation.input_files import input_files
 
     simulation = prepare(config, settings=settings or [])
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
@@ -129,10 +129,10 @@ def compare(
 ) -> None:
     """Run one configuration on several network backends and compare the results."""
     from boundary.result_folder import ResultFolder, place_all
-    from vidur_pd.api import prepare
-    from vidur_pd.input_files import input_files
     from vidur_pd.metrics.output import result_folder, write_files
     from vidur_pd.report import COMPARISON_FILE, write_comparison_page
+    from vidur_pd.simulation.api import prepare
+    from vidur_pd.simulation.input_files import input_files
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
     if len(set(names)) < 2 or len(set(names)) != len(names):
@@ -164,7 +164,7 @@ def compare(
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
     """The settings of a run of a comparison: where packets cannot carry the coupling, collectives are isolated."""
     from netsim.backend import PACKET_BACKENDS
-    from vidur_pd.config_file import load_config
+    from vidur_pd.config.file import load_config
 
     with_backend = [*settings, f"network.backend={backend}"]
     if load_config(config, with_backend).network.coupling != "fluid" or backend not in PACKET_BACKENDS:
@@ -218,7 +218,7 @@ def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
 
 def _warn_of_losses(summaries: dict[str, dict[str, Any]]) -> None:
     """Says on standard error how many requests of each run were not served, and why."""
-    from vidur_pd.cli_summary import not_served
+    from vidur_pd.commands.printed_result import not_served
 
     for name, summary in summaries.items():
         for line in not_served(summary):

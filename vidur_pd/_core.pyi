@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from aicb._core import IterationPricing
 from netsim import LinkLog
-from vidur_pd.request import RequestStatus
 from vidur_pd.scheduling.policy import RequestView
+from vidur_pd.workload.request import RequestStatus
 
 class Request:
     """One request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from vidur_pd.assembly import SimulationState
 from vidur_pd.config import PoolConfig
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.faults import Recovered, fault_summary
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.tally import RequestTally
+from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload import Workload
 
 

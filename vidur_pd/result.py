@@ -11,7 +11,7 @@ import numpy as np
 
 from netsim import LinkLog, Topology
 from vidur_pd.config import SimulationConfig
-from vidur_pd.execution.coupling import CouplingPlan
+from vidur_pd.execution.coupling.plan import CouplingPlan
 from vidur_pd.kv_transfer.sender import FlowRow
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import CapacityChange, link_columns

@@ -19,9 +19,9 @@ from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import generator, load_workload
 
 REFERENCE_S = 600.0

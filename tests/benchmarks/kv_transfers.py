@@ -21,13 +21,13 @@ from netsim import FlowGraph
 from netsim.units import PS_PER_MS
 from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
 from vidur_pd._core import Loop
-from vidur_pd.assembly import SimulationState, assemble
+from vidur_pd.cluster.instance import Rank
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.instance import Rank
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.kv_transfer.transfer import LayerTimes
-from vidur_pd.plan import plan_simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import SimulationState, assemble
 
 AT_A_TIME = 8
 Pool = dict[str, Any]

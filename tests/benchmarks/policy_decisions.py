@@ -20,9 +20,9 @@ import numpy as np
 
 from tests.integration.small_runs import config, pool, requests
 from tests.vidur_pd.policies.others import PassThrough
-from vidur_pd.api import prepare
-from vidur_pd.instance import Instance
+from vidur_pd.cluster.instance import Instance
 from vidur_pd.scheduling import Decision, Policy, RankView
+from vidur_pd.simulation.api import prepare
 
 POLICIES = {
     "asked": f"{PassThrough.__module__}:{PassThrough.__name__}",

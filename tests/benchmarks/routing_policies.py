@@ -13,8 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vidur_pd.api import simulate
-from vidur_pd.config_file import load_config
+from vidur_pd.config.file import load_config
+from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import generator, load_workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek-v3-trace.yaml"

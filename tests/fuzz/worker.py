@@ -48,7 +48,7 @@ def build_models() -> None:
     from netsim.config import parse_spec
     from netsim.roce import RoceConfig
     from vidur_pd.config import SimulationConfig
-    from vidur_pd.workload.config import WorkloadFile
+    from vidur_pd.config.workload import WorkloadFile
 
     parse_spec({"kind": "nvswitch"})
     for model in (RoceConfig, SimulationConfig, WorkloadFile):

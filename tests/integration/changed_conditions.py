@@ -13,7 +13,7 @@ from netsim.units import parse_rate_bps
 from tests.integration.random_configurations import Scenario
 from tests.integration.run_checks import simulate
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
 from vidur_pd.workload import Workload
 from vidur_pd.workload.transform import jittered, time_scaled
 

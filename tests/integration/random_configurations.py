@@ -20,7 +20,7 @@ from netsim.topologies import to_yaml
 from tests.integration.random_faults import random_faults
 from tests.integration.random_workloads import random_workload
 from vidur_pd.config import SimulationConfig
-from vidur_pd.config_file import load_config
+from vidur_pd.config.file import load_config
 from vidur_pd.workload import Workload, generator, load_workload
 
 NETWORKS: Final = (

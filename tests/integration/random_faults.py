@@ -8,7 +8,7 @@ from typing import Any
 from netsim.backend import PACKET_BACKENDS
 from netsim.topology import LinkKind
 from vidur_pd.config import SimulationConfig
-from vidur_pd.plan import plan_simulation
+from vidur_pd.simulation.plan import plan_simulation
 
 
 def random_faults(

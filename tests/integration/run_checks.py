@@ -28,15 +28,15 @@ from tests.integration.test_fault_invariants import (
     check_the_order_of_stamps,
 )
 from tests.integration.test_streaming import as_text
-from vidur_pd import pools
-from vidur_pd.assembly import SimulationState, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics import records
 from vidur_pd.metrics.links import USE
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.stream import ParquetStream, arrow_table
-from vidur_pd.plan import plan_simulation
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.result import Result
+from vidur_pd.simulation import Simulation, pools
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import SimulationState, assemble
 from vidur_pd.workload import Workload
 
 SHARES: Final = {"p50": Decimal("0.5"), "p90": Decimal("0.9"), "p99": Decimal("0.99")}

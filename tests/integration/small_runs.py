@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vidur_pd import api
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.simulation import api
 from vidur_pd.workload import Workload
 
 ANY_WORKLOAD = {

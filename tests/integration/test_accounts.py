@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
-from vidur_pd.assembly import SimulationState, assemble
-from vidur_pd.execution.coupling import COLLECTIVE, KV, plan_coupling
+from vidur_pd.execution.coupling.plan import COLLECTIVE, KV, plan_coupling
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.energy import GPU_POWER
-from vidur_pd.plan import plan_simulation
-from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.result import Result
+from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import SimulationState, assemble
+from vidur_pd.workload.request import RequestStatus
 
 NODES = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}
 TENSOR = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]

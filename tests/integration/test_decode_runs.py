@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.integration.small_runs import config, pool, simulate
 from tests.integration.test_invariants import SLOW
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
 
 ROWS = st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 2_000), st.integers(1, 120)), min_size=1, max_size=14)
 """(arrival in µs, prompt tokens, output tokens)"""

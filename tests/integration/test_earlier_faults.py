@@ -8,7 +8,7 @@ import pytest
 
 from aicb import load_model
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
 
 PAIR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 BURST = [(10_000 * i, 2_000, 20) for i in range(12)]

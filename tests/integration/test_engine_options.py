@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool, requests, simulate
-from vidur_pd import api
-from vidur_pd.plan import plan_simulation
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.simulation import api
+from vidur_pd.simulation.plan import plan_simulation
 
 PREFILL = pool("p", "prefill", tp=2, ep=2)
 DECODE = pool("d", "decode", dp=4, ep=4)

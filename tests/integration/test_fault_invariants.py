@@ -12,13 +12,13 @@ from aicb.catalog import load_model
 from netsim.backend import PACKET_BACKENDS
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
-from vidur_pd.api import simulate
 from vidur_pd.config import SimulationConfig
-from vidur_pd.execution.coupling import KV
+from vidur_pd.execution.coupling.plan import KV
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.simulation.api import simulate
+from vidur_pd.workload.request import RequestStatus
 
 ENDS = (RequestStatus.COMPLETED, RequestStatus.REJECTED, RequestStatus.FAILED)
 ROWS = st.lists(st.tuples(st.integers(0, 150_000), st.integers(1, 2_000), st.integers(1, 25)), min_size=1, max_size=10)

@@ -22,13 +22,13 @@ from tests.integration.test_fault_invariants import (
     check_kv_bytes,
     check_the_order_of_stamps,
 )
-from vidur_pd.api import simulate
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.kv_transfer.delivery import GIVEN_UP
-from vidur_pd.plan import plan_simulation
-from vidur_pd.request import Request, RequestStatus
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.simulation.api import simulate
+from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.workload import BlockHashes
+from vidur_pd.workload.request import Request, RequestStatus
 
 HOSTS = {"kind": "rail_optimized", "gpus_per_node": 1}
 TWO_AND_TWO = [pool("p", "prefill", instances=2), pool("d", "decode", instances=2)]

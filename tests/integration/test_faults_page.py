@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from vidur_pd.faults import config
+from vidur_pd.config import faults as config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "faults.md").read_text()

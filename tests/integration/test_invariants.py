@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from aicb import load_model
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.execution.coupling import COLLECTIVE, KV
-from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result
+from vidur_pd.execution.coupling.plan import COLLECTIVE, KV
+from vidur_pd.result import Result
+from vidur_pd.workload.request import RequestStatus
 
 ROWS = st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 3_000), st.integers(1, 40)), min_size=1, max_size=25)
 """(arrival in µs, prompt tokens, output tokens)"""

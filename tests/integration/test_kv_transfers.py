@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.workload.request import RequestStatus
 
 PAIR = [pool("p", "prefill"), pool("d", "decode")]
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.execution.coupling import COLLECTIVE, KV
+from vidur_pd.execution.coupling.plan import COLLECTIVE, KV
 from vidur_pd.metrics.links import OFFERED, USE
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
 
 ROUNDING = 1e-9
 FINE = {"link_windows": 10_000}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vidur_pd.api import simulate
-from vidur_pd.config_file import load_config
+from vidur_pd.config.file import load_config
 from vidur_pd.report.figures_coupling import link_heat_map
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
+from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import generator, load_workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "qwen3-30b-oversubscribed.yaml"

@@ -16,12 +16,13 @@ from netsim.packet import PacketBackend
 from netsim.units import PS_PER_MS
 from tests.integration.small_runs import config, pool, requests, simulate
 from tests.integration.test_command_line import CONFIG, vidur_pd
-from vidur_pd.assembly import assemble
-from vidur_pd.events import Priority
+from vidur_pd.clock import Priority
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.plan import plan_simulation
-from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.result import Result
+from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import assemble
+from vidur_pd.workload.request import RequestStatus
 
 HOSTS = {"kind": "rail_optimized", "gpus_per_node": 1}
 """One GPU per server, so that everything crosses NICs."""

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.integration.small_runs import config, pool
-from vidur_pd.api import simulate
+from vidur_pd.config.workload import TraceWorkload
+from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import BlockHashes, Workload, generator, load_workload
-from vidur_pd.workload.config import TraceWorkload
 
 TRACE = Path(__file__).resolve().parents[2].parent / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
 

@@ -12,7 +12,7 @@ from aicb.selection import select_estimator
 from simccl.formats.busbw import Group
 from simccl.formats.pricing import Pricing, requests_of
 from simccl.formats.workload import read_workload
-from vidur_pd.cluster import Placement
+from vidur_pd.cluster.placement import Placement
 
 PARTITIONS = [
     Partition(tp, ep, dp, pp)

@@ -16,13 +16,13 @@ import pytest
 from boundary.errors import InputError
 from boundary.result_record import RECORD_FILE
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
-from vidur_pd.api import prepare
 from vidur_pd.metrics import records
 from vidur_pd.metrics.output import stream_result, write_result
 from vidur_pd.metrics.quantities import exact_sum, seconds_text
 from vidur_pd.metrics.request_rows import EXACT
 from vidur_pd.report import comparison_table, load, write_comparison, write_report
 from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.api import prepare
 from vidur_pd.workload import Workload
 
 from .small_runs import config, pool

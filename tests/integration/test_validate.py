@@ -12,7 +12,7 @@ import pytest
 from aicb.accuracy import cases, held_out, repeats
 from tests.integration.test_command_line import vidur_pd
 from tests.validation.serving_vs_engine import SERVING
-from vidur_pd.validation.serving import measurements
+from vidur_pd.commands.validation.serving import measurements
 
 
 def rows(*arguments: str | Path) -> dict[str, Any]:

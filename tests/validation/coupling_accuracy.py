@@ -1,6 +1,6 @@
 """Couplings against the exact one, and against packets: ``python -m tests.validation.coupling_accuracy [--write]``.
 
-Small clusters of `vidur_pd.validation.coupling` under bursts of prompts. ``--write`` puts the tables into
+Small clusters of `vidur_pd.commands.validation.coupling` under bursts of prompts. ``--write`` puts the tables into
 ``docs/accuracy.md``, between the markers of this script; it takes about five minutes.
 """
 
@@ -10,7 +10,7 @@ import argparse
 from typing import Final
 
 from tests.validation.accuracy_document import ACCURACY, written
-from vidur_pd.validation.coupling import CASES, COUPLINGS, METRICS, PACKETS, Latencies, run
+from vidur_pd.commands.validation.coupling import CASES, COUPLINGS, METRICS, PACKETS, Latencies, run
 
 ON_PACKETS: Final = ("ep-400", "ep-50", "two-100", "over-4", "inside-4", "tp-100")
 HEADINGS: Final = ("TTFT", "TTFT p99", "TPOT", "TPOT p99", "KV", "KV p99")

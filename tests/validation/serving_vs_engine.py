@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from vidur_pd.validation.serving import Comparison, compare_serving
+from vidur_pd.commands.validation.serving import Comparison, compare_serving
 
 SERVING = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured" / "serving"
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.validation.accuracy_document import ACCURACY, written
 from tests.validation.coupling_accuracy import ON_PACKETS
-from vidur_pd.validation.coupling import CASES, METRICS, PACKETS, configuration, run
+from vidur_pd.commands.validation.coupling import CASES, METRICS, PACKETS, configuration, run
 
 MEAN_BOUND, P99_BOUND = 0.02, 0.05
 HEAVY = {"ep-400", "ep-50-long", "deepseek-50"}

@@ -10,8 +10,8 @@ import numpy as np
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.requests import NEVER, RequestTable
 from vidur_pd.metrics.tally import RequestTally
-from vidur_pd.request import STATUSES, RequestStatus
 from vidur_pd.workload import Workload
+from vidur_pd.workload.request import STATUSES, RequestStatus
 
 
 class Served(NamedTuple):

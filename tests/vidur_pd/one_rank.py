@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from vidur_pd._core import Flight, Loop, Stage
-from vidur_pd.kv import BlockPool
-from vidur_pd.request import Request
 from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
+from vidur_pd.scheduling.kv_blocks import BlockPool
+from vidur_pd.workload.request import Request
 
 STAGES = 4
 """Micro-batches that may be under way at a time."""

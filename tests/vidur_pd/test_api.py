@@ -13,10 +13,10 @@ from boundary.errors import InputError
 from tests.integration.small_runs import ANY_WORKLOAD, config, pool, requests
 from tests.integration.test_command_line import vidur_pd as run_command
 from tests.integration.test_command_line import write_config
-from vidur_pd.assembly import assemble
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.plan import plan_simulation
 from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import assemble
 
 ROWS = [(20_000 * i, 300 + 40 * i, 20) for i in range(12)]
 COUPLINGS = ({"backend": "fluid", "coupling": "fluid"}, {"backend": "packet", "coupling": "exact"})

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from boundary.errors import InputError
-from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
-from vidur_pd.request import Request
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.workload.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
 _serial = count()

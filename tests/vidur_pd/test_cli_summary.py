@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.cli_summary import not_served, print_result
-from vidur_pd.simulation import Result
+from vidur_pd.commands.printed_result import not_served, print_result
+from vidur_pd.result import Result
 
 ENGINE = {"estimator": "roofline", "max_model_len": 1000}
 

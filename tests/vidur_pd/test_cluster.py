@@ -4,8 +4,8 @@ import pytest
 
 from boundary.errors import InputError
 from netsim.config import NvswitchSpec, RailOptimizedSpec
-from vidur_pd.cluster import Cluster
-from vidur_pd.cluster import build_cluster as build
+from vidur_pd.cluster.placement import Cluster
+from vidur_pd.cluster.placement import build_cluster as build
 from vidur_pd.config import ClusterConfig, PoolConfig
 
 

@@ -9,9 +9,9 @@ from netsim import Topology, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.execution.communication import CollectiveCost, CommunicationPricer
-from vidur_pd.execution.live_fabric import LiveFabric
-from vidur_pd.plan import plan_simulation
+from vidur_pd.execution.communication.live_fabric import LiveFabric
+from vidur_pd.execution.communication.pricer import CollectiveCost, CommunicationPricer
+from vidur_pd.simulation.plan import plan_simulation
 
 DECODE = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 ROWS = [(3_000 * index, 200, 40) for index in range(8)]

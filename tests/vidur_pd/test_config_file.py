@@ -7,7 +7,7 @@ import yaml
 
 from boundary.errors import InputError
 from vidur_pd.config import EngineConfig, OverlapConfig, PoolConfig
-from vidur_pd.config_file import dump_config, load_config
+from vidur_pd.config.file import dump_config, load_config
 
 MINIMAL = {
     "model": "qwen3-8b",

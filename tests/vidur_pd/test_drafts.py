@@ -10,9 +10,9 @@ import pytest
 from aicb import Drafting
 from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.whole_runs import WholeRun, scenario_of
-from vidur_pd.kv import CountingBlockPool
-from vidur_pd.request import Request
 from vidur_pd.scheduling import Drafts
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool
+from vidur_pd.workload.request import Request
 
 
 def scheduler(lengths: list[tuple[int, int]], acceptance: float, budget: int = 100) -> OneRank:

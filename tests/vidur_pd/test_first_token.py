@@ -3,7 +3,7 @@
 import pytest
 
 from vidur_pd.kv_transfer.first_token import FIRST_TOKEN_RULES
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 
 def request(output_tokens: int) -> Request:

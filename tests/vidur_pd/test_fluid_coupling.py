@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from netsim import Completion, LinkLog
 from vidur_pd._core import Loop, Notice, Stage
-from vidur_pd.events import EventQueue
-from vidur_pd.execution.executor import Exchange, Exchanges, LinkLoad
-from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.kv import CountingBlockPool
-from vidur_pd.request import Request
+from vidur_pd.clock import EventQueue
+from vidur_pd.execution.coupling.fluid import FluidLauncher
+from vidur_pd.execution.iteration.pricer import Exchange, Exchanges, LinkLoad
 from vidur_pd.scheduling import RankState, VllmV1
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool
+from vidur_pd.workload.request import Request
 
 GBPS = 10**9
 CAPACITY_BPS = 100 * GBPS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from vidur_pd.config_file import load_config
-from vidur_pd.input_files import input_files
+from vidur_pd.config.file import load_config
+from vidur_pd.simulation.input_files import input_files
 
 
 def test_every_file_that_a_configuration_names_is_known(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import pytest
 from netsim.routing import Router
 from tests.integration.small_runs import config, pool
 from vidur_pd._core import Loop
-from vidur_pd.assembly import SimulationState, assemble
-from vidur_pd.instance import Rank
+from vidur_pd.cluster.instance import Rank
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.kv_transfer.transfer import LayerTimes
-from vidur_pd.plan import plan_simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import SimulationState, assemble
 
 FAR_PS = 10**15
 CASES = {

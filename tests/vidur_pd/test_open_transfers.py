@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.vidur_pd.test_kv_sender import CASES, first_ranks, parts_of
-from vidur_pd.instance import Rank
+from tests.vidur_pd.test_kv_sender import CASES, first_ranks, state_of
+from vidur_pd.cluster.instance import Rank
 from vidur_pd.kv_transfer.open_transfers import OpenTransfers
 from vidur_pd.kv_transfer.transfer import Chunk, KvTransfer, LayerTimes
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 
 class Nobody:
@@ -25,7 +25,7 @@ def begun(open_transfers: OpenTransfers, source: Rank, index: int = 0) -> KvTran
 def test_a_prompt_that_begins_anew_has_launched_what_it_computes_now() -> None:
     """Chunks up to 400 and 800; after a preemption one up to 300, then one up to 700: KV up to 600 is computed in the
     last one, up to 300 in the one before."""
-    source, _ = first_ranks(parts_of(*CASES["heads"]))
+    source, _ = first_ranks(state_of(*CASES["heads"]))
     transfer = begun(OpenTransfers(), source)
     assert transfer.launched_tokens == 0
     times = [LayerTimes(start_ps, start_ps + 10) for start_ps in (0, 10, 100, 110)]
@@ -42,7 +42,7 @@ def test_a_prompt_that_begins_anew_has_launched_what_it_computes_now() -> None:
 
 
 def test_transfers_are_found_at_both_ends_until_they_end() -> None:
-    source, destination = first_ranks(parts_of(*CASES["heads"]))
+    source, destination = first_ranks(state_of(*CASES["heads"]))
     open_transfers = OpenTransfers()
     first, second = (begun(open_transfers, source, index) for index in range(2))
     open_transfers.assign(second, destination)

@@ -7,8 +7,8 @@ import pytest
 from boundary.errors import InputError
 from tests.vidur_pd.one_rank import OneRank
 from vidur_pd._core import Loop
-from vidur_pd.kv import CountingBlockPool
-from vidur_pd.request import STATUSES, Request, RequestStatus
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool
+from vidur_pd.workload.request import STATUSES, Request, RequestStatus
 
 
 def _request(prompt_tokens: int = 10, output_tokens: int = 3) -> Request:

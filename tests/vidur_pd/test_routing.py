@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.integration.small_runs import config, pool, simulate
 from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import requests_of, scheduler_of
+from vidur_pd.cluster.routing.router import BuiltInRouter, Span
 from vidur_pd.config import RankPolicy, RoutingPolicy
-from vidur_pd.request import Request
-from vidur_pd.routing.router import BuiltInRouter, Span
+from vidur_pd.workload.request import Request
 
 PLACES = 4
 ANY = Request(99, "any", 1, 1, 0)

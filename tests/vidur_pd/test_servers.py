@@ -8,8 +8,8 @@ import pytest
 from aicb import Communication
 from netsim import Topology, rail_optimized
 from netsim.topologies import single_switch
-from vidur_pd.execution.communication import CommunicationPricer
-from vidur_pd.execution.servers import AlikeServers
+from vidur_pd.execution.communication.pricer import CommunicationPricer
+from vidur_pd.execution.communication.servers import AlikeServers
 
 SERVERS, WIDTH = 5, 8
 LAST = tuple(range((SERVERS - 1) * WIDTH, SERVERS * WIDTH))

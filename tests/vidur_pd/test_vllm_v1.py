@@ -7,9 +7,9 @@ import pytest
 from boundary.errors import InputError
 from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import add, new_tokens, requests_of, scheduler_of, step
-from vidur_pd.kv import PrefixCachingBlockPool
-from vidur_pd.request import Request, RequestStatus
 from vidur_pd.scheduling import Role
+from vidur_pd.scheduling.kv_blocks import PrefixCachingBlockPool
+from vidur_pd.workload.request import Request, RequestStatus
 
 
 def test_the_last_prompt_token_yields_the_first_output_token() -> None:

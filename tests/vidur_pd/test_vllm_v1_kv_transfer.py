@@ -6,8 +6,8 @@ import pytest
 
 from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import add, new_tokens, requests_of, scheduler_of, step
-from vidur_pd.kv import PrefixCachingBlockPool
-from vidur_pd.request import Request, RequestStatus
+from vidur_pd.scheduling.kv_blocks import PrefixCachingBlockPool
+from vidur_pd.workload.request import Request, RequestStatus
 
 
 def test_a_prefill_rank_ends_with_the_first_token_and_holds_the_kv_until_it_is_released() -> None:

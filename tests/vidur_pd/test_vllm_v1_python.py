@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.integration.small_runs import config, pool, requests
 from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenarios
-from vidur_pd.api import simulate
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
+from vidur_pd.simulation.api import simulate
 
 TWIN = "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"
 

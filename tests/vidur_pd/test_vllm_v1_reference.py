@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.vidur_pd.one_rank import OneRank
-from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
-from vidur_pd.request import Request
 from vidur_pd.scheduling import Role, ScheduledBatch
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.vidur_pd.workload_cases import contents, load, synthetic
 from vidur_pd.__main__ import main
-from vidur_pd.cli_workload import app
+from vidur_pd.commands.workload import app
 from vidur_pd.workload import read_trace
 
 CONFIG = """

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from boundary.errors import InputError
 from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
+from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.workload import Workload
-from vidur_pd.workload.config import WorkloadFile
 from vidur_pd.workload.transform import length_scaled, picked, trimmed
 from vidur_pd.workload.writing import write_trace
 

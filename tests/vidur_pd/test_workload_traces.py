@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError, OutputError
 from tests.vidur_pd.workload_cases import contents, load, real_trace, synthetic, workload
+from vidur_pd.config.workload import TraceFormat
 from vidur_pd.workload import BlockHashes, Workload, read_trace
-from vidur_pd.workload.config import TraceFormat
 from vidur_pd.workload.statistics import describe_workload, perfect_cache_hit_share
 from vidur_pd.workload.writing import write_trace
 

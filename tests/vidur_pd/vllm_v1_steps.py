@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.vidur_pd.one_rank import OneRank
-from vidur_pd.kv import CountingBlockPool
-from vidur_pd.request import Request
 from vidur_pd.scheduling import Role, ScheduledBatch
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool
+from vidur_pd.workload.request import Request
 
 
 def scheduler_of(

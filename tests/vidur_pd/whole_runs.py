@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vidur_pd._core import Flight, Loop, Notice, Stage
-from vidur_pd.events import EventQueue, Priority
-from vidur_pd.kv import CountingBlockPool, PrefixCachingBlockPool
-from vidur_pd.request import Request
+from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, VllmV1
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
 TRANSFER_PS = 2500

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.workload import BlockHashes, Workload, generator, load_workload
-from vidur_pd.workload.config import WorkloadFile
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT.parent / "shared" / "data" / "traces"

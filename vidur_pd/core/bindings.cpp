@@ -13,7 +13,7 @@ py::array_t<bool> flags(const std::vector<std::uint8_t>& values) {
     return made;
 }
 
-py::object statuses() { return py::module_::import("vidur_pd.request").attr("STATUSES"); }
+py::object statuses() { return py::module_::import("vidur_pd.workload.request").attr("STATUSES"); }
 
 Role parse_role(const std::string& role) {
     if (role == "mixed") return Role::kMixed;

@@ -13,9 +13,9 @@ from boundary.errors import InputError
 from netsim import LinkKind, Topology
 from netsim.backend import PACKET_BACKENDS
 from netsim.units import PS_PER_S
-from vidur_pd.cluster import Placement
+from vidur_pd.cluster.placement import Placement
 from vidur_pd.config import SimulationConfig
-from vidur_pd.faults.config import (
+from vidur_pd.config.faults import (
     DrainFault,
     FaultSpec,
     GpuFault,

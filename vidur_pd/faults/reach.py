@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.execution.live_fabric import LiveFabric
-from vidur_pd.instance import Instance
+from vidur_pd.cluster.instance import Instance
+from vidur_pd.execution.communication.live_fabric import LiveFabric
 
 
 class Reach:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from vidur_pd.events import EventQueue, Priority
-from vidur_pd.faults.config import RecoveryConfig
-from vidur_pd.request import Request
+from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.config.faults import RecoveryConfig
+from vidur_pd.workload.request import Request
 
 NO_INSTANCE = "no instance that could take it was in service"
 STOOD_STILL = "the network stood still"

@@ -15,15 +15,15 @@ import numpy as np
 from netsim import FailsLinks, NetworkBackend
 from netsim.backend import PACKET_BACKENDS
 from netsim.packet import PacketBackend
+from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.cluster.instance import Instance
 from vidur_pd.config import SimulationConfig
-from vidur_pd.events import EventQueue, Priority
-from vidur_pd.execution.coupling import CouplingPlan, Treatment
-from vidur_pd.execution.live_fabric import LiveFabric
+from vidur_pd.execution.communication.live_fabric import LiveFabric
+from vidur_pd.execution.coupling.plan import CouplingPlan, Treatment
 from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
 from vidur_pd.faults.reach import Reach
-from vidur_pd.instance import Instance
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 SEVERED = "its GPUs cannot reach each other"
 Change = Callable[[], None]

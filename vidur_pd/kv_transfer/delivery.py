@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from netsim import Completion, GraphHandle, NoPath
 from netsim.units import PS_PER_S
-from vidur_pd.events import EventQueue, Priority
+from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.config.faults import RecoveryConfig
 from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.faults.config import RecoveryConfig
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.kv_transfer.transfer import KvTransfer, TransferPart
 

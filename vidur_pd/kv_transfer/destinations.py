@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from vidur_pd.instance import Instance, Rank
+from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.kv_transfer.open_transfers import OpenTransfers
 from vidur_pd.kv_transfer.transfer import KvTransfer
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 
 class Destinations:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 
 @dataclass(frozen=True, slots=True)

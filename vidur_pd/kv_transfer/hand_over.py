@@ -14,10 +14,10 @@ from typing import Protocol
 
 from netsim import Completion
 from vidur_pd._core import Flight
+from vidur_pd.clock import EventQueue
+from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.config import SimulationConfig
-from vidur_pd.events import EventQueue
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
-from vidur_pd.instance import Instance, Rank
 from vidur_pd.kv_transfer.delivery import Delivery
 from vidur_pd.kv_transfer.destinations import Destinations
 from vidur_pd.kv_transfer.first_token import FIRST_TOKEN_RULES
@@ -26,7 +26,7 @@ from vidur_pd.kv_transfer.modes.registry import mode_class
 from vidur_pd.kv_transfer.open_transfers import OpenTransfers
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.kv_transfer.transfer import Chunk, KvTransfer, LayerTimes
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 
 class Outcomes(Protocol):

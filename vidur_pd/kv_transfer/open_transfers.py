@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from vidur_pd.instance import Instance, Rank
+from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.kv_transfer.transfer import Actions, KvTransfer
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 
 class OpenTransfers:

@@ -15,7 +15,7 @@ from aicb import Model, Precision, stage_layers
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from netsim import NoPath, Topology
 from netsim.routing import Router as PathFinder
-from vidur_pd.instance import Rank
+from vidur_pd.cluster.instance import Rank
 
 ROUTES_KEPT: Final = 16_384
 """Pairs of ranks whose flows and links are kept; a route has 2 to 4 KB."""

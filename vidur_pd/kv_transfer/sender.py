@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from aicb import Model, Precision
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
 from vidur_pd._core import Loop
+from vidur_pd.cluster.instance import Rank
 from vidur_pd.execution.network_clock import catch_up
-from vidur_pd.instance import Rank
 from vidur_pd.kv_transfer.rank_pairs import Contents, RankPairRoute, RankPairRoutes
 from vidur_pd.kv_transfer.transfer import LayerTimes
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import GraphHandle
-from vidur_pd.events import Event
-from vidur_pd.instance import Instance, Rank
-from vidur_pd.request import Request
+from vidur_pd.clock import Event
+from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.workload.request import Request
 
 
 @dataclass(frozen=True, slots=True)

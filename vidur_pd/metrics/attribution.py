@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from vidur_pd.metrics.requests import RequestTable, Times
-from vidur_pd.request import RequestStatus
+from vidur_pd.workload.request import RequestStatus
 
 PARTS: Final = (
     "queue",  # arrival to the start of the first iteration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vidur_pd.execution.coupling import CouplingPlan, Treatment
+from vidur_pd.execution.coupling.plan import CouplingPlan, Treatment
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import to_seconds
 

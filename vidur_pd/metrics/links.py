@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from netsim import LinkLog, Topology
 from netsim.topology import LinkKind
-from vidur_pd.execution.coupling import TRAFFIC, CouplingPlan, Treatment
+from vidur_pd.execution.coupling.plan import TRAFFIC, CouplingPlan, Treatment
 from vidur_pd.metrics.quantities import PS_PER_S
 
 USE: Final = "use"

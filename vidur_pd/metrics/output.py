@@ -12,7 +12,8 @@ from boundary.output_files import naming_failures
 from boundary.result_folder import ResultFolder
 
 if TYPE_CHECKING:
-    from vidur_pd.simulation import Progress, Result, Simulation
+    from vidur_pd.result import Result
+    from vidur_pd.simulation import Progress, Simulation
 
 RESULT_FILES = frozenset(
     {
@@ -101,7 +102,7 @@ def stream_files(simulation: Simulation, folder: ResultFolder, progress: Progres
 
 def _write_rest(result: Result, folder: ResultFolder) -> None:
     """Files whose size does not follow the number of requests, the report as the last."""
-    from vidur_pd.config_file import dump_config
+    from vidur_pd.config.file import dump_config
     from vidur_pd.report import REPORT_FILE, write_page
 
     files = folder.files

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vidur_pd.metrics.quantities import PS_PER_S, seconds_text
 from vidur_pd.metrics.requests import NEVER, RequestTable
-from vidur_pd.request import STATUSES, RequestStatus
+from vidur_pd.workload.request import STATUSES, RequestStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.quantities import PS_PER_S
-from vidur_pd.request import STATUSES, RequestStatus
 from vidur_pd.workload import Workload
+from vidur_pd.workload.request import STATUSES, RequestStatus
 
 NEVER = -1
 """In a column of times, bytes or instances: does not apply (``core/request_log.hpp``)."""

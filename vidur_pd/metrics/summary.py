@@ -13,7 +13,7 @@ from vidur_pd.metrics.quantities import distribution, to_seconds
 from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.metrics.under_load import under_load
-from vidur_pd.request import RequestStatus
+from vidur_pd.workload.request import RequestStatus
 
 ITL_HISTOGRAM_BINS = 60
 MOST_REASONS = 20

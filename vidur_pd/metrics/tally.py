@@ -10,8 +10,8 @@ from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.quantities import exact_sum, to_seconds
 from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
-from vidur_pd.request import STATUSES, RequestStatus
 from vidur_pd.workload import Workload
+from vidur_pd.workload.request import STATUSES, RequestStatus
 
 
 class RequestTally:

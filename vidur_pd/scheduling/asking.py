@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from boundary.errors import InputError
 from vidur_pd._core import Decision, RankState, RankView
-from vidur_pd.own_classes import describe
+from vidur_pd.config.own_classes import describe
 from vidur_pd.scheduling.policy import BrokenRule, Policy
 
 

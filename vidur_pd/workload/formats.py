@@ -28,7 +28,7 @@ from boundary.csv_text import csv_rows
 from boundary.errors import InputError
 from boundary.json_text import parse_json
 from boundary.quoting import quoted
-from vidur_pd.workload.config import TraceFormat
+from vidur_pd.config.workload import TraceFormat
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Tokens per hash id of the Mooncake traces (kvcache-ai/Mooncake, FAST'25 release, README of the traces)."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from boundary.errors import InputError
+from vidur_pd.config.workload import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.arrivals import sample_arrivals
-from vidur_pd.workload.config import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.lengths import sample_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace

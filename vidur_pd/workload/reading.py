@@ -17,8 +17,8 @@ from boundary.errors import InputError
 from boundary.json_text import json_decoder, parse_json
 from boundary.quoting import quoted
 from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
+from vidur_pd.config.workload import TraceFormat
 from vidur_pd.workload.checking import RowChecker
-from vidur_pd.workload.config import TraceFormat
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
 

@@ -22,9 +22,9 @@ from tests.integration.test_fault_invariants import (
 )
 from tests.vidur_pd.kv_modes.watched import COUPLINGS, FIRST_TOKENS, MODES, TWO_AND_TWO, Watched, watch
 from vidur_pd.metrics.requests import RequestRecord
-from vidur_pd.request import RequestStatus
-from vidur_pd.simulation import Result
+from vidur_pd.result import Result
 from vidur_pd.workload import BlockHashes
+from vidur_pd.workload.request import RequestStatus
 
 ROWS = [(4_000 * index, 180 + 317 * (index % 5), 2 + index % 4) for index in range(10)]
 """Prompts of 180 to 1,448 tokens, in chunks of at most 512."""

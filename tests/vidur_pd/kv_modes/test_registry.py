@@ -12,10 +12,10 @@ from tests.integration.small_runs import config, pool
 from tests.integration.test_command_line import vidur_pd, write_config
 from tests.vidur_pd.kv_modes.push_in_halves import PushInHalves
 from vidur_pd.config import TRANSFER_MODES
-from vidur_pd.config_file import load_config
+from vidur_pd.config.file import load_config
 from vidur_pd.kv_transfer.modes.calls import ModeCalls
 from vidur_pd.kv_transfer.modes.registry import MODES, mode_class
-from vidur_pd.plan import plan_simulation
+from vidur_pd.simulation.plan import plan_simulation
 
 HALVES = "tests.vidur_pd.kv_modes.push_in_halves:PushInHalves"
 PAIR = [pool("p", "prefill"), pool("d", "decode")]

@@ -10,11 +10,12 @@ from unittest.mock import patch
 
 from netsim.units import PS_PER_S
 from tests.integration.small_runs import config, pool, requests
-from vidur_pd.assembly import assemble
 from vidur_pd.kv_transfer.delivery import Delivery
 from vidur_pd.kv_transfer.transfer import KvTransfer
-from vidur_pd.plan import plan_simulation
-from vidur_pd.simulation import Result, Simulation
+from vidur_pd.result import Result
+from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import assemble
 from vidur_pd.workload import Workload
 
 MODES = ("pull", "push", "layerwise", "tests.vidur_pd.kv_modes.push_in_halves:PushInHalves")

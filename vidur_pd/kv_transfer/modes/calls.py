@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boundary.errors import Failure, InputError
+from vidur_pd.config.own_classes import describe
 from vidur_pd.kv_transfer.modes.mode import Transfer, TransferMode
-from vidur_pd.own_classes import describe
 
 Hook = Callable[[Transfer], None]
 

@@ -22,7 +22,7 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import Any, Final, Protocol
 
-from vidur_pd.request import Request
+from vidur_pd.workload.request import Request
 
 HOOKS: Final = ("on_routed", "on_launched", "on_prefilled", "on_room")
 

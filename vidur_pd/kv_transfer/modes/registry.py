@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from vidur_pd.config.own_classes import load_class
 from vidur_pd.kv_transfer.modes.layerwise import Layerwise
 from vidur_pd.kv_transfer.modes.mode import TransferMode
 from vidur_pd.kv_transfer.modes.pull import Pull
 from vidur_pd.kv_transfer.modes.push import Push
-from vidur_pd.own_classes import load_class
 
 MODES: Final[dict[str, type[TransferMode]]] = {"pull": Pull, "push": Push, "layerwise": Layerwise}
 

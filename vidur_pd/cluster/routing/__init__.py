@@ -1,0 +1,7 @@
+"""Which instance, and which data-parallel rank of it, serves a request."""
+
+from vidur_pd.cluster.routing.policy import Candidate, Routing
+from vidur_pd.cluster.routing.ranks import RankRouter
+from vidur_pd.cluster.routing.router import BuiltInRouter, Router
+
+__all__ = ["BuiltInRouter", "Candidate", "RankRouter", "Router", "Routing"]

@@ -1,0 +1,99 @@
+"""Which rank serves a request: an instance among those of some roles, then one of its data-parallel ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.cluster.routing.router import Router, Span, router_of
+from vidur_pd.config import RankPolicy, Role, RoutingConfig
+from vidur_pd.scheduling import RankState
+from vidur_pd.workload import generator
+from vidur_pd.workload.request import Request
+
+USUAL_RANK_POLICY: Final[Mapping[Role, RankPolicy]] = {
+    "prefill": "least_tokens",
+    "mixed": "least_requests",
+    "decode": "least_requests",
+}
+"""Lockstep waits for the rank with the most prompt tokens, and pads all ranks to the largest batch of decodes."""
+
+Refusal = Callable[[Instance, Request], str | None]
+"""Why an instance could never hold a request; the instances of a pool are alike."""
+
+
+class RankRouter:
+    """Chooses among the ranks of the instances of some roles. Instances that are closed get no requests."""
+
+    def __init__(
+        self, instances: Sequence[Instance], roles: tuple[Role, ...], config: RoutingConfig, seed: int, refuses: Refusal
+    ) -> None:
+        self._instances = [instance for instance in instances if instance.placement.role in roles]
+        self._place = {instance.index: place for place, instance in enumerate(self._instances)}
+        self._spans = _spans(self._instances)
+        self._rank_policy = config.rank_policy
+        field = "decode_policy" if "decode" in roles and config.decode_policy is not None else "policy"
+        policy = getattr(config, field)
+        self._ranks: dict[int, Router] = {}
+        """By index of an instance of several ranks that has been chosen."""
+        self._refuses = refuses
+        if self._instances:
+            candidates = [(instance.name, _states(instance)) for instance in self._instances]
+            random = generator(seed, f"routing.{'+'.join(roles)}")
+            self._among = router_of(policy, candidates, f"routing.{field}", random)
+
+    def set_open(self, instance: Instance, is_open: bool) -> None:
+        """From now on the instance gets requests, or gets none; others than these are ignored."""
+        if instance.index in self._place:
+            self._among.set_open(self._place[instance.index], is_open)
+
+    def refusal(self, request: Request) -> str | None:
+        """Why none of the instances could ever hold the request."""
+        return _common_reason(self._refusals(request))
+
+    def choose(self, request: Request) -> tuple[Rank | None, str | None]:
+        """A rank, or why none could ever hold the request; neither where those that could are closed."""
+        assert self._instances, "a configuration with prefill instances has decode instances"
+        refusals = self._refusals(request)
+        reason = _common_reason(refusals)
+        if reason is not None:
+            return None, reason
+        place = self._among.choose(
+            request, [self._spans[pool] for pool, refusal in refusals.items() if refusal is None]
+        )
+        return None if place is None else self._rank_of(self._instances[place], request), None
+
+    def _rank_of(self, instance: Instance, request: Request) -> Rank:
+        if len(instance.ranks) == 1:
+            return instance.ranks[0]
+        if instance.index not in self._ranks:
+            ranks = [(f"{instance.name} rank {rank.index}", [rank.state]) for rank in instance.ranks]
+            policy = self._rank_policy or USUAL_RANK_POLICY[instance.placement.role]
+            self._ranks[instance.index] = router_of(policy, ranks, "routing.rank_policy")
+        place = self._ranks[instance.index].choose(request)
+        assert place is not None, "ranks of an open instance are open"
+        return instance.ranks[place]
+
+    def _refusals(self, request: Request) -> dict[str, str | None]:
+        """By pool."""
+        return {pool: self._refuses(self._instances[first], request) for pool, (first, _) in self._spans.items()}
+
+
+def _states(instance: Instance) -> list[RankState]:
+    return [rank.state for rank in instance.ranks]
+
+
+def _spans(instances: Sequence[Instance]) -> dict[str, Span]:
+    """By pool, whose instances follow each other."""
+    spans: dict[str, Span] = {}
+    for place, instance in enumerate(instances):
+        first, last = spans.get(instance.placement.pool, (place, place))
+        assert last == place, "instances stand pool by pool"
+        spans[instance.placement.pool] = (first, place + 1)
+    return spans
+
+
+def _common_reason(refusals: dict[str, str | None]) -> str | None:
+    reasons = list(refusals.values())
+    return None if None in reasons else reasons[0]

@@ -1,0 +1,1 @@
+"""The command line beyond run: what is printed, checked and written."""

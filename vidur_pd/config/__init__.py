@@ -1,0 +1,43 @@
+"""The configuration: its schema, its file, the files and classes that it names."""
+
+from vidur_pd.config.schema import (
+    RANK_POLICIES,
+    ROUTING_POLICIES,
+    SCHEDULING_POLICIES,
+    TRANSFER_MODES,
+    ClusterConfig,
+    EngineConfig,
+    EngineOverrides,
+    KvTransferConfig,
+    NetworkConfig,
+    OutputConfig,
+    OverlapConfig,
+    PoolConfig,
+    RankPolicy,
+    Role,
+    RoutingConfig,
+    RoutingPolicy,
+    SimulationConfig,
+    SloConfig,
+)
+
+__all__ = [
+    "RANK_POLICIES",
+    "ROUTING_POLICIES",
+    "SCHEDULING_POLICIES",
+    "TRANSFER_MODES",
+    "ClusterConfig",
+    "EngineConfig",
+    "EngineOverrides",
+    "KvTransferConfig",
+    "NetworkConfig",
+    "OutputConfig",
+    "OverlapConfig",
+    "PoolConfig",
+    "RankPolicy",
+    "Role",
+    "RoutingConfig",
+    "RoutingPolicy",
+    "SimulationConfig",
+    "SloConfig",
+]

@@ -1,0 +1,286 @@
+"""The configuration tree of a simulation: what a YAML file may say, checked before simulated time starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
+from boundary.quoting import quoted
+from netsim.backend import PACKET_BACKENDS
+from netsim.config import TopologySpec
+from netsim.roce import RoceConfig
+from vidur_pd.config.faults import FaultSpec, RecoveryConfig
+from vidur_pd.config.workload import WorkloadConfig
+
+
+def _one_of(*built_in: str) -> AfterValidator:
+    """A policy of ours by its name, or a class of the user's own; that is looked for when the simulation is built."""
+
+    def check(policy: str) -> str:
+        if policy not in built_in and not all(policy.rpartition(":")):
+            expected = ", ".join((*built_in, "module:Class", "file.py:Class"))
+            raise ValueError(f"found {quoted(policy)}, expected one of {expected}")
+        return policy
+
+    return AfterValidator(check)
+
+
+Role = Literal["prefill", "decode", "mixed"]
+Degree = Annotated[Count, Field(le=2**20)]
+"""GPUs, ranks or instances."""
+Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
+MOST_GPUS = 2**18
+"""Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
+RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
+ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
+SCHEDULING_POLICIES: Final = ("vllm_v1",)
+SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
+RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
+RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
+TRANSFER_MODES: Final = ("pull", "push", "layerwise")
+TransferModeName = Annotated[str, _one_of(*TRANSFER_MODES)]
+EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
+
+
+class OverlapConfig(Section):
+    """Work of an iteration that runs beside other work (`aicb.overlap`); nothing does by default."""
+
+    shared_expert: bool = False
+    """The shared expert runs on a second stream beside the routed experts."""
+    shared_expert_sm_share: Share = 0.0
+    """SMs that the second stream keeps from the routed experts."""
+    two_batch: bool = False
+    """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
+    communication_sm_share: Share = 0.0
+    """SMs that communication keeps from the half that computes beside it (DeepEP's normal kernels: 20 of 132)."""
+
+
+class SpeculativeConfig(Section):
+    """Speculative decoding by a multi-token-prediction layer (`aicb.speculative`)."""
+
+    drafts: Annotated[int, Field(ge=1, le=16)] = 1
+    """Tokens drafted and verified per request and step."""
+    acceptance: Probability = 0.85
+    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, 5.4.3: 0.85 to 0.90)."""
+
+
+class EngineConfig(Section):
+    """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
+
+    policy: SchedulingPolicy = "vllm_v1"
+    max_batched_tokens: Count = 8192
+    max_seqs: Count = 256
+    max_model_len: Count | None = None
+    """Longest prompt + output; ``None`` takes the model's context length."""
+    long_prefill_token_threshold: Number = 0
+    block_tokens: Count = 16
+    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] = 0.9
+    num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
+    """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
+    prefix_caching: bool = False
+    cuda_graphs: bool = True
+    fast_forward: bool = True
+    """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
+    request_latency_ms: Milliseconds | None = None
+    """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
+    weights: Literal["bf16", "fp8"] = "bf16"
+    kv: Literal["bf16", "fp8"] = "bf16"
+    estimator: EstimatorName = "auto"
+    """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
+    H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""
+    expert_load: str = "uniform"
+    """How tokens choose experts: ``balanced``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE``."""
+    overlap: OverlapConfig = OverlapConfig()
+    speculative: SpeculativeConfig | None = None
+
+
+class EngineOverrides(Section):
+    """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
+
+    policy: SchedulingPolicy | None = None
+    max_batched_tokens: Count | None = None
+    max_seqs: Count | None = None
+    max_model_len: Count | None = None
+    long_prefill_token_threshold: Number | None = None
+    block_tokens: Count | None = None
+    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] | None = None
+    num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
+    prefix_caching: bool | None = None
+    cuda_graphs: bool | None = None
+    fast_forward: bool | None = None
+    weights: Literal["bf16", "fp8"] | None = None
+    kv: Literal["bf16", "fp8"] | None = None
+    estimator: EstimatorName | None = None
+    expert_load: str | None = None
+    overlap: OverlapConfig | None = None
+    speculative: SpeculativeConfig | None = None
+
+
+class PoolConfig(Section):
+    """Equal instances with one role; an instance occupies ``tp · dp · pp`` GPUs."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    role: Role
+    instances: Degree = 1
+    tp: Degree = 1
+    ep: Degree = 1
+    dp: Degree = 1
+    pp: Degree = 1
+    redundant_experts: Annotated[Number, Field(le=2**20)] = 0
+    """Expert slots beyond the model's experts, filled and placed by EPLB's rule (DeepSeek-V3 decodes with 32)."""
+    hardware: str | None = None
+    engine: EngineOverrides = EngineOverrides()
+
+    @property
+    def gpus_per_instance(self) -> int:
+        return self.tp * self.dp * self.pp
+
+
+class ClusterConfig(Section):
+    """The fabric and the pools placed on it, in this order."""
+
+    topology: TopologySpec
+    pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _roles_fit_together(self) -> ClusterConfig:
+        names = [pool.name for pool in self.pools]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"found two pools named {name!r}, expected distinct names")
+        gpus = sum(pool.instances * pool.gpus_per_instance for pool in self.pools)
+        if gpus > MOST_GPUS:
+            raise ValueError(f"found pools of {gpus} GPUs in all, expected at most {MOST_GPUS}")
+        roles = {pool.role for pool in self.pools}
+        if ("prefill" in roles) != ("decode" in roles):
+            missing = "decode" if "prefill" in roles else "prefill"
+            raise ValueError(f"found no pool with role {missing}, expected prefill and decode pools together")
+        return self
+
+
+class RoutingConfig(Section):
+    """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
+
+    ``least_tokens``: the fewest prompt tokens that are not computed yet; where decodes run, beside the context of all
+    requests there. ``least_requests``: the lowest 4 · waiting + running. Of equal candidates the first.
+    """
+
+    policy: RoutingPolicy = "least_tokens"
+    """Among prefill and mixed instances when a request arrives, and among decode instances if they have no other."""
+    decode_policy: RoutingPolicy | None = None
+    """Among decode instances: at the arrival in modes that push, else at the end of the prefill."""
+    rank_policy: RankPolicy | None = None
+    """Within an instance. ``None``: ``least_tokens`` where it prefills only, as the rank with the most prompt tokens
+    holds up the others, else ``least_requests``, as vLLM's data-parallel front end."""
+
+
+class KvTransferConfig(Section):
+    """How the KV cache of a finished prefill reaches the decode instance.
+
+    ``pull``: the decode side reserves blocks after the prefill has ended and reads. ``push``: it reserves when
+    the request arrives, the prefill side writes as soon as it is done. ``layerwise``: as push, but each layer leaves
+    as soon as it is computed.
+
+    ``first_token`` says which token a user sees first: the one sampled by the prefill instance at once (Splitwise,
+    DistServe), the same token once its KV has arrived (SGLang), or a token the decode instance recomputes from the
+    last prompt position (vLLM's connectors).
+    """
+
+    mode: TransferModeName = "pull"
+    """``pull``, ``push``, ``layerwise``, or ``module:Class``, a mode of one's own (`vidur_pd.kv_transfer.modes`)."""
+    first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
+    setup_ms: Milliseconds = 0.4
+    """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through
+    transfers of 20 MB to 4.5 GB between two vLLM instances on H800 nodes, 0.4 ms + size / 145 GB/s."""
+
+
+class NetworkConfig(Section):
+    """The network model, and how collectives and KV transfers meet on it (`vidur_pd/README.md`, coupling)."""
+
+    backend: Literal["analytical", "fluid", "packet", "ns3", "rdma"] = "fluid"
+    coupling: Literal["isolated", "fluid", "exact"] = "fluid"
+    """Left out with a packet-level backend: ``isolated``."""
+    collectives: Literal["nccl", "vllm", "sglang", "trtllm"] = "nccl"
+    """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them."""
+    congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
+    """Used by the packet-level backends; the others share links without a control loop."""
+    roce: RoceConfig = RoceConfig()
+    """All other settings of the packet-level backends (`netsim.roce`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, tree: Any) -> Any:
+        """Packet-level backends do not know the default coupling; congestion control is also part of ``roce``."""
+        if not isinstance(tree, Mapping):
+            return tree
+        tree = dict(tree)
+        if tree.get("backend") in PACKET_BACKENDS:
+            tree.setdefault("coupling", "isolated")
+        roce = tree.get("roce", {})
+        if isinstance(roce, RoceConfig):
+            roce = roce.model_dump(mode="json", exclude_unset=True)
+        if not isinstance(roce, Mapping):
+            return tree
+        schemes = [part["congestion_control"] for part in (tree, roce) if "congestion_control" in part]
+        if len(schemes) == 2 and schemes[0] != schemes[1]:
+            raise ValueError(f"roce.congestion_control: found {schemes[1]!r}, expected {schemes[0]!r} as one level up")
+        if schemes:
+            tree["congestion_control"] = schemes[0]
+            tree["roce"] = {**roce, "congestion_control": schemes[0]}
+        return tree
+
+
+class SloConfig(Section):
+    """Service-level objectives for goodput."""
+
+    ttft_s: PositiveSeconds = 2.0
+    tpot_s: PositiveSeconds = 0.05
+    attainment: Annotated[float, NotBool, Field(ge=1e-6, le=1)] = 0.99
+    """Share of the requests of a window that have to meet both for the window to count as good (`slo_loss_minutes`)."""
+    window_s: PositiveSeconds = 60.0
+    """Length of the windows in which attainment is measured."""
+
+
+class OutputConfig(Section):
+    """Files beside the table of requests, ``summary.json``, ``config.yaml`` and ``report.html``."""
+
+    iterations: bool = True
+    links: bool = True
+    flows: bool = False
+    trace: bool = False
+    link_windows: Annotated[Count, Field(le=10_000)] = 120
+    """Time windows of ``links.parquet``."""
+
+
+class SimulationConfig(Section):
+    """One simulation."""
+
+    seed: Seed = 0
+    model: Annotated[str, Field(min_length=1)]
+    hardware: Annotated[str, Field(min_length=1)]
+    workload: WorkloadConfig
+    cluster: ClusterConfig
+    engine: EngineConfig = EngineConfig()
+    routing: RoutingConfig = RoutingConfig()
+    kv_transfer: KvTransferConfig = KvTransferConfig()
+    network: NetworkConfig = NetworkConfig()
+    slo: SloConfig = SloConfig()
+    faults: tuple[FaultSpec, ...] = ()
+    recovery: RecoveryConfig = RecoveryConfig()
+    output: OutputConfig = OutputConfig()
+
+    def engine_of(self, pool: PoolConfig) -> EngineConfig:
+        """The common engine with the pool's own fields on top."""
+        own = {name: value for name, value in pool.engine if value is not None}
+        return self.engine.model_copy(update=own)
+
+    def hardware_of(self, pool: PoolConfig) -> str:
+        return pool.hardware or self.hardware
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether any request travels from a prefill to a decode pool."""
+        return any(pool.role == "prefill" for pool in self.cluster.pools)

@@ -1,0 +1,1 @@
+"""The price of a collective: run alone on the fabric as it is."""

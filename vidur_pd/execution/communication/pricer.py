@@ -1,0 +1,191 @@
+"""Durations and link loads of collectives on the idle fabric."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+import simccl
+from aicb import Communication
+from netsim import FlowGraph, Topology
+from netsim.roce import RoceConfig
+from vidur_pd.execution.communication.idle_fabric import IdleFabric
+from vidur_pd.execution.communication.live_fabric import INTACT, FabricState, Gpus, LiveFabric
+
+CollectiveKey = tuple[str, int, Gpus]
+"""Operation, bytes, GPUs."""
+STATES_KEPT = 256
+"""States of links whose costs are kept, the last used ones: cables that flap come back to few. Our choice."""
+
+
+class CollectiveFailed(RuntimeError):
+    """A collective does not come to an end although nothing else is on the network."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectiveCost:
+    """One collective run alone."""
+
+    duration_ps: int
+    links: NDArray[np.int64]
+    """[touched links] topology link indices."""
+    link_bytes: NDArray[np.float64]
+    """[touched links] bytes carried by each."""
+    link_flows: NDArray[np.float64]
+    """[touched links] mean number of its flows on each while there is one."""
+    link_busy_ps: NDArray[np.float64]
+    """[touched links] time for which there is one."""
+
+
+NO_COST = CollectiveCost(0, np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Costs in one state of the links."""
+
+    state: FabricState
+    priced: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
+    exact: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
+    """Those that were run."""
+    link_flows: dict[tuple[str, Gpus], dict[int, float]] = field(default_factory=dict)
+    """By link that has some: mean number of flows while there is one."""
+
+
+class CommunicationPricer:
+    """Runs each distinct collective once on an idle copy of the fabric and remembers its cost.
+
+    Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
+    time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
+    octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
+    are on a link at a time is taken from the first size that is run. What runs within a server runs on one for all that
+    are alike.
+
+    Where links that a group can meet have failed or are slow, the same flows run on the fabric as it is then: engines
+    choose their rings and kernels when they start. The closed form is stretched by as much as the flows are.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        backend: str,
+        gpu: str,
+        stack: simccl.Stack = simccl.Stack.NCCL,
+        *,
+        roce: RoceConfig | None = None,
+        live: LiveFabric | None = None,
+    ) -> None:
+        """``roce``: settings of a packet-level backend. ``live``: what becomes of links; ``None``: nothing."""
+        simccl.check_measured(stack, gpu)
+        self._stack = stack
+        self._topology = topology
+        self._gpu = gpu
+        self._closed_form = backend == "analytical"
+        self._fabric = IdleFabric(topology, backend, roce)
+        self._live = LiveFabric(topology) if live is None else live
+        self._communicators: dict[Gpus, simccl.Communicator] = {}
+        self._whole = _Known(INTACT)
+        self._states: OrderedDict[FabricState, _Known] = OrderedDict()
+        """Others than the whole, the last used one last."""
+
+    def state_among(self, gpus: Gpus) -> FabricState:
+        """What has become of the links that collectives among the GPUs can meet."""
+        return self._live.state_among(gpus)
+
+    def _known_in(self, state: FabricState) -> _Known:
+        if state == INTACT:
+            return self._whole
+        known = self._states.pop(state, None) or _Known(state)
+        self._states[state] = known
+        if len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
+        return known
+
+    def communicator(self, gpus: Gpus) -> simccl.Communicator:
+        if gpus not in self._communicators:
+            self._communicators[gpus] = simccl.Communicator(gpus, self._topology, self._gpu)
+        return self._communicators[gpus]
+
+    def flows(self, op: str, size_bytes: int, communicator: simccl.Communicator) -> FlowGraph:
+        """The flows of a collective by the kernels that run here."""
+        return simccl.plan_collective(op, size_bytes, communicator, stack=self._stack).graph()
+
+    def cost(self, communication: Communication, gpus: Gpus) -> CollectiveCost:
+        """Cost of a collective among ``gpus`` as links are; nothing among fewer than two."""
+        key = (communication.op, communication.size_bytes, gpus)
+        if len(gpus) < 2 or communication.size_bytes == 0:
+            return NO_COST
+        return self._cost(key, self._known_in(self.state_among(gpus)))
+
+    def _cost(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        if key not in known.priced:
+            op, size_bytes, gpus = key
+            home = self._fabric.servers.home(gpus) if known is self._whole else gpus
+            if home == gpus:
+                known.priced[key] = self._interpolated(key, known)
+            else:
+                known.priced[key] = self._fabric.servers.moved(self._cost((op, size_bytes, home), known), gpus)
+        return known.priced[key]
+
+    def _interpolated(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        op, size_bytes, gpus = key
+        step = 1 << max(0, size_bytes.bit_length() - 4)
+        below = size_bytes - size_bytes % step
+        low = self._run((op, below, gpus), known)
+        if below == size_bytes:
+            return low
+        high = self._run((op, below + step, gpus), known)
+        return _between(low, high, (size_bytes - below) / step)
+
+    def _run(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        if key not in known.exact:
+            known.exact[key] = self._measure(key, known)
+        return known.exact[key]
+
+    def _measure(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
+        op, size_bytes, gpus = key
+        communicator, link_flows = self.communicator(gpus), known.link_flows
+        graph = self.flows(op, size_bytes, communicator)
+        run = self._fabric.run(graph, known.state)
+        if run is None:
+            raise CollectiveFailed(
+                f"network.roce: found that {op} of {size_bytes} bytes among GPUs {gpus[0]} to {gpus[-1]} does not "
+                "end on the idle fabric, expected settings with which it does (retransmission_timeout, max_retries)"
+            )
+        if (op, gpus) not in link_flows:
+            mean_flows = run.flow_ps / np.maximum(run.busy_ps, 1)
+            link_flows[op, gpus] = dict(zip(run.links.tolist(), mean_flows.tolist(), strict=True))
+        duration_ps = run.duration_ps
+        if self._closed_form:
+            duration_ps = simccl.collective_time(op, size_bytes, communicator, stack=self._stack).time_ps
+            if known is not self._whole:
+                whole = self._fabric.run(graph)
+                assert whole is not None, "the analytical backend ends every graph where nothing has failed"
+                duration_ps = round(duration_ps * run.duration_ps / whole.duration_ps)
+        known_flows = link_flows[op, gpus]
+        flows = np.array([max(known_flows.get(link, 0.0), 1.0) for link in run.links.tolist()])
+        return CollectiveCost(duration_ps, run.links, run.carried_bytes, flows, run.busy_ps.astype(np.float64))
+
+
+def _between(low: CollectiveCost, high: CollectiveCost, share: float) -> CollectiveCost:
+    """The cost ``share`` of the way from one to the other; flows are those of the larger one where it has some."""
+    links = np.union1d(low.links, high.links)
+    columns = np.zeros((6, len(links)))
+    for row, cost in enumerate((low, high)):
+        place = np.searchsorted(links, cost.links)
+        columns[row, place], columns[2 + row, place], columns[4 + row, place] = (
+            cost.link_bytes,
+            cost.link_busy_ps,
+            cost.link_flows,
+        )
+    low_bytes, high_bytes, low_busy_ps, high_busy_ps, low_flows, high_flows = columns
+    return CollectiveCost(
+        duration_ps=round(low.duration_ps + share * (high.duration_ps - low.duration_ps)),
+        links=links,
+        link_bytes=low_bytes + share * (high_bytes - low_bytes),
+        link_flows=np.where(high_flows > 0, high_flows, low_flows),
+        link_busy_ps=low_busy_ps + share * (high_busy_ps - low_busy_ps),
+    )

@@ -1,0 +1,1 @@
+"""Couplings of iterations with the network: who slows down whom."""

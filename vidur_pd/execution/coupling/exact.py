@@ -1,0 +1,233 @@
+"""Coupling ``exact``: every collective of every iteration runs as flows beside the KV transfers.
+
+The compute time of an iteration is spread evenly between its collectives, which run in turn (the first of each kind,
+then the second, …): the order within a layer is kept, differences between layers are not. Needs a pipeline of one
+stage.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
+from vidur_pd._core import Flight, Loop
+from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.execution.communication.pricer import CommunicationPricer
+from vidur_pd.execution.coupling.plan import COLLECTIVE
+from vidur_pd.execution.iteration.pricer import Collectives, Exchanges
+from vidur_pd.execution.network_clock import catch_up
+
+KEPT_TEMPLATES = 64
+"""Iteration graphs kept for reuse, the last used ones. Decode batches are padded to a few sizes and recur; each prefill
+has a size of its own, and a graph of an expert-parallel model takes megabytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterationGraph:
+    """Flows of one iteration; each pause between collectives is a flow without bytes whose delay is compute time."""
+
+    graph: FlowGraph
+    pauses: NDArray[np.int64]
+    """[collectives + 1] flows that stand for compute."""
+
+
+class ExactLauncher:
+    """Submits each iteration as one flow graph; it ends when its last flow has arrived."""
+
+    has_runs = False
+    launches_itself = False
+    follows_network = False
+
+    def __init__(
+        self,
+        loop: Loop,
+        exchanges: Exchanges,
+        network: NetworkBackend,
+        pricers: Sequence[CommunicationPricer],
+        queue: EventQueue,
+        broken_off: Callable[[Flight], None],
+    ) -> None:
+        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of flights that come to nothing
+        because the network gives up a collective."""
+        self._loop, self._queue = loop, queue
+        self._exchanges = exchanges
+        self._network = network
+        self._pricers = pricers
+        self._broken_off = broken_off
+        self._flying: dict[GraphHandle, Flight] = {}
+        self._graphs: dict[int, GraphHandle] = {}
+        """By number of the flight."""
+        self._dropped: set[GraphHandle] = set()
+        self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
+
+    def launch(self, flight: Flight) -> None:
+        assert not flight.is_pipelined, "exact coupling needs one pipeline stage"
+        stage, compute_ps = flight.stages[0], int(flight.compute_ps[0])
+        self._loop.set_out(flight)  # as on an idle fabric; the last flow says when it really ends
+        if not stage.communication_ps:
+            self._loop.schedule_landing(flight)
+            return
+        template = self._template(self._exchanges[stage.load].collectives, self._pricers[flight.instance])
+        delay_ps = template.graph.delay_ps.copy()
+        steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
+        delay_ps[template.pauses] = np.diff(steps)
+        try:
+            handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+        except NoPath:
+            flight.ends_ps = np.array([flight.start_ps], dtype=np.int64)
+            self._queue.schedule(flight.start_ps, Priority.COMPLETION, lambda: self._break_off(flight))
+            return
+        self._flying[handle] = flight
+        self._graphs[flight.number] = handle
+
+    def drop(self, flight: Flight, /) -> None:
+        catch_up(self._network, self._loop.now_ps)
+        handle = self._graphs.pop(flight.number, None)
+        if handle is not None:
+            del self._flying[handle]
+            self._dropped.add(handle)
+            self._network.cancel(handle)
+            self._network.forget(handle)
+
+    def rests(self, instance: int) -> None:
+        """Nothing to do: no load is left behind."""
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Nothing to do: flows meet on the network itself."""
+
+    def network_moved(self) -> None:
+        """Nothing to do either."""
+
+    def completed(self, completion: Completion) -> None:
+        """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""
+        if completion.handle in self._dropped:  # at this very instant
+            return
+        flight = self._flying.pop(completion.handle)
+        del self._graphs[flight.number]
+        self._network.forget(completion.handle)
+        flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
+        if completion.is_failed:
+            self._break_off(flight)
+        else:
+            self._loop.land(flight)
+
+    def _break_off(self, flight: Flight) -> None:
+        """Its instance may have failed since, and forgotten it."""
+        if any(flying.number == flight.number for flying in self._loop.flights(flight.instance)):
+            self._broken_off(flight)
+
+    def _template(self, collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> IterationGraph:
+        if collectives in self._templates:
+            self._templates.move_to_end(collectives)
+            return self._templates[collectives]
+        first_gpu = collectives[0][1][0][0]
+        self._templates[collectives] = _iteration_graph(list(_rounds(collectives, pricer)), first_gpu)
+        if len(self._templates) > KEPT_TEMPLATES:
+            self._templates.popitem(last=False)
+        return self._templates[collectives]
+
+
+def _rounds(collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> Iterator[list[FlowGraph]]:
+    """Graphs that run at the same time, in turn."""
+    kinds: list[tuple[int, list[FlowGraph]]] = []
+    for what, groups, count in collectives:
+        communicators = [pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
+        if communicators:
+            kinds.append((count, [pricer.flows(what.op, what.size_bytes, at) for at in communicators]))
+    for turn in range(max((count for count, _ in kinds), default=0)):
+        for count, graphs in kinds:
+            if turn < count:
+                yield graphs
+
+
+def _iteration_graph(rounds: list[list[FlowGraph]], gpu: int) -> IterationGraph:
+    """Chains rounds of graphs; before each, and at the end, stands one pause on ``gpu``."""
+    assembly = _Assembly(gpu)
+    pauses: list[int] = []
+    terminal: list[int] = []
+    for graphs in rounds:
+        pause = assembly.pause(terminal)
+        pauses.append(pause)
+        terminal = [flow for graph in graphs for flow in assembly.append(graph, pause)]
+    pauses.append(assembly.pause(terminal))
+    return IterationGraph(assembly.graph(), np.array(pauses, dtype=np.int64))
+
+
+class _Assembly:
+    """Joins flow graphs one after another into one."""
+
+    def __init__(self, gpu: int) -> None:
+        self._pause = FlowGraph.from_lists([gpu], [gpu], [0])
+        self._parts: list[FlowGraph] = []
+        self._delay_ps: list[NDArray[np.int64]] = []
+        self._dep_counts: list[NDArray[np.int64]] = []
+        self._deps: list[NDArray[np.int64]] = []
+        self._after: list[NDArray[np.int64]] = []
+        self._credit_counts: list[NDArray[np.int64]] = []
+        self._credits: list[NDArray[np.int64]] = []
+        self._flows = 0
+
+    def pause(self, after: list[int]) -> int:
+        """Adds a flow without bytes that waits for ``after``; returns its number."""
+        self._add(self._pause, self._pause.delay_ps, np.array([len(after)]), np.array(after, dtype=np.int64))
+        return self._flows - 1
+
+    def append(self, graph: FlowGraph, pause: int) -> list[int]:
+        """Adds a graph that starts after ``pause``; returns the flows that nothing in it waits for.
+
+        Ready times count from the submission of a graph; here they count from the pause, as flows without bytes whose
+        delay is the ready time.
+        """
+        ready_ps, timer_of_flow = np.unique(graph.ready_ps, return_inverse=True)
+        timers = np.array([pause if at_ps == 0 else self._timer(pause, int(at_ps)) for at_ps in ready_ps])
+        counts = np.diff(graph.dep_offsets)
+        needs_timer = (counts == 0) | (graph.ready_ps > 0)
+        first_dep = graph.dep_offsets[:-1][needs_timer]
+        deps = np.insert(graph.deps + self._flows, first_dep, timers[timer_of_flow[needs_timer]])
+        is_last = np.ones(len(graph), dtype=np.bool_)
+        is_last[graph.deps] = is_last[graph.credits] = False
+        last = np.flatnonzero(is_last) + self._flows
+        self._add(graph, graph.delay_ps, counts + needs_timer, deps)
+        return last.tolist()
+
+    def _timer(self, pause: int, at_ps: int) -> int:
+        """A flow without bytes that ends ``at_ps`` after ``pause``."""
+        self._add(self._pause, np.array([at_ps], dtype=np.int64), np.array([1]), np.array([pause], dtype=np.int64))
+        return self._flows - 1
+
+    def graph(self) -> FlowGraph:
+        parts = self._parts
+        return FlowGraph(
+            src=np.concatenate([part.src for part in parts]),
+            dst=np.concatenate([part.dst for part in parts]),
+            size_bytes=np.concatenate([part.size_bytes for part in parts]),
+            ready_ps=np.zeros(self._flows, dtype=np.int64),
+            delay_ps=np.concatenate(self._delay_ps),
+            dep_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._dep_counts)))),
+            deps=np.concatenate(self._deps),
+            flow_label=np.concatenate([part.flow_label for part in parts]),
+            notify=np.concatenate([part.notify for part in parts]),
+            max_rate_bps=np.concatenate([part.max_rate_bps for part in parts]),
+            after=np.concatenate(self._after),
+            credit_offsets=np.concatenate(([0], np.cumsum(np.concatenate(self._credit_counts)))),
+            credits=np.concatenate(self._credits),
+            priority=np.concatenate([part.priority for part in parts]),
+            traffic=COLLECTIVE,
+        )
+
+    def _add(
+        self, part: FlowGraph, delay_ps: NDArray[np.int64], dep_counts: NDArray[np.int64], deps: NDArray[np.int64]
+    ) -> None:
+        self._parts.append(part)
+        self._delay_ps.append(delay_ps)
+        self._dep_counts.append(dep_counts)
+        self._deps.append(deps)
+        self._after.append(np.where(part.after == NO_FLOW, NO_FLOW, part.after + self._flows))
+        self._credit_counts.append(np.diff(part.credit_offsets))
+        self._credits.append(part.credits + self._flows)
+        self._flows += len(part)

@@ -1,0 +1,1 @@
+"""The price of an iteration: compute of aicb, and its collectives."""

@@ -1,0 +1,218 @@
+"""Price of one instance's iterations: compute from aicb, collectives from the fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, Turns, two_batch_turns
+from aicb._core import IterationPricing
+from vidur_pd._core import Flight, Loop, Stage
+from vidur_pd.cluster.placement import Placement
+from vidur_pd.execution.communication.live_fabric import FabricState, Gpus
+from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
+from vidur_pd.execution.iteration.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
+
+Collectives = tuple[Communication, tuple[Gpus, ...], int]
+"""What, among which groups of GPUs at the same time, how often."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkLoad:
+    """What the collectives of one iteration put on the links they touch."""
+
+    links: NDArray[np.int64]
+    """[touched links] rising."""
+    link_bytes: NDArray[np.float64]
+    """[touched links]"""
+    link_flows: NDArray[np.float64]
+    """[touched links] mean number of flows on each while there is one."""
+    link_busy_ps: NDArray[np.float64]
+    """[touched links] time for which there is one, on an idle fabric."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """The communication of one pipeline stage of an iteration."""
+
+    communication_ps: int
+    """All collectives one after another on an idle fabric."""
+    load: LinkLoad
+    collectives: tuple[Collectives, ...]
+
+
+class Exchanges:
+    """The exchanges of a simulation by number; the core books their bytes on links."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._known: list[Exchange] = []
+
+    def remember(self, exchange: Exchange) -> int:
+        load = exchange.load
+        number = self._loop.remember(load.links, load.link_bytes, load.link_flows, load.link_busy_ps)
+        assert number == len(self._known), "loads are remembered here alone"
+        self._known.append(exchange)
+        return number
+
+    def __getitem__(self, number: int) -> Exchange:
+        return self._known[number]
+
+
+class InstanceExecutor:
+    """Prices the iterations of one instance: compute by ``aicb``, collectives by the fabric.
+
+    What ``aicb`` can compile is priced in the core, which asks for what it lacks; the rest (drafts, two-batch overlap,
+    kinds of attention that only Python knows) flight by flight here.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        model: IterationModel,
+        pricer: CommunicationPricer,
+        *,
+        drafting: Drafting | None = None,
+        halves: Halves | None = None,
+        fast_forward: bool = True,
+    ) -> None:
+        """``drafting``: decodes verify drafts. ``halves``: batches are halved where both halves have work.
+        ``fast_forward``: runs of decode iterations are priced at once where that is exact.
+        """
+        self._placement = placement
+        self._model = model
+        self._pricer = pricer
+        self._drafting = drafting
+        self._halves = halves
+        self._fast_forward = fast_forward
+        self._exchanged: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
+        self._estimated: set[str] = set()
+
+    def join(self, loop: Loop, index: int, exchanges: Exchanges) -> None:
+        """Takes part in a simulation as the executor of instance ``index``."""
+        self._loop = loop
+        self._index = index
+        self._exchanges = exchanges
+
+    @property
+    def prices_runs(self) -> bool:
+        """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
+        return self._fast_forward and self._drafting is None and self._halves is None
+
+    def pricing(self) -> list[IterationPricing]:
+        """[stages] what the core prices iterations with; empty where it cannot."""
+        if self._drafting is not None or self._halves is not None:
+            return []
+        stages = [self._model.compiled(stage) for stage in range(self._placement.partition.pp)]
+        known = [pricing for pricing in stages if pricing is not None]
+        return known if len(known) == len(stages) else []
+
+    def supply(self) -> None:
+        """Prices the parts that the core has asked for."""
+        for stage in range(self._placement.partition.pp):
+            self._model.supply(stage)
+
+    def communicate(self, stage: int, number: int) -> None:
+        """Tells the core what the list ``number`` of collectives takes."""
+        exchange = self._exchange(stage, self._model.communications_of(number))
+        communication_ps = self._exchanges[exchange].communication_ps
+        self._loop.set_communication(self._index, stage, number, communication_ps, exchange)
+
+    def price(self, flight: Flight) -> None:
+        """Prices the flight that the loop has formed: a run of decodes, or one iteration."""
+        batches = self._batches(flight)
+        if flight.is_run:
+            cost, compute_ps = self._model.price_run(batches, flight.steps)
+            flight.set_stages([self._priced(cost, 0)], compute_ps)
+            return
+        drafts = 0 if flight.batch is None else flight.batch.most_drafts
+        halved = halve_all(batches.split()) if self._halves is not None else None
+        stages = []
+        for stage in range(self._placement.partition.pp):
+            if halved is not None and not drafts:
+                stages.append(self._two_batches(halved, stage))
+            elif drafts and self._drafting is not None:
+                cost = price_with_drafts(self._model, self._drafting, batches.split(), stage)
+                stages.append(self._priced(cost, stage))
+            else:
+                stages.append(self._priced(self._model.price(batches, stage=stage), stage))
+        flight.set_stages(stages, np.array([sum(stage.compute_ps for stage in stages)], dtype=np.int64))
+
+    def _batches(self, flight: Flight) -> RankBatches:
+        """Without their drafts."""
+        new_tokens, kv_tokens, requests, logit_rows = self._loop.batches()
+        if flight.batch is not None and flight.batch.most_drafts:
+            new_tokens = new_tokens - flight.batch.drafts()
+        return RankBatches(new_tokens, kv_tokens, requests, logit_rows)
+
+    def estimated_operators(self) -> set[str]:
+        """Operators priced by flagged estimates at least once."""
+        met = (self._model.estimated_of(number) for number in self._loop.estimates_met(self._index))
+        return self._estimated.union(*met)
+
+    def _priced(self, cost: IterationCost, stage: int, turns: Turns | None = None) -> Stage:
+        self._estimated.update(cost.estimated_operators)
+        number = self._exchange(stage, cost.communications)
+        return Stage(
+            compute_ps=cost.compute_ps,
+            communication_ps=self._exchanges[number].communication_ps,
+            load=number,
+            host_ps=cost.host_ps,
+            phase_ps=cost.phase_ps,
+            estimated_ps=cost.estimated_ps,
+            alone_ps=0.0 if turns is None else turns.alone_ps - cost.compute_ps,
+            beside=[] if turns is None else turns.beside,
+        )
+
+    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> Stage:
+        """Two half batches that hide communication behind each other's compute."""
+        assert self._halves is not None
+        costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
+        first, second = (self._exchanges[self._exchange(stage, cost.communications)] for cost in costs)
+        exchanged_ps = (first.communication_ps, second.communication_ps)
+        turns = two_batch_turns(costs, exchanged_ps, communication_sm_share=self._halves.communication_sm_share)
+        return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, turns)
+
+    def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
+        """Number of an exchange on the fabric as it is."""
+        key = (self._pricer.state_among(self._placement.gpus), stage, communications)
+        if key not in self._exchanged:
+            groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
+            exchange = Exchange(*self._communicate(stage, communications), groups)
+            self._exchanged[key] = self._exchanges.remember(exchange)
+        return self._exchanged[key]
+
+    def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
+        """Time of all collectives of a stage one after another, and the bytes they leave on links."""
+        total_ps = 0
+        parts: list[tuple[int, int, CollectiveCost]] = [(0, 0, NO_COST)]
+        for turn, (what, count) in enumerate(communications):
+            costs = [self._pricer.cost(what, gpus) for gpus in self._groups(what.group, stage)]
+            total_ps += count * max(cost.duration_ps for cost in costs)
+            parts += [(turn, count, cost) for cost in costs]
+        links, place = np.unique(np.concatenate([cost.links for *_, cost in parts]), return_inverse=True)
+        part_bytes = np.concatenate([count * cost.link_bytes for _, count, cost in parts])
+        link_bytes = np.bincount(place, weights=part_bytes, minlength=len(links)).astype(np.float64)
+        flow_bytes = part_bytes * np.concatenate([cost.link_flows for *_, cost in parts])
+        link_flows = np.bincount(place, weights=flow_bytes, minlength=len(links)).astype(np.float64) / link_bytes
+        turns = np.concatenate([np.full(len(cost.links), turn) for turn, _, cost in parts])
+        busy_ps = np.zeros((len(communications) + 1, len(links)))  # groups of one turn are there at the same time
+        np.maximum.at(busy_ps, (turns, place), np.concatenate([count * cost.link_busy_ps for _, count, cost in parts]))
+        return total_ps, LinkLoad(links, link_bytes, link_flows, busy_ps.sum(axis=0))
+
+    def _groups(self, group: str, stage: int) -> tuple[Gpus, ...]:
+        """GPU groups that run a collective at the same time."""
+        place, partition = self._placement, self._placement.partition
+        match group:
+            case "tp":
+                return tuple(place.tensor_group(stage, rank) for rank in range(partition.dp))
+            case "ep":
+                return (place.stage_gpus(stage),)
+            case "pp":
+                following = place.stage_gpus((stage + 1) % partition.pp)
+                return tuple(zip(place.stage_gpus(stage), following, strict=True))
+            case _:
+                raise AssertionError(f"unknown group {group!r}")

@@ -1,0 +1,69 @@
+"""The simulator as a library: a configuration in, a result out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from boundary.errors import InputError
+from vidur_pd.config import SimulationConfig
+from vidur_pd.config.file import load_config, parse_config
+from vidur_pd.result import Result
+from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.driver import Progress
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import assemble
+from vidur_pd.workload import Workload, generator, load_workload
+
+Configuration = SimulationConfig | Mapping[str, Any] | str | Path
+"""A file, its content, or what has been read of it."""
+
+
+def simulate(
+    config: Configuration,
+    workload: Workload | None = None,
+    *,
+    settings: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Result:
+    """The result of one simulation, as ``vidur-pd run`` gives it; ``result.write(folder)`` writes its files.
+
+    Args:
+        config: paths in a file are relative to its folder, paths in a mapping to the current one.
+        workload: requests to simulate instead of those that the configuration describes.
+        settings: overrides ``a.b=value``, as of ``--set``.
+        progress: is called with (requests done, requests in all, simulated seconds) now and then.
+
+    Raises:
+        InputError: with file, field, what was found and what was expected, before simulated time starts.
+    """
+    return prepare(config, workload, settings=settings).run(progress)
+
+
+def prepare(config: Configuration, workload: Workload | None = None, *, settings: Sequence[str] = ()) -> Simulation:
+    """A simulation up to simulated time; see `simulate`."""
+    parsed, folder, where = _parsed(config, settings)
+    if workload is None:
+        workload = load_workload(parsed.workload, base_dir=folder, rng=lambda name: generator(parsed.seed, name))
+    hashes = workload.block_hashes
+    try:
+        plan = plan_simulation(parsed, hashes.block_tokens if hashes is not None else None)
+        return Simulation(assemble(plan), workload)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from error
+
+
+def _parsed(config: Configuration, settings: Sequence[str]) -> tuple[SimulationConfig, Path, str]:
+    """The configuration, the folder that paths in it start at, and how errors begin."""
+    match config:
+        case SimulationConfig():
+            if settings:
+                raise InputError(f"settings: found {len(settings)} with a parsed configuration, expected none")
+            return config, Path.cwd(), ""
+        case str() | Path():
+            path = Path(config)
+            return load_config(path, settings), path.parent, f"{path}: "
+        case _:
+            return parse_config(deepcopy(dict(config)), Path.cwd(), "configuration", settings), Path.cwd(), ""

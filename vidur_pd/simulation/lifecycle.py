@@ -1,0 +1,174 @@
+"""The life of requests: routed, handed from prefill to decode, lost and begun again, completed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vidur_pd._core import Flight, Loop
+from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.cluster.routing import RankRouter
+from vidur_pd.execution.coupling.launcher import Launcher
+from vidur_pd.faults.recovery import STOOD_STILL, Recovery
+from vidur_pd.kv_transfer.hand_over import HandOver
+from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.simulation.state import SimulationState
+from vidur_pd.workload import Workload
+from vidur_pd.workload.request import Request, request_of
+
+
+class RequestLifecycle:
+    """Takes requests in, routes them, and says how each ends; the loop computes them in between."""
+
+    def __init__(
+        self, state: SimulationState, workload: Workload, loop: Loop, queue: EventQueue, kv_sender: KvSender
+    ) -> None:
+        config = state.plan.config
+        self._workload = workload
+        self._latency_ps = state.plan.request_latency_ps
+        self._instances = state.instances
+        self._loop = loop
+        self._queue = queue
+        routing, seed = config.routing, config.seed
+        self._entries = RankRouter(state.instances, ("prefill", "mixed"), routing, seed, self._refusal)
+        self._destinations = RankRouter(state.instances, ("decode",), routing, seed, _own_refusal)
+        self.hand_over = HandOver(config, kv_sender, queue, self._choose_destination, self)
+        self.recovery = Recovery(config.recovery, queue, self._enter, self._end)
+
+    def join(self, launcher: Launcher) -> None:
+        """``launcher`` is the coupling that hears of transfers."""
+        self._launcher = launcher
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have not ended."""
+        return len(self._workload) - self._loop.requests.ended
+
+    # Requests in.
+
+    def schedule_arrivals(self) -> None:
+        """To be called once; each arrival schedules the next."""
+        self._schedule_arrival(0)
+
+    def _schedule_arrival(self, index: int) -> None:
+        if index < len(self._workload):
+            at_ps = int(self._workload.arrived_ps[index]) + self._latency_ps
+            self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
+
+    def _arrive(self, index: int) -> None:
+        """A request has come through the front end."""
+        self._schedule_arrival(index + 1)
+        self._enter(request_of(self._workload, index))
+
+    def _enter(self, request: Request) -> None:
+        """A request is routed, for the first time or again."""
+        rank, reason = self._entries.choose(request)
+        if rank is None:
+            self._not_routed(request, reason)
+            return
+        request.prefill_instance, request.decode_instance = rank.instance.index, None
+        if rank.instance.placement.role == "prefill":
+            self.hand_over.routed(request, rank)
+        else:
+            request.decode_instance = rank.instance.index
+        rank.state.add(request)
+        rank.instance.wake()
+
+    def _not_routed(self, request: Request, reason: str | None) -> None:
+        if reason is None:
+            self.recovery.unserved(request)
+        elif self.recovery.attempts(request):
+            self.recovery.fail(request, reason)
+        else:
+            self._loop.reject(request, reason)
+
+    # Routing.
+
+    def _refusal(self, instance: Instance, request: Request) -> str | None:
+        """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
+        reason = _own_refusal(instance, request)
+        if reason is None and instance.placement.role == "prefill" and self.hand_over.must_travel(request):
+            reason = self._destinations.refusal(request)
+        return reason
+
+    def _choose_destination(self, request: Request) -> Rank | None:
+        rank, reason = self._destinations.choose(request)
+        assert reason is None, f"request {request.request_id} was let in although {reason}"
+        return rank
+
+    def set_open(self, instance: Instance, *, is_open: bool) -> None:
+        """The instance gets new requests from now on, or gets none."""
+        self._entries.set_open(instance, is_open)
+        self._destinations.set_open(instance, is_open)
+        if is_open and instance.placement.role == "decode":
+            self.hand_over.in_service_again()
+        elif is_open:
+            self.recovery.in_service_again()
+
+    # Outcomes of the hand-over.
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on."""
+        self._launcher.traffic_changes(at_ps)
+
+    def delivered(self, request: Request) -> None:
+        """The user gets a token from elsewhere than an iteration that decodes."""
+        now_ps = self._queue.now_ps
+        if request.last_token_ps is None:
+            request.first_token_ps = now_ps
+        else:
+            self._loop.iterations.gap_counts.add(now_ps - request.last_token_ps, 1)
+        request.last_token_ps = now_ps
+
+    def completed(self, request: Request) -> None:
+        """The last token of a request has been delivered."""
+        self._loop.complete(request)
+
+    def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
+        """A hand-over has failed."""
+        self.recovery.lost(request, reason, delivered_tokens)
+
+    def fail(self, request: Request, reason: str) -> None:
+        """A hand-over has failed for good."""
+        self.recovery.fail(request, reason)
+
+    # Requests out.
+
+    def break_off(self, flight: Flight, reason: str) -> None:
+        """An iteration comes to nothing, and its requests have lost their KV."""
+        for request in self._instances[flight.instance].break_off(flight):
+            if not self.hand_over.broken_off(request, reason):  # one between two instances is taken off both first
+                self.recovery.lost(request, reason, request.generated_tokens)
+
+    def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
+        """An instance has failed; ``lost`` are the requests that its ranks had alone."""
+        self.hand_over.instance_down(instance, reason)
+        if instance.placement.role != "prefill":  # whose requests are all in hand-over
+            for request in lost:
+                self.recovery.lost(request, reason, request.generated_tokens)
+
+    def end_all(self) -> bool:
+        """Nothing is going to happen: what waits for an instance, or on a network that stands still, fails.
+
+        Returns whether a request has ended by it.
+        """
+        unfinished = self.unfinished
+        for instance in self._instances:
+            instance.check_progress()
+        self.recovery.end_all()
+        self.hand_over.end_all()
+        for instance in self._instances:
+            for flight in instance.flights:
+                self._launcher.drop(flight)
+                flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
+                self.break_off(flight, STOOD_STILL)
+        return self.unfinished < unfinished
+
+    def _end(self, request: Request, reason: str) -> None:
+        """The request will get no more tokens."""
+        self._loop.fail(request, reason)
+
+
+def _own_refusal(instance: Instance, request: Request) -> str | None:
+    """Why an instance could never hold a request; its ranks are alike."""
+    return instance.ranks[0].state.rejection_reason(request)

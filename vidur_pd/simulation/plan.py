@@ -1,0 +1,99 @@
+"""The plan of a simulation: everything that is settled before simulated time starts, and that no run changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import simccl
+from aicb import Model, Precision, load_model
+from boundary.errors import InputError
+from netsim import Topology
+from netsim.units import PS_PER_MS, PS_PER_US
+from vidur_pd.cluster.placement import Placement, build_cluster, with_nvlink_of
+from vidur_pd.cluster.routing.router import routing_class
+from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
+from vidur_pd.faults.plan import Fault, plan_faults
+from vidur_pd.kv_transfer.modes.registry import mode_class
+from vidur_pd.simulation.pools import Estimators, PoolModel, gpu_of, pool_model
+
+HASH_BLOCK_TOKENS = 512
+"""Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulationPlan:
+    """What is simulated. Any number of runs may start from one plan; each gets a `SimulationState` of its own."""
+
+    config: SimulationConfig
+    """With everything that was left open filled in."""
+    model: Model
+    topology: Topology
+    placements: tuple[Placement, ...]
+    """[instances]"""
+    pools: dict[str, PoolModel]
+    coupling: CouplingPlan
+    faults: tuple[Fault, ...]
+    hash_block_tokens: int
+
+    @property
+    def request_latency_ps(self) -> int:
+        """From the client to the scheduler and from the sampled token back; charged once, before routing."""
+        given_ms = self.config.engine.request_latency_ms
+        if given_ms is not None:
+            return round(given_ms * PS_PER_MS)
+        entry = next(pool for pool in self.pools.values() if pool.pool.role != "decode")
+        return round(entry.iteration_model.host.request_latency_us * PS_PER_US)
+
+    @property
+    def kv_precision(self) -> Precision:
+        """Formats of what is handed over; equal for all pools that hand over."""
+        handing = [pool for pool in self.pools.values() if pool.pool.role != "mixed"]
+        return (handing or list(self.pools.values()))[0].precision
+
+
+def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = None) -> SimulationPlan:
+    """The plan for a configuration; ``hash_block_tokens`` is the block size of the workload's hashes.
+
+    Raises: InputError of any package, for what model, partitions, GPUs, topology and engines do not allow.
+    """
+    coupling = plan_coupling(config)
+    model = load_model(config.model)
+    gpus = {pool.name: gpu_of(config, pool) for pool in config.cluster.pools}
+    # Of several kinds the fastest NVLink: what the others' collectives put on it is held back by their own rate.
+    nvlink_bps = max(round(simccl.gpu_named(gpu.interconnect).nvlink_gbytes_per_s * 8e9) for gpu in gpus.values())
+    config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
+    cluster = build_cluster(config.cluster, {name: gpu.name for name, gpu in gpus.items()})
+    estimators: Estimators = {}
+    pools = {pool.name: pool_model(config, pool, model, estimators) for pool in config.cluster.pools}
+    _check_kv(config, pools)
+    _check_own_classes(config)
+    return SimulationPlan(
+        config=config,
+        model=model,
+        topology=cluster.topology,
+        placements=tuple(cluster.placements),
+        pools=pools,
+        coupling=coupling,
+        faults=plan_faults(config, cluster.topology, cluster.placements),
+        hash_block_tokens=hash_block_tokens or HASH_BLOCK_TOKENS,
+    )
+
+
+def _check_kv(config: SimulationConfig, pools: dict[str, PoolModel]) -> None:
+    """The KV of all pools that hand it over has one format and one block size."""
+    if not config.is_disaggregated:
+        return
+    for field in ("kv", "block_tokens"):
+        found = {p.pool.name: getattr(p.engine, field) for p in pools.values() if p.pool.role != "mixed"}
+        if len(set(found.values())) > 1:
+            text = ", ".join(f"{name} {value}" for name, value in found.items())
+            raise InputError(f"engine.{field}: found {text}, expected one value for pools that hand KV over")
+
+
+def _check_own_classes(config: SimulationConfig) -> None:
+    """Routing policies and modes of KV transfers that the configuration names are there."""
+    mode_class(config.kv_transfer.mode)
+    for field, policy in config.routing:
+        if policy is not None:
+            routing_class(f"routing.{field}", policy)

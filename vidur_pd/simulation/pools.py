@@ -1,0 +1,207 @@
+"""What the instances of a pool share: engine, memory and price of iterations, checked against model and partition."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import simccl
+from aicb import (
+    Drafting,
+    ExpertLoad,
+    Gpu,
+    IterationModel,
+    Model,
+    MoeLayout,
+    Overlap,
+    Partition,
+    Precision,
+    get_gpu,
+    instance_memory,
+    parse_expert_load,
+)
+from aicb.estimators import Estimator
+from aicb.load_profile import load_profile
+from aicb.model import MoeFfn
+from aicb.selection import select_estimator
+from boundary.errors import InputError
+from vidur_pd.cluster.placement import partition_of
+from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config.own_classes import load_class
+from vidur_pd.execution.iteration.passes import Halves
+from vidur_pd.scheduling.policy import Policy
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolModel:
+    """What the instances of a pool share."""
+
+    pool: PoolConfig
+    engine: EngineConfig
+    gpu: Gpu
+    precision: Precision
+    iteration_model: IterationModel
+    num_kv_blocks: int
+    max_model_len: int
+    policy: Callable[[], Policy] | None
+    """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
+
+    @property
+    def drafting(self) -> Drafting | None:
+        return drafting_of(self.pool, self.engine)
+
+    @property
+    def halves(self) -> Halves | None:
+        """Two-batch overlap, where it is asked for."""
+        overlap = self.engine.overlap
+        return Halves(overlap.communication_sm_share) if overlap.two_batch else None
+
+
+def drafting_of(pool: PoolConfig, engine: EngineConfig) -> Drafting | None:
+    """Speculative decoding, where the pool decodes."""
+    if engine.speculative is None or pool.role == "prefill":
+        return None
+    return Drafting(engine.speculative.drafts, engine.speculative.acceptance)
+
+
+Estimators = dict[tuple[str, str, Precision], Estimator]
+"""Estimators of kernel times by (name, GPU, number formats): pools that agree in them share what it remembers."""
+
+
+def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimators: Estimators) -> PoolModel:
+    """Resolves a pool's options; an estimator that ``estimators`` lacks is added to them.
+
+    Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
+    """
+    engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
+    drafting = drafting_of(pool, engine)
+    precision = Precision(weights=engine.weights, kv=engine.kv)
+    _check_experts(pool, engine, partition, model)
+    overlap = engine.overlap
+    try:
+        memory = instance_memory(
+            model,
+            partition,
+            precision,
+            gpu,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            max_batched_tokens=engine.max_batched_tokens,
+            max_seqs=engine.max_seqs,
+            block_tokens=engine.block_tokens,
+            cuda_graphs=engine.cuda_graphs,
+            has_draft_layer=drafting is not None,
+        )
+        load = _expert_load(engine)
+        for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
+            load_profile(load, (network.experts, network.experts_per_token), partition, config.seed)
+        estimator = (engine.estimator, config.hardware_of(pool), precision)
+        if estimator not in estimators:
+            estimators[estimator] = select_estimator(engine.estimator, gpu, precision)
+        iteration_model = IterationModel(
+            model,
+            partition,
+            precision,
+            gpu,
+            cuda_graphs=engine.cuda_graphs,
+            max_seqs=engine.max_seqs,
+            max_batched_tokens=engine.max_batched_tokens,
+            queries=1 if drafting is None else drafting.queries,
+            estimator=estimators[estimator],
+            expert_load=load,
+            seed=config.seed,
+            overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
+        )
+    except ValueError as error:
+        raise InputError(f"cluster.pools.{pool.name}: {error}") from error
+    if engine.num_kv_blocks is not None and engine.num_kv_blocks > memory.num_kv_blocks:
+        raise InputError(
+            f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
+            f"that fit into the memory of a GPU of pool {pool.name}"
+        )
+    return PoolModel(
+        pool=pool,
+        engine=engine,
+        gpu=gpu,
+        precision=precision,
+        iteration_model=iteration_model,
+        num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
+        max_model_len=_max_model_len(engine, model),
+        policy=_policy(engine, pool),
+    )
+
+
+def gpu_of(config: SimulationConfig, pool: PoolConfig) -> Gpu:
+    """The pool's GPU. Raises: InputError, where none is known by that name, or nothing of its interconnect."""
+    field = f"cluster.pools.{pool.name}.hardware" if pool.hardware else "hardware"
+    try:
+        gpu = get_gpu(config.hardware_of(pool))
+    except ValueError as error:
+        raise InputError(f"{field}: {str(error).removeprefix('gpu: ')}") from None
+    try:
+        simccl.gpu_named(gpu.interconnect)
+    except ValueError as error:
+        known = str(error).partition("expected ")[2]
+        raise InputError(
+            f"{field}: found interconnect {gpu.interconnect!r}, expected interconnect_as in gpu.yaml to be {known}"
+        ) from None
+    return gpu
+
+
+def _max_model_len(engine: EngineConfig, model: Model) -> int:
+    longest = engine.max_model_len or model.max_context_tokens
+    if longest > model.max_context_tokens:
+        raise InputError(
+            f"engine.max_model_len: found {longest}, "
+            f"expected at most the {model.max_context_tokens} tokens of {model.name}"
+        )
+    return longest
+
+
+def _policy(engine: EngineConfig, pool: PoolConfig) -> Callable[[], Policy] | None:
+    if engine.policy in SCHEDULING_POLICIES:
+        return None
+    field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
+    return load_class(field, engine.policy, Policy)
+
+
+def _expert_load(engine: EngineConfig) -> ExpertLoad:
+    try:
+        return parse_expert_load(engine.expert_load)
+    except ValueError as error:
+        raise InputError(f"engine.expert_load: {str(error).removeprefix('expert_load: ')}") from None
+
+
+def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
+    """Options of experts need experts: those that would do nothing are refused."""
+    place, networks = f"cluster.pools.{pool.name}", [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
+    is_dispatched = bool(networks) and partition.moe_layout is MoeLayout.EXPERT_DATA
+    if not networks:
+        for field, found, expected in (
+            (f"{place}.ep", partition.ep, 1),
+            (f"{place}.redundant_experts", partition.redundant_experts, 0),
+            ("engine.expert_load", engine.expert_load, "uniform"),
+        ):
+            if found != expected:
+                raise InputError(f"{field}: found {found}, expected {expected}, as {model.name} has no routed experts")
+    if engine.overlap.shared_expert and not any(network.shared_intermediate for network in networks):
+        raise InputError(f"engine.overlap.shared_expert: found true, expected false, as {model.name} has none")
+    if engine.overlap.two_batch and not is_dispatched:
+        raise InputError(
+            f"engine.overlap.two_batch: found true for pool {pool.name} ({partition}), "
+            "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
+        )
+    if engine.overlap.two_batch and engine.speculative is not None and pool.role != "prefill":
+        raise InputError(
+            f"engine.overlap.two_batch: found true for pool {pool.name}, expected false beside speculative"
+        )
+    if partition.dp > 1 and not is_dispatched:
+        _log.warning(
+            "%s.dp: found %d without shared experts: its ranks are simulated in lockstep, which independent engines "
+            "are not; expected dp 1 and %d instances",
+            place,
+            partition.dp,
+            partition.dp * pool.instances,
+        )

@@ -1,0 +1,150 @@
+"""One simulation: the parts of a run joined, run, and summed up."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+from netsim import LogsLinks
+from netsim.units import PS_PER_MS
+from vidur_pd._core import Loop
+from vidur_pd.account import Account
+from vidur_pd.clock import EventQueue
+from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.coupling.plan import Treatment
+from vidur_pd.execution.iteration.pricer import Exchanges
+from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.metrics.faults import Recovered
+from vidur_pd.metrics.iterations import IterationLog
+from vidur_pd.metrics.records import Records, Stream
+from vidur_pd.metrics.summary import summarise
+from vidur_pd.result import Result
+from vidur_pd.simulation.cluster_control import ClusterControl
+from vidur_pd.simulation.driver import Driver, Progress
+from vidur_pd.simulation.lifecycle import RequestLifecycle
+from vidur_pd.simulation.state import SimulationState
+from vidur_pd.workload import Workload
+
+
+class Simulation:
+    """One run of a plan over a workload."""
+
+    def __init__(self, state: SimulationState, workload: Workload) -> None:
+        self._started_wall_s, self._started_cpu_s = time.perf_counter(), time.process_time()
+        self._state, self._plan, self._workload = state, state.plan, workload
+        config = self.config
+        assert isinstance(state.network, LogsLinks)
+        self._network = state.network
+        self._links = self._network.log_links(config.output.link_windows)
+        collectives_are_flows = self._plan.coupling.collectives is Treatment.SIMULATED
+        self._loop = Loop(
+            len(state.instances),
+            keeps_runs=config.output.iterations or config.output.trace,
+            links=None if collectives_are_flows else self._links,
+        )
+        self._queue = EventQueue(self._loop)
+        self._kv_sender = KvSender(
+            self._plan.model,
+            self._plan.kv_precision,
+            state.network,
+            self._plan.topology,
+            self._loop,
+            setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
+            keep_flows=config.output.flows,
+        )
+        self._lifecycle = RequestLifecycle(state, workload, self._loop, self._queue, self._kv_sender)
+        self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle, self._kv_sender)
+        self._driver = self._join()
+        self._log = IterationLog(
+            self._loop.iterations,
+            tuple((instance.name, instance.placement.pool) for instance in state.instances),
+            tuple(instance.kv_blocks for instance in state.instances),
+        )
+        self._account = Account(state, workload, self._log)
+
+    def _join(self) -> Driver:
+        """Couples the instances with the network, and puts them into the loop."""
+        exchanges = Exchanges(self._loop)
+        launcher = self._state.launcher(self._loop, self._queue, exchanges, self._control.collective_given_up)
+        self._lifecycle.join(launcher)
+        self._control.join(launcher)
+        hears_launches = self._lifecycle.hand_over.hears_launches
+        for instance in self._state.instances:
+            instance.executor.join(self._loop, instance.index, exchanges)
+            tells_launches = hears_launches and instance.placement.role == "prefill"
+            instance.join(self._loop, launcher, tells_launches=tells_launches)
+        return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher)
+
+    @property
+    def config(self) -> SimulationConfig:
+        """What is simulated, with everything that was left open filled in."""
+        return self._plan.config
+
+    def run(self, progress: Progress | None = None, stream: Stream | None = None) -> Result:
+        """Runs until every request has completed, has failed or was refused; ``stream`` takes their rows meanwhile.
+
+        Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
+        """
+        records = Records(self._workload, self._loop, self._log, stream)
+        self._control.schedule_faults()
+        self._lifecycle.schedule_arrivals()
+        self._driver.run(records, len(self._workload), progress)
+        self._check_end()
+        return self._result(records)
+
+    def _check_end(self) -> None:
+        """Every request has ended, and nothing of it is left."""
+        open_transfers = self._lifecycle.hand_over.open_transfers
+        if self._lifecycle.unfinished:
+            raise RuntimeError(
+                f"the simulation came to rest at {self._queue.now_ps} ps with {self._lifecycle.unfinished} "
+                f"unfinished requests ({open_transfers} in hand-over)"
+            )
+        for instance in self._state.instances:
+            for rank in instance.ranks:
+                used = rank.state.used_blocks
+                assert used == 0, f"{instance.name} rank {rank.index} ends with {used} KV blocks in use"
+        assert open_transfers == 0, "a hand-over never ended"
+
+    def _result(self, records: Records) -> Result:
+        table, tally = records.finish(), records.tally
+        self._network.update_link_log()
+        summary = summarise(tally, self._log, self.config.slo)
+        summary |= self._account.sections(tally, summary["makespan_s"], self._recovered(), self._effort())
+        return Result(
+            config=self.config,
+            workload=self._workload,
+            table=table,
+            iterations=self._log,
+            links=self._links,
+            capacity_changes=self._control.capacity_changes,
+            coupling=self._plan.coupling,
+            end_ps=self._queue.now_ps,
+            flows=self._kv_sender.flows or [],
+            topology=self._plan.topology,
+            summary=summary,
+        )
+
+    def _effort(self) -> dict[str, Any]:
+        """What simulating it took."""
+        from vidur_pd import __version__
+
+        return {
+            "wall_s": time.perf_counter() - self._started_wall_s,
+            "cpu_s": time.process_time() - self._started_cpu_s,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "iterations": self._log.iterations,
+            "events": self._loop.executed,
+            "version": __version__,
+        }
+
+    def _recovered(self) -> Recovered:
+        recovery, hand_over = self._lifecycle.recovery, self._lifecycle.hand_over
+        return Recovered(
+            recomputed=recovery.recomputed,
+            retried=recovery.retried,
+            rerouted=hand_over.rerouted,
+            failed=recovery.failed,
+            transfers_retried=hand_over.retried_parts,
+        )

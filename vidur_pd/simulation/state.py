@@ -1,0 +1,116 @@
+"""The state of one simulation: network, fabric, prices of collectives, and instances with their ranks, all idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import simccl
+from netsim import NetworkBackend, SharesCapacity, create_backend
+from vidur_pd._core import Flight, Loop
+from vidur_pd.clock import EventQueue
+from vidur_pd.cluster.instance import Instance
+from vidur_pd.cluster.placement import Placement
+from vidur_pd.execution.communication.live_fabric import LiveFabric
+from vidur_pd.execution.communication.pricer import CommunicationPricer
+from vidur_pd.execution.coupling.exact import ExactLauncher
+from vidur_pd.execution.coupling.fluid import FluidLauncher
+from vidur_pd.execution.coupling.isolated import IsolatedLauncher
+from vidur_pd.execution.coupling.launcher import Launcher
+from vidur_pd.execution.coupling.plan import Treatment
+from vidur_pd.execution.iteration.pricer import Exchanges, InstanceExecutor
+from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.simulation.plan import SimulationPlan
+from vidur_pd.workload import generator
+
+BrokenOff = Callable[[Flight], None]
+"""Is told of flights that have come to nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulationState:
+    """What a run of a plan changes; it serves one run."""
+
+    plan: SimulationPlan
+    network: NetworkBackend
+    fabric: LiveFabric
+    """What becomes of links."""
+    pricers: dict[str, CommunicationPricer]
+    """By GPU whose interconnect collectives use."""
+    instances: tuple[Instance, ...]
+
+    def launcher(self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff) -> Launcher:
+        """The coupling of iterations with the network that the configuration names."""
+        match self.plan.coupling.in_force:
+            case "isolated":
+                return IsolatedLauncher()
+            case "fluid":
+                assert isinstance(self.network, SharesCapacity)
+                return FluidLauncher(loop, queue, self.network, self.plan.topology.capacity_bps.astype(np.float64))
+            case "exact":
+                pools = [self.plan.pools[instance.placement.pool] for instance in self.instances]
+                pricers = [self.pricers[pool.gpu.interconnect] for pool in pools]
+                return ExactLauncher(loop, exchanges, self.network, pricers, queue, broken_off)
+
+
+def assemble(plan: SimulationPlan) -> SimulationState:
+    """The state in which a run begins.
+
+    Raises: InputError, where the network backend cannot carry the plan, or a policy of the user's own cannot be made.
+    """
+    config, topology = plan.config, plan.topology
+    network = create_backend(config.network.backend, topology, config.network.roce)
+    stack, roce = simccl.Stack(config.network.collectives), config.network.roce
+    fabric = LiveFabric(topology)
+    priced_on = None if plan.coupling.collectives is Treatment.SIMULATED else fabric
+    pricers = {
+        gpu: CommunicationPricer(topology, plan.coupling.pricing_backend, gpu, stack, roce=roce, live=priced_on)
+        for gpu in sorted({pool.gpu.interconnect for pool in plan.pools.values()})
+    }
+    instances = tuple(_instance(plan, pricers, index, placement) for index, placement in enumerate(plan.placements))
+    return SimulationState(plan, network, fabric, pricers, instances)
+
+
+def _instance(
+    plan: SimulationPlan, pricers: dict[str, CommunicationPricer], index: int, placement: Placement
+) -> Instance:
+    pool = plan.pools[placement.pool]
+    engine, drafting = pool.engine, pool.drafting
+
+    def block_pool() -> BlockPool:
+        if engine.prefix_caching:
+            return PrefixCachingBlockPool(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens)
+        return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens)
+
+    def drafts(rank: int) -> Drafts | None:
+        if drafting is None:
+            return None
+        stream = generator(plan.config.seed, f"speculative.{placement.name}.{rank}")
+        return Drafts(drafting.drafts, drafting.acceptance, stream)
+
+    states = [
+        RankState(
+            block_pool(),
+            role=placement.role,
+            max_batched_tokens=engine.max_batched_tokens,
+            max_seqs=engine.max_seqs,
+            max_model_len=pool.max_model_len,
+            long_prefill_token_threshold=engine.long_prefill_token_threshold,
+            drafts_per_step=0 if drafting is None else drafting.drafts,
+        )
+        for _ in range(placement.partition.dp)
+    ]
+    asked = [AskedPolicy(engine.policy, pool.policy, state) for state in states if pool.policy is not None]
+    executor = InstanceExecutor(
+        placement,
+        pool.iteration_model,
+        pricers[pool.gpu.interconnect],
+        drafting=drafting,
+        halves=pool.halves,
+        fast_forward=engine.fast_forward,
+    )
+    ranks = [(state, drafts(rank)) for rank, state in enumerate(states)]
+    return Instance(index, placement, ranks, executor, asked)
