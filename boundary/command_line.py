@@ -55,7 +55,7 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
 
 
 def _reported(error: Exception) -> tuple[str, int]:
-    """Message and exit code of what users are told; a fault of ours is raised again."""
+    """Message and exit code of what users read; a fault of ours is raised again."""
     if hasattr(error, "format_message"):  # wrong uses are click's exceptions, which typer may carry a copy of
         return error.format_message(), getattr(error, "exit_code", 2)
     if (code := getattr(error, "exit_code", None)) is not None:

@@ -126,22 +126,22 @@ def _watched(program: str, handler: _Handler, is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_watch, args=(told, program, handler), daemon=True)
+    reading_end, writing_end = os.pipe()
+    os.set_blocking(writing_end, False)
+    before = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reading_end, program, handler), daemon=True)
     watcher.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(tell)
+        os.close(writing_end)
         watcher.join()
-        os.close(told)
+        os.close(reading_end)
 
 
-def _watch(told: int, program: str, handler: _Handler) -> None:
-    while number := os.read(told, 1):
+def _watch(signals: int, program: str, handler: _Handler) -> None:
+    while number := os.read(signals, 1):
         if number[0] in ENDING and not handler.noticed.wait(GRACE_S):
             ended = Interrupted(number[0])
             sys.stderr.write(f"{program}: {ended}\n")

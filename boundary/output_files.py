@@ -146,7 +146,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _check_place(path: Path, target: Path) -> None:
-    """Tries to make a file beside ``target``; what file modes say is not all that decides."""
+    """Tries to make a file next to ``target``; what file modes say is not all that decides."""
     if not target.parent.is_dir():
         raise InputError(f"{path}: found no folder {path.parent}, expected an existing one")
     temporary = _name_beside(target)

@@ -28,7 +28,7 @@ Bytes = Annotated[int, NotBool, Field(ge=0, le=2**40)]
 """Of memory or of a threshold: up to 1 TiB."""
 _PRIORITIES: Final = 8
 _UNITS_PER_CREDIT_LOOP: Final = 8
-"""Packets (or cells) that an NVSwitch input holds beside what the credit loop needs. Our choice, for want of a source:
+"""Packets (or cells) that an NVSwitch input holds above what the credit loop needs. Our choice, for want of a source:
 the least power of two from which even loads gain nothing more. Among 8 GPUs of an H100 server, 8 MB each to another
 take 8.8 % longer than by fluid sharing with 2, 0.05 % with 4 or more; 4 MB from all to all 16 % with 2, 0.17 % with 4,
 0.11 % with 8 or more. Uneven loads gain from more: flows of 0 to 8 MB take 13 % longer with 8, 8 % with 32."""

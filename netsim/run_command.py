@@ -36,7 +36,7 @@ class UnfinishedFlows(Failure):
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What to write beside the completion times."""
+    """Files to write in addition to the completion times."""
 
     fct: Path | None
     pfc: Path | None

@@ -187,7 +187,7 @@ TopologySpec = Annotated[
     | Annotated[FileSpec, Tag("file")],
     Discriminator(kind_of),
 ]
-"""One of the specs, told apart by ``kind``; ``{file: T.yaml}`` needs none."""
+"""One of the specs, named by ``kind``; ``{file: T.yaml}`` needs none."""
 
 SPECS: Final[dict[str, type[BaseModel]]] = {
     "nvswitch": NvswitchSpec,

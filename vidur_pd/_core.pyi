@@ -185,7 +185,7 @@ class RankState:
 
     @property
     def load_tokens(self) -> int:
-        """The same, and where decodes run beside the context of all requests."""
+        """The same, and where decodes run plus the context of all requests."""
 
     @property
     def used_blocks(self) -> int: ...

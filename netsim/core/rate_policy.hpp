@@ -32,7 +32,7 @@ struct Reassignment {
     }
 };
 
-// Told of every change of an instant as it happens, then asked once for what differs afterwards. The rate of a flow is
+// Hears of every change of an instant as it happens, then is asked once for what differs afterwards. The rate of a flow is
 // in units of its load's weights.
 class RatePolicy {
   public:

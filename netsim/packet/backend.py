@@ -55,7 +55,7 @@ class TimeSeries:
 
 @dataclass(frozen=True, slots=True)
 class PauseEvent:
-    """The sender on a link was told to pause a class, or to go on."""
+    """A pause of a class for the sender on a link, or its end."""
 
     at_ps: int
     link: int

@@ -1,4 +1,4 @@
-"""Link properties that the builders assume unless told otherwise."""
+"""Link properties that the builders assume where a specification leaves them open."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import csv
 from collections import Counter
 from contextlib import closing
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -17,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from aicb.selection import select_estimator
 from tests.integration.random_configurations import Scenario
 from tests.integration.test_accounts import check_parts
 from tests.integration.test_fault_invariants import (
@@ -34,21 +32,17 @@ from vidur_pd.metrics.links import USE
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.stream import ParquetStream, arrow_table
 from vidur_pd.result import Result
-from vidur_pd.simulation import Simulation, pools
+from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import SimulationState, assemble
 from vidur_pd.workload import Workload
 
 SHARES: Final = {"p50": Decimal("0.5"), "p90": Decimal("0.9"), "p99": Decimal("0.99")}
-select_once = cache(select_estimator)
-"""Estimators take most of the time of a small run; of equal GPUs and formats they are equal."""
 
 
 def assembled(config: SimulationConfig, workload: Workload) -> SimulationState:
-    """A state whose estimators are shared by all runs of the process."""
     hashes = workload.block_hashes
-    with patch.object(pools, "select_estimator", select_once):
-        return assemble(plan_simulation(config, None if hashes is None else hashes.block_tokens))
+    return assemble(plan_simulation(config, None if hashes is None else hashes.block_tokens))
 
 
 def simulate(config: SimulationConfig, workload: Workload, stream: ParquetStream | None = None) -> Result:

@@ -181,7 +181,7 @@ def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
         (
             [{"dp": 2, "ep": 2}],
             {**MOE, "engine": {"overlap": {"two_batch": True}, "speculative": {}}},
-            r"engine\.overlap\.two_batch: found true for pool m, expected false beside speculative",
+            r"engine\.overlap\.two_batch: found true for pool m, expected false with speculative",
         ),
         (
             [{"dp": 2, "ep": 2}],

@@ -54,7 +54,7 @@ def test_a_mapping_is_read_like_a_file_and_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        (TREE | {"modell": "x"}, "configuration: modell: unknown field"),
+        (TREE | {"colour": "x"}, "configuration: colour: unknown field"),
         (TREE | {"model": "no-such"}, "no-such"),
     ],
 )

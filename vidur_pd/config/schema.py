@@ -46,16 +46,16 @@ EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline
 
 
 class OverlapConfig(Section):
-    """Work of an iteration that runs beside other work (`aicb.overlap`); nothing does by default."""
+    """Overlap of work within an iteration (`aicb.overlap`); off by default."""
 
     shared_expert: bool = False
-    """The shared expert runs on a second stream beside the routed experts."""
+    """The shared expert runs on a second stream while the routed experts run."""
     shared_expert_sm_share: Share = 0.0
     """SMs that the second stream keeps from the routed experts."""
     two_batch: bool = False
     """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
     communication_sm_share: Share = 0.0
-    """SMs that communication keeps from the half that computes beside it (DeepEP's normal kernels: 20 of 132)."""
+    """SMs that communication keeps from the half that computes meanwhile (DeepEP's normal kernels: 20 of 132)."""
 
 
 class SpeculativeConfig(Section):
@@ -164,7 +164,7 @@ class ClusterConfig(Section):
 class RoutingConfig(Section):
     """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
 
-    ``least_tokens``: the fewest prompt tokens that are not computed yet; where decodes run, beside the context of all
+    ``least_tokens``: the fewest prompt tokens that are not computed yet; where decodes run, plus the context of all
     requests there. ``least_requests``: the lowest 4 · waiting + running. Of equal candidates the first.
     """
 
@@ -245,7 +245,7 @@ class SloConfig(Section):
 
 
 class OutputConfig(Section):
-    """Files beside the table of requests, ``summary.json``, ``config.yaml`` and ``report.html``."""
+    """Files in addition to the table of requests, ``summary.json``, ``config.yaml`` and ``report.html``."""
 
     iterations: bool = True
     links: bool = True

@@ -139,7 +139,7 @@ class QuantileTokens(Section):
 
 
 class FixedLengths(Section):
-    """Every request is alike."""
+    """Lengths that are equal for all requests."""
 
     kind: Literal["fixed"]
     prefill: Count
@@ -290,7 +290,7 @@ class TraceWorkload(Section):
     max_tokens: Annotated[Count, Field(ge=2)] | None = None
     """Longest prompt + output; longer requests are trimmed and counted."""
     trim: Literal["prefill", "proportional"] = "prefill"
-    """What ``max_tokens`` shortens: the prompt, or prompt and output alike."""
+    """What ``max_tokens`` shortens: the prompt, or both prompt and output."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> TraceWorkload:

@@ -65,7 +65,7 @@ class BlockPool {
     std::int64_t usable_blocks_;
 };
 
-// KV blocks without prefix caching: all blocks are alike, so counting them is exact and every call is O(1).
+// KV blocks without prefix caching: all blocks are interchangeable, so counting them is exact and every call is O(1).
 class CountingBlockPool final : public BlockPool {
   public:
     CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens);

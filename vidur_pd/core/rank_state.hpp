@@ -46,14 +46,14 @@ class RankState {
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
     // flight.
     Tokens outstanding_tokens() const { return tokens_.outstanding(); }
-    // The same, and where decodes run beside the context of all requests here, on its way or to come.
+    // The same, and where decodes run plus the context of all requests here, on its way or to come.
     Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
     // KV blocks held by requests, those held for a transfer included.
     std::int64_t used_blocks() const { return pool_->used_blocks(); }
     std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
     // Something runs or could run without a further KV transfer.
     bool has_work() const { return !running_.empty() || has_candidates(); }
-    // `changes` is told of `number` whenever one of these may have changed.
+    // `changes` notes `number` whenever one of these may have changed.
     void watch(std::shared_ptr<ChangeList> changes, std::uint32_t number) {
         watchers_.emplace_back(std::move(changes), number);
     }
@@ -68,7 +68,7 @@ class RankState {
     void add_remote(RequestPtr request);
     // Reserves blocks for whole prompts, first come first served; returns the requests whose transfer may start.
     //
-    // Stops at the first prompt that does not fit beside what running prefills still need, while a local request waits,
+    // Stops at the first prompt that does not fit into what running prefills leave, while a local request waits,
     // and while the running list is full. Prompt tokens found in the prefix cache are `resident_tokens`.
     std::vector<RequestPtr> admit_remote();
     // Lets a remote request without blocks be next, at the cost of `reserved` ones whose KV is not on its way.

@@ -28,9 +28,9 @@ class RemoteQueue {
     bool is_transferring() const { return !transferring_.empty(); }
     // Queues a request that has no blocks here yet.
     void add(RequestPtr request);
-    // Reserves blocks for whole prompts until one does not fit beside `promised_blocks`; returns those served.
+    // Reserves blocks for whole prompts until one does not fit into what `promised_blocks` leave; returns those served.
     std::vector<RequestPtr> reserve(std::int64_t promised_blocks);
-    // Whether blocks for the whole prompt are free beside `promised_blocks`.
+    // Whether blocks for the whole prompt are free in addition to `promised_blocks`.
     bool fits(const Request& request, std::int64_t promised_blocks);
     // Lets a request without blocks be the next to get some.
     void prefer(const RequestPtr& request);

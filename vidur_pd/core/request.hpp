@@ -102,7 +102,7 @@ struct Request {
     Tokens computed_tokens = 0;
     Tokens generated_tokens = 0;
 
-    // Where it went, beside what its ranks know.
+    // Where it went; its ranks know the rest.
     std::optional<std::int64_t> prefill_instance, decode_instance;
     std::int64_t restarts = 0;             // how often it began again after a fault
     std::optional<std::int64_t> kv_bytes;  // that crossed between instances, if something was handed over

@@ -8,7 +8,7 @@
 
 namespace serving {
 
-// Each change is told by a call, so that reading costs nothing. Requests that leave by `clear` keep stale counts of
+// Each change comes by a call, so that reading costs nothing. Requests that leave by `clear` keep stale counts of
 // their own; `enter` sets them anew.
 class TokenLoad {
   public:

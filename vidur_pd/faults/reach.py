@@ -1,4 +1,4 @@
-"""Which instances a change of links concerns."""
+"""Instances that a change of links reaches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vidur_pd.execution.communication.live_fabric import LiveFabric
 class Reach:
     """Finds instances by links, without a search through all of them.
 
-    A link concerns an instance if it is on a shortest path between two of its GPUs. GPUs do not forward, so a link at
+    A link reaches an instance if it is on a shortest path between two of its GPUs. GPUs do not forward, so a link at
     a GPU is on paths of its own instance alone. Instances that something has forced onto longer ways, or cut into
-    parts, may meet any link between switches, and are concerned by all of these.
+    parts, may meet any link between switches, and are reached by all of these.
     """
 
     def __init__(self, instances: Sequence[Instance], fabric: LiveFabric) -> None:

@@ -1,7 +1,7 @@
 """Speculative decoding as a scheduler sees it: tokens drafted per step, and how many of them the model accepts.
 
 Drafts are accepted one after another, each with the same probability, until one is rejected: of k drafts E tokens are
-kept with ``E = a + a² + … + a^k``, beside the one that every step yields. Assumes that acceptance does not depend on
+kept with ``E = a + a² + … + a^k``, plus the one that every step yields. Assumes that acceptance does not depend on
 the request, the position or the load. The first token after a prefill or a KV transfer comes without drafts.
 """
 

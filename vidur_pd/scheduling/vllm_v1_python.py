@@ -61,7 +61,7 @@ def _next_in_line(rank: RankView) -> RequestView | None:
 
 
 def _chunk(rank: RankView, request: RequestView) -> int:
-    """The rest of its sequence, at most the threshold of long prompts, and its drafts beside it."""
+    """The rest of its sequence, at most the threshold of long prompts, plus its drafts."""
     drafts = rank.most_drafts(request)
     rest = rank.most_tokens(request) - drafts
     return min(rest, rank.long_prefill_token_threshold or rest) + drafts

@@ -170,5 +170,5 @@ class RequestLifecycle:
 
 
 def _own_refusal(instance: Instance, request: Request) -> str | None:
-    """Why an instance could never hold a request; its ranks are alike."""
+    """Why an instance could never hold a request; its ranks are identical."""
     return instance.ranks[0].state.rejection_reason(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import simccl
 from aicb import (
@@ -19,6 +20,7 @@ from aicb import (
     Precision,
     get_gpu,
     instance_memory,
+    known_gpus,
     parse_expert_load,
 )
 from aicb.estimators import Estimator
@@ -67,6 +69,12 @@ def drafting_of(pool: PoolConfig, engine: EngineConfig) -> Drafting | None:
     return Drafting(engine.speculative.drafts, engine.speculative.acceptance)
 
 
+@lru_cache(maxsize=16)
+def _of_built_in(name: str, gpu: str, precision: Precision) -> Estimator:
+    """An estimator over a table that ships, and does not change: what it remembers serves all runs of a process."""
+    return select_estimator(name, get_gpu(gpu), precision)
+
+
 Estimators = dict[tuple[str, str, Precision], Estimator]
 """Estimators of kernel times by (name, GPU, number formats): pools that agree in them share what it remembers."""
 
@@ -97,9 +105,10 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         load = _expert_load(engine)
         for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
             load_profile(load, (network.experts, network.experts_per_token), partition, config.seed)
-        estimator = (engine.estimator, config.hardware_of(pool), precision)
-        if estimator not in estimators:
-            estimators[estimator] = select_estimator(engine.estimator, gpu, precision)
+        key = (engine.estimator, config.hardware_of(pool), precision)
+        if key not in estimators:
+            is_built_in = key[1] in known_gpus()
+            estimators[key] = _of_built_in(*key) if is_built_in else select_estimator(engine.estimator, gpu, precision)
         iteration_model = IterationModel(
             model,
             partition,
@@ -109,7 +118,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             max_seqs=engine.max_seqs,
             max_batched_tokens=engine.max_batched_tokens,
             queries=1 if drafting is None else drafting.queries,
-            estimator=estimators[estimator],
+            estimator=estimators[key],
             expert_load=load,
             seed=config.seed,
             overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
@@ -194,9 +203,7 @@ def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition,
             "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
         )
     if engine.overlap.two_batch and engine.speculative is not None and pool.role != "prefill":
-        raise InputError(
-            f"engine.overlap.two_batch: found true for pool {pool.name}, expected false beside speculative"
-        )
+        raise InputError(f"engine.overlap.two_batch: found true for pool {pool.name}, expected false with speculative")
     if partition.dp > 1 and not is_dispatched:
         _log.warning(
             "%s.dp: found %d without shared experts: its ranks are simulated in lockstep, which independent engines "

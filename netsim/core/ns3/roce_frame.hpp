@@ -41,7 +41,7 @@ std::array<std::uint8_t, 6> mac_address(NodeId node);
 
 // Ethernet, IPv4, UDP to port 4791, BTH, RETH or AETH where the opcode has one, payload of zeros, ICRC. Addresses are
 // mac_address and node_address. The sizes are those of the real headers, whatever the model charges. Lengths that the
-// headers cannot express (more than 64 KiB: cells) are 0, as in captures beside segmentation offload.
+// headers cannot express (more than 64 KiB: cells) are 0, as in captures with segmentation offload.
 ns3::Ptr<ns3::Packet> make_frame(const RoceFrame& frame);
 
 // A priority flow control frame (IEEE 802.1Q annex 36D): pauses one priority for as long as possible, or resumes it.

@@ -272,7 +272,7 @@ void Fabric<Engine, Observer>::send_pause_frame(LinkId input, std::uint8_t prior
     enqueue(ports_[input].reverse, index);
 }
 
-// A pause frame that came in by `input` concerns what is sent in the other direction.
+// A pause frame that came in by `input` stops what is sent in the other direction.
 template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::obey_pause(LinkId input, const Packet& frame) {
     const LinkId link = ports_[input].reverse;

@@ -10,7 +10,7 @@ std::int64_t Fabric<Engine, Observer>::packets_in(std::int64_t payload_bytes) co
     return (payload_bytes + parameters_.wire.mtu_bytes - 1) / parameters_.wire.mtu_bytes;
 }
 
-// NVLink capacities are what is left beside its own protocol, so its packets count without headers.
+// NVLink capacities are what its own protocol leaves, so its packets count without headers.
 template <EventEngine Engine, typename Observer>
 std::int64_t Fabric<Engine, Observer>::wire_bytes(std::int64_t payload_bytes, bool has_transport) const {
     return has_transport ? payload_bytes + packets_in(payload_bytes) * parameters_.wire.header_bytes : payload_bytes;

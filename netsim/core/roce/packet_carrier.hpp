@@ -23,7 +23,7 @@ struct TimeSeries {
     std::vector<std::int64_t> paused_ps, pauses, marks;
 };
 
-// An end of a link was told to pause or to go on.
+// A pause frame, or one that ends a pause, at an end of a link.
 struct PauseEvent {
     TimePs at_ps;
     LinkId link;  // that pauses

@@ -21,7 +21,7 @@ struct Skip {
 };
 
 // Looks at the fabric at regular instants. Its state counts as steady when two spans of time of one length, the last
-// ones, are alike: no flow came or went, nothing was lost, every flow received the same within half the tolerance and
+// ones, are equal: no flow came or went, nothing was lost, every flow received the same within half the tolerance and
 // enough packets to tell (one packet is a quarter of the tolerance at most), no congestion controller waits for a
 // timer, and the mean queue of no link grew by more than half the tolerance of what the link carries. Spans of several
 // lengths are compared, as pauses and round-robin repeat themselves slowly. Going on at the measured rates is then

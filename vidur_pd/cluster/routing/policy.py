@@ -1,7 +1,7 @@
 """A routing policy of one's own: which of the candidates that are open gets a request.
 
-Named by ``routing.policy: module:Class`` (or ``file.py:Class`` beside the configuration). Each router has one object of
-it, made without arguments, so it may remember things::
+Named by ``routing.policy: module:Class`` (or ``file.py:Class`` in the folder of the configuration). Each router has one
+object of it, made without arguments, so it may remember things::
 
     class Sticky(Routing):
         def choose(self, request: RequestView, candidates: Sequence[Candidate]) -> Candidate:
@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def load_tokens(self) -> int:
-        """Tokens to compute before all is decode; where decodes run, beside the context of all requests."""
+        """Tokens to compute before all is decode; where decodes run, plus the context of all requests."""
         return sum(rank.load_tokens for rank in self._ranks)
 
     @property

@@ -20,7 +20,7 @@ USUAL_RANK_POLICY: Final[Mapping[Role, RankPolicy]] = {
 """Lockstep waits for the rank with the most prompt tokens, and pads all ranks to the largest batch of decodes."""
 
 Refusal = Callable[[Instance, Request], str | None]
-"""Why an instance could never hold a request; the instances of a pool are alike."""
+"""Why an instance could never hold a request; the instances of a pool are identical."""
 
 
 class RankRouter:

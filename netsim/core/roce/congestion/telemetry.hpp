@@ -1,4 +1,4 @@
-// What a congestion controller is told: the signals of one acknowledgement and the limits of its flow.
+// Telemetry, the input of a congestion controller: the signals of one acknowledgement and the limits of its flow.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace netsim {
 
 // In-band telemetry that one egress port wrote into a data packet when the packet left it, as in HPCC (Li et al.,
-// SIGCOMM 2019, section 4.1), but with full-width counters: nothing wraps, and any line rate can be told.
+// SIGCOMM 2019, section 4.1), but with full-width counters: nothing wraps, and any line rate can be given.
 struct IntHop {
     std::int64_t capacity_bps;
     TimePs at_ps;              // when the packet left the port

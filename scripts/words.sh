@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Spelling, and words that this code had for things that the field has words for (CONTRIBUTING.md, glossary).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+codespell
+retired=(codespell --dictionary scripts/retired_words.txt --regex '[A-Za-z]+')
+"${retired[@]}" boundary simccl aicb vidur_pd docs
+"${retired[@]}" --ignore-words-list pace netsim  # RoCE senders pace their packets
