@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 import simccl
 from aicb import Model, Precision, load_model
 from boundary.errors import InputError
@@ -20,9 +18,6 @@ from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.coupling import CouplingPlan, Treatment, plan_coupling
 from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import Exchanges, InstanceExecutor
-from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.execution.isolated import IsolatedLauncher
-from vidur_pd.execution.launcher import Launcher
 from vidur_pd.execution.live_fabric import LiveFabric
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
@@ -57,14 +52,17 @@ class Parts:
     """What becomes of links."""
     faults: tuple[Fault, ...]
 
-    def launcher(self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff) -> Launcher:
-        """The coupling of iterations with the network that the configuration names."""
+    def launcher(
+        self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff
+    ) -> ExactLauncher | None:
+        """Couples iterations with the network as the configuration says; what launches them where the loop does not."""
         match self.coupling.in_force:
             case "isolated":
-                return IsolatedLauncher()
+                return None
             case "fluid":
                 assert isinstance(self.network, SharesCapacity)
-                return FluidLauncher(loop, queue, self.network, self.topology.capacity_bps.astype(np.float64))
+                loop.couple(self.network.load_periodically(len(self.instances)))
+                return None
             case "exact":
                 parts = [self.pools[instance.placement.pool] for instance in self.instances]
                 pricers = [self.pricers[of_pool.gpu.interconnect] for of_pool in parts]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from netsim import LogsLinks
+from netsim import Completion, GraphHandle, LogsLinks
 from netsim.units import PS_PER_MS
 from vidur_pd._core import Flight, Loop, Notice
 from vidur_pd.account import Account
@@ -17,9 +17,9 @@ from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
 from vidur_pd.execution.coupling import Treatment
+from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import Exchanges
-from vidur_pd.execution.fluid import FluidLauncher
-from vidur_pd.execution.network_clock import FAR_PS
+from vidur_pd.execution.outer_network import OuterNetwork
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.faults.script import FaultScript
 from vidur_pd.instance import Instance, Rank
@@ -69,11 +69,11 @@ class Simulation:
             self._parts.kv_precision,
             self._network,
             self._parts.topology,
-            self._loop,
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
         )
         exchanges = Exchanges(self._loop)
+        self._outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
         self._launcher = self._parts.launcher(self._loop, self._queue, exchanges, self._broken_off)
         routing, seed = config.routing, config.seed
         self._entries = RankRouter(self._instances, ("prefill", "mixed"), routing, seed, self._refusal)
@@ -112,26 +112,25 @@ class Simulation:
         self._faults.schedule()
         self._schedule_arrival(0)
         while True:
-            network_ps = self._run_loop(records, progress)
-            next_ps = self._loop.next_event_ps()
-            if network_ps is not None:
-                self._advance_network(network_ps, next_ps)
-            elif next_ps is None and (self._done == len(self._workload) or not self._end_what_waits()):
+            self._run_loop(records, progress)
+            if self._loop.next_event_ps() is not None or (self._outer_network and self._outer_network.advance()):
+                continue
+            if self._done == len(self._workload) or not self._end_what_waits():
                 break
         self._check_end()
         if progress is not None:
             progress(self._done, len(self._workload), self._queue.now_ps / 10**12)
         return self._result(records)
 
-    def _run_loop(self, records: Records, progress: Progress | None) -> int | None:
-        """Runs the loop's events as long as the network has nothing to do before; returns when it has."""
+    def _run_loop(self, records: Records, progress: Progress | None) -> None:
+        """Runs the loop's events, as long as a network that is not the core's has nothing to do before."""
         told_events = self._loop.executed
         while True:
-            network_ps = self._network.next_event_ps()
-            notice = self._loop.run(records.until_ps if network_ps is None else network_ps)
+            outer_ps = self._outer_network.next_event_ps() if self._outer_network else None
+            notice = self._loop.run(records.until_ps if outer_ps is None else outer_ps)
             records.pass_on()
             if notice is None:
-                return network_ps
+                return
             self._handlers[notice.what](notice)
             if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
                 told_events = self._loop.executed
@@ -154,11 +153,11 @@ class Simulation:
             "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
             "parts": lambda notice: instances[notice.instance].executor.supply(),
             "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
-            "launch": lambda notice: self._launcher.launch(notice.flight),
+            "launch": lambda notice: self._coupled_exactly.launch(notice.flight),
             "launched": lambda notice: self._hand_over.launched(notice.flight, self._queue.now_ps),
             "accept": lambda notice: instances[notice.instance].accept(notice.flight),
             "prefilled": lambda notice: self._hand_over.prefilled(notice.request),
-            "rests": lambda notice: self._launcher.rests(notice.instance),
+            "arrived": lambda notice: self._arrived(GraphHandle(notice.number), is_failed=notice.is_failed),
         }
 
     # Requests in and out.
@@ -197,7 +196,7 @@ class Simulation:
 
     def traffic_changes(self, at_ps: int) -> None:
         """Transfers load the network differently from ``at_ps`` on."""
-        self._launcher.traffic_changes(at_ps)
+        self._loop.traffic_changes(at_ps)
 
     def delivered(self, request: Request) -> None:
         """The user gets a token from elsewhere than an iteration that decodes."""
@@ -245,7 +244,8 @@ class Simulation:
         self._hand_over.end_all()
         for instance in self._instances:
             for flight in instance.flights:
-                self._launcher.drop(flight)
+                if self._launcher is not None:
+                    self._launcher.drop(flight)
                 flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
                 self._lose(instance.break_off(flight), STOOD_STILL)
         return len(self._workload) - self._done < unfinished
@@ -281,14 +281,12 @@ class Simulation:
             self._recovery.in_service_again()
 
     def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
-        self._kv_sender.links_change(links, is_up=is_up)
-        self._launcher.traffic_changes(self._queue.now_ps)
+        self._loop.traffic_changes(self._queue.now_ps)
 
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
         now_ps = self._queue.now_ps
         self._capacity_changes += [CapacityChange(now_ps, *each) for each in zip(links, capacity_bps, strict=True)]
-        if isinstance(self._launcher, FluidLauncher):
-            self._launcher.set_capacity_bps(links, capacity_bps)
+        self._loop.traffic_changes(now_ps)
 
     def collectives_change(self, instances: Iterable[Instance]) -> None:
         for instance in instances:
@@ -296,28 +294,16 @@ class Simulation:
 
     # The network.
 
-    def _advance_network(self, network_ps: int, next_ps: int | None) -> None:
-        """Runs the network to the next event of the loop, or to the first instant at which something completes.
+    @property
+    def _coupled_exactly(self) -> ExactLauncher:
+        assert self._launcher is not None, "iterations without flows are launched by the loop"
+        return self._launcher
 
-        Where the coupling follows the network, only to its own next event.
-        """
-        until_ps = FAR_PS if next_ps is None else next_ps
-        if self._launcher.follows_network:
-            until_ps = min(until_ps, network_ps)
-        completions = self._network.advance(until_ps)
-        if not completions:
-            self._launcher.network_moved()
-        else:
-            self._loop.move_to(completions[0].at_ps)
-        for completion in completions:
-            if completion.flow is None and not self._hand_over.arrived(completion):
-                self._launcher.completed(completion)
-                self._land()
-
-    def _land(self) -> None:
-        """What the last completion has ended is credited before the next one is dealt with."""
-        while (notice := self._loop.run(self._queue.now_ps)) is not None:
-            self._handlers[notice.what](notice)
+    def _arrived(self, handle: GraphHandle, *, is_failed: bool) -> None:
+        """A flow graph has come to its end: of a transfer, or of an iteration."""
+        completion = Completion(handle, None, self._queue.now_ps, is_failed)
+        if not self._hand_over.arrived(completion):
+            self._coupled_exactly.completed(completion)
 
     # The end.
 

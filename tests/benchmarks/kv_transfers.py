@@ -20,7 +20,6 @@ import numpy as np
 from netsim import FlowGraph
 from netsim.units import PS_PER_MS
 from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
-from vidur_pd._core import Loop
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.network_clock import FAR_PS
@@ -103,13 +102,11 @@ def plans_us(layers_per_flow: int | None) -> dict[str, float]:
 def transfers_us(parts: Parts, transfers: int, *, layerwise: bool) -> dict[str, float]:
     """CPU µs per transfer of each step."""
     network = parts.network
-    loop = Loop(0, keeps_runs=False, links=None)
     sender = KvSender(
         parts.model,
         parts.kv_precision,
         network,
         parts.topology,
-        loop,
         setup_ps=PS_PER_MS,
         keep_flows=False,
     )
