@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from boundary.errors import InputError
-from netsim._core import LinkLog
+from netsim._core import LinkLog, PeriodicLoads, SteppedNetwork
 from netsim.backend import (
     BACKENDS,
     Completion,
@@ -60,8 +60,10 @@ __all__ = [
     "NetworkBackend",
     "NoPath",
     "NodeKind",
+    "PeriodicLoads",
     "Router",
     "SharesCapacity",
+    "SteppedNetwork",
     "Topology",
     "Uplinks",
     "WireFormat",

@@ -64,7 +64,13 @@ class LinkLog:
     def rows(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """(traffic, window, link, bytes) of everything that was carried."""
 
-class Simulation:
+class SteppedNetwork:
+    """A network that a loop in C++ advances (``core/include/netsim/stepped_network.hpp``)."""
+
+class PeriodicLoads:
+    """Traffic that repeats, beside flow graphs (``core/include/netsim/periodic_loads.hpp``)."""
+
+class Simulation(SteppedNetwork):
     @property
     def now_ps(self) -> int: ...
     @property
@@ -96,6 +102,7 @@ class FlowSimulation(Simulation):
     def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]: ...
     def set_link_up(self, link: int, is_up: bool) -> None: ...
     def set_capacity_share(self, link: int, share: float) -> None: ...
+    def load_periodically(self, sources: int) -> PeriodicLoads: ...
 
 class LoadBalancing:
     ECMP: LoadBalancing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim._core import LinkLog
+from netsim._core import LinkLog, PeriodicLoads, SteppedNetwork
 from netsim.errors import BackendError, BackendUnavailable
 from netsim.flow import FlowGraph
 from netsim.topology import Topology
@@ -73,6 +73,12 @@ class NetworkBackend(Protocol):
 
     @property
     def now_ps(self) -> int: ...
+
+    @property
+    def stepped(self) -> SteppedNetwork | None:
+        """The same clock and completions as an object of the C++ core, for loops that are in C++ themselves; ``None``
+        where only these methods give them."""
+        ...
 
     def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
         """Hands over a whole graph that starts at ``at_ps``; an empty graph completes at ``at_ps``.
@@ -143,6 +149,11 @@ class SharesCapacity(Protocol):
 
     def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """[links] rate of simulated flows on these links, or on all, at this instant; background not included."""
+        ...
+
+    def load_periodically(self, sources: int) -> PeriodicLoads:
+        """Loads that repeat, of so many sources, beside the flows of graphs that are submitted from now on; see
+        ``core/include/netsim/periodic_loads.hpp``. They take the place of earlier ones."""
         ...
 
 

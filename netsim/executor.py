@@ -34,6 +34,11 @@ class CoreBackend(Generic[Simulation]):
     def now_ps(self) -> int:
         return self._simulation.now_ps
 
+    @property
+    def stepped(self) -> _core.SteppedNetwork:
+        """See `NetworkBackend.stepped`."""
+        return self._simulation
+
     def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
         """See `NetworkBackend.submit`.
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb._core import IterationPricing
-from netsim import LinkLog
+from netsim import LinkLog, PeriodicLoads, SteppedNetwork
 from vidur_pd.scheduling.policy import RequestView
 from vidur_pd.workload.request import RequestStatus
 
@@ -470,6 +470,9 @@ class Notice:
     def flight(self) -> Flight: ...
     @property
     def request(self) -> Request: ...
+    @property
+    def is_failed(self) -> bool:
+        """Of a graph: the network has given up flows of it."""
 
 class IterationLog:
     """Sums over iterations; times are picoseconds."""
@@ -574,8 +577,17 @@ class Loop:
         """An answer to the notice ``schedule``: its iterations decode all running requests."""
 
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
-    def couple(self, capacity_bps: NDArray[np.float64]) -> None:
-        """Couples instances with each other and with transfers on links of these capacities [links]."""
+    def advance_with(self, network: SteppedNetwork) -> None:
+        """Advances a network of netsim's core beside the events, by itself."""
+
+    def arrive(self, at_ps: int, graphs: Sequence[tuple[int, bool]]) -> None:
+        """Graphs have come to their end on a network that is advanced elsewhere, or failed."""
+
+    def couple(self, loads: PeriodicLoads) -> None:
+        """Iterations are loads on the links of the network, which slow each other and transfers down."""
+
+    def traffic_changes(self, at_ps: int) -> None:
+        """Transfers load the network differently from ``at_ps`` on; of no effect where iterations are no loads."""
 
     def remember(
         self,
@@ -585,27 +597,6 @@ class Loop:
         link_busy_ps: NDArray[np.float64],
     ) -> int:
         """Number, from 0 on, of what a list of collectives leaves on links, see ``LinkLoad``."""
-
-    def add_transfer(self, links: NDArray[np.int64], flows: NDArray[np.int64]) -> None:
-        """Flows of transfers on each of some links come, or go (negative numbers)."""
-
-    def set_capacity(self, links: NDArray[np.int64], capacity_bps: NDArray[np.float64]) -> None:
-        """Links have these capacities from now on."""
-
-    def transfer_links(self) -> NDArray[np.int64]:
-        """Links with transfers."""
-
-    def set_rates(self, rates_bps: NDArray[np.float64]) -> None:
-        """Rates of the transfers on ``transfer_links``."""
-
-    def launch_coupled(self, flight: Flight) -> None:
-        """Starts a flight beside other traffic."""
-
-    def update_coupling(self) -> None:
-        """New loads of the instances that other traffic concerns, and new stretches of what they have in flight."""
-
-    def take_changed_background(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(links, rates [bit/s]) that instances take, where that has changed since the last call."""
 
     def complete(self, request: Request) -> None: ...
     def reject(self, request: Request, reason: str) -> None: ...

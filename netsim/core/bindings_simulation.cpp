@@ -75,8 +75,9 @@ void bind_link_log(py::module_& module) {
 }
 
 void bind_base(py::module_& module) {
-    py::class_<Simulation>(module, "Simulation")
-        .def_property_readonly("now_ps", [](Simulation& self) { return self.executor()->now_ps(); })
+    py::class_<SteppedNetwork, std::shared_ptr<SteppedNetwork>>(module, "SteppedNetwork");
+    py::class_<Simulation, SteppedNetwork, std::shared_ptr<Simulation>>(module, "Simulation")
+        .def_property_readonly("now_ps", &Simulation::now_ps)
         .def_property_readonly("running_graphs", [](Simulation& self) { return self.executor()->running_graphs(); })
         .def(
             "submit",
@@ -105,7 +106,7 @@ void bind_base(py::module_& module) {
             py::arg("until_ps"))
         .def("next_event_ps",
              [](Simulation& self) -> std::optional<TimePs> {
-                 const TimePs next = self.executor()->next_event_ps();
+                 const TimePs next = self.next_event_ps();
                  return next == kNever ? std::nullopt : std::optional(next);
              })
         .def(
@@ -152,7 +153,8 @@ void bind_flow_simulation(py::module_& module) {
     py::class_<WireFormat>(module, "WireFormat")
         .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("mtu_bytes"),
              py::arg("header_bytes"), py::arg("ack_bytes"), py::arg("packets_per_ack"));
-    py::class_<FlowSimulation, Simulation>(module, "FlowSimulation")
+    py::class_<PeriodicLoads, std::shared_ptr<PeriodicLoads>>(module, "PeriodicLoads");
+    py::class_<FlowSimulation, Simulation, std::shared_ptr<FlowSimulation>>(module, "FlowSimulation")
         .def(py::init<Network, Sharing, std::optional<WireFormat>, double>(), py::arg("network"), py::arg("sharing"),
              py::arg("wire") = std::nullopt, py::arg("rate_tolerance") = 0.0)
         .def(
@@ -169,7 +171,13 @@ void bind_flow_simulation(py::module_& module) {
             },
             py::arg("links") = std::nullopt)
         .def("set_link_up", &FlowSimulation::set_link_up, py::arg("link"), py::arg("is_up"))
-        .def("set_capacity_share", &FlowSimulation::set_capacity_share, py::arg("link"), py::arg("share"));
+        .def("set_capacity_share", &FlowSimulation::set_capacity_share, py::arg("link"), py::arg("share"))
+        .def(
+            "load_periodically",
+            [](const std::shared_ptr<FlowSimulation>& self, std::size_t sources) {
+                return std::shared_ptr<PeriodicLoads>(self, &self->load_periodically(sources));
+            },
+            py::arg("sources"));
 }
 
 void bind_parameters(py::module_& module) {
@@ -260,7 +268,7 @@ py::dict series_of(const roce::TimeSeries& series) {
 }
 
 void bind_packet_simulation(py::module_& module) {
-    py::class_<PacketSimulation, Simulation>(module, "PacketSimulation")
+    py::class_<PacketSimulation, Simulation, std::shared_ptr<PacketSimulation>>(module, "PacketSimulation")
         .def("figures", [](PacketSimulation& self) { return figures_of(self.figures()); })
         .def("largest_queues_bytes", [](PacketSimulation& self) { return to_array(self.largest_queues_bytes()); })
         .def("packet_hops", &PacketSimulation::packet_hops)
@@ -292,8 +300,12 @@ void bind_packet_simulation(py::module_& module) {
         .def("set_link_up", &PacketSimulation::set_link_up, py::arg("link"), py::arg("is_up"))
         .def("set_capacity_share", &PacketSimulation::set_capacity_share, py::arg("link"), py::arg("share"))
         .def("set_storm", &PacketSimulation::set_storm, py::arg("link"), py::arg("priority"), py::arg("is_storming"));
-    module.def("make_packet_simulation", &make_packet_simulation, py::arg("network"), py::arg("ecmp_seed"),
-               py::arg("parameters"));
+    module.def(
+        "make_packet_simulation",
+        [](Network network, std::uint32_t ecmp_seed, const roce::Parameters& parameters) {
+            return std::shared_ptr<PacketSimulation>(make_packet_simulation(std::move(network), ecmp_seed, parameters));
+        },
+        py::arg("network"), py::arg("ecmp_seed"), py::arg("parameters"));
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <netsim/link_log.hpp>
 #include <span>
 #include <vector>
 
 #include "flow_graph.hpp"
-#include "link_log.hpp"
 #include "routing.hpp"
 
 namespace netsim {

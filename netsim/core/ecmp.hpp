@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <span>
-
-#include "types.hpp"
 
 namespace netsim {
 

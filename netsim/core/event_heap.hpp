@@ -5,9 +5,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <vector>
-
-#include "types.hpp"
 
 namespace netsim {
 

@@ -2,8 +2,7 @@
 #pragma once
 
 #include <atomic>
-
-#include "types.hpp"
+#include <netsim/types.hpp>
 
 namespace netsim {
 

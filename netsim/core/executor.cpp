@@ -51,6 +51,7 @@ Handle Executor::submit(FlowGraph graph, TimePs at_ps) {
         if (kept.waiting[flow] == 0) release({handle, flow});
     }
     if (flows == 0) push(at_ps, {handle, 0}, Kind::complete_empty);
+    if (observer_) observer_->begins(handle, kept.graph);
     return handle;
 }
 
@@ -105,6 +106,7 @@ void Executor::cancel(Handle handle) {
     if (cancelled.state != State::running) return;
     cancelled.state = State::cancelled;
     --running_graphs_;
+    if (observer_) observer_->ends(handle);
     cancelled.sent_bytes = count_sent_bytes(cancelled);
     for (const std::optional<Carrier::Ticket>& ticket : cancelled.tickets) {
         if (ticket) carrier_.stop(*ticket, now_ps_);
@@ -283,6 +285,7 @@ void Executor::complete(std::uint32_t graph) {
     Record& owner = *records_[graph];
     owner.state = State::completed;
     --running_graphs_;
+    if (observer_) observer_->ends(graph);
     owner.sent_bytes = count_sent_bytes(owner);
     completions_.push_back({graph, kWholeGraph, now_ps_, !owner.has_failed.empty()});
     drop_all_but_times(owner);

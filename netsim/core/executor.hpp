@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <netsim/stepped_network.hpp>
 #include <optional>
 #include <queue>
 
@@ -9,15 +10,13 @@
 
 namespace netsim {
 
-using Handle = std::int64_t;
-
-struct Completion {
-    Handle graph;
-    std::int64_t flow;  // kWholeGraph for the graph itself
-    TimePs at_ps;
-    bool is_failed;  // a whole graph of which a flow was given up
+// Hears of graphs that begin to run and that end, by themselves or cancelled.
+class GraphObserver {
+  public:
+    virtual ~GraphObserver() = default;
+    virtual void begins(Handle graph, const FlowGraph& flows) = 0;
+    virtual void ends(Handle graph) = 0;
 };
-inline constexpr std::int64_t kWholeGraph = -1;
 
 // Semantics of netsim.backend.NetworkBackend. All events of one instant are handled before the carrier settles, so
 // the carrier sees the changes of an instant as one.
@@ -26,6 +25,8 @@ class Executor {
     Executor(Routing& routing, Carrier& carrier) : routing_(routing), carrier_(carrier) {}
 
     TimePs now_ps() const { return now_ps_; }
+    // Tells of graphs from now on; `nullptr`: nobody.
+    void tell(GraphObserver* observer) { observer_ = observer; }
     Handle submit(FlowGraph graph, TimePs at_ps);
     std::vector<Completion> advance(TimePs until_ps);
     // Earliest event of executor or carrier; kNever where nothing will happen by itself.
@@ -90,6 +91,7 @@ class Executor {
 
     Routing& routing_;
     Carrier& carrier_;
+    GraphObserver* observer_ = nullptr;
     TimePs now_ps_ = 0;
     std::uint64_t next_serial_ = 0;
     std::vector<std::unique_ptr<Record>> records_;  // [handle]; empty once forgotten

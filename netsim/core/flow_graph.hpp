@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <span>
 #include <vector>
-
-#include "types.hpp"
 
 namespace netsim {
 

@@ -1,6 +1,5 @@
-#include "link_log.hpp"
-
 #include <algorithm>
+#include <netsim/link_log.hpp>
 #include <numeric>
 #include <string>
 

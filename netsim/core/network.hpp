@@ -1,10 +1,9 @@
 // The immutable network: nodes, directed links, adjacency.
 #pragma once
 
+#include <netsim/types.hpp>
 #include <span>
 #include <vector>
-
-#include "types.hpp"
 
 namespace netsim {
 

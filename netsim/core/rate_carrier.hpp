@@ -40,6 +40,12 @@ class RateCarrier final : public Carrier {
     void set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps);
     // Rate of the simulated flows on a link.
     double link_rate_bps(LinkId link) const;
+    double capacity_share(LinkId link) const { return capacity_shares_[link]; }
+    // What the link can carry with its present share, background included.
+    double capacity_bps(LinkId link) const {
+        return capacity_shares_[link] * static_cast<double>(network_.link(link).capacity_bps);
+    }
+    double background_bps(LinkId link) const { return background_bps_[link]; }
 
   private:
     struct Transfer {

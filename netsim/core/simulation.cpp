@@ -33,19 +33,19 @@ LinkTotals Simulation::totals(const std::optional<std::vector<std::int64_t>>& li
     for (std::size_t i = 0; i < ids.size(); ++i) {
         ids[i] = links ? checked_link((*links)[i], "link_totals") : static_cast<LinkId>(i);
     }
-    return carrier_->totals(ids, now_ps());
+    return carrier_->totals(ids, now_inside_ps());
 }
 
 std::shared_ptr<LinkLog> Simulation::log_links(std::int64_t windows, TimePs window_ps) {
     const Lease lease(*this);
     auto log = std::make_shared<LinkLog>(network_.link_count(), windows, window_ps);
-    carrier_->log_links(log, now_ps());
+    carrier_->log_links(log, now_inside_ps());
     return log;
 }
 
 void Simulation::update_link_log() {
     const Lease lease(*this);
-    carrier_->update_link_log(now_ps());
+    carrier_->update_link_log(now_inside_ps());
 }
 
 CanonicalGraph Simulation::canonical(const FlowGraph& graph, bool names_by_use) {
@@ -94,20 +94,41 @@ void FlowSimulation::set_background_bps(const std::vector<std::int64_t>& links, 
     std::vector<LinkId> ids;
     for (const std::int64_t link : links) ids.push_back(checked_link(link, "set_background_bps"));
     carrier_->set_background_bps(ids, rates_bps);
-    carrier_->settle(now_ps());
+    carrier_->settle(now_inside_ps());
 }
 
 void FlowSimulation::set_link_up(std::int64_t link, bool is_up) {
     const Lease lease(*this);
-    carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
-    carrier_->settle(now_ps());
+    carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_inside_ps());
+    carrier_->settle(now_inside_ps());
+    if (periodic_) periodic_->reroute();
 }
 
 void FlowSimulation::set_capacity_share(std::int64_t link, double share) {
     const Lease lease(*this);
     check_capacity_share(share);
-    carrier_->set_capacity_share(checked_link(link, "set_capacity_share"), share);
-    carrier_->settle(now_ps());
+    const LinkId id = checked_link(link, "set_capacity_share");
+    if (periodic_) periodic_->share_changes(id, carrier_->capacity_share(id), share);
+    carrier_->set_capacity_share(id, share);
+    carrier_->settle(now_inside_ps());
+}
+
+PeriodicLoads& FlowSimulation::load_periodically(std::size_t sources) {
+    auto lease = executor();
+    // Called by the loads, never while the executor is leased.
+    const auto take_share = [this](TimePs at_ps, const std::vector<LinkId>& links,
+                                   const std::vector<double>& rates_bps) {
+        auto inside = executor();
+        if (inside->now_ps() < at_ps && !inside->advance(at_ps).empty()) {
+            throw MisuseError("share_links: found a completion before " + std::to_string(at_ps) +
+                              " ps, expected a network that has nothing to do before");
+        }
+        carrier_->set_background_bps(links, rates_bps);
+        carrier_->settle(inside->now_ps());
+    };
+    periodic_ = std::make_unique<PeriodicTraffic>(sources, network(), routing(), *carrier_, take_share);
+    lease->tell(periodic_.get());
+    return *periodic_;
 }
 
 PacketSimulation::PacketSimulation(Network network, std::uint32_t ecmp_seed, const roce::Parameters& parameters,
@@ -173,13 +194,13 @@ const std::vector<roce::Acknowledgement>& PacketSimulation::acknowledgements() {
 
 void PacketSimulation::set_link_up(std::int64_t link, bool is_up) {
     const Lease lease(*this);
-    carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_ps());
+    carrier_->set_link_up(checked_link(link, "set_link_up"), is_up, now_inside_ps());
 }
 
 void PacketSimulation::set_capacity_share(std::int64_t link, double share) {
     const Lease lease(*this);
     check_capacity_share(share);
-    carrier_->set_capacity_share(checked_link(link, "set_capacity_share"), share, now_ps());
+    carrier_->set_capacity_share(checked_link(link, "set_capacity_share"), share, now_inside_ps());
 }
 
 void PacketSimulation::set_storm(std::int64_t link, std::int64_t priority, bool is_storming) {
@@ -187,7 +208,8 @@ void PacketSimulation::set_storm(std::int64_t link, std::int64_t priority, bool 
     if (priority <= roce::kControlPriority || priority >= roce::kPriorities) {
         throw MisuseError("set_storm: found priority " + std::to_string(priority) + ", expected 1 to 7");
     }
-    carrier_->set_storm(checked_link(link, "set_storm"), static_cast<std::uint8_t>(priority), is_storming, now_ps());
+    carrier_->set_storm(checked_link(link, "set_storm"), static_cast<std::uint8_t>(priority), is_storming,
+                        now_inside_ps());
 }
 
 }  // namespace netsim

@@ -10,6 +10,7 @@
 #include "canonical.hpp"
 #include "exclusive_use.hpp"
 #include "executor.hpp"
+#include "periodic_traffic.hpp"
 #include "rate_carrier.hpp"
 #include "roce/packet_carrier.hpp"
 #include "roce/parameters.hpp"
@@ -17,9 +18,8 @@
 namespace netsim {
 
 // Execution of flow graphs on a carrier that derived classes choose, for one thread at a time.
-class Simulation {
+class Simulation : public SteppedNetwork {
   public:
-    virtual ~Simulation() = default;
     Simulation(const Simulation&) = delete;
     Simulation& operator=(const Simulation&) = delete;
 
@@ -35,6 +35,9 @@ class Simulation {
     };
 
     Lease executor() { return Lease(*this); }
+    TimePs now_ps() override { return executor()->now_ps(); }
+    TimePs next_event_ps() override { return executor()->next_event_ps(); }
+    std::vector<Completion> advance(TimePs until_ps) override { return executor()->advance(until_ps); }
     // A log of what links carry from now on.
     std::shared_ptr<LinkLog> log_links(std::int64_t windows, TimePs window_ps);
     void update_link_log();
@@ -47,7 +50,7 @@ class Simulation {
     void carry_with(std::unique_ptr<Carrier> carrier);
     const Network& network() const { return network_; }
     Routing& routing() { return routing_; }
-    TimePs now_ps() const { return executor_->now_ps(); }
+    TimePs now_inside_ps() const { return executor_->now_ps(); }  // while the executor is leased
     // Throws for a link that does not exist.
     LinkId checked_link(std::int64_t link, const char* call) const;
     static void check_capacity_share(double share);
@@ -73,9 +76,13 @@ class FlowSimulation final : public Simulation {
     std::vector<double> link_rates_bps(const std::optional<std::vector<std::int64_t>>& links = std::nullopt);
     void set_link_up(std::int64_t link, bool is_up);
     void set_capacity_share(std::int64_t link, double share);
+    // Loads of so many sources beside the flows of graphs that are submitted from now on; takes the place of earlier
+    // ones, and lives as long as the simulation.
+    PeriodicLoads& load_periodically(std::size_t sources);
 
   private:
     RateCarrier* carrier_;
+    std::unique_ptr<PeriodicTraffic> periodic_;  // none: flows are alone
 };
 
 // Flows as packets of the RoCE model.

@@ -50,3 +50,7 @@ class FluidBackend(FlowBackend):
             BackendError: an unknown link.
         """
         return self._simulation.link_rates_bps(links)
+
+    def load_periodically(self, sources: int) -> _core.PeriodicLoads:
+        """See `SharesCapacity.load_periodically`."""
+        return self._simulation.load_periodically(sources)

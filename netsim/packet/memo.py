@@ -91,6 +91,11 @@ class MemoisedBackend:
         return self._now_ps
 
     @property
+    def stepped(self) -> None:
+        """Replays are known here alone."""
+        return None
+
+    @property
     def hits(self) -> int:
         """Graphs that were replayed to their end."""
         return self._hits

@@ -20,7 +20,6 @@ import numpy as np
 from netsim import FlowGraph
 from netsim.units import PS_PER_MS
 from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
-from vidur_pd._core import Loop
 from vidur_pd.cluster.instance import Rank
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.network_clock import FAR_PS
@@ -104,13 +103,11 @@ def plans_us(layers_per_flow: int | None) -> dict[str, float]:
 def transfers_us(state: SimulationState, transfers: int, *, layerwise: bool) -> dict[str, float]:
     """CPU µs per transfer of each step."""
     network = state.network
-    loop = Loop(0, keeps_runs=False, links=None)
     sender = KvSender(
         state.plan.model,
         state.plan.kv_precision,
         network,
         state.plan.topology,
-        loop,
         setup_ps=PS_PER_MS,
         keep_flows=False,
     )

@@ -1,4 +1,4 @@
-"""Coupling ``fluid``: instances of hand-made loads on two links, a network whose link rates the test sets."""
+"""Coupling ``fluid``: instances of hand-made loads and transfers of hand-made flows on the two links of one cable."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from netsim import Completion, LinkLog
+from netsim import FlowGraph, LinkKind, LinkLog, NodeKind, Topology
+from netsim.fluid import FluidBackend
+from netsim.topology import DuplexLink
 from vidur_pd._core import Loop, Notice, Stage
-from vidur_pd.clock import EventQueue
-from vidur_pd.execution.coupling.fluid import FluidLauncher
 from vidur_pd.execution.iteration.pricer import Exchange, Exchanges, LinkLoad
 from vidur_pd.scheduling import RankState, VllmV1
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool
@@ -20,27 +20,13 @@ CAPACITY_BPS = 100 * GBPS
 US = 10**6
 WINDOW_PS = 5 * US
 TOLD_IN_STEPS_OF = 5e-4
-"""Of the capacity, in which transfers hear of the background, rounded up (``core/fluid_coupling.cpp``)."""
-
-
-class Links:
-    """Stands for the network and its transfers: rates and flows are what the test says, background what it is told."""
-
-    def __init__(self, links: int = 2) -> None:
-        self.rates_bps = np.zeros(links)
-        self.background_bps = np.zeros(links)
-        self.now_ps = 0
-
-    def advance(self, until_ps: int) -> list[Completion]:
-        """Nothing happens by itself."""
-        self.now_ps = until_ps
-        return []
-
-    def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
-        self.background_bps[links] = rates_bps
-
-    def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        return self.rates_bps if links is None else self.rates_bps[links]
+"""Of the capacity, in which transfers hear of loads, rounded up (``netsim/core/periodic_traffic.cpp``)."""
+CABLE = Topology.from_cables(
+    [(NodeKind.GPU, "a"), (NodeKind.GPU, "b")],
+    [DuplexLink(0, 1, CAPACITY_BPS, 0, LinkKind.FABRIC)],
+    gpus_per_node=1,
+)
+"""Link 0 leads from the first GPU to the second, link 1 back."""
 
 
 class Iteration:
@@ -75,12 +61,12 @@ class Rig:
 
     def __init__(self, *iterations: Iteration, tokens: int = 1000) -> None:
         self.iterations = iterations
-        self.links = Links()
+        self.network = FluidBackend(CABLE)
         self.log = LinkLog(2, 1 << 16, WINDOW_PS)
         self.loop = Loop(len(iterations), keeps_runs=True, links=self.log)
-        self.queue = EventQueue(self.loop)
+        self.loop.advance_with(self.network.stepped)
+        self.loop.couple(self.network.load_periodically(len(iterations)))
         exchanges = Exchanges(self.loop)
-        self.launcher = FluidLauncher(self.loop, self.queue, self.links, np.full(2, float(CAPACITY_BPS)))
         self.numbers = [exchanges.remember(iteration.exchange) for iteration in iterations]
         self._ends_ps: list[list[int]] = [[] for _ in iterations]
         for index in range(len(iterations)):
@@ -100,9 +86,9 @@ class Rig:
 
     def advance(self, until_ps: int) -> None:
         while (notice := self.loop.run(until_ps + 1)) is not None:
-            handlers = {"call": self._call, "price": self._price, "launch": self._launch, "rests": self._rest}
-            handlers[notice.what](notice)
+            self._price(notice)
         self.loop.move_to(until_ps)
+        self.network.advance(until_ps)
 
     def ends_ps(self, instance: int = 0) -> list[int]:
         """Ends of the iterations so far."""
@@ -116,24 +102,27 @@ class Rig:
         _, window, links, carried = self.log.rows()
         return np.bincount(window[links == link], carried[links == link]) * 8 * 10**12 / CAPACITY_BPS / WINDOW_PS
 
-    def carry(self, link: int, rate_bps: float, flows: int) -> None:
-        """A transfer begins: so many flows at one rate in all."""
-        self.links.rates_bps[link] = rate_bps
-        self.loop.add_transfer(np.array([link]), np.array([flows]))
+    def carry(self, link: int, flows: int, most_bps: int = 0) -> None:
+        """A long transfer begins: so many flows that take what they find, or no more than a rate in all."""
+        many = FlowGraph.from_lists(
+            src=[link] * flows,
+            dst=[1 - link] * flows,
+            size_bytes=[10**15] * flows,
+            flow_label=list(range(flows)),
+            max_rate_bps=[most_bps // flows] * flows,
+        )
+        self.network.submit(many, self.loop.now_ps)
+        self.loop.traffic_changes(self.loop.now_ps)
 
-    def _call(self, notice: Notice) -> None:
-        self.queue.call(notice.number)
+    def taken(self, link: int) -> float:
+        """Share of a link that loads take from the transfers on it, which take all the rest."""
+        return 1 - float(self.network.link_rates_bps(np.array([link]))[0]) / CAPACITY_BPS
 
     def _price(self, notice: Notice) -> None:
+        assert notice.what == "price"
         iteration, number = self.iterations[notice.instance], self.numbers[notice.instance]
         stage = Stage(iteration.compute_ps, iteration.exchange.communication_ps, load=number)
         notice.flight.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
-
-    def _launch(self, notice: Notice) -> None:
-        self.launcher.launch(notice.flight)
-
-    def _rest(self, notice: Notice) -> None:
-        self.launcher.rests(notice.instance)
 
 
 def test_an_iteration_alone_takes_its_compute_and_its_communication() -> None:
@@ -141,25 +130,23 @@ def test_an_iteration_alone_takes_its_compute_and_its_communication() -> None:
     rig.launch()
     rig.advance(300 * US)
     assert rig.ends_ps() == [100 * US, 200 * US, 300 * US]
-    assert not rig.links.background_bps.any()
 
 
 def test_a_transfer_that_takes_what_it_finds_halves_the_link_of_one_flow() -> None:
     """30 of 40 µs are drain: they take 60 µs beside one other flow, so that the iteration takes 130 µs. On average the
     instance takes 30/130 of the link."""
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
-    rig.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, flows=1)
     rig.launch()
     rig.advance(130 * US)
     assert rig.ends_ps() == [130 * US]
-    background = rig.links.background_bps[0] / CAPACITY_BPS
-    assert 30 / 130 <= background <= 30 / 130 + TOLD_IN_STEPS_OF
+    assert 30 / 130 <= rig.taken(0) <= 30 / 130 + TOLD_IN_STEPS_OF
 
 
 def test_a_collective_of_many_flows_keeps_its_fair_share() -> None:
     """Three flows beside one: 3/4 of the link, 30 µs become 40 µs."""
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30, flows=3))
-    rig.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, flows=1)
     rig.launch()
     rig.advance(110 * US)
     assert rig.ends_ps() == [110 * US]
@@ -168,7 +155,7 @@ def test_a_collective_of_many_flows_keeps_its_fair_share() -> None:
 def test_a_transfer_that_is_slow_for_other_reasons_leaves_the_rest_of_the_link() -> None:
     """A transfer at a fifth of the link, held up elsewhere: 30 µs become 37.5 µs, not 60."""
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
-    rig.carry(0, CAPACITY_BPS / 5, flows=1)
+    rig.carry(0, flows=1, most_bps=CAPACITY_BPS // 5)
     rig.launch()
     rig.advance(108 * US)
     assert rig.ends_ps() == [107_500_000]
@@ -179,7 +166,7 @@ def test_a_collective_that_cannot_fill_the_link_loses_nothing_to_a_transfer_that
     them the two thirds that they can use."""
     slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
     rig = Rig(slow)
-    rig.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, flows=1)
     rig.launch()
     rig.advance(100 * US)
     assert rig.ends_ps() == [100 * US]
@@ -189,7 +176,7 @@ def test_a_collective_that_cannot_fill_the_link_loses_what_it_could_use() -> Non
     """The same beside two other flows: half of the link instead of two thirds, so that 45 µs become 60 µs."""
     slow = price(0, compute_us=40, communication_us=60, drain_us=30, busy_us=45, flows=2)
     rig = Rig(slow)
-    rig.carry(0, CAPACITY_BPS, flows=2)
+    rig.carry(0, flows=2)
     rig.launch()
     rig.advance(115 * US)
     assert rig.ends_ps() == [115 * US]
@@ -197,7 +184,7 @@ def test_a_collective_that_cannot_fill_the_link_loses_what_it_could_use() -> Non
 
 def test_a_transfer_on_another_link_costs_nothing() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
-    rig.carry(1, CAPACITY_BPS, flows=4)
+    rig.carry(1, flows=4)
     rig.launch()
     rig.advance(100 * US)
     assert rig.ends_ps() == [100 * US]
@@ -208,8 +195,7 @@ def test_what_is_done_when_a_transfer_comes_is_kept() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
     rig.launch()
     rig.advance(50 * US)
-    rig.carry(0, CAPACITY_BPS, flows=1)
-    rig.launcher.traffic_changes(50 * US)
+    rig.carry(0, flows=1)
     rig.advance(115 * US)
     assert rig.ends_ps() == [115 * US]
 
@@ -217,22 +203,23 @@ def test_what_is_done_when_a_transfer_comes_is_kept() -> None:
 def test_two_updates_at_one_instant_are_one() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30))
     rig.launch()
-    rig.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, flows=1)
+    rig.advance(0)
     executed = rig.loop.executed
-    rig.launcher.traffic_changes(10 * US)
-    rig.launcher.traffic_changes(10 * US)
+    rig.loop.traffic_changes(10 * US)
+    rig.loop.traffic_changes(10 * US)
     rig.advance(10 * US)
     assert rig.loop.executed == executed + 1
 
 
 def test_an_instance_that_rests_leaves_its_links_to_the_transfers() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30), tokens=1)
-    rig.carry(0, CAPACITY_BPS, flows=1)
+    rig.carry(0, flows=1)
     rig.launch()
-    assert rig.links.background_bps[0] > 0
+    assert rig.taken(0) > 0
     rig.advance(200 * US)
     assert rig.loop.flying() == []
-    assert rig.links.background_bps[0] == 0
+    assert rig.taken(0) == 0
 
 
 def test_two_instances_on_one_link_slow_each_other_down_without_any_transfer() -> None:
@@ -280,10 +267,10 @@ def test_an_instance_slows_down_as_soon_as_another_comes_and_not_with_its_next_i
 def test_collectives_of_many_flows_leave_a_tenth_to_transfers_and_slow_down_for_it() -> None:
     """A hundred flows beside one would get 99 % of the link; a transfer that finds nothing would never count."""
     rig = Rig(price(0, compute_us=1, communication_us=99, drain_us=99, flows=100), tokens=20)
-    rig.carry(0, CAPACITY_BPS / 10, flows=1)
+    rig.carry(0, flows=1, most_bps=CAPACITY_BPS // 10)
     rig.launch()
     rig.advance(1_000 * US)
-    assert rig.links.background_bps[0] == pytest.approx(0.9 * CAPACITY_BPS)
+    assert rig.taken(0) == pytest.approx(0.9)
     assert rig.use(0)[:-1] == pytest.approx(0.9, rel=1e-3)
     assert rig.use(0).max() <= 0.9 * (1 + 1e-9)
 
@@ -293,8 +280,7 @@ def test_bytes_are_booked_at_the_speed_that_the_iteration_had() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30), tokens=2)
     rig.launch()
     rig.advance(50 * US)
-    rig.carry(0, CAPACITY_BPS, flows=1)
-    rig.launcher.traffic_changes(50 * US)
+    rig.carry(0, flows=1)
     rig.advance(115 * US)
     use = rig.use(0)
     assert use[:10] == pytest.approx(0.3)

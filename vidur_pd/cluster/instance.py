@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vidur_pd._core import Flight, Loop
 from vidur_pd.cluster.placement import Placement
-from vidur_pd.execution.coupling.launcher import Launcher
+from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.iteration.pricer import InstanceExecutor
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState, ScheduledBatch, VllmV1
 from vidur_pd.workload.request import Request
@@ -65,17 +65,19 @@ class Instance:
         self.kv_blocks = sum(rank.state.usable_blocks for rank in self.ranks)
         self._asked = asked
 
-    def join(self, loop: Loop, launcher: Launcher, *, tells_launches: bool) -> None:
-        """Takes its place in a loop, which tells of each flight where ``tells_launches``."""
+    def join(self, loop: Loop, launcher: ExactLauncher | None, *, tells_launches: bool) -> None:
+        """Takes its place in a loop, which launches its flights unless a launcher does, and tells of each where
+        ``tells_launches``.
+        """
         self._loop, self._launcher = loop, launcher
         number = loop.add_instance(
             [rank.state for rank in self.ranks],
             None if self._asked else VllmV1(),
             self.placement.partition.pp,
-            has_runs=launcher.has_runs and self.executor.prices_runs,
+            has_runs=launcher is None and self.executor.prices_runs,
             has_drafts=any(rank.has_drafts for rank in self.ranks),
             tells_launches=tells_launches,
-            launches_itself=launcher.launches_itself,
+            launches_itself=launcher is None,
             pricing=self.executor.pricing(),
         )
         assert number == self.index, "instances join in their order"
@@ -97,8 +99,9 @@ class Instance:
 
         Returns the requests that the ranks had alone (``RankState::clear``), rank by rank.
         """
-        for flight in self.flights:
-            self._launcher.drop(flight)
+        if self._launcher is not None:
+            for flight in self.flights:
+                self._launcher.drop(flight)
         return self._loop.halt(self.index)
 
     def resume(self) -> None:

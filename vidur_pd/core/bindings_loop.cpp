@@ -118,8 +118,8 @@ const char* name_of(Notice::What what) {
             return "accept";
         case Notice::What::kPrefilled:
             return "prefilled";
-        case Notice::What::kRests:
-            return "rests";
+        case Notice::What::kArrived:
+            return "arrived";
     }
     throw BrokenInvariant("a notice without a name");
 }
@@ -131,7 +131,8 @@ void bind_notice(py::module_& module) {
         .def_readonly("rank", &Notice::rank)
         .def_readonly("number", &Notice::number)
         .def_readonly("flight", &Notice::flight)
-        .def_readonly("request", &Notice::request);
+        .def_readonly("request", &Notice::request)
+        .def_readonly("is_failed", &Notice::is_failed);
 }
 
 }  // namespace
@@ -252,9 +253,10 @@ void bind_loop(py::module_& module) {
         .def("forget_communication", &Loop::forget_communication, py::arg("instance"))
         .def("decode_run", &Loop::decode_run)
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
-        .def(
-            "couple", [](Loop& loop, const Reals& capacity_bps) { loop.couple(values_of(capacity_bps)); },
-            py::arg("capacity_bps"))
+        .def("advance_with", &Loop::advance_with, py::arg("network"))
+        .def("arrive", &Loop::arrive, py::arg("at_ps"), py::arg("graphs"))
+        .def("couple", &Loop::couple, py::arg("loads"))
+        .def("traffic_changes", &Loop::traffic_changes, py::arg("at_ps"))
         .def(
             "remember",
             [](Loop& loop, const Numbers& links, const Reals& link_bytes, const Reals& link_flows,
@@ -263,29 +265,6 @@ void bind_loop(py::module_& module) {
                     {values_of(links), values_of(link_bytes), values_of(link_flows), values_of(link_busy_ps)});
             },
             py::arg("links"), py::arg("link_bytes"), py::arg("link_flows"), py::arg("link_busy_ps"))
-        .def(
-            "add_transfer",
-            [](Loop& loop, const Numbers& links, const Numbers& flows) {
-                loop.add_transfer(values_of(links), values_of(flows));
-            },
-            py::arg("links"), py::arg("flows"))
-        .def(
-            "set_capacity",
-            [](Loop& loop, const Numbers& links, const Reals& capacity_bps) {
-                loop.coupling().set_capacity(values_of(links), values_of(capacity_bps));
-            },
-            py::arg("links"), py::arg("capacity_bps"))
-        .def("transfer_links", [](Loop& loop) { return array(loop.coupling().transfer_links()); })
-        .def(
-            "set_rates", [](Loop& loop, const Reals& rates_bps) { loop.coupling().set_rates(values_of(rates_bps)); },
-            py::arg("rates_bps"))
-        .def("launch_coupled", &Loop::launch_coupled, py::arg("flight"))
-        .def("update_coupling", &Loop::update_coupling)
-        .def("take_changed_background",
-             [](Loop& loop) {
-                 const LinkRates changed = loop.coupling().take_changed_background();
-                 return py::make_tuple(array(changed.links), array(changed.rates_bps));
-             })
         .def("complete", &Loop::complete, py::arg("request"))
         .def(
             "reject",

@@ -45,19 +45,38 @@ std::optional<Notice> Loop::run(TimePs before_ps) {
             landing_.pop_front();
             continue;
         }
-        const auto next_ps = next_event_ps();
-        if (!next_ps || *next_ps >= before_ps) return std::nullopt;
+        if (const auto completion = take_completion()) {
+            return Notice{Notice::What::kArrived, 0, 0, completion->graph, nullptr, nullptr, completion->is_failed};
+        }
+        const auto next_ps = next_own_event_ps();
+        const TimePs network_ps = network_ ? network_->next_event_ps() : netsim::kNever;
+        if (std::min(next_ps.value_or(netsim::kNever), network_ps) >= before_ps) return std::nullopt;
+        if (!next_ps || network_ps <= *next_ps) {
+            advance_network(network_ps, next_ps);
+            continue;
+        }
         const Event event = queue_.top();
         queue_.pop();
         queue_.move_to(event.at_ps);
         ++executed_;
         if (event.kind == Event::Kind::kCall) return Notice{Notice::What::kCall, 0, 0, event.number};
-        begin(event);
+        if (event.kind == Event::Kind::kTraffic) {
+            update_traffic();
+        } else {
+            begin(event);
+        }
     }
 }
 
-// The next event, those before it that no longer count dropped.
 std::optional<TimePs> Loop::next_event_ps() {
+    const auto own_ps = next_own_event_ps();
+    const TimePs network_ps = network_ ? network_->next_event_ps() : netsim::kNever;
+    if (network_ps == netsim::kNever) return own_ps;
+    return std::min(own_ps.value_or(network_ps), network_ps);
+}
+
+// The next event, those before it that no longer count dropped.
+std::optional<TimePs> Loop::next_own_event_ps() {
     while (!queue_.is_empty() && !counts(queue_.top())) queue_.pop();
     return queue_.is_empty() ? std::nullopt : std::optional(queue_.top().at_ps);
 }
@@ -68,7 +87,7 @@ std::int64_t Loop::schedule_call(TimePs at_ps, Priority priority) {
 }
 
 bool Loop::counts(const Event& event) const {
-    if (event.kind == Event::Kind::kCall) return true;
+    if (event.kind == Event::Kind::kCall || event.kind == Event::Kind::kTraffic) return true;
     const Instance& instance = at(event.instance);
     if (event.kind == Event::Kind::kDispatch) return instance.dispatch_at_ps == event.at_ps;
     return std::any_of(instance.flights.begin(), instance.flights.end(),
@@ -128,7 +147,8 @@ std::optional<Notice> Loop::proceed() {
         case Step::kAfterLanding:
             note_kv_use(work_.instance);
             dispatch_later(work_.instance, now_ps());
-            return rest(instance);
+            rest(instance);
+            return std::nullopt;
         case Step::kNone:
             break;
     }
@@ -300,7 +320,7 @@ void Loop::book(Flight& flight, TimePs until_ps) {
     if (steps <= 0.0) return;
     for (const Stage& stage : flight.stages) {
         if (!links_ || stage.load < 0) continue;
-        const LinkLoad& load = *loads_[static_cast<std::size_t>(stage.load)];
+        const netsim::LinkLoad& load = *loads_[static_cast<std::size_t>(stage.load)];
         links_->spread(kCollectives, load.links, load.link_bytes, from_ps, until_ps, steps);
     }
     flight.booked_ps = until_ps;
@@ -318,15 +338,14 @@ std::optional<Notice> Loop::tell() {
     return std::nullopt;
 }
 
-// Sets the times of a flight here, where no traffic that only Python knows plays a part.
+// Sets the times of a flight, where that is not up to Python.
 std::optional<Notice> Loop::launch(Instance& instance) {
     const FlightPtr& flight = work_.flight;
     if (!instance.traits.launches_itself) return notice(Notice::What::kLaunch);
-    if (coupling_) {
-        for (const Stage& stage : flight->stages) coupling_->uses(work_.instance, stage.load);
-        if (coupling_->concerns(work_.instance)) {
-            if (!coupling_->transfer_links().empty()) return notice(Notice::What::kLaunch);
-            launch_coupled(flight);
+    if (placed_) {
+        for (const Stage& stage : flight->stages) placed_->announce(work_.instance, stage.load);
+        if (placed_->is_affected(work_.instance)) {
+            launch_beside_others(flight);
             return std::nullopt;
         }
     }
@@ -335,12 +354,10 @@ std::optional<Notice> Loop::launch(Instance& instance) {
     return std::nullopt;
 }
 
-// The work on a landing is done.
-std::optional<Notice> Loop::rest(Instance& instance) {
-    const Notice rests = notice(Notice::What::kRests);
+// The work on a landing is done; others hear of the load that has gone with the last flight of an instance.
+void Loop::rest(Instance& instance) {
+    if (placed_ && instance.flights.empty() && placed_->is_affected(work_.instance)) traffic_changes(now_ps());
     work_ = {};
-    if (coupling_ && coupling_->concerns(rests.instance) && instance.flights.empty()) return rests;
-    return std::nullopt;
 }
 
 }  // namespace serving

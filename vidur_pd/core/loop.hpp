@@ -9,15 +9,17 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <netsim/link_log.hpp>
+#include <netsim/periodic_loads.hpp>
+#include <netsim/stepped_network.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "../../aicb/core/iteration_pricing.hpp"
-#include "../../netsim/core/link_log.hpp"
 #include "event_queue.hpp"
 #include "flight.hpp"
-#include "fluid_coupling.hpp"
 #include "iteration_log.hpp"
 #include "request_log.hpp"
 
@@ -36,7 +38,7 @@ struct Notice {
         kLaunched,       // `flight` is under way
         kAccept,         // `flight` needs the drafts that its decodes keep
         kPrefilled,      // a prefill instance has computed the prompt of `request` on `rank`
-        kRests,          // the instance, which other traffic concerns, has landed its last flight
+        kArrived,        // graph `number` has come to its end on the network, or failed (`is_failed`)
     };
 
     What what;
@@ -45,6 +47,7 @@ struct Notice {
     std::int64_t number = 0;
     FlightPtr flight = nullptr;
     RequestPtr request = nullptr;
+    bool is_failed = false;
 };
 
 // What an instance does by itself, and what it asks for.
@@ -79,10 +82,15 @@ class Loop {
     std::int32_t add_instance(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
                               std::int64_t stages, Traits traits, std::vector<Pricing> pricing);
 
+    // Advances a network beside the events: completions at an instant come before events at it.
+    void advance_with(std::shared_ptr<netsim::SteppedNetwork> network) { network_ = std::move(network); }
+    // The same for a network that is advanced elsewhere: graphs that have come to their end, and whether they failed.
+    void arrive(TimePs at_ps, const std::vector<std::pair<std::int64_t, bool>>& graphs);
+
     // Runs the events before `before_ps`, up to the first one that Python has to deal with.
     std::optional<Notice> run(TimePs before_ps);
 
-    // Time of the next event that still counts.
+    // Time of the next event that still counts, or of the network.
     std::optional<TimePs> next_event_ps();
     TimePs now_ps() const { return queue_.now_ps(); }
     void move_to(TimePs at_ps) { queue_.move_to(at_ps); }
@@ -122,17 +130,13 @@ class Loop {
 
     // Coupling `fluid`.
 
-    // Couples instances with each other and with transfers on links of these capacities [links].
-    void couple(std::vector<double> capacity_bps);
+    // Iterations are loads on the links of the network, with their instances as sources: they slow each other down, and
+    // transfers, as far as they share links.
+    void couple(std::shared_ptr<netsim::PeriodicLoads> loads) { placed_ = std::move(loads); }
     // Remembers what a list of collectives leaves on links, under the next number.
-    std::int32_t remember(LinkLoad load);
-    // Flows of transfers on each of some links come, or go (negative numbers).
-    void add_transfer(const Links& links, const std::vector<std::int64_t>& flows);
-    // Starts a flight beside other traffic.
-    void launch_coupled(const FlightPtr& flight);
-    // New loads of the instances that other traffic concerns, and new stretches of what they have in flight.
-    void update_coupling();
-    FluidCoupling& coupling() { return *coupling_; }
+    std::int32_t remember(netsim::LinkLoad load);
+    // Transfers load the network differently from `at_ps` on: both sides are updated at the end of that instant.
+    void traffic_changes(TimePs at_ps);
 
     // A request ends with its last token, or without it; its row is written.
     void complete(Request& request);
@@ -209,9 +213,17 @@ class Loop {
     void cut_short(Instance& instance);
     std::optional<Notice> tell();
     std::optional<Notice> launch(Instance& instance);
-    std::optional<Notice> rest(Instance& instance);
-    void enter(std::int32_t instance);
-    void update_concerned();
+    void rest(Instance& instance);
+    std::optional<netsim::Completion> take_completion();
+    std::optional<TimePs> next_own_event_ps();
+    void advance_network(TimePs network_ps, std::optional<TimePs> next_ps);
+    void update_traffic();
+    void launch_beside_others(const FlightPtr& flight);
+    void place_and_settle(const FlightPtr& flight);
+    void update_loads();
+    void update_affected();
+    std::vector<double> slowdowns(const Flight& flight) const;
+    void place(std::int32_t instance);
     void hold_back();
     // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
     void retime(std::int32_t instance, const std::vector<std::vector<double>>& stretches);
@@ -223,8 +235,11 @@ class Loop {
     EventQueue queue_;
     std::vector<Instance> instances_;
     std::shared_ptr<netsim::LinkLog> links_;  // none: nobody wants to know, or collectives are flows on the network
-    std::vector<std::shared_ptr<const LinkLoad>> loads_;
-    std::unique_ptr<FluidCoupling> coupling_;  // in coupling `fluid`
+    std::vector<std::shared_ptr<const netsim::LinkLoad>> loads_;
+    std::shared_ptr<netsim::SteppedNetwork> network_;  // none: advanced elsewhere, or not at all
+    std::deque<netsim::Completion> completions_;       // that nobody has been told of
+    std::shared_ptr<netsim::PeriodicLoads> placed_;    // in coupling `fluid`
+    std::set<TimePs> updates_ps_;                      // instants at whose end both kinds of traffic are updated
     std::deque<FlightPtr> landing_;
     Work work_;
     std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the flight that lands

@@ -40,7 +40,7 @@ class Cluster(Protocol):
         """The instance gets new requests from now on, or gets none."""
         ...
 
-    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
+    def links_change(self) -> None:
         """Links have failed or returned."""
         ...
 
@@ -180,7 +180,7 @@ class FaultScript:
         for link in changed:
             cast(FailsLinks, self._network).set_link_up(link, not begins)
             self._fabric.set_link_up(link, not begins)
-        self._cluster.links_change(changed, is_up=not begins)
+        self._cluster.links_change()
         self._unheard.update(instance.index for instance in self._tell(changed))
         self._changes_to_route += 1
         if self._reroute_ps:

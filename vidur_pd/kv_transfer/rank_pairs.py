@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 import simccl
 from aicb import Model, Precision, stage_layers
 from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
-from netsim import NoPath, Topology
-from netsim.routing import Router as PathFinder
+from netsim import Topology
 from vidur_pd.cluster.instance import Rank
 
 ROUTES_KEPT: Final = 16_384
@@ -27,17 +22,6 @@ class Contents(NamedTuple):
     with_tokens: bool
     with_state: bool
     layer_by_layer: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankPairRoute:
-    """Transfers of some contents from one rank to another: their flows, and the links of these."""
-
-    flows: simccl.KvFlows
-    links: NDArray[np.int64]
-    """[links] all that flows cross, ascending."""
-    pairs_on_link: NDArray[np.int64]
-    """[links] pairs of GPUs whose flows cross each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +46,6 @@ class RankPairRoutes:
         self._model = model
         self._sizes = cache_sizes(model, precision)
         self._topology = topology
-        self._paths = PathFinder(topology)
         self._setup_ps = setup_ps
         self._layouts: dict[tuple[Rank, int], simccl.KvLayout] = {}
         self._templates: dict[tuple[int, ...], simccl.KvTemplate] = {}
@@ -74,28 +57,9 @@ class RankPairRoutes:
         """The model keeps a recurrent state that travels once, whatever the prompt."""
         return self._sizes.state is not None
 
-    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
-        """Links have failed or returned: routes are laid out anew."""
-        for link in links:
-            self._paths.set_link_up(link, is_up)
-        self.between.cache_clear()
-
-    def _between(self, source: Rank, destination: Rank, contents: Contents) -> RankPairRoute:
+    def _between(self, source: Rank, destination: Rank, contents: Contents) -> simccl.KvFlows:
         source_layout, destination_layout = self._source_layout(source, destination), self._layout(destination, shift=0)
-        flows = self._template(source_layout, destination_layout, contents).between(source_layout, destination_layout)
-        first = np.flatnonzero(flows.template.previous < 0)
-        pairs = zip(flows.src[first].tolist(), flows.dst[first].tolist(), strict=True)
-        # All flows of a transfer have label 0.
-        hops = np.array([link for ends in pairs for link in self._path(*ends)], dtype=np.int64)
-        return RankPairRoute(flows, *np.unique(hops, return_counts=True))
-
-    def _path(self, src: int, dst: int) -> list[int]:
-        """Links from one GPU to another; none where there is no path."""
-        try:
-            links: list[int] = self._paths.route(src, dst).tolist()
-        except NoPath:
-            return []
-        return links
+        return self._template(source_layout, destination_layout, contents).between(source_layout, destination_layout)
 
     def _template(self, source: simccl.KvLayout, destination: simccl.KvLayout, contents: Contents) -> simccl.KvTemplate:
         """What routes between layouts of these shapes have in common."""

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Sequence
 from vidur_pd._core import Flight, Loop
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
-from vidur_pd.execution.coupling.fluid import FluidLauncher
-from vidur_pd.execution.coupling.launcher import Launcher
 from vidur_pd.faults.script import FaultScript
-from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState
@@ -26,22 +23,16 @@ class ClusterControl:
         loop: Loop,
         queue: EventQueue,
         lifecycle: RequestLifecycle,
-        kv_sender: KvSender,
     ) -> None:
         self._loop = loop
         self._queue = queue
         self._lifecycle = lifecycle
-        self._kv_sender = kv_sender
         self._instances = state.instances
         plan = state.plan
         self._faults = FaultScript(
             plan.faults, plan.config, plan.coupling, state.instances, state.network, state.fabric, queue, self
         )
         self.capacity_changes: list[CapacityChange] = []
-
-    def join(self, launcher: Launcher) -> None:
-        """``launcher`` is the coupling that hears of links."""
-        self._launcher = launcher
 
     def schedule_faults(self) -> None:
         """To be called before anything else is scheduled."""
@@ -58,15 +49,13 @@ class ClusterControl:
     def set_open(self, instance: Instance, is_open: bool) -> None:
         self._lifecycle.set_open(instance, is_open=is_open)
 
-    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
-        self._kv_sender.links_change(links, is_up=is_up)
-        self._launcher.traffic_changes(self._queue.now_ps)
+    def links_change(self) -> None:
+        self._loop.traffic_changes(self._queue.now_ps)
 
     def capacity_change(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:
         now_ps = self._queue.now_ps
         self.capacity_changes += [CapacityChange(now_ps, *each) for each in zip(links, capacity_bps, strict=True)]
-        if isinstance(self._launcher, FluidLauncher):
-            self._launcher.set_capacity_bps(links, capacity_bps)
+        self._loop.traffic_changes(now_ps)
 
     def collectives_change(self, instances: Iterable[Instance]) -> None:
         for instance in instances:

@@ -1,13 +1,14 @@
-"""The driver of a run: events of the loop and of the network, in the order of one clock."""
+"""The driver of a run: events of the loop and of a network outside it, in the order of one clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from netsim import Completion, GraphHandle
 from vidur_pd._core import Loop, Notice
 from vidur_pd.clock import EventQueue
-from vidur_pd.execution.coupling.launcher import Launcher
-from vidur_pd.execution.network_clock import FAR_PS
+from vidur_pd.execution.coupling.exact import ExactLauncher
+from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.metrics.records import Records
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState
@@ -19,7 +20,7 @@ Progress = Callable[[int, int, float], None]
 
 
 class Driver:
-    """Lets the loop and the network take turns, and answers what the loop asks for."""
+    """Runs the loop, with a network that the loop cannot advance, and answers what it asks for."""
 
     def __init__(
         self,
@@ -27,37 +28,38 @@ class Driver:
         loop: Loop,
         queue: EventQueue,
         lifecycle: RequestLifecycle,
-        launcher: Launcher,
+        launcher: ExactLauncher | None,
+        outer_network: OuterNetwork | None,
     ) -> None:
-        self._network = state.network
+        """``launcher``: what launches iterations, ``outer_network``: what carries flows, where the loop does not."""
         self._instances = state.instances
         self._loop = loop
         self._queue = queue
         self._lifecycle = lifecycle
         self._launcher = launcher
+        self._outer_network = outer_network
         self._handlers = self._handlers_of_notices()
 
     def run(self, records: Records, requests: int, progress: Progress | None) -> None:
         """Runs until nothing happens any more; what is left of ``requests`` has been failed by then."""
         while True:
-            network_ps = self._run_loop(records, requests, progress)
-            next_ps = self._loop.next_event_ps()
-            if network_ps is not None:
-                self._advance_network(network_ps, next_ps)
-            elif next_ps is None and (not self._lifecycle.unfinished or not self._lifecycle.end_all()):
+            self._run_loop(records, requests, progress)
+            if self._loop.next_event_ps() is not None or (self._outer_network and self._outer_network.advance()):
+                continue
+            if not self._lifecycle.unfinished or not self._lifecycle.end_all():
                 break
         if progress is not None:
             self._report(progress, requests)
 
-    def _run_loop(self, records: Records, requests: int, progress: Progress | None) -> int | None:
-        """Runs the loop's events as long as the network has nothing to do before; returns when it has."""
+    def _run_loop(self, records: Records, requests: int, progress: Progress | None) -> None:
+        """Runs the loop's events, as long as a network that is not the core's has nothing to do before."""
         told_events = self._loop.executed
         while True:
-            network_ps = self._network.next_event_ps()
-            notice = self._loop.run(records.until_ps if network_ps is None else network_ps)
+            outer_ps = self._outer_network.next_event_ps() if self._outer_network else None
+            notice = self._loop.run(records.until_ps if outer_ps is None else outer_ps)
             records.pass_on()
             if notice is None:
-                return network_ps
+                return
             self._handlers[notice.what](notice)
             if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
                 told_events = self._loop.executed
@@ -76,32 +78,20 @@ class Driver:
             "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
             "parts": lambda notice: instances[notice.instance].executor.supply(),
             "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
-            "launch": lambda notice: self._launcher.launch(notice.flight),
+            "launch": lambda notice: self._coupled_exactly.launch(notice.flight),
             "launched": lambda notice: hand_over.launched(notice.flight, self._queue.now_ps),
             "accept": lambda notice: instances[notice.instance].accept(notice.flight),
             "prefilled": lambda notice: hand_over.prefilled(notice.request),
-            "rests": lambda notice: self._launcher.rests(notice.instance),
+            "arrived": lambda notice: self._arrived(GraphHandle(notice.number), is_failed=notice.is_failed),
         }
 
-    def _advance_network(self, network_ps: int, next_ps: int | None) -> None:
-        """Runs the network to the next event of the loop, or to the first instant at which something completes.
+    @property
+    def _coupled_exactly(self) -> ExactLauncher:
+        assert self._launcher is not None, "iterations without flows are launched by the loop"
+        return self._launcher
 
-        Where the coupling follows the network, only to its own next event.
-        """
-        until_ps = FAR_PS if next_ps is None else next_ps
-        if self._launcher.follows_network:
-            until_ps = min(until_ps, network_ps)
-        completions = self._network.advance(until_ps)
-        if not completions:
-            self._launcher.network_moved()
-        else:
-            self._loop.move_to(completions[0].at_ps)
-        for completion in completions:
-            if completion.flow is None and not self._lifecycle.hand_over.arrived(completion):
-                self._launcher.completed(completion)
-                self._land()
-
-    def _land(self) -> None:
-        """What the last completion has ended is credited before the next one is dealt with."""
-        while (notice := self._loop.run(self._queue.now_ps)) is not None:
-            self._handlers[notice.what](notice)
+    def _arrived(self, handle: GraphHandle, *, is_failed: bool) -> None:
+        """A flow graph has come to its end: of a transfer, or of an iteration."""
+        completion = Completion(handle, None, self._queue.now_ps, is_failed)
+        if not self._lifecycle.hand_over.arrived(completion):
+            self._coupled_exactly.completed(completion)

@@ -8,7 +8,7 @@ from vidur_pd._core import Flight, Loop
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing import RankRouter
-from vidur_pd.execution.coupling.launcher import Launcher
+from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
@@ -35,8 +35,8 @@ class RequestLifecycle:
         self.hand_over = HandOver(config, kv_sender, queue, self._choose_destination, self)
         self.recovery = Recovery(config.recovery, queue, self._enter, self._end)
 
-    def join(self, launcher: Launcher) -> None:
-        """``launcher`` is the coupling that hears of transfers."""
+    def join(self, launcher: ExactLauncher | None) -> None:
+        """``launcher`` launches iterations where the loop does not."""
         self._launcher = launcher
 
     @property
@@ -109,7 +109,7 @@ class RequestLifecycle:
 
     def traffic_changes(self, at_ps: int) -> None:
         """Transfers load the network differently from ``at_ps`` on."""
-        self._launcher.traffic_changes(at_ps)
+        self._loop.traffic_changes(at_ps)
 
     def delivered(self, request: Request) -> None:
         """The user gets a token from elsewhere than an iteration that decodes."""
@@ -159,7 +159,8 @@ class RequestLifecycle:
         self.hand_over.end_all()
         for instance in self._instances:
             for flight in instance.flights:
-                self._launcher.drop(flight)
+                if self._launcher is not None:
+                    self._launcher.drop(flight)
                 flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
                 self.break_off(flight, STOOD_STILL)
         return self.unfinished < unfinished

@@ -12,6 +12,7 @@ from vidur_pd._core import Loop
 from vidur_pd.account import Account
 from vidur_pd.clock import EventQueue
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import Exchanges
 from vidur_pd.kv_transfer.sender import KvSender
@@ -49,12 +50,11 @@ class Simulation:
             self._plan.kv_precision,
             state.network,
             self._plan.topology,
-            self._loop,
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
         )
         self._lifecycle = RequestLifecycle(state, workload, self._loop, self._queue, self._kv_sender)
-        self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle, self._kv_sender)
+        self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
         self._driver = self._join()
         self._log = IterationLog(
             self._loop.iterations,
@@ -68,13 +68,13 @@ class Simulation:
         exchanges = Exchanges(self._loop)
         launcher = self._state.launcher(self._loop, self._queue, exchanges, self._control.collective_given_up)
         self._lifecycle.join(launcher)
-        self._control.join(launcher)
         hears_launches = self._lifecycle.hand_over.hears_launches
         for instance in self._state.instances:
             instance.executor.join(self._loop, instance.index, exchanges)
             tells_launches = hears_launches and instance.placement.role == "prefill"
             instance.join(self._loop, launcher, tells_launches=tells_launches)
-        return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher)
+        outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
+        return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher, outer_network)
 
     @property
     def config(self) -> SimulationConfig:

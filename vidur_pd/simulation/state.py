@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 import simccl
 from netsim import NetworkBackend, SharesCapacity, create_backend
 from vidur_pd._core import Flight, Loop
@@ -16,9 +14,6 @@ from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.live_fabric import LiveFabric
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.exact import ExactLauncher
-from vidur_pd.execution.coupling.fluid import FluidLauncher
-from vidur_pd.execution.coupling.isolated import IsolatedLauncher
-from vidur_pd.execution.coupling.launcher import Launcher
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import Exchanges, InstanceExecutor
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
@@ -42,14 +37,17 @@ class SimulationState:
     """By GPU whose interconnect collectives use."""
     instances: tuple[Instance, ...]
 
-    def launcher(self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff) -> Launcher:
-        """The coupling of iterations with the network that the configuration names."""
+    def launcher(
+        self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff
+    ) -> ExactLauncher | None:
+        """Couples iterations with the network as the configuration says; what launches them where the loop does not."""
         match self.plan.coupling.in_force:
             case "isolated":
-                return IsolatedLauncher()
+                return None
             case "fluid":
                 assert isinstance(self.network, SharesCapacity)
-                return FluidLauncher(loop, queue, self.network, self.plan.topology.capacity_bps.astype(np.float64))
+                loop.couple(self.network.load_periodically(len(self.instances)))
+                return None
             case "exact":
                 pools = [self.plan.pools[instance.placement.pool] for instance in self.instances]
                 pricers = [self.pricers[pool.gpu.interconnect] for pool in pools]

@@ -104,7 +104,7 @@ Ns3Simulation* make_simulation(const Network& network, std::uint32_t ecmp_seed, 
 // Derives from a class that the core's own module binds.
 void bind_simulation(py::module_& module) {
     py::module_::import("netsim._core");
-    py::class_<Ns3Simulation, PacketSimulation>(module, "Ns3Simulation")
+    py::class_<Ns3Simulation, PacketSimulation, std::shared_ptr<Ns3Simulation>>(module, "Ns3Simulation")
         .def(py::init(&make_simulation), py::arg("network"), py::arg("ecmp_seed"), py::arg("parameters"),
              py::arg("node_names"))
         .def(

@@ -5,8 +5,7 @@
 
 #include <array>
 #include <cstdint>
-
-#include "../types.hpp"
+#include <netsim/types.hpp>
 
 namespace netsim {
 

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <deque>
+#include <netsim/types.hpp>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "../types.hpp"
 
 namespace netsim {
 

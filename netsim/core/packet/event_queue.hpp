@@ -3,10 +3,10 @@
 
 #include <bit>
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <vector>
 
 #include "event_heap.hpp"
-#include "types.hpp"
 
 namespace netsim {
 

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <netsim/link_log.hpp>
+#include <netsim/types.hpp>
 #include <vector>
 
-#include "link_log.hpp"
 #include "roce/congestion/telemetry.hpp"
-#include "types.hpp"
 
 namespace netsim::roce {
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <vector>
 
 #include "roce/congestion/parameters.hpp"
-#include "types.hpp"
 #include "wire_format.hpp"
 
 namespace netsim::roce {

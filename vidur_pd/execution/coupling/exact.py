@@ -39,10 +39,6 @@ class IterationGraph:
 class ExactLauncher:
     """Submits each iteration as one flow graph; it ends when its last flow has arrived."""
 
-    has_runs = False
-    launches_itself = False
-    follows_network = False
-
     def __init__(
         self,
         loop: Loop,
@@ -93,15 +89,6 @@ class ExactLauncher:
             self._dropped.add(handle)
             self._network.cancel(handle)
             self._network.forget(handle)
-
-    def rests(self, instance: int) -> None:
-        """Nothing to do: no load is left behind."""
-
-    def traffic_changes(self, at_ps: int) -> None:
-        """Nothing to do: flows meet on the network itself."""
-
-    def network_moved(self) -> None:
-        """Nothing to do either."""
 
     def completed(self, completion: Completion) -> None:
         """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""

@@ -23,13 +23,12 @@
 #pragma once
 
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
-
-#include "types.hpp"
 
 namespace netsim {
 

@@ -3,9 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <netsim/types.hpp>
 #include <span>
-
-#include "types.hpp"
 
 namespace netsim {
 

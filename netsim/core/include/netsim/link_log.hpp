@@ -2,9 +2,8 @@
 #pragma once
 
 #include <array>
+#include <netsim/types.hpp>
 #include <vector>
-
-#include "types.hpp"
 
 namespace netsim {
 
