@@ -577,7 +577,7 @@ class Loop:
         """An answer to the notice ``schedule``: its iterations decode all running requests."""
 
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
-    def advance_with(self, network: SteppedNetwork) -> None:
+    def advance_with(self, network: SteppedNetwork | None) -> None:
         """Advances a network of netsim's core beside the events, by itself."""
 
     def arrive(self, at_ps: int, graphs: Sequence[tuple[int, bool]]) -> None:

@@ -89,7 +89,10 @@ class Simulation:
         records = Records(self._workload, self._loop, self._log, stream)
         self._control.schedule_faults()
         self._lifecycle.schedule_arrivals()
-        self._driver.run(records, len(self._workload), progress)
+        try:
+            self._driver.run(records, len(self._workload), progress)
+        finally:
+            self._loop.advance_with(None)  # its owner may close the network now
         self._check_end()
         return self._result(records)
 
