@@ -185,7 +185,7 @@ class PartKind(Enum):
     RECURRENT_PROMPTS = 8
 
 class Part:
-    """``aicb.pricing.Part`` with numbers for names and collectives."""
+    """``aicb.iteration.pricing.Part`` with numbers for names and collectives."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Numbers:
         """Lists of collectives that follow each other."""
 
 class ClockLaw:
-    """``aicb.clock.ClockLaw``."""
+    """``aicb.measurements.clock.ClockLaw``."""
 
     def __init__(
         self, *, reference_mhz: float, light_mhz: float, heavy_mhz: float, light_share: float, heavy_share: float
@@ -235,7 +235,7 @@ class StageRules:
     def graph_sizes(self) -> list[int]: ...
 
 class IterationCost:
-    """``aicb.pricing.IterationCost`` with numbers for names and collectives."""
+    """``aicb.iteration.pricing.IterationCost`` with numbers for names and collectives."""
 
     @property
     def compute_ps(self) -> int: ...
@@ -251,7 +251,7 @@ class IterationCost:
     def communications(self) -> int: ...
 
 class IterationPricing:
-    """What an event loop in C++ calls (aicb/core/iteration_pricing.hpp)."""
+    """What an event loop in C++ calls (aicb/core/include/aicb/iteration_pricing.hpp)."""
 
     def price(
         self,

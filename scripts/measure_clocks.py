@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the SM clock that a GPU sustains under matrix products of many shapes, for ``aicb.clock.ClockLaw``.
+"""Measures the SM clock that a GPU sustains under matrix products of many shapes, for ``ClockLaw`` of `aicb`.
 
     python scripts/measure_clocks.py -o clocks.csv
 

@@ -9,7 +9,7 @@ namespace aicb {
 namespace {
 
 constexpr double kPsPerUs = 1e6;
-constexpr std::size_t kAttentionPhase = 0;  // aicb.pricing.PHASES
+constexpr std::size_t kAttentionPhase = 0;  // aicb.iteration.pricing.PHASES
 
 TimePs to_ps(double time_us) { return static_cast<TimePs>(std::nearbyint(time_us * kPsPerUs)); }
 

@@ -33,7 +33,7 @@ struct SplitKv {
     double equal_spread;   // the spread that costs the full penalty
 };
 
-// Scaling of a measured time to another GPU by references that are lines in the KV tokens (aicb.transfer).
+// Scaling of a measured time to another GPU by references that are lines in the KV tokens (aicb.estimators.transfer).
 struct DecodeTransfer {
     double latency_us;
     double origin_us;  // per KV token

@@ -1,16 +1,15 @@
 // Priced operators that depend on the same integers, looked up by these.
 #pragma once
 
+#include <aicb/flat_map.hpp>
+#include <aicb/iteration_pricing.hpp>
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "flat_map.hpp"
-#include "iteration_pricing.hpp"
-
 namespace aicb {
 
-// aicb.pricing.Part.
+// aicb.iteration.pricing.Part.
 struct Part {
     std::array<TimePs, kPhases> phase_ps{};
     TimePs total_ps = 0;

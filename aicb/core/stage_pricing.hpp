@@ -1,6 +1,8 @@
-// Composition of an iteration of one pipeline stage from its parts, as aicb/iteration.py describes it.
+// Composition of an iteration of one pipeline stage from its parts, as aicb/iteration/model.py describes it.
 #pragma once
 
+#include <aicb/flat_map.hpp>
+#include <aicb/iteration_pricing.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,13 +11,11 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "flat_map.hpp"
-#include "iteration_pricing.hpp"
 #include "part.hpp"
 
 namespace aicb {
 
-// SM clock against the tensor cores' share of their peak (aicb.clock.ClockLaw).
+// SM clock against the tensor cores' share of their peak (aicb.measurements.clock.ClockLaw).
 struct ClockLaw {
     double reference_mhz, light_mhz, heavy_mhz;
     double light_share, heavy_share;
@@ -24,7 +24,7 @@ struct ClockLaw {
     double stretch(double tensor_share) const;
 };
 
-// Host times of one stage (aicb.host.HostModel).
+// Host times of one stage (aicb.iteration.host.HostModel).
 struct HostTimes {
     double step_us, request_us;
     TimePs full_ps, piecewise_ps, eager_ps;  // launching

@@ -1,12 +1,12 @@
 """Estimators of kernel times: measured tables with interpolation (default), forests on them, the bare roofline."""
 
-from aicb.estimators.arrays import price_many
 from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, Timing
 from aicb.estimators.forest import ForestEstimator
 from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.price_many import price_many
 from aicb.estimators.roofline import RooflineEstimator
-from aicb.gpu import Gpu
-from aicb.precision import Precision
+from aicb.measurements.gpu import Gpu
+from aicb.model.precision import Precision
 from boundary.errors import InputError
 
 __all__ = [

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from aicb import _core
 from aicb.estimators.kriging import Floats, Scales
-from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.mla_schedule import (
     BLOCK_TOKENS,
     OVERHEAD_BLOCKS,
@@ -32,10 +31,11 @@ from aicb.estimators.mla_schedule import (
     parts_of,
 )
 from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface
-from aicb.gpu import Gpu
-from aicb.operators import DecodeAttention, GatedDeltaDecode, MlaDecode
-from aicb.precision import ELEMENT_BYTES, KvDtype, Precision
-from aicb.table import KernelRow
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
+from aicb.operators.operator import DecodeAttention, GatedDeltaDecode, MlaDecode
 
 MLA_UNEQUAL_US = 40.0
 MLA_UNEQUAL_SHARE = 0.37

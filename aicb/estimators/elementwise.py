@@ -13,11 +13,11 @@ import numpy as np
 
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
-from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.surface import AXIS_REACH, Structure, Surface
-from aicb.gpu import Gpu
-from aicb.operators import Elementwise
-from aicb.table import KernelRow
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.operators.operator import Elementwise
 
 _BYTES_PER_ELEMENT = {
     **{"quant": 3.0, "silu_mul": 6.0, "silu_mul_quant": 5.0, "add": 6.0, "add_rms_norm": 8.0, "merge_states": 6.0},

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention, Work
+from aicb.operators.operator import DecodeAttention, MlaDecode, PrefillAttention, Work
+from boundary.errors import Failure
 
 if TYPE_CHECKING:
     from aicb.estimators.roofline import Demands
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
 the kernel takes between other kernels of a model, see ``measured.MeasuredTimes``."""
+
+
+class UnmeasuredShape(Failure, LookupError):
+    """A shape lies outside the measured data and no estimate was allowed; names the nearest measured shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class VolumeTimes:
 
 
 class Estimator(Protocol):
-    """Prices the computing operators of ``aicb.operators``.
+    """Prices the computing operators of ``aicb.operators.operator``.
 
     The same work always gets the same estimate, and no estimate is below the roofline of the device, unless it is a
     measurement. ``Communication`` is not priced here.

@@ -26,8 +26,9 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.kriging import Floats
 from aicb.estimators.roofline import Demands, check, demand, roofline_us, works_one_by_one
 from aicb.estimators.surface import Surface
-from aicb.gpu import Gpu
-from aicb.operators import (
+from aicb.measurements.gpu import Gpu
+from aicb.model.precision import Precision
+from aicb.operators.operator import (
     BatchedGemm,
     DecodeAttention,
     Gemm,
@@ -37,7 +38,6 @@ from aicb.operators import (
     SparseMlaDecode,
     Work,
 )
-from aicb.precision import Precision
 from boundary.errors import InputError
 
 TREES = 100

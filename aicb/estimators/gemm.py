@@ -20,12 +20,12 @@ import numpy as np
 from aicb.estimators.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
-from aicb.estimators.measured import MeasuredTimes, gemm_weight_bytes
 from aicb.estimators.surface import Structure, Surface
-from aicb.gpu import Gpu
-from aicb.operators import BatchedGemm, Gemm, GemmDtype, GroupedGemm
-from aicb.precision import ELEMENT_BYTES
-from aicb.table import KernelRow, KernelTable
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelRow, KernelTable
+from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
+from aicb.model.precision import ELEMENT_BYTES
+from aicb.operators.operator import BatchedGemm, Gemm, GemmDtype, GroupedGemm
 
 _LONG = 1e6
 """Correlation length of a coordinate that does not matter."""

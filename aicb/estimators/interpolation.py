@@ -18,13 +18,15 @@ from aicb.estimators.decode_attention import GatedDeltaRecurrent, LatentDecode, 
 from aicb.estimators.elementwise import ElementwiseTimes
 from aicb.estimators.estimate import DecodeTimes, Estimate, ManyTimes, Timing, VolumeTimes
 from aicb.estimators.gemm import DenseGemm, ExpertsGemm, ProductsGemm
-from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.prefill_attention import GatedDeltaChunks, PrefillTimes
 from aicb.estimators.roofline import Demands, RooflineEstimator, check, demand, roofline_us
 from aicb.estimators.sparse_attention import SparseDecode, SparseTimes
 from aicb.estimators.works import interpolate_works
-from aicb.gpu import Gpu
-from aicb.operators import (
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelTable
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.precision import KvDtype, Precision
+from aicb.operators.operator import (
     BatchedGemm,
     DecodeAttention,
     Elementwise,
@@ -39,8 +41,6 @@ from aicb.operators import (
     SparseMlaPrefill,
     Work,
 )
-from aicb.precision import KvDtype, Precision
-from aicb.table import KernelTable
 
 LAYOUTS: tuple[Literal["masked", "contiguous"], ...] = ("masked", "contiguous")
 RECURRENT_ERROR = 0.05

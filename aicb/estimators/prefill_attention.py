@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from aicb import _core
 from aicb.estimators.estimate import Estimate
 from aicb.estimators.kriging import Floats, Scales
-from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
 from aicb.estimators.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
-from aicb.gpu import Gpu
-from aicb.operators import GatedDeltaPrefill, GemmDtype, PrefillAttention
-from aicb.precision import ELEMENT_BYTES
-from aicb.table import KernelRow
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.precision import ELEMENT_BYTES
+from aicb.operators.operator import GatedDeltaPrefill, GemmDtype, PrefillAttention
 
 TILE_ROWS = 128
 """Query rows of a tile of FA3, those of all heads that share keys together."""

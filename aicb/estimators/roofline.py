@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.estimators.estimate import DecodeTimes, Estimate, Estimator, ManyTimes, tokens_by_step
-from aicb.gpu import Gpu
-from aicb.layers.gqa import chosen_pairs
-from aicb.operators import (
+from aicb.measurements.gpu import Gpu
+from aicb.model.precision import ELEMENT_BYTES, SCALE_BYTES, Precision
+from aicb.operators.gqa import chosen_pairs
+from aicb.operators.operator import (
     BatchedGemm,
     Communication,
     DecodeAttention,
@@ -31,7 +32,6 @@ from aicb.operators import (
     SparseMlaPrefill,
     Work,
 )
-from aicb.precision import ELEMENT_BYTES, SCALE_BYTES, Precision
 from boundary.errors import InputError
 
 CONTIGUOUS_ROWS = 128

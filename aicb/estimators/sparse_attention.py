@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from aicb.estimators.decode_attention import Priced, VolumeFunction, lengths_between, through_lengths
 from aicb.estimators.estimate import Estimate, tokens_by_step
 from aicb.estimators.kriging import Floats, Scales
-from aicb.estimators.measured import MeasuredTimes
 from aicb.estimators.roofline import attention_pairs
 from aicb.estimators.surface import AXIS_REACH, Structure, Surface
-from aicb.gpu import Gpu
-from aicb.layers.gqa import chosen_pairs
-from aicb.operators import SparseKernel, SparseMlaDecode, SparseMlaPrefill
-from aicb.precision import Precision
-from aicb.table import KernelRow
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.precision import Precision
+from aicb.operators.gqa import chosen_pairs
+from aicb.operators.operator import SparseKernel, SparseMlaDecode, SparseMlaPrefill
 
 FLOOR_US = 2.5
 """Launch and tail of any of these kernels. This and the constants below were read off the H200 rows; kriging corrects

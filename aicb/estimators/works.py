@@ -14,7 +14,7 @@ import numpy as np
 from aicb.estimators.estimate import ManyTimes
 from aicb.estimators.roofline import Demands, check
 from aicb.estimators.surface import Surface
-from aicb.operators import BatchedGemm, Elementwise, Gemm, GroupedGemm, Work
+from aicb.operators.operator import BatchedGemm, Elementwise, Gemm, GroupedGemm, Work
 
 if TYPE_CHECKING:
     from aicb.estimators.interpolation import InterpolationEstimator

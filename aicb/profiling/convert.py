@@ -1,16 +1,16 @@
 """Chooses, among measured kernels, those of a shipped table: one per operation and shape.
 
-A profile holds every kernel that ran (vLLM's, our Triton one); `aicb.table.KernelTable` averages rows of equal
-shape, so a table must not hold two kernels of one shape. Rows that differ only in what a table has no column for are
-told apart here: of masked GEMMs with several capacities the tightest is kept.
+A profile holds every kernel that ran (vLLM's, our Triton one); `KernelTable` averages rows of equal shape, so a table
+must not hold two kernels of one shape. Rows that differ only in what a table has no column for are told apart here: of
+masked GEMMs with several capacities the tightest is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from aicb.measurements.table import COLUMNS, TEXT_COLUMNS
 from aicb.profiling.store import Row
-from aicb.table import COLUMNS, TEXT_COLUMNS
 
 PREFERRED_KERNELS: Mapping[str, tuple[str, ...]] = {
     "kv_write": ("vllm/",),

@@ -1,7 +1,7 @@
 """A point of a sweep: one operation on one shape, with its FLOPs and bytes.
 
-Points carry the columns of ``aicb/table.py`` and a few more (``EXTRA_COLUMNS``), so that a measured row is a point with
-times. Lengths that differ within a batch are kept exactly, not as a mean.
+Points carry the columns of ``measurements/table.py`` and a few more, so that a measured row is a point with times.
+Lengths that differ within a batch are kept exactly, not as a mean.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import groupby
 
 import numpy as np
 
-from aicb.layers.gqa import causal_pairs, chosen_pairs
-from aicb.precision import WeightDtype, activation_bytes_per_row, weight_matrix_bytes
+from aicb.model.precision import WeightDtype, activation_bytes_per_row, weight_matrix_bytes
+from aicb.operators.gqa import causal_pairs, chosen_pairs
 
 BF16_BYTES = 2
 FP32_BYTES = 4
@@ -40,7 +40,7 @@ SHAPE_COLUMNS = (
     "expected_m",
     "page_tokens",
 )
-"""Integer columns of a point. The last three are not in ``aicb/table.py``: rows allotted to each expert in the masked
+"""Integer columns of a point. The last three are not in a table: rows allotted to each expert in the masked
 layout, the host's hint of rows per expert, and tokens per KV page."""
 
 HOST_OPS = ("null_kernel", "empty_event_pair", "eager_launch_host", "graph_node", "graph_replay_host")
@@ -52,7 +52,7 @@ class Point:
     """What to measure. Two points are equal if their shapes are, whatever model they came from."""
 
     op: str
-    """Operation, in the words of ``aicb/table.py``."""
+    """Operation, in the words of ``aicb/measurements/table.py``."""
     dtype: str
     shape: tuple[tuple[str, int], ...]
     """(column, value), in the order of ``SHAPE_COLUMNS``."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, MoeFfn
-from aicb.operator_list import head_operators, token_operators
-from aicb.operators import Elementwise, Gemm, Operator
-from aicb.parallelism import Partition, PartitionError
-from aicb.precision import KvDtype, Precision, WeightDtype
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, MoeFfn
+from aicb.model.partition import Partition, PartitionError
+from aicb.model.precision import KvDtype, Precision, WeightDtype
+from aicb.operators.lists import head_operators, token_operators
+from aicb.operators.operator import Elementwise, Gemm, Operator
 from aicb.profiling.point import Point, point
 from aicb.profiling.sweep_attention import attention_points
 from aicb.profiling.sweep_experts import expert_points

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aicb.model import GatedDeltaNet, GroupedQueryAttention, Indexer, LatentAttention, Model
-from aicb.parallelism import kv_heads_per_rank
-from aicb.precision import KvDtype
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, Indexer, LatentAttention, Model
+from aicb.model.partition import kv_heads_per_rank
+from aicb.model.precision import KvDtype
 from aicb.profiling.point import BF16_BYTES, Point, point
 from aicb.profiling.routing import kv_lengths
 from aicb.profiling.sweep_sparse import sparse_points

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.model import Model, MoeFfn
-from aicb.precision import ELEMENT_BYTES, WeightDtype
+from aicb.model.architecture import Model, MoeFfn
+from aicb.model.precision import ELEMENT_BYTES, WeightDtype
 from aicb.profiling.point import Point, point
 from aicb.profiling.routing import DISTRIBUTIONS, busiest_rank, expert_rows
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aicb.layers.sparse_mla import HEAD_MULTIPLE
-from aicb.model import Indexer, LatentAttention
-from aicb.precision import KvDtype, ceil_div
+from aicb.model.architecture import Indexer, LatentAttention
+from aicb.model.precision import KvDtype, ceil_div
+from aicb.operators.sparse_mla import HEAD_MULTIPLE
 from aicb.profiling.point import FP32_BYTES, SPARSE_FP8_KEY_BYTES, Point, point
 
 PAGE_TOKENS = 64

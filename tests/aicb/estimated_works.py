@@ -3,9 +3,9 @@
 import numpy as np
 
 from aicb.estimators import InterpolationEstimator
-from aicb.gpu import get_gpu
-from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention
-from aicb.precision import Precision
+from aicb.measurements.gpu import get_gpu
+from aicb.model.precision import Precision
+from aicb.operators.operator import DecodeAttention, MlaDecode, PrefillAttention
 
 H200 = get_gpu("h200")
 STATE_FP32 = Precision(state="fp32")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aicb import Batch, Operator, Partition, Precision, iteration_operators, load_model
-from aicb.operators import Communication, Elementwise, Gemm, GroupedGemm
+from aicb.operators.operator import Communication, Elementwise, Gemm, GroupedGemm
 
 BF16, FP8 = Precision(), Precision(weights="fp8")
 ONE = Partition()

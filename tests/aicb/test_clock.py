@@ -23,13 +23,13 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.clock import ClockLaw, clocked_share, steady_us
 from aicb.estimators import Estimator
 from aicb.estimators.roofline import Demands
-from aicb.host import HostModel
-from aicb.iteration import IterationModel
-from aicb.operators import Communication, Gemm, GemmDtype
-from aicb.selection import select_estimator
+from aicb.estimators.selection import select_estimator
+from aicb.iteration.host import HostModel
+from aicb.iteration.model import IterationModel
+from aicb.measurements.clock import ClockLaw, clocked_share, steady_us
+from aicb.operators.operator import Communication, Gemm, GemmDtype
 
 H200 = get_gpu("h200")
 LAW = ClockLaw(1600, 1800, 1400, 0.25, 0.75)
@@ -167,7 +167,7 @@ def test_a_gpu_without_law_and_table_has_the_law_of_the_measured_one(tmp_path: P
     assert (get_gpu("h800").clock, get_gpu("h800").clock_as) == (H200.clock, "h200")
     assert H200.clock_as is None
     assert get_gpu("a100").clock_as is None
-    text = (files("aicb") / "gpus" / "h800.yaml").read_text()
+    text = (files("aicb") / "data" / "gpus" / "h800.yaml").read_text()
     (tmp_path / "gpu.yaml").write_text(text)
     (tmp_path / "kernels.csv").write_text("")
     assert (get_gpu(str(tmp_path)).clock, get_gpu(str(tmp_path)).clock_as) == (None, None)
@@ -178,7 +178,7 @@ def test_a_gpu_without_law_and_table_has_the_law_of_the_measured_one(tmp_path: P
     ["7", "{reference_mhz: 1}", "{reference_mhz: 1600, light_mhz: 1, heavy_mhz: 2, light_share: 0, heavy_share: 1}"],
 )
 def test_a_wrong_law_is_refused_in_one_line(tmp_path: Path, clock: str) -> None:
-    text = (files("aicb") / "gpus" / "h200.yaml").read_text()
+    text = (files("aicb") / "data" / "gpus" / "h200.yaml").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("clock:")]
     (tmp_path / "gpu.yaml").write_text("\n".join([*lines, f"clock: {clock}"]))
     with pytest.raises(InputError, match=r"gpu\.yaml: clock: found .*expected"):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from aicb.estimators import InterpolationEstimator, RooflineEstimator, make_estimator, price_many
 from aicb.estimators.roofline import demand, roofline_us
-from aicb.gpu import get_gpu
-from aicb.operators import (
+from aicb.measurements.gpu import get_gpu
+from aicb.model.precision import Precision
+from aicb.operators.operator import (
     BatchedGemm,
     Communication,
     Elementwise,
@@ -19,7 +20,6 @@ from aicb.operators import (
     Gemm,
     GroupedGemm,
 )
-from aicb.precision import Precision
 from boundary.errors import InputError
 from tests.aicb.estimated_works import COLD, ENGINE, GRAPH, H200, decode, mla, prefill
 

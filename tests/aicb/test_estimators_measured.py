@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from aicb.estimators.elementwise import KERNELS
-from aicb.estimators.measured import MeasuredTimes, gemm_weight_bytes
-from aicb.operators import BatchedGemm, Elementwise, GatedDeltaDecode, Gemm, GroupedGemm, PrefillAttention
-from aicb.table import KernelTable
+from aicb.measurements.table import KernelTable
+from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
+from aicb.operators.operator import BatchedGemm, Elementwise, GatedDeltaDecode, Gemm, GroupedGemm, PrefillAttention
 from tests.aicb.estimated_works import COLD, ENGINE, GRAPH, H200, decode, mla
 
 TABLE = KernelTable.load("h200")

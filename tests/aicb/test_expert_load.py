@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
-from aicb.clock import steady_us
 from aicb.estimators import InterpolationEstimator
 from aicb.estimators.roofline import demand
-from aicb.expert_load import (
+from aicb.experts.load import (
     BalancedLoad,
     ExpertLoad,
     PowerLawDraw,
@@ -29,11 +28,12 @@ from aicb.expert_load import (
     draw_experts,
     parse_expert_load,
 )
-from aicb.expert_placement import place_balanced, place_in_order
-from aicb.iteration import IterationModel
-from aicb.load_profile import LoadProfile, load_profile
-from aicb.operators import Elementwise, GroupedGemm
-from aicb.pricing import Pricing
+from aicb.experts.placement import place_balanced, place_in_order
+from aicb.experts.profile import LoadProfile, load_profile
+from aicb.iteration.model import IterationModel
+from aicb.iteration.pricing import Pricing
+from aicb.measurements.clock import steady_us
+from aicb.operators.operator import Elementwise, GroupedGemm
 
 DEEPSEEK = (256, 8)
 EP64 = Partition(dp=64, ep=64)

@@ -16,7 +16,7 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.operators import Communication
+from aicb.operators.operator import Communication
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, communication, elementwise, gemm_shape, grouped, listed
 
 

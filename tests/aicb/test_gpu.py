@@ -14,10 +14,10 @@ import yaml
 
 from aicb import InputError, Precision, get_gpu, known_gpus
 from aicb.estimators import ForestEstimator, InterpolationEstimator, RooflineEstimator
-from aicb.operators import DecodeAttention, Elementwise, Gemm
-from aicb.selection import LEAST_ROWS, PartialTableEstimator, select_estimator
-from aicb.table import COLUMNS, KernelTable
-from aicb.transfer import TransferEstimator
+from aicb.estimators.selection import LEAST_ROWS, PartialTableEstimator, select_estimator
+from aicb.estimators.transfer import TransferEstimator
+from aicb.measurements.table import COLUMNS, KernelTable
+from aicb.operators.operator import DecodeAttention, Elementwise, Gemm
 
 DESCRIPTION = {
     "name": "x100",

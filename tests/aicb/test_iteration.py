@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aicb.batch import Batch
-from aicb.catalog import load_model
 from aicb.estimators.gemm import ENGINE_KERNEL
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.gpu import get_gpu
-from aicb.host import GraphMode, HostModel
-from aicb.iteration import PHASES, IterationModel, capture_sizes
-from aicb.model import kv_bytes_per_token_per_rank
-from aicb.operators import GroupedGemm, Phase
-from aicb.parallelism import Partition
-from aicb.precision import Precision
-from aicb.table import KernelTable
+from aicb.iteration.host import GraphMode, HostModel
+from aicb.iteration.model import PHASES, IterationModel, capture_sizes
+from aicb.measurements.gpu import get_gpu
+from aicb.measurements.table import KernelTable
+from aicb.model.architecture import kv_bytes_per_token_per_rank
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+from aicb.operators.operator import GroupedGemm, Phase
 from boundary.errors import InputError
 from tests.validation import iteration_vs_engine as validation
 

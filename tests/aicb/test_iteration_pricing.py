@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from aicb import _core
 from aicb._core import PartKind
-from aicb.batch import Batch, RankBatches
-from aicb.catalog import load_model
-from aicb.gpu import get_gpu
-from aicb.iteration import IterationModel
-from aicb.operators import Phase
-from aicb.parallelism import Partition
-from aicb.precision import Precision
-from aicb.pricing import PHASES
+from aicb.iteration.model import IterationModel
+from aicb.iteration.pricing import PHASES
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch, RankBatches
+from aicb.operators.operator import Phase
 from boundary.errors import InputError
 
 FP8 = Precision("fp8")

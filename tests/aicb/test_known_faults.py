@@ -15,12 +15,12 @@ import pytest
 
 from aicb import Batch, Operator, Partition, Precision, built_in_models, get_gpu, instance_memory, load_model
 from aicb.estimators import InterpolationEstimator
-from aicb.exports import ExportJob
-from aicb.host import HostModel
-from aicb.iteration import PHASES, IterationModel, select_estimator
-from aicb.memory import resident_weight_bytes
-from aicb.operators import DecodeAttention, GroupedGemm, Phase
-from aicb.predict import RowReader, parse
+from aicb.formats.exports import ExportJob
+from aicb.formats.operator_table import RowReader, parse
+from aicb.iteration.host import HostModel
+from aicb.iteration.model import PHASES, IterationModel, select_estimator
+from aicb.operators.memory import resident_weight_bytes
+from aicb.operators.operator import DecodeAttention, GroupedGemm, Phase
 from tests.aicb.operator_rows import FP8 as FP8_WEIGHTS
 from tests.aicb.operator_rows import ONE, listed
 

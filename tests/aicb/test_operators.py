@@ -20,7 +20,7 @@ from aicb import (
     load_model,
     token_operators,
 )
-from aicb.operators import BatchedGemm, Communication, Gemm, GroupedGemm
+from aicb.operators.operator import BatchedGemm, Communication, Gemm, GroupedGemm
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, communication, elementwise, gemm_shape, grouped, listed
 
 

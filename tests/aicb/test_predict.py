@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from aicb.__main__ import app
-from aicb.errors import UnmeasuredShape
 from aicb.estimators import InterpolationEstimator
-from aicb.gpu import get_gpu
-from aicb.operators import Elementwise, GroupedGemm, MlaDecode
-from aicb.precision import Precision
-from aicb.predict import ELEMENTWISE, RowReader, parse, predict
-from aicb.table import KernelTable
+from aicb.estimators.estimate import UnmeasuredShape
+from aicb.formats.operator_table import ELEMENTWISE, RowReader, parse, predict
+from aicb.measurements.gpu import get_gpu
+from aicb.measurements.table import KernelTable
+from aicb.model.precision import Precision
+from aicb.operators.operator import Elementwise, GroupedGemm, MlaDecode
 from boundary.errors import InputError
 
 GRAPH = InterpolationEstimator(get_gpu("h200"), Precision(state="fp32"), "graph")

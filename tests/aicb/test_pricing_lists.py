@@ -10,14 +10,14 @@ import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
 from aicb._core import PartKind
-from aicb.compiled import RUN, priced_together
 from aicb.estimators import Estimator, InterpolationEstimator, RooflineEstimator
 from aicb.estimators.roofline import Demands
-from aicb.operator_list import expansion_operators, expert_operators, head_operators, token_operators
-from aicb.operators import Communication, Gemm, Operator
-from aicb.precision import Precision as Formats
-from aicb.pricing import Pricing, price_lists, price_operators
-from aicb.selection import select_estimator
+from aicb.estimators.selection import select_estimator
+from aicb.iteration.pricing import Pricing, price_lists, price_operators
+from aicb.iteration.stage import RUN, priced_together
+from aicb.model.precision import Precision as Formats
+from aicb.operators.lists import expansion_operators, expert_operators, head_operators, token_operators
+from aicb.operators.operator import Communication, Gemm, Operator
 
 FP8, BF16 = Precision(weights="fp8"), Precision(weights="bf16")
 CASES = {

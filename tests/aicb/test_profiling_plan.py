@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aicb.catalog import load_model
-from aicb.operator_list import token_operators
-from aicb.operators import Gemm
-from aicb.parallelism import Partition
-from aicb.precision import Precision
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.lists import token_operators
+from aicb.operators.operator import Gemm
 from aicb.profiling.point import decode_lengths, encode_lengths, flops, moved_bytes
 from aicb.profiling.routing import DISTRIBUTIONS, busiest_rank, expert_rows, kv_lengths
 from aicb.profiling.sweep import Plan, plan_points, token_counts

@@ -13,10 +13,10 @@ from aicb import Batch, Partition, Precision, get_gpu, instance_memory, load_mod
 from aicb.estimators import Estimator, ForestEstimator, InterpolationEstimator, RooflineEstimator
 from aicb.estimators.roofline import demand, roofline_us
 from aicb.estimators.sparse_attention import keys_by_step
-from aicb.iteration import IterationModel
-from aicb.layers.gqa import chosen_pairs
-from aicb.operators import Elementwise, SparseKernel, SparseMlaDecode, SparseMlaPrefill
-from aicb.transfer import TransferEstimator
+from aicb.estimators.transfer import TransferEstimator
+from aicb.iteration.model import IterationModel
+from aicb.operators.gqa import chosen_pairs
+from aicb.operators.operator import Elementwise, SparseKernel, SparseMlaDecode, SparseMlaPrefill
 from tests.aicb.operator_rows import BF16, DECODE, ONE, gemm_shape, listed
 
 H200 = get_gpu("h200")

@@ -13,9 +13,9 @@ import pytest
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
 from aicb.estimators import InterpolationEstimator
-from aicb.iteration import IterationModel
-from aicb.operators import DecodeAttention, Elementwise, Gemm, PrefillAttention, Work
-from aicb.transfer import TransferEstimator, transfer_ratio
+from aicb.estimators.transfer import TransferEstimator, transfer_ratio
+from aicb.iteration.model import IterationModel
+from aicb.operators.operator import DecodeAttention, Elementwise, Gemm, PrefillAttention, Work
 
 FP8 = Precision("fp8")
 MEASURED = InterpolationEstimator(get_gpu("h200"))

@@ -15,9 +15,9 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
-from aicb.operators import BatchedGemm, Gemm, GroupedGemm
-from aicb.parallelism import MoeLayout
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
+from aicb.model.partition import MoeLayout
+from aicb.operators.operator import BatchedGemm, Gemm, GroupedGemm
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, listed
 
 

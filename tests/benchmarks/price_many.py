@@ -21,8 +21,8 @@ import numpy as np
 
 from aicb import IterationModel, Partition, Precision, RankBatches, load_model
 from aicb.estimators import InterpolationEstimator
-from aicb.estimators.arrays import Kind, price_many
-from aicb.gpu import get_gpu
+from aicb.estimators.price_many import Kind, price_many
+from aicb.measurements.gpu import get_gpu
 
 ROWS = 500_000
 REPETITIONS = 5000

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from aicb.selection import select_estimator
+from aicb.estimators.selection import select_estimator
 from tests.integration.random_configurations import Scenario
 from tests.integration.test_accounts import check_parts
 from tests.integration.test_fault_invariants import (

@@ -6,6 +6,7 @@
 // results and records) happens here.
 #pragma once
 
+#include <aicb/iteration_pricing.hpp>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -13,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "../../aicb/core/iteration_pricing.hpp"
 #include "../../netsim/core/link_log.hpp"
 #include "event_queue.hpp"
 #include "flight.hpp"

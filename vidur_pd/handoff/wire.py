@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import simccl
 from aicb import Model, Precision, stage_layers
-from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
-from aicb.precision import ELEMENT_BYTES
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention
+from aicb.model.precision import ELEMENT_BYTES
 from netsim import FlowGraph, GraphHandle, NetworkBackend, NoPath, Topology
 from netsim.routing import Router as PathFinder
 from vidur_pd._core import Loop

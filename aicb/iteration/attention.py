@@ -1,0 +1,197 @@
+"""Attention of the ranks of an instance: kernels and parts for C++, and times where C++ does not know the kernels.
+
+C++ knows attention over all keys and linear attention, where the estimator gives their times as functions
+(``CompiledEstimator``). Sparse attention and the other estimators are priced here, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb import _core
+from aicb._core import PartKind
+from aicb.estimators import DecodeTimes
+from aicb.estimators.estimate import CompiledEstimator, VolumeTimes
+from aicb.estimators.roofline import demand
+from aicb.iteration.pricing import NOTHING, PHASES, PS_PER_US, Part, Pricing, price_operators
+from aicb.measurements.clock import STREAMED_SHARE
+from aicb.model.architecture import Attention, GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, stage_range
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+from aicb.operators.lists import attention_operators, expansion_operators
+from aicb.operators.operator import DecodeAttention, MlaDecode, Operator, Phase, PrefillAttention
+
+EXPANSIONS: dict[PartKind, Literal["chunk", "past", "merge"]] = {
+    PartKind.EXPANDED_CHUNK: "chunk",
+    PartKind.EXPANDED_PAST: "past",
+    PartKind.MERGED: "merge",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeKernel:
+    """One kernel that reads the KV cache, per execution a function of the KV lengths."""
+
+    name: str
+    count: int
+    time_us: DecodeTimes
+    one_query_us: DecodeTimes | None
+    """Several queries are not faster than one: two interpolations may cross by a fraction of a per cent."""
+    memory_us: float
+    """Per KV token: reading it at the bandwidth of large streams."""
+    tensor_us: float
+    """Per KV token: its FLOPs at the nominal peak of the tensor cores."""
+
+    def loads(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.int64], bool]:
+        """[3, steps] total, clocked and tensor time [ps] of all executions, and whether they are estimates."""
+        time_us, is_estimate = self.time_us(kv_tokens, steps)
+        if self.one_query_us is not None:
+            time_us = np.maximum(time_us, self.one_query_us(kv_tokens, steps)[0])
+        tokens = kv_tokens.sum() + len(kv_tokens) * np.arange(steps)
+        by_memory = np.minimum(tokens * self.memory_us / time_us, 1.0)
+        loads_us = np.array((time_us, time_us * (1.0 - by_memory * by_memory), tokens * self.tensor_us))
+        return np.rint(self.count * loads_us * PS_PER_US).astype(np.int64), bool(is_estimate)
+
+    def compiled(self, name: int) -> _core.DecodeKernel:
+        """The same in C++; ``name`` is the bit of its name."""
+        assert isinstance(self.time_us, VolumeTimes)
+        one_query = self.one_query_us
+        assert one_query is None or isinstance(one_query, VolumeTimes)
+        return _core.DecodeKernel(
+            self.time_us.times,
+            one_query.times if one_query else None,
+            count=self.count,
+            name=name,
+            memory_us=self.memory_us,
+            tensor_us=self.tensor_us,
+        )
+
+
+class AttentionPricing:
+    """Prices the attention of the data-parallel ranks of one instance."""
+
+    def __init__(self, model: Model, partition: Partition, precision: Precision, pricing: Pricing):
+        self._parallel = (model, partition, precision)
+        self._pricing = pricing
+        self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
+
+    def is_compiled(self, stage: int) -> bool:
+        """Whether C++ knows the attention of the stage."""
+        is_known = all(
+            isinstance(attention, GroupedQueryAttention | GatedDeltaNet)
+            or (isinstance(attention, LatentAttention) and attention.indexer is None)
+            for attention in self._attentions(stage)
+        )
+        return is_known and isinstance(self._pricing.estimator, CompiledEstimator)
+
+    def beside_prefills(self, stage: int) -> _core.BesidePrefills:
+        """Which kernels run over prompts beside attention itself."""
+        kinds = self._attentions(stage)
+        return _core.BesidePrefills(
+            expand_latents=any(isinstance(kind, LatentAttention) for kind in kinds),
+            are_recurrent=any(isinstance(kind, GatedDeltaNet) for kind in kinds),
+        )
+
+    def _attentions(self, stage: int) -> list[Attention]:
+        model, partition, _ = self._parallel
+        return [layer.attention for layer, _ in model.count_layers(stage_range(model, partition, stage))]
+
+    def compiled_prefills(self, stage: int, bit: Callable[[str], int]) -> list[_core.PrefillKernel]:
+        """Kernels over prompts for C++; ``bit`` numbers operator names."""
+        estimator, gpu = self._pricing.estimator, self._pricing.gpu
+        assert isinstance(estimator, CompiledEstimator)
+        return [
+            _core.PrefillKernel(
+                estimator.compiled_prefill(operator.work),
+                count=operator.count,
+                name=bit(operator.name),
+                stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
+                peak_flops=gpu.peak_flops[operator.work.dtype],
+            )
+            for operator in self._operators(Batch.prefill([1]), stage)
+            if isinstance(operator.work, PrefillAttention)
+        ]
+
+    def part_operators(self, key: tuple[PartKind, int, int], stage: int) -> list[Operator]:
+        """Operators of a part of attention for C++."""
+        kind, tokens, requests = key
+        if kind in EXPANSIONS:
+            listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
+        elif kind == PartKind.BESIDE_DECODES:
+            listed = self._operators(_decodes(tokens), stage)
+        else:
+            assert kind == PartKind.RECURRENT_PROMPTS, kind
+            listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
+        of_lengths = (DecodeAttention, MlaDecode, PrefillAttention)
+        return [operator for operator in listed if not isinstance(operator.work, of_lengths)]
+
+    def decode_kernels(self, requests: int, queries: int, stage: int) -> list[DecodeKernel]:
+        """Kernels that read the cache of so many decodes with so many queries each.
+
+        Several queries of a request read its KV once, as more query heads would (FlashMLA and packed GQA treat them
+        alike).
+        """
+        key = (requests, queries, stage)
+        if key not in self._kernels:
+            self._kernels[key] = [
+                self._decode_kernel(operator, operator.work, requests, queries)
+                for operator in self._operators(_decodes(1), stage)
+                if isinstance(operator.work, DecodeAttention | MlaDecode)
+            ]
+        return self._kernels[key]
+
+    def given(
+        self, batch: Batch, *, is_decode: bool, steps: int, queries: int, stage: int
+    ) -> tuple[Part, NDArray[np.int64]]:
+        """Attention of one rank where C++ does not know it: in the first step, and [3, steps] total, clocked and tensor
+        time [ps]. Where the instance decodes (``is_decode``), only the kernels that read the cache."""
+        if len(batch.new_tokens) == 0:
+            return NOTHING, np.zeros((3, steps), dtype=np.int64)
+        if not is_decode:
+            whole = price_operators(self._operators(batch, stage), self._pricing)
+            return whole, np.array([[whole.total_ps], [whole.clocked_ps], [whole.tensor_ps]])
+        sum_ps, first = np.zeros((3, steps), dtype=np.int64), NOTHING
+        for kernel in self.decode_kernels(len(batch.new_tokens), queries, stage):
+            loads_ps, is_estimate = kernel.loads(batch.kv_tokens, steps)
+            sum_ps += loads_ps
+            first += _kernel_part(kernel.name, loads_ps[:, 0].tolist(), is_estimate)
+        return first, sum_ps
+
+    def _operators(self, batch: Batch, stage: int) -> list[Operator]:
+        return attention_operators(*self._parallel, batch, stage=stage)
+
+    def _decode_kernel(
+        self, operator: Operator, one_query: DecodeAttention | MlaDecode, requests: int, queries: int
+    ) -> DecodeKernel:
+        """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""
+        pricing, gpu = self._pricing, self._pricing.gpu
+        work = replace(one_query, heads=one_query.heads * queries)
+        times = pricing.estimator.decode_times(work, requests)
+        slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
+        one = demand(replace(work, kv_tokens=np.array([_SAMPLE_TOKENS])), pricing.precision)
+        memory_us = one.moved_bytes / (STREAMED_SHARE * gpu.hbm_bytes_per_s) * 1e6 / _SAMPLE_TOKENS
+        tensor_us = one.flops / gpu.peak_flops[one.dtype] * 1e6 / _SAMPLE_TOKENS
+        return DecodeKernel(operator.name, operator.count, times, slower, memory_us, tensor_us)
+
+
+_SAMPLE_TOKENS = 1024
+"""KV length at which the FLOPs and bytes per KV token of a decode kernel are taken."""
+
+
+def _decodes(requests: int) -> Batch:
+    """So many decodes whose lengths do not matter."""
+    return Batch.decode(np.full(requests, 2, dtype=np.int64))
+
+
+def _kernel_part(name: str, loads_ps: list[int], is_estimate: bool) -> Part:
+    """One attention kernel with its total, clocked and tensor time."""
+    total_ps, clocked_ps, tensor_ps = loads_ps
+    phases = tuple(total_ps if phase is Phase.ATTENTION else 0 for phase in PHASES)
+    estimated = frozenset((name,)) if is_estimate else frozenset()
+    return Part(phases, total_ps, total_ps if is_estimate else 0, estimated, (), clocked_ps, tensor_ps)

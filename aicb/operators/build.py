@@ -1,0 +1,127 @@
+"""Builds operators: FLOPs, bytes and weights follow from the shape and the formats, in one place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from aicb.model.partition import Partition
+from aicb.model.precision import ELEMENT_BYTES, Precision, activation_bytes_per_row, weight_matrix_bytes
+from aicb.operators.operator import (
+    BatchedGemm,
+    Communication,
+    Elementwise,
+    Gemm,
+    GemmDtype,
+    GroupedGemm,
+    Operator,
+    Phase,
+)
+
+ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
+"""Activations are bf16 between kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankShape:
+    """What the operators of one rank depend on besides the layer and its tokens."""
+
+    hidden: int
+    partition: Partition
+    precision: Precision
+    count: int
+    """Identical layers: every operator is repeated this often."""
+
+    @property
+    def tp(self) -> int:
+        """Attention tensor parallelism."""
+        return self.partition.tp
+
+    @property
+    def is_fp8(self) -> bool:
+        """GEMMs take quantised activations, so quantisation is listed."""
+        return self.precision.weights == "fp8"
+
+
+def gemm(
+    name: str,
+    shape: tuple[int, int, int],
+    dtype: GemmDtype,
+    *,
+    count: int = 1,
+    phase: Phase = Phase.DENSE,
+    output_bytes: int = ACTIVATION_BYTES,
+) -> Operator:
+    """A product of shape ``(m, n, k)`` with a resident ``[n, k]`` weight; ``output_bytes`` is per element."""
+    m, n, k = shape
+    moved = m * activation_bytes_per_row(k, dtype) + weight_matrix_bytes(n, k, dtype) + m * n * output_bytes
+    return Operator(name, Gemm(m, n, k, dtype), count, phase, 2.0 * m * n * k, moved, n * k)
+
+
+def batched_gemm(name: str, batch: int, shape: tuple[int, int, int], count: int) -> Operator:
+    """``batch`` bf16 products of shape ``(m, n, k)``, each with its own resident ``[k, n]`` weight."""
+    m, n, k = shape
+    moved = ACTIVATION_BYTES * batch * (m * k + k * n + m * n)
+    return Operator(
+        name, BatchedGemm(batch, m, n, k), count, Phase.ATTENTION, 2.0 * batch * m * n * k, moved, batch * n * k
+    )
+
+
+def grouped_gemm(name: str, work: GroupedGemm, count: int) -> Operator:
+    """Products of local experts: weights of all of them are resident, those of active ones are read."""
+    per_row = activation_bytes_per_row(work.k, work.dtype) + ACTIVATION_BYTES * work.n
+    moved = work.rows * per_row + work.active_groups * weight_matrix_bytes(work.n, work.k, work.dtype)
+    flops = 2.0 * work.rows * work.n * work.k
+    return Operator(name, work, count, Phase.EXPERTS, flops, moved, work.groups * work.n * work.k)
+
+
+def elementwise(
+    name: str,
+    kernel: str,
+    shape: tuple[float, int],
+    bytes_per_element: float,
+    *,
+    count: int = 1,
+    weights: int = 0,
+    phase: Phase = Phase.NORM,
+) -> Operator:
+    """A memory-bound kernel over ``shape`` = (rows, columns); fractional expected rows are rounded up.
+
+    ``bytes_per_element`` sums all tensors read and written; bf16 ``weights`` are read once more on top.
+    """
+    rows, cols = shape
+    moved = math.ceil(rows * cols * bytes_per_element) + ACTIVATION_BYTES * weights
+    return Operator(name, Elementwise(kernel, math.ceil(rows), cols, moved), count, phase, 0.0, moved, weights)
+
+
+def quant(name: str, rows: float, cols: int, *, count: int, phase: Phase = Phase.NORM) -> Operator:
+    """Dynamic 1x128 quantisation of bf16 activations to e4m3 with fp32 scales."""
+    per_element = ACTIVATION_BYTES + activation_bytes_per_row(cols, "fp8") / cols
+    return elementwise(name, "quant", (rows, cols), per_element, count=count, phase=phase)
+
+
+def silu_mul(name: str, rows: float, intermediate: int, shape: RankShape, *, phase: Phase) -> Operator:
+    """SwiGLU activation of ``[rows, 2·intermediate]``, quantised on the way out with fp8 weights."""
+    written = activation_bytes_per_row(intermediate, shape.precision.weights) / intermediate
+    kernel = "silu_mul_quant" if shape.is_fp8 else "silu_mul"
+    per_element = 2 * ACTIVATION_BYTES + written
+    return elementwise(name, kernel, (rows, intermediate), per_element, count=shape.count, phase=phase)
+
+
+def communicate(
+    name: str,
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"],
+    size_bytes: float,
+    group: Literal["tp", "ep", "pp"],
+    count: int = 1,
+) -> Operator:
+    """A collective; its bytes are the user's to price, so it moves none in this rank's HBM."""
+    return Operator(name, Communication(op, math.ceil(size_bytes), group), count, Phase.COMMUNICATION, 0.0, 0.0, 0)
+
+
+def tp_all_reduce(name: str, tokens: int, shape: RankShape) -> list[Operator]:
+    """All-reduce of ``[tokens, hidden]`` in the TP group; nothing without tensor parallelism."""
+    if shape.tp == 1:
+        return []
+    return [communicate(name, "all_reduce", tokens * shape.hidden * ACTIVATION_BYTES, "tp", shape.count)]
