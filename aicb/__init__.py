@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
-    from aicb.estimators.estimate import UnmeasuredShape
     from aicb.experts.load import (
         BalancedLoad,
         ExpertLoad,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from aicb.iteration.overlap import Overlap, Turns, halve, two_batch_ps, two_batch_turns
     from aicb.iteration.pricing import IterationCost
     from aicb.iteration.speculative import Drafting, SpeculativeCost
+    from aicb.kernels.fitting.estimate import UnmeasuredShape
     from aicb.measurements.gpu import Gpu, get_gpu, gpu_files, known_gpus
     from aicb.measurements.table import KernelTable
     from aicb.model.architecture import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
@@ -113,7 +113,7 @@ _MODULES = {
     "SpeculativeCost": "aicb.iteration.speculative",
     "Turns": "aicb.iteration.overlap",
     "UniformLoad": "aicb.experts.load",
-    "UnmeasuredShape": "aicb.estimators.estimate",
+    "UnmeasuredShape": "aicb.kernels.fitting.estimate",
     "ZipfLoad": "aicb.experts.load",
     "attention_operators": "aicb.operators.lists",
     "built_in_models": "aicb.model.catalog",

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import point
+from aicb.profiling.cost import flops, moved_bytes, operand_sets
 from aicb.profiling.libraries.deep_gemm import DeepGemm
 from aicb.profiling.libraries.torch_native import TorchNative
-from aicb.profiling.point import flops, moved_bytes, operand_sets, point
 from aicb.profiling.sm_clock import SmClock
 from aicb.profiling.timing import capture
 

@@ -20,7 +20,7 @@ from aicb import (
     instance_memory,
     parse_expert_load,
 )
-from aicb.estimators import Estimator
+from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.profile import load_profile
 from aicb.model.architecture import MoeFfn

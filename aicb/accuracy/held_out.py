@@ -15,29 +15,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
-from aicb.accuracy.sparse_cases import Case, fp8_and_sparse_cases
-from aicb.estimators import InterpolationEstimator, RooflineEstimator, Timing
+from aicb.accuracy.sparse_cases import Case, fp8_and_sparse_cases, small_surface, surface_of
 from aicb.estimators.forest import Forest
-from aicb.estimators.interpolation import LAYOUTS
-from aicb.estimators.kriging import Floats
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import RooflineEstimator
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.fitting.kriging import Floats
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm, Layout
+from aicb.kernels.kernel import Kernel
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import EVEN_DISTRIBUTIONS, KernelRow, KernelTable
-from aicb.model.precision import Precision
-from aicb.operators.operator import (
-    BatchedGemm,
-    DecodeAttention,
-    Elementwise,
-    Gemm,
-    GemmDtype,
-    GroupedGemm,
-    MlaDecode,
-    PrefillAttention,
-    Work,
-)
+from aicb.measurements.timing import Timing
+from aicb.model.precision import GemmDtype, Precision
 
 FOLDS = 5
 GEMM_DTYPES: tuple[GemmDtype, ...] = ("fp8", "bf16")
@@ -71,12 +68,12 @@ def cases(timing: Timing) -> list[Case]:
     return [
         *_dense(estimator),
         *_grouped(estimator),
-        Case("bmm", "m", estimator.batched.surface, (3,), products),
-        Case("FA3 prefill", "(q, S)", estimator.prefill.surface, (5, 6), _prefill),
-        Case("FA3 decode", "batch column", estimator.paged.surface, (0, 1, 2, 3), _decode),
-        Case("FlashMLA decode", "batch column", estimator.latent.surface, (0, 1), _mla),
+        Case("bmm", "m", surface_of(estimator, BatchedGemm), (3,), products),
+        Case("FA3 prefill", "(q, S)", surface_of(estimator, PrefillAttention, "bf16"), (5, 6), _prefill),
+        Case("FA3 decode", "batch column", surface_of(estimator, DecodeAttention, "bf16"), (0, 1, 2, 3), _decode),
+        Case("FlashMLA decode", "batch column", surface_of(estimator, MlaDecode, "bf16"), (0, 1), _mla),
         *fp8_and_sparse_cases(GPU, timing),
-        Case("RMSNorm + add", "columns", estimator.elementwise.measured["add_rms_norm"], (0,), _norm),
+        Case("RMSNorm + add", "columns", small_surface(estimator, "add_rms_norm"), (0,), _norm),
     ]
 
 
@@ -85,47 +82,46 @@ def _dense(estimator: InterpolationEstimator) -> Iterator[Case]:
     for dtype in GEMM_DTYPES:
         for groups, columns in held:
             work = partial(_gemm, dtype=dtype)
-            yield Case(f"{dtype} GEMM", groups, estimator.gemm[dtype].surface, columns, work)
+            yield Case(f"{dtype} GEMM", groups, surface_of(estimator, Gemm, dtype), columns, work)
 
 
 def _grouped(estimator: InterpolationEstimator) -> Iterator[Case]:
     """bf16 once: both layouts take the gathered kernel's times."""
     held: tuple[tuple[str, tuple[int, ...]], ...] = (("(n, k)", (2, 3)), ("experts, (n, k)", (0, 1, 2, 3)))
-    for layout in LAYOUTS:
-        for dtype, surface in estimator.grouped[layout].surfaces.items():
-            if dtype == "bf16" and layout != "masked":
-                continue
-            kernel = f"{dtype} grouped GEMM, {layout if dtype == 'fp8' else 'gathered'}"
-            for groups, columns in held:
-                yield Case(kernel, groups, surface, columns, partial(_experts, dtype=dtype, layout=layout))
+    layouts: tuple[tuple[Layout, GemmDtype], ...] = (("masked", "bf16"), ("masked", "fp8"), ("contiguous", "fp8"))
+    for layout, dtype in layouts:
+        surface = surface_of(estimator, GroupedGemm, (layout, dtype))
+        kernel = f"{dtype} grouped GEMM, {layout if dtype == 'fp8' else 'gathered'}"
+        for groups, columns in held:
+            yield Case(kernel, groups, surface, columns, partial(_experts, dtype=dtype, layout=layout))
 
 
-def _gemm(shape: list[float], dtype: GemmDtype) -> Work:
+def _gemm(shape: list[float], dtype: GemmDtype) -> Kernel:
     n, k, m = map(int, shape)
     return Gemm(m, n, k, dtype)
 
 
-def _experts(shape: list[float], dtype: GemmDtype, layout: Literal["masked", "contiguous"]) -> Work:
+def _experts(shape: list[float], dtype: GemmDtype, layout: Layout) -> Kernel:
     groups, active, n, k, rows = shape
     return GroupedGemm(rows * active, int(groups), active, int(n), int(k), dtype, layout)
 
 
-def _prefill(shape: list[float]) -> Work:
+def _prefill(shape: list[float]) -> Kernel:
     heads, kv_heads, d_qk, d_v, _, kv, new = map(int, shape)
     return PrefillAttention(np.array([new]), np.array([kv]), heads, kv_heads, d_qk, d_v)
 
 
-def _decode(shape: list[float]) -> Work:
+def _decode(shape: list[float]) -> Kernel:
     heads, kv_heads, dim, batch, kv = map(int, shape)
     return DecodeAttention(np.full(batch, kv), heads, kv_heads, dim)
 
 
-def _mla(shape: list[float]) -> Work:
+def _mla(shape: list[float]) -> Kernel:
     heads, batch, kv = map(int, shape)
     return MlaDecode(np.full(batch, kv), heads, 576, 512)
 
 
-def _norm(shape: list[float]) -> Work:
+def _norm(shape: list[float]) -> Kernel:
     columns, rows = map(int, shape)
     return Elementwise("add_rms_norm", rows, columns, 8 * rows * columns)
 
@@ -146,7 +142,7 @@ def held_out(case: Case) -> Iterator[Errors]:
             predicted[out] = Forest(surface.shapes[~out], surface.times_us[~out]).times(surface.shapes[out])
     yield errors_of(case.kernel, case.groups, "forest", predicted / surface.times_us - 1.0)
     roofline = RooflineEstimator(GPU)
-    bound = np.array([roofline.price(case.work(shape)).time_us for shape in surface.shapes.tolist()])
+    bound = np.array([roofline.price(case.kernel_of(shape)).time_us for shape in surface.shapes.tolist()])
     yield errors_of(case.kernel, case.groups, "roofline", bound / surface.times_us - 1.0)
 
 

@@ -14,13 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from aicb.accuracy.held_out import GPU, Errors, errors_of
-from aicb.estimators import InterpolationEstimator, price_many
-from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import demand
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.price_many import price_many
 from aicb.iteration.pricing import Pricing
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.fitting.kriging import Floats
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.kernel import Kernel
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import steady_us
 from aicb.model.precision import Precision
-from aicb.operators.operator import Elementwise, Gemm, GroupedGemm, PrefillAttention, Work
 from boundary.errors import InputError
 
 TABLES = ("gemm", "attention_context", "attention_generation", "moe_wideep_generation")
@@ -56,11 +60,11 @@ def _rows(folder: Path, name: str, **chosen: str) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())]
 
 
-def _steady(works: Sequence[Work], time_us: Floats) -> Floats:
+def _steady(works: Sequence[Kernel], time_us: Floats) -> Floats:
     """Times as benchmarks take them: each kernel back to back, at the clock it sustains."""
     pricing = Pricing(InterpolationEstimator(GPU), GPU, Precision())
     clocked, tensor = np.array(
-        [pricing.load(demand(work, pricing.precision), time) for work, time in zip(works, time_us, strict=True)]
+        [pricing.load(work.cost(pricing.precision), time) for work, time in zip(works, time_us, strict=True)]
     ).T
     assert GPU.clock is not None
     return steady_us(GPU.clock, time_us, clocked, tensor)
@@ -136,7 +140,7 @@ def published_experts(folder: Path) -> Errors:
         rows = int(row["num_tokens_global"]) * int(row["topk"]) / 256
         per_expert, active = max(int(rows), 1), local if rows >= 1 else max(round(rows * local), 1)
         total = per_expert * active
-        works: list[Work] = [
+        works: list[Kernel] = [
             GroupedGemm(total, local, active, 4096, 7168, "fp8", "masked"),
             Elementwise("silu_mul_quant", total, 2048, round(5.03125 * total * 2048)),
             GroupedGemm(total, local, active, 7168, 2048, "fp8", "masked"),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from aicb.estimators.estimate import UnmeasuredShape
+from aicb.kernels.fitting.estimate import UnmeasuredShape
 from boundary.output_files import check_output, write_atomically
 from boundary.text_files import read_text
 

@@ -14,6 +14,7 @@ import typer
 from aicb.commands.predict import EstimatorName
 from aicb.experts.load import ExpertLoad, parse_expert_load
 from aicb.experts.profile import RankLoad, load_profile
+from aicb.kernels.kernel import Kernel
 from aicb.measurements.gpu import get_gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.model.catalog import load_model
@@ -22,21 +23,7 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import instance_memory, weight_bytes
-from aicb.operators.operator import (
-    BatchedGemm,
-    Communication,
-    DecodeAttention,
-    Elementwise,
-    GatedDeltaDecode,
-    GatedDeltaPrefill,
-    Gemm,
-    GroupedGemm,
-    MlaDecode,
-    Operator,
-    PrefillAttention,
-    SparseMlaPrefill,
-    Work,
-)
+from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
@@ -215,40 +202,11 @@ def _shown_batch(phase: RequestPhase, tokens: int, kv: int | None) -> Batch:
     return Batch.decode(np.full(tokens, length, dtype=np.int64))
 
 
-def describe(work: Work) -> str:
+def describe(kernel: Kernel | Communication) -> str:
     """Shape of an operator in few characters."""
-    match work:
-        case Gemm():
-            return f"m {work.m} n {work.n} k {work.k} {work.dtype}"
-        case BatchedGemm():
-            return f"batch {work.batch} m {work.m} n {work.n} k {work.k} bf16"
-        case GroupedGemm():
-            groups = f"{work.active_groups:.1f}/{work.groups} experts"
-            return f"rows {work.rows:g} n {work.n} k {work.k} {work.dtype} {groups} {work.layout}"
-        case PrefillAttention():
-            tokens, keys = int(work.new_tokens.sum()), int(work.kv_tokens.sum())
-            return f"q {tokens} kv {keys} heads {work.heads}/{work.kv_heads} d {work.d_qk}/{work.d_v}"
-        case SparseMlaPrefill():
-            tokens, keys = int(work.new_tokens.sum()), int(work.kv_tokens.sum())
-            return f"q {tokens} kv {keys} top {work.topk} {work.kernel}"
-        case DecodeAttention():
-            return _decode_shape(work.kv_tokens.size, int(work.kv_tokens.sum()), f"{work.heads}/{work.kv_heads}")
-        case MlaDecode():
-            return _decode_shape(work.kv_tokens.size, int(work.kv_tokens.sum()), f"{work.heads}/1")
-        case GatedDeltaPrefill():
-            return f"q {int(work.new_tokens.sum())} heads {work.value_heads}/{work.key_heads} d {work.head_dim}"
-        case GatedDeltaDecode():
-            return f"batch {work.sequences} heads {work.value_heads}/{work.key_heads} d {work.head_dim}"
-        case Elementwise():
-            return f"[{work.rows}, {work.cols}] {work.kernel}"
-        case Communication():
-            return f"{work.op} {work.size_bytes} B in {work.group}"
-        case _:
-            return type(work).__name__
-
-
-def _decode_shape(batch: int, keys: int, heads: str) -> str:
-    return f"batch {batch} kv {keys} heads {heads}"
+    if isinstance(kernel, Communication):
+        return f"{kernel.op} {kernel.size_bytes} B in {kernel.group}"
+    return kernel.describe()
 
 
 def _as_row(operator: Operator) -> dict[str, object]:
@@ -256,8 +214,8 @@ def _as_row(operator: Operator) -> dict[str, object]:
         "name": operator.name,
         "count": operator.count,
         "phase": operator.phase.value,
-        "kind": type(operator.work).__name__,
-        "shape": describe(operator.work),
+        "kind": type(operator.kernel).__name__,
+        "shape": describe(operator.kernel),
         "flops": operator.flops,
         "moved_bytes": operator.moved_bytes,
         "communicated_bytes": _communicated_bytes(operator),
@@ -277,7 +235,7 @@ def _totals(operators: list[Operator]) -> dict[str, float]:
 
 
 def _communicated_bytes(operator: Operator) -> int:
-    return operator.work.size_bytes if isinstance(operator.work, Communication) else 0
+    return operator.kernel.size_bytes if isinstance(operator.kernel, Communication) else 0
 
 
 def _operator_table(model: Model, operators: list[Operator]) -> Table:
@@ -293,7 +251,7 @@ def _operator_table(model: Model, operators: list[Operator]) -> Table:
         elements = f"{op.weight_elements:,}" if op.weight_elements else ""
         moved = f"{op.moved_bytes / 1e6:.3f}" if op.moved_bytes else ""
         cells = (f"{op.flops / 1e9:.3f}" if op.flops else "", moved, elements)
-        table.add_row(op.name, str(op.count), describe(op.work), *cells)
+        table.add_row(op.name, str(op.count), describe(op.kernel), *cells)
     table.add_section()
     totals = _totals(operators)
     cells = (f"{totals['flops'] / 1e9:,.3f}", f"{totals['moved_bytes'] / 1e6:,.3f}", f"{totals['weight_elements']:,}")

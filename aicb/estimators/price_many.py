@@ -12,12 +12,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aicb.estimators.estimate import ManyTimes
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import attention_pairs
-from aicb.model.precision import ELEMENT_BYTES
-from aicb.operators.operator import DecodeAttention, GemmDtype
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.fitting.estimate import ManyTimes, VolumeTimes
+from aicb.kernels.fitting.kriging import Floats
+from aicb.kernels.fitting.surface import Surface
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.kernel import KernelTimes, SurfaceTimes
+from aicb.kernels.pairs import causal_pairs
+from aicb.kernels.prefill_attention import PrefillAttention, PrefillTimes
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype
 from boundary.errors import InputError
 
 Kind = Literal["gemm_bf16", "gemm_fp8", "prefill_attention", "decode_attention"]
@@ -61,7 +65,7 @@ def price_many(estimator: InterpolationEstimator, kind: Kind, columns: Mapping[s
 
 
 def _gemms(estimator: InterpolationEstimator, dtype: GemmDtype, shapes: Floats) -> ManyTimes:
-    surface = estimator.gemm[dtype].surface
+    surface = _surface(estimator.fitted(Gemm, dtype))
     n, k, m = shapes.T
     moved = ELEMENT_BYTES[dtype] * k * (m + n) + 2.0 * m * n
     is_resident = (estimator.timing == "graph") & (moved <= estimator.gpu.l2_bytes)
@@ -77,13 +81,15 @@ def _prefills(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     shapes = np.column_stack([shapes[:, :4], np.ones(len(kv)), kv, new])
     if (new > kv).any():
         raise InputError("columns: found kv_len below q_len, expected past and new tokens")
-    flops = 2.0 * heads * (d_qk + d_v) * attention_pairs(new, kv)
+    flops = 2.0 * heads * (d_qk + d_v) * causal_pairs(new, kv)
     moved = 2.0 * (d_qk + d_v) * (kv * kv_heads + new * heads)
     is_resident = (estimator.timing == "graph") & (moved <= estimator.gpu.l2_bytes)
     memory_us = np.where(is_resident, 0.0, moved / estimator.gpu.hbm_bytes_per_s * 1e6)
-    time_us, is_measured = estimator.prefill.surface.times_and_hits(shapes)
+    times = estimator.fitted(PrefillAttention, "bf16")
+    assert isinstance(times, PrefillTimes)
+    time_us, is_measured = times.surface.times_and_hits(shapes)
     bounded_us = np.maximum(time_us, np.maximum(flops / estimator.gpu.peak_flops["bf16"] * 1e6, memory_us))
-    return ManyTimes(np.where(is_measured, time_us, bounded_us), estimator.prefill.are_estimates(shapes))
+    return ManyTimes(np.where(is_measured, time_us, bounded_us), times.are_estimates(shapes))
 
 
 def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
@@ -95,6 +101,12 @@ def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     nothing = np.ones(1, dtype=np.int64)
     for site, part in zip(sites.astype(np.int64).tolist(), parts, strict=True):
         heads, kv_heads, dim, batch = site
-        function = estimator.dense_decode(DecodeAttention(nothing, heads, kv_heads, dim), batch)
+        function = estimator.decode_times(DecodeAttention(nothing, heads, kv_heads, dim), batch)
+        assert isinstance(function, VolumeTimes)
         time_us[part], is_estimate[part] = function.times.of_totals(batch * shapes[part, 4])
     return ManyTimes(time_us, is_estimate)
+
+
+def _surface(times: KernelTimes[Gemm] | None) -> Surface:
+    assert isinstance(times, SurfaceTimes)
+    return times.surface

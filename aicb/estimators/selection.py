@@ -1,6 +1,6 @@
 """Which estimator prices a GPU: by its name, and by what the GPU's table holds.
 
-A table of another origin may hold some kinds of work only (``aicb import`` of GEMM times, a profile without
+A table of another origin may hold some kinds of kernels only (``aicb import`` of GEMM times, a profile without
 FlashMLA). What it holds is priced from it; the rest is transferred from the H200 (`transfer.py`) and flagged.
 """
 
@@ -9,35 +9,22 @@ from __future__ import annotations
 import numpy as np
 
 from aicb import _core
-from aicb.estimators import (
-    DecodeTimes,
-    Estimate,
-    Estimator,
-    InterpolationEstimator,
-    ManyTimes,
-    Timing,
-    make_estimator,
-)
-from aicb.estimators.roofline import Demands
+from aicb.estimators.estimator import CostTable, Estimator
+from aicb.estimators.forest import ForestEstimator
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.transfer import TransferEstimator
+from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
+from aicb.kernels.kernel import CacheKernel, Kernel
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.gpu import MEASURED_GPU, Gpu
 from aicb.measurements.table import KernelTable
+from aicb.measurements.timing import Timing
 from aicb.model.precision import Precision
-from aicb.operators.operator import (
-    BatchedGemm,
-    DecodeAttention,
-    Elementwise,
-    GatedDeltaDecode,
-    GatedDeltaPrefill,
-    Gemm,
-    GroupedGemm,
-    MlaDecode,
-    PrefillAttention,
-    Work,
-)
+from boundary.errors import InputError
 
 LEAST_ROWS = 8
-"""Measured shapes from which on a kind of work is interpolated; fewer say too little about it."""
+"""Measured shapes from which on a kind of kernel is interpolated; fewer say too little about it."""
 
 
 def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:
@@ -59,7 +46,7 @@ def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing =
 
 
 class PartialTableEstimator:
-    """Interpolates the kinds of work that the GPU's table holds and transfers the others.
+    """Interpolates the kinds of kernels that the GPU's table holds and transfers the others.
 
     Raises:
         InputError: the GPU has no table, or a table that does not follow the schema; fp8 weights without fp8.
@@ -72,51 +59,41 @@ class PartialTableEstimator:
         self._transferred = TransferEstimator(gpu, precision, timing)
         self._is_measured: dict[tuple[str, str | None], bool] = {}
 
-    def price(self, work: Work) -> Estimate:
-        return self._estimator_of(work).price(work)
+    def price(self, kernel: Kernel) -> Estimate:
+        return self._estimator_of(kernel).price(kernel)
 
-    def times(self, demands: Demands) -> ManyTimes:
-        is_own = np.array([self._estimator_of(work) is self._own for work in demands.works])
+    def times(self, costs: CostTable) -> ManyTimes:
+        is_own = np.array([self._estimator_of(kernel) is self._own for kernel in costs.kernels])
         time_us, is_estimate = np.zeros(len(is_own)), np.ones(len(is_own), dtype=np.bool_)
         for estimator, here in ((self._own, is_own), (self._transferred, ~is_own)):
-            found = estimator.times(demands.take(np.flatnonzero(here)))
+            found = estimator.times(costs.take(np.flatnonzero(here)))
             time_us[here], is_estimate[here] = found.time_us, found.is_estimate
         return ManyTimes(time_us, is_estimate)
 
-    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        return self._estimator_of(work).decode_times(work, batch)
+    def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
+        return self._estimator_of(kernel).decode_times(kernel, batch)
 
-    def compiled_prefill(self, work: PrefillAttention) -> _core.PrefillTimes:
-        return self._estimator_of(work).compiled_prefill(work)
+    def core_prefill(self, kernel: PrefillAttention) -> _core.PrefillTimes:
+        return self._estimator_of(kernel).core_prefill(kernel)
 
-    def _estimator_of(self, work: Work) -> InterpolationEstimator | TransferEstimator:
-        key = _operation(work)
+    def _estimator_of(self, kernel: Kernel) -> InterpolationEstimator | TransferEstimator:
+        key = kernel.measured_as
         if key not in self._is_measured:
             self._is_measured[key] = bool(key[0]) and len(self._table.select(*key)) >= LEAST_ROWS
         return self._own if self._is_measured[key] else self._transferred
 
 
-def _operation(work: Work) -> tuple[str, str | None]:
-    """(operation of the table, number format) whose rows price this work; no operation where none are known."""
-    match work:
-        case Gemm(dtype=dtype):
-            return "gemm", dtype
-        case BatchedGemm():
-            return "bmm", None
-        case GroupedGemm(dtype="bf16"):
-            return "grouped_gemm_gathered", "bf16"
-        case GroupedGemm(layout=layout):
-            return f"grouped_gemm_{layout}", "fp8"
-        case PrefillAttention():
-            return "prefill_attention", "bf16"
-        case DecodeAttention():
-            return "decode_attention", "bf16"
-        case MlaDecode():
-            return "mla_decode", "bf16"
-        case GatedDeltaPrefill():
-            return "gdn_prefill", None
-        case GatedDeltaDecode():
-            return "gdn_decode", None
-        case Elementwise():
-            return "rms_norm", None
-    return "", None
+def make_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:
+    """The estimator of this name: interpolation, forest or roofline; ``timing`` does not matter to the last.
+
+    Raises:
+        InputError: unknown name, or no measurements are shipped for this GPU.
+    """
+    match name:
+        case "interpolation":
+            return InterpolationEstimator(gpu, precision, timing)
+        case "forest":
+            return ForestEstimator(gpu, precision, timing)
+        case "roofline":
+            return RooflineEstimator(gpu, precision)
+    raise InputError(f"estimator: found {name!r}, expected interpolation, forest or roofline")

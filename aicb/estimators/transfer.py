@@ -22,12 +22,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aicb import _core
-from aicb.estimators import DecodeTimes, Estimate, InterpolationEstimator, ManyTimes, Timing
-from aicb.estimators.estimate import VolumeTimes
-from aicb.estimators.roofline import Demand, Demands, EachStep, demand, roofline_us, works_one_by_one
+from aicb.estimators.estimator import CostTable, times_one_by_one
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import EachStep, roofline_us
+from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, VolumeTimes
+from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
+from aicb.measurements.timing import Timing
 from aicb.model.precision import Precision
-from aicb.operators.operator import DecodeAttention, Elementwise, MlaDecode, PrefillAttention, SparseMlaDecode, Work
 from boundary.errors import InputError
 
 LATENCY_US = 4.0
@@ -37,14 +40,14 @@ PEAK_SHARE, BANDWIDTH_SHARE = 0.75, 0.80
 """Shares of nominal peaks that large kernels reach (H200: 0.70–0.80 and 0.72–0.91); they set where the corner lies."""
 
 
-def transfer_ratio(work: Work, precision: Precision, origin: Gpu, target: Gpu) -> float:
-    """Time of this work on ``target`` over that on ``origin``."""
-    need = demand(work, precision)
-    return (LATENCY_US + _busy_us(need, target)) / (LATENCY_US + _busy_us(need, origin))
+def transfer_ratio(kernel: Kernel, precision: Precision, origin: Gpu, target: Gpu) -> float:
+    """Time of this kernel on ``target`` over that on ``origin``."""
+    cost = kernel.cost(precision)
+    return (LATENCY_US + _busy_us(cost, target)) / (LATENCY_US + _busy_us(cost, origin))
 
 
-def _busy_us(need: Demand, gpu: Gpu) -> float:
-    return float(_many_busy_us(need.flops, need.moved_bytes, gpu.peak_flops[need.dtype], gpu))
+def _busy_us(cost: KernelCost, gpu: Gpu) -> float:
+    return float(_many_busy_us(cost.flops, cost.moved_bytes, gpu.peak_flops[cost.dtype], gpu))
 
 
 def _many_busy_us(flops: ArrayLike, moved_bytes: ArrayLike, peak_flops: ArrayLike, gpu: Gpu) -> NDArray[np.float64]:
@@ -79,54 +82,58 @@ class TransferEstimator:
         self._origin = get_gpu(measured_gpu)
         self._measured = InterpolationEstimator(self._origin, self.precision, timing)
 
-    def price(self, work: Work) -> Estimate:
-        if isinstance(work, PrefillAttention) and work.dtype not in self.gpu.peak_flops:
-            work = replace(work, dtype="bf16")  # an fp8 cache is expanded on a GPU without fp8
-        dtype = getattr(work, "dtype", "bf16")
+    def price(self, kernel: Kernel) -> Estimate:
+        if isinstance(kernel, PrefillAttention):
+            kernel = self._computable(kernel)
+        dtype = getattr(kernel, "dtype", "bf16")
         if dtype not in self.gpu.peak_flops:
-            raise InputError(f"{type(work).__name__}.dtype: found {dtype}, expected bf16 ({self.gpu.name} has no fp8)")
-        found = self._measured.price(work)
-        time_us = found.time_us * transfer_ratio(work, self.precision, self._origin, self.gpu)
-        if not isinstance(work, Elementwise):  # whose operands may stay in L2
-            time_us = max(time_us, roofline_us(demand(work, self.precision), self.gpu))
+            name = type(kernel).__name__
+            raise InputError(f"{name}.dtype: found {dtype}, expected bf16 ({self.gpu.name} has no fp8)")
+        found = self._measured.price(kernel)
+        time_us = found.time_us * transfer_ratio(kernel, self.precision, self._origin, self.gpu)
+        if not kernel.stays_in_cache:
+            time_us = max(time_us, roofline_us(kernel.cost(self.precision), self.gpu))
         return Estimate(
             time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", lambda: _error(found)
         )
 
-    def times(self, demands: Demands) -> ManyTimes:
-        if bool(demands.is_fp8.any()) and "fp8" not in self.gpu.peak_flops:
-            return works_one_by_one(self, demands.works)
-        found_us = self._measured.times(demands).time_us
+    def times(self, costs: CostTable) -> ManyTimes:
+        if bool(costs.is_fp8.any()) and "fp8" not in self.gpu.peak_flops:
+            return times_one_by_one(self, costs.kernels)
+        found_us = self._measured.times(costs).time_us
         origin_us, target_us = (
-            LATENCY_US + _many_busy_us(demands.flops, demands.moved_bytes, demands.peak_flops(gpu), gpu)
+            LATENCY_US + _many_busy_us(costs.flops, costs.moved_bytes, costs.peak_flops(gpu), gpu)
             for gpu in (self._origin, self.gpu)
         )
         time_us = found_us * (target_us / origin_us)
-        in_cache = np.array([isinstance(work, Elementwise) for work in demands.works])  # operands may stay in L2
-        bound_us = np.where(in_cache, 0.0, demands.roofline_us(self.gpu, np.zeros_like(in_cache)))
+        in_cache = np.array([kernel.stays_in_cache for kernel in costs.kernels])
+        bound_us = np.where(in_cache, 0.0, costs.roofline_us(self.gpu, np.zeros_like(in_cache)))
         return ManyTimes(np.maximum(time_us, bound_us), np.ones(len(time_us), dtype=np.bool_))
 
-    def compiled_prefill(self, work: PrefillAttention) -> _core.PrefillTimes:
-        if work.dtype not in self.gpu.peak_flops:
-            work = replace(work, dtype="bf16")
+    def _computable(self, kernel: PrefillAttention) -> PrefillAttention:
+        """An fp8 cache is expanded on a GPU without fp8."""
+        return kernel if kernel.dtype in self.gpu.peak_flops else replace(kernel, dtype="bf16")
+
+    def core_prefill(self, kernel: PrefillAttention) -> _core.PrefillTimes:
+        kernel = self._computable(kernel)
         origin, target = self._origin, self.gpu
         transfer = _core.PrefillTransfer(
             latency_us=LATENCY_US,
-            origin_flops=PEAK_SHARE * origin.peak_flops[work.dtype],
+            origin_flops=PEAK_SHARE * origin.peak_flops[kernel.dtype],
             origin_bytes_per_s=BANDWIDTH_SHARE * origin.hbm_bytes_per_s,
-            target_flops=PEAK_SHARE * target.peak_flops[work.dtype],
+            target_flops=PEAK_SHARE * target.peak_flops[kernel.dtype],
             target_bytes_per_s=BANDWIDTH_SHARE * target.hbm_bytes_per_s,
-            peak_flops=target.peak_flops[work.dtype],
+            peak_flops=target.peak_flops[kernel.dtype],
             bytes_per_s=target.hbm_bytes_per_s,
         )
-        return self._measured.compiled_prefill(work, transfer)
+        return self._measured.core_prefill(kernel, transfer)
 
-    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        """FLOPs and bytes of decode attention are proportional to the KV tokens, so those of one token serve all."""
-        if isinstance(work, SparseMlaDecode):
-            return EachStep(self, work, batch)
-        one = demand(replace(work, kv_tokens=np.ones(1, dtype=np.int64)), self.precision)
-        measured = self._measured.dense_decode(work, batch)
+    def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
+        """FLOPs and bytes of attention to all keys are proportional to them, so those of one token serve all."""
+        measured = self._measured.decode_times(kernel, batch)
+        if not isinstance(measured, VolumeTimes):
+            return EachStep(self, kernel, batch)
+        one = kernel.of_one_token().cost(self.precision)
         transfer = _core.DecodeTransfer(
             latency_us=LATENCY_US,
             origin_us=_busy_us(one, self._origin),

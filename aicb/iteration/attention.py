@@ -1,13 +1,13 @@
 """Attention of the ranks of an instance: kernels and parts for C++, and times where C++ does not know the kernels.
 
 C++ knows attention over all keys and linear attention, where the estimator gives their times as functions
-(``CompiledEstimator``). Sparse attention and the other estimators are priced here, batch by batch.
+(``CoreEstimator``). Sparse attention and the other estimators are priced here, batch by batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 
 from aicb import _core
 from aicb._core import PartKind
-from aicb.estimators import DecodeTimes
-from aicb.estimators.estimate import CompiledEstimator, VolumeTimes
-from aicb.estimators.roofline import demand
+from aicb.estimators.estimator import CoreEstimator
 from aicb.iteration.pricing import NOTHING, PHASES, PS_PER_US, Part, Pricing, price_operators
+from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
+from aicb.kernels.kernel import CacheKernel
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import STREAMED_SHARE
 from aicb.model.architecture import Attention, GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, stage_range
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.lists import attention_operators, expansion_operators
-from aicb.operators.operator import DecodeAttention, MlaDecode, Operator, Phase, PrefillAttention
+from aicb.operators.operator import Operator, Phase
 
 EXPANSIONS: dict[PartKind, Literal["chunk", "past", "merge"]] = {
     PartKind.EXPANDED_CHUNK: "chunk",
@@ -88,7 +89,7 @@ class AttentionPricing:
             or (isinstance(attention, LatentAttention) and attention.indexer is None)
             for attention in self._attentions(stage)
         )
-        return is_known and isinstance(self._pricing.estimator, CompiledEstimator)
+        return is_known and isinstance(self._pricing.estimator, CoreEstimator)
 
     def beside_prefills(self, stage: int) -> _core.BesidePrefills:
         """Which kernels run over prompts beside attention itself."""
@@ -105,17 +106,17 @@ class AttentionPricing:
     def compiled_prefills(self, stage: int, bit: Callable[[str], int]) -> list[_core.PrefillKernel]:
         """Kernels over prompts for C++; ``bit`` numbers operator names."""
         estimator, gpu = self._pricing.estimator, self._pricing.gpu
-        assert isinstance(estimator, CompiledEstimator)
+        assert isinstance(estimator, CoreEstimator)
         return [
             _core.PrefillKernel(
-                estimator.compiled_prefill(operator.work),
+                estimator.core_prefill(operator.kernel),
                 count=operator.count,
                 name=bit(operator.name),
                 stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
-                peak_flops=gpu.peak_flops[operator.work.dtype],
+                peak_flops=gpu.peak_flops[operator.kernel.dtype],
             )
             for operator in self._operators(Batch.prefill([1]), stage)
-            if isinstance(operator.work, PrefillAttention)
+            if isinstance(operator.kernel, PrefillAttention)
         ]
 
     def part_operators(self, key: tuple[PartKind, int, int], stage: int) -> list[Operator]:
@@ -128,8 +129,7 @@ class AttentionPricing:
         else:
             assert kind == PartKind.RECURRENT_PROMPTS, kind
             listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
-        of_lengths = (DecodeAttention, MlaDecode, PrefillAttention)
-        return [operator for operator in listed if not isinstance(operator.work, of_lengths)]
+        return [operator for operator in listed if not isinstance(operator.kernel, CacheKernel | PrefillAttention)]
 
     def decode_kernels(self, requests: int, queries: int, stage: int) -> list[DecodeKernel]:
         """Kernels that read the cache of so many decodes with so many queries each.
@@ -140,9 +140,9 @@ class AttentionPricing:
         key = (requests, queries, stage)
         if key not in self._kernels:
             self._kernels[key] = [
-                self._decode_kernel(operator, operator.work, requests, queries)
+                self._decode_kernel(operator, operator.kernel, requests, queries)
                 for operator in self._operators(_decodes(1), stage)
-                if isinstance(operator.work, DecodeAttention | MlaDecode)
+                if isinstance(operator.kernel, CacheKernel)
             ]
         return self._kernels[key]
 
@@ -166,15 +166,13 @@ class AttentionPricing:
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
         return attention_operators(*self._parallel, batch, stage=stage)
 
-    def _decode_kernel(
-        self, operator: Operator, one_query: DecodeAttention | MlaDecode, requests: int, queries: int
-    ) -> DecodeKernel:
+    def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:
         """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""
         pricing, gpu = self._pricing, self._pricing.gpu
-        work = replace(one_query, heads=one_query.heads * queries)
-        times = pricing.estimator.decode_times(work, requests)
+        kernel = one_query.with_queries(queries)
+        times = pricing.estimator.decode_times(kernel, requests)
         slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
-        one = demand(replace(work, kv_tokens=np.array([_SAMPLE_TOKENS])), pricing.precision)
+        one = kernel.over(np.array([_SAMPLE_TOKENS])).cost(pricing.precision)
         memory_us = one.moved_bytes / (STREAMED_SHARE * gpu.hbm_bytes_per_s) * 1e6 / _SAMPLE_TOKENS
         tensor_us = one.flops / gpu.peak_flops[one.dtype] * 1e6 / _SAMPLE_TOKENS
         return DecodeKernel(operator.name, operator.count, times, slower, memory_us, tensor_us)

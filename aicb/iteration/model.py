@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from aicb import _core
 from aicb._core import PartKind
-from aicb.estimators import Estimator
+from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.load import ExpertLoad, UniformLoad
 from aicb.experts.profile import RankLoad, load_profile

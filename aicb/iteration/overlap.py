@@ -62,8 +62,8 @@ def bound_ps(operators: Sequence[Operator], gpu: Gpu) -> int:
 
     Activations may stay in L2, so only bytes of operators that have weights or FLOPs count.
     """
-    computing = [op for op in operators if not isinstance(op.work, Communication) and op.flops > 0]
-    compute = sum(op.count * op.flops / gpu.peak_flops[getattr(op.work, "dtype", "bf16")] for op in computing)
+    computing = [op for op in operators if not isinstance(op.kernel, Communication) and op.flops > 0]
+    compute = sum(op.count * op.flops / gpu.peak_flops[getattr(op.kernel, "dtype", "bf16")] for op in computing)
     memory = sum(op.count * op.moved_bytes for op in computing) / gpu.hbm_bytes_per_s
     return round(max(compute, memory) * 1e6 * PS_PER_US)
 

@@ -10,12 +10,13 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.estimators import Estimator
-from aicb.estimators.roofline import Demand, Demands
+from aicb.estimators.estimator import CostTable, Estimator
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.kernel import Kernel, KernelCost
 from aicb.measurements.clock import clocked_share, clocked_shares
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
-from aicb.operators.operator import Communication, Elementwise, Operator, Phase
+from aicb.operators.operator import Communication, Operator, Phase
 
 PHASES = tuple(Phase)
 """Order of ``IterationCost.phase_ps``."""
@@ -102,15 +103,15 @@ class Pricing:
         """What a fused operator saves: the time of a kernel with nothing to do."""
         return self.estimator.price(Elementwise("add", 1, 1, 0)).time_us
 
-    def load(self, need: Demand, time_us: float) -> tuple[float, float]:
+    def load(self, cost: KernelCost, time_us: float) -> tuple[float, float]:
         """(part of the time that follows the clock, time at the tensor cores' nominal peak) [µs]."""
-        share = clocked_share(time_us, need.moved_bytes, self.gpu.hbm_bytes_per_s)
-        return share * time_us, need.flops / self.gpu.peak_flops[need.dtype] * 1e6
+        share = clocked_share(time_us, cost.moved_bytes, self.gpu.hbm_bytes_per_s)
+        return share * time_us, cost.flops / self.gpu.peak_flops[cost.dtype] * 1e6
 
-    def loads(self, demands: Demands, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[3, works] time, the part of it that follows the clock, time at the tensor cores' nominal peak [µs]."""
-        shares = clocked_shares(time_us, demands.moved_bytes, self.gpu.hbm_bytes_per_s)
-        return np.array([time_us, shares * time_us, demands.flops / demands.peak_flops(self.gpu) * 1e6])
+    def loads(self, costs: CostTable, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[3, kernels] time, the part of it that follows the clock, time at the tensor cores' nominal peak [µs]."""
+        shares = clocked_shares(time_us, costs.moved_bytes, self.gpu.hbm_bytes_per_s)
+        return np.array([time_us, shares * time_us, costs.flops / costs.peak_flops(self.gpu) * 1e6])
 
 
 def price_operators(operators: Sequence[Operator], pricing: Pricing) -> Part:
@@ -120,15 +121,16 @@ def price_operators(operators: Sequence[Operator], pricing: Pricing) -> Part:
 
 def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[Part]:
     """``price_operators`` of each list, all worked out together."""
-    computing = [[each for each in listed if not isinstance(each.work, Communication)] for listed in lists]
+    computing = [[each for each in listed if not isinstance(each.kernel, Communication)] for listed in lists]
     operators = [operator for listed in computing for operator in listed]
     if not operators:
         return [_part([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
-    demands = Demands.of([operator.work for operator in operators], pricing.precision)
-    found = pricing.estimator.times(demands)
+    kernels = [operator.kernel for operator in operators if isinstance(operator.kernel, Kernel)]
+    costs = CostTable.of(kernels, pricing.precision)
+    found = pricing.estimator.times(costs)
     saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)
     counts = np.array([operator.count for operator in operators])
-    loads_us = pricing.loads(demands, found.time_us - saved_us)
+    loads_us = pricing.loads(costs, found.time_us - saved_us)
     loads_ps = np.rint(loads_us * counts * PS_PER_US).astype(np.int64)
     ends = np.cumsum([len(listed) for listed in computing])[:-1]
     columns = zip(computing, lists, np.split(loads_ps, ends, axis=1), np.split(found.is_estimate, ends), strict=True)
@@ -157,6 +159,6 @@ def _part(
             estimated_ps += time_ps
             estimated.add(operator.name)
     total_ps, clocked_ps, tensor_ps = loads_ps.sum(axis=1).tolist()
-    communications = tuple((each.work, each.count) for each in listed if isinstance(each.work, Communication))
+    communications = tuple((each.kernel, each.count) for each in listed if isinstance(each.kernel, Communication))
     phases = tuple(phase_ps.values())
     return Part(phases, total_ps, estimated_ps, frozenset(estimated), communications, clocked_ps, tensor_ps)

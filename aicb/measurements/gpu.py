@@ -17,8 +17,7 @@ from typing import Any
 
 from aicb.data import FOLDER
 from aicb.measurements.clock import ClockLaw
-from aicb.model.precision import Precision
-from aicb.operators.operator import GemmDtype
+from aicb.model.precision import GemmDtype, Precision
 from boundary.errors import InputError
 from boundary.quoting import quoted
 from boundary.text_files import read_text

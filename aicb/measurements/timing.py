@@ -21,13 +21,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Literal
 
-from aicb.estimators.estimate import Timing
 from aicb.measurements.clock import clocked_share
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.model.precision import ELEMENT_BYTES
 
+Timing = Literal["engine", "graph", "cold"]
+"""``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
+the kernel takes between other kernels of a model, see ``MeasuredTimes``."""
 _MAX_WRITE_BACK_SAMPLE_US = 600.0
 """Longer kernels differ between cold and graph by clocks (power limit) more than by the write-back."""
 

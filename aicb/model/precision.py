@@ -10,6 +10,8 @@ from boundary.errors import InputError
 WeightDtype = Literal["bf16", "fp8"]
 KvDtype = Literal["bf16", "fp8"]
 StateDtype = Literal["bf16", "fp32"]
+GemmDtype = WeightDtype
+"""``fp8`` is e4m3 with 1x128 activation and 128x128 weight scales (DeepGEMM)."""
 
 ELEMENT_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}
 

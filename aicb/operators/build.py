@@ -6,18 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.model.partition import Partition
-from aicb.model.precision import ELEMENT_BYTES, Precision, activation_bytes_per_row, weight_matrix_bytes
-from aicb.operators.operator import (
-    BatchedGemm,
-    Communication,
-    Elementwise,
-    Gemm,
-    GemmDtype,
-    GroupedGemm,
-    Operator,
-    Phase,
-)
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row, weight_matrix_bytes
+from aicb.operators.operator import Communication, Operator, Phase
 
 ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
 """Activations are bf16 between kernels."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from aicb.kernels.gated_delta import GatedDeltaDecode, GatedDeltaPrefill
 from aicb.model.architecture import GatedDeltaNet
 from aicb.model.partition import split
 from aicb.model.precision import ELEMENT_BYTES
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, elementwise, gemm, quant, tp_all_reduce
-from aicb.operators.operator import GatedDeltaDecode, GatedDeltaPrefill, Operator, Phase
+from aicb.operators.operator import Operator, Phase
 
 CHUNK_TOKENS = 64
 """Tokens per chunk of the chunked kernels (flash-linear-attention 0.6.0, ``chunk_gated_delta_rule``)."""

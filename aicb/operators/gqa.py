@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.pairs import causal_pairs
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank, split
 from aicb.model.precision import ELEMENT_BYTES
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, elementwise, gemm, quant, tp_all_reduce
-from aicb.operators.operator import DecodeAttention, Operator, Phase, PrefillAttention
+from aicb.operators.operator import Operator, Phase
 
 
 def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:
@@ -67,22 +67,9 @@ def attention_operators(gqa: GroupedQueryAttention, shape: RankShape, batch: Bat
     return listed
 
 
-def causal_pairs(new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]) -> int:
-    """Σ q·(S − q) + q·(q + 1)/2: (query, key) pairs under a causal mask aligned at the end."""
-    q, s = new_tokens, kv_tokens
-    return int((q * (s - q) + q * (q + 1) // 2).sum())
-
-
-def chosen_pairs(new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64], topk: int) -> NDArray[np.int64]:
-    """[requests] Σ over queries of min(keys seen, ``topk``): (query, key) pairs of attention to chosen keys."""
-    past = kv_tokens - new_tokens
-    few = np.clip(topk - past, 0, new_tokens)  # queries that see at most topk keys
-    return np.asarray(few * past + few * (few + 1) // 2 + (new_tokens - few) * topk)
-
-
 def prefill_flops(work: PrefillAttention) -> float:
     """Both products, QKᵀ and PV, over the unmasked pairs."""
-    return 2.0 * work.heads * (work.d_qk + work.d_v) * causal_pairs(work.new_tokens, work.kv_tokens)
+    return 2.0 * work.heads * (work.d_qk + work.d_v) * int(causal_pairs(work.new_tokens, work.kv_tokens).sum())
 
 
 def prefill_query_bytes(work: PrefillAttention) -> int:

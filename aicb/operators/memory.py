@@ -6,6 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.kernels.sparse_decode import SparseMlaDecode
+from aicb.kernels.sparse_prefill import SparseMlaPrefill
 from aicb.measurements.gpu import MIB, Gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.model.partition import MoeLayout, Partition
@@ -14,16 +22,7 @@ from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape
 from aicb.operators.lists import iteration_operators
 from aicb.operators.mtp import draft_model, joining_operators
-from aicb.operators.operator import (
-    DecodeAttention,
-    Elementwise,
-    Gemm,
-    GroupedGemm,
-    MlaDecode,
-    Operator,
-    PrefillAttention,
-    SparseMlaPrefill,
-)
+from aicb.operators.operator import Operator
 from boundary.errors import InputError
 
 CONTEXT_BYTES = 512 * MIB
@@ -132,7 +131,7 @@ def draft_weight_bytes(model: Model, partition: Partition, precision: Precision)
 
 def weight_bytes(operator: Operator) -> int:
     """Bytes of one operator's weights in memory, block scales of fp8 included."""
-    match operator.work:
+    match operator.kernel:
         case Gemm(n=n, k=k, dtype=dtype) if operator.weight_elements:
             return weight_matrix_bytes(n, k, dtype)
         case GroupedGemm(groups=groups, n=n, k=k, dtype=dtype):
@@ -181,13 +180,18 @@ def _activation_bytes(model: Model, partition: Partition, precision: Precision, 
 
 def _tensor_bytes(operator: Operator) -> int:
     """Inputs and outputs of one operator, its weights excluded."""
-    match operator.work:
+    match operator.kernel:
         case GroupedGemm(active_groups=active, n=n, k=k, dtype=dtype):
             return int(operator.moved_bytes - active * weight_matrix_bytes(n, k, dtype))
         case Gemm(n=n, k=k, dtype=dtype):
             return int(operator.moved_bytes - weight_matrix_bytes(n, k, dtype))
         case (
-            Elementwise() | PrefillAttention() | DecodeAttention() | MlaDecode() | SparseMlaPrefill(kernel="attention")
+            Elementwise()
+            | PrefillAttention()
+            | DecodeAttention()
+            | MlaDecode()
+            | SparseMlaDecode()
+            | SparseMlaPrefill(step="attention")
         ):
             return int(operator.moved_bytes)
         case _:

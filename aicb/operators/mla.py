@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import LatentAttention
 from aicb.model.partition import split
 from aicb.model.precision import ELEMENT_BYTES
@@ -21,7 +23,7 @@ from aicb.operators import sparse_mla
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, batched_gemm, elementwise, gemm, quant, tp_all_reduce
 from aicb.operators.gqa import prefill_flops, prefill_query_bytes
-from aicb.operators.operator import MlaDecode, Operator, Phase, PrefillAttention
+from aicb.operators.operator import Operator, Phase
 
 
 def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:

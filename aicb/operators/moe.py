@@ -10,6 +10,7 @@ import math
 from typing import Literal
 
 from aicb.experts.profile import RankLoad
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.model.architecture import MoeFfn
 from aicb.model.partition import MoeLayout, Partition, split
 from aicb.model.precision import activation_bytes_per_row
@@ -23,7 +24,7 @@ from aicb.operators.build import (
     silu_mul,
 )
 from aicb.operators.ffn import tokens_to_route
-from aicb.operators.operator import GroupedGemm, Operator, Phase
+from aicb.operators.operator import Operator, Phase
 
 LOW_LATENCY_HEADER_BYTES = 16
 """Per message of DeepEP's low-latency dispatch."""

@@ -14,13 +14,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb.kernels.pairs import causal_pairs, chosen_pairs
+from aicb.kernels.sparse_decode import SparseMlaDecode
+from aicb.kernels.sparse_prefill import SparseMlaPrefill, SparseStep
 from aicb.model.architecture import Indexer, LatentAttention
 from aicb.model.partition import split
 from aicb.model.precision import ELEMENT_BYTES, ceil_div
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, batched_gemm, elementwise, gemm, quant
-from aicb.operators.gqa import causal_pairs, chosen_pairs
-from aicb.operators.operator import Operator, Phase, SparseKernel, SparseMlaDecode, SparseMlaPrefill
+from aicb.operators.operator import Operator, Phase
 
 HEAD_MULTIPLE = 64
 """FlashMLA, sparse kernels on SM90."""
@@ -74,7 +76,7 @@ def _decode(mla: LatentAttention, index: Indexer, shape: RankShape, kv: NDArray[
     padded = HEAD_MULTIPLE * ceil_div(heads, HEAD_MULTIPLE)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
 
-    def listed(name: str, kernel: SparseKernel) -> Operator:
+    def listed(name: str, kernel: SparseStep) -> Operator:
         work = SparseMlaDecode(kv, padded, d_qk, d_v, kernel, padded, index.topk, index.heads, index.head_dim)
         return Operator(name, work, shape.count, _PHASE, *_demand(mla, index, shape, kernel, new, kv), 0)
 
@@ -92,7 +94,7 @@ def _prefill(
     padded = HEAD_MULTIPLE * ceil_div(heads, HEAD_MULTIPLE)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
 
-    def listed(name: str, kernel: SparseKernel) -> Operator:
+    def listed(name: str, kernel: SparseStep) -> Operator:
         work = SparseMlaPrefill(new, kv, kernel, padded, d_qk, d_v, index.topk, index.heads, index.head_dim)
         return Operator(name, work, count, _PHASE, *_demand(mla, index, shape, kernel, new, kv), 0)
 
@@ -120,13 +122,13 @@ def _demand(
     mla: LatentAttention,
     index: Indexer,
     shape: RankShape,
-    kernel: SparseKernel,
+    kernel: SparseStep,
     new: NDArray[np.int64],
     kv: NDArray[np.int64],
 ) -> tuple[float, float]:
     """(FLOPs, bytes) of one kernel, real heads only; each operand once."""
     heads, queries = split(mla.heads, shape.tp, "attention heads"), int(new.sum())
-    pairs, chosen = causal_pairs(new, kv), int(chosen_pairs(new, kv, index.topk).sum())
+    pairs, chosen = int(causal_pairs(new, kv).sum()), int(chosen_pairs(new, kv, index.topk).sum())
     match kernel:
         case "index_logits":
             query_bytes = queries * index.heads * (index.head_dim + ELEMENT_BYTES["fp32"])

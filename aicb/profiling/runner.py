@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import Point, encode_lengths
+from aicb.profiling.cost import flops, moved_bytes, operand_sets
 from aicb.profiling.environment import device_facts, software_facts
 from aicb.profiling.kernel_library import Kernel, Library, poison, seed_of
-from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes, operand_sets
 from aicb.profiling.store import Row, RowFile, write_table
 from aicb.profiling.timing import CpuTimer, CudaTimer, Replayed, Spread, Timer
 

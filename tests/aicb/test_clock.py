@@ -23,13 +23,14 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.estimators import Estimator
-from aicb.estimators.roofline import Demands
+from aicb.estimators.estimator import CostTable, Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.iteration.host import HostModel
 from aicb.iteration.model import IterationModel
+from aicb.kernels.gemm import Gemm
 from aicb.measurements.clock import ClockLaw, clocked_share, steady_us
-from aicb.operators.operator import Communication, Gemm, GemmDtype
+from aicb.model.precision import GemmDtype
+from aicb.operators.operator import Communication
 
 H200 = get_gpu("h200")
 LAW = ClockLaw(1600, 1800, 1400, 0.25, 0.75)
@@ -119,8 +120,8 @@ def test_no_kernel_takes_less_time_on_an_h100_than_on_an_h200(name: str, weights
     for partition in partitions(name):
         for label, batch in BATCHES.items():
             operators = iteration_operators(load_model(name), partition, precision, batch)
-            works = [operator.work for operator in operators if not isinstance(operator.work, Communication)]
-            demands = Demands.of(works, precision)
+            works = [operator.kernel for operator in operators if not isinstance(operator.kernel, Communication)]
+            demands = CostTable.of(works, precision)
             h100_us, h200_us = (estimator.times(demands).time_us for estimator in estimators(weights))
             assert (h100_us >= h200_us * (1 - 1e-12)).all(), (partition, label)
 
@@ -155,7 +156,7 @@ def test_no_large_product_beats_the_best_published_of_a_gpu(gpu: str, dtype: Gem
     f2293da). What was not measured is not estimated to be faster than what was."""
     target, precision = get_gpu(gpu), Precision()
     works = [Gemm(m, n, k, dtype) for m, n, k in ((8192, 8192, 8192), (4096, 8192, 8192), (16384, 4096, 12288))]
-    demands = Demands.of(works, precision)
+    demands = CostTable.of(works, precision)
     time_us = select_estimator("auto", target, precision).times(demands).time_us
     tensor_us = demands.flops / target.peak_flops[dtype] * 1e6
     assert target.clock is not None

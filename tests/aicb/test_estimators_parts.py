@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from aicb.estimators.deepgemm_tiles import choose_tiles
-from aicb.estimators.kriging import Kriging, Scales
-from aicb.estimators.mla_schedule import schedule
-from aicb.estimators.surface import Structure, Surface
+from aicb.kernels.fitting.kriging import Kriging, Scales
+from aicb.kernels.fitting.surface import Structure, Surface
+from aicb.kernels.reference.deepgemm_tiles import choose_tiles
+from aicb.kernels.reference.mla_schedule import schedule
 
 
 def test_a_surface_keeps_points_bridges_them_and_flags_far_ones():

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from aicb.data import FOLDER
+from aicb.kernels.point import decode_lengths
 from aicb.measurements.table import COLUMNS as TABLE_COLUMNS
 from aicb.measurements.table import read_rows
 from aicb.profiling.convert import csv_cells, split_kernels
-from aicb.profiling.point import decode_lengths
 from aicb.profiling.store import COLUMNS, PROVENANCE_FILE, SCHEMA_VERSION, TABLE_FILE, Row, read_table
 
 SHIPPED = FOLDER / "h200" / "profile"

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from aicb.kernels.point import Point, point
 from aicb.measurements.table import KernelTable
 from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe
-from aicb.profiling.point import Point, point
 
 
 def gathered(tokens: int, k: int, groups: int, *, per_row: int, n: int, inner: int, rows: int | None = None) -> Point:

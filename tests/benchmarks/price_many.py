@@ -20,7 +20,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from aicb import IterationModel, Partition, Precision, RankBatches, load_model
-from aicb.estimators import InterpolationEstimator
+from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.price_many import Kind, price_many
 from aicb.measurements.gpu import get_gpu
 

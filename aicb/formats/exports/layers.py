@@ -11,16 +11,17 @@ from typing import Literal
 
 import numpy as np
 
-from aicb.estimators import Estimator
+from aicb.estimators.estimator import Estimator
 from aicb.experts.load import UniformLoad
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.pricing import FUSED_OPERATORS
+from aicb.kernels.elementwise import Elementwise
 from aicb.model.architecture import GatedDeltaNet, Layer, Model, MoeFfn
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.lists import attention_operators, expert_operators, token_operators
-from aicb.operators.operator import Communication, Elementwise, Operator, Phase
+from aicb.operators.operator import Communication, Operator, Phase
 
 ServingPhase = Literal["prefill", "decode"]
 
@@ -156,9 +157,9 @@ def _layer_cost(job: ExportJob, layer: Layer, estimator: Estimator) -> LayerCost
     part_us: dict[str, float] = {}
     estimated_us = 0.0
     for operator in operators:
-        if isinstance(operator.work, Communication):
+        if isinstance(operator.kernel, Communication):
             continue
-        found = estimator.price(operator.work)
+        found = estimator.price(operator.kernel)
         time_us, is_estimate = found.time_us, found.is_estimate
         time_us -= floor_us if has_fused_norm and operator.name in FUSED_OPERATORS else 0.0
         part = _part(operator, layer)

@@ -1,116 +1,20 @@
-"""A point of a sweep: one operation on one shape, with its FLOPs and bytes.
-
-Points carry the columns of ``measurements/table.py`` and a few more, so that a measured row is a point with times.
-Lengths that differ within a batch are kept exactly, not as a mean.
-"""
+"""FLOPs and bytes of a point, and how many operand sets take turns when it is timed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-
 import numpy as np
 
+from aicb.kernels.pairs import causal_pairs, chosen_pairs
+from aicb.kernels.point import Point
+from aicb.kernels.registry import kernel_classes
 from aicb.model.precision import WeightDtype, activation_bytes_per_row, weight_matrix_bytes
-from aicb.operators.gqa import causal_pairs, chosen_pairs
 
 BF16_BYTES = 2
 FP32_BYTES = 4
 SPARSE_FP8_KEY_BYTES = 656
 """A cached latent as sparse FlashMLA reads it: 512 e4m3, 4 fp32 scales, 64 bf16."""
-
-SHAPE_COLUMNS = (
-    "m",
-    "n",
-    "k",
-    "groups",
-    "active_groups",
-    "rows",
-    "max_rows",
-    "experts_per_token",
-    "batch",
-    "q_len",
-    "kv_len",
-    "heads",
-    "kv_heads",
-    "d_qk",
-    "d_v",
-    "max_m",
-    "expected_m",
-    "page_tokens",
-)
-"""Integer columns of a point. The last three are not in a table: rows allotted to each expert in the masked
-layout, the host's hint of rows per expert, and tokens per KV page."""
-
 HOST_OPS = ("null_kernel", "empty_event_pair", "eager_launch_host", "graph_node", "graph_replay_host")
 """Costs of launching; their times are not those of a kernel with operands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """What to measure. Two points are equal if their shapes are, whatever model they came from."""
-
-    op: str
-    """Operation, in the words of ``aicb/measurements/table.py``."""
-    dtype: str
-    shape: tuple[tuple[str, int], ...]
-    """(column, value), in the order of ``SHAPE_COLUMNS``."""
-    lengths: tuple[int, ...] = ()
-    """Attention: KV length of each sequence. Grouped GEMM: rows of each local expert."""
-    queries: tuple[int, ...] = ()
-    """Attention: new tokens of each sequence."""
-    distribution: str = ""
-    tag: str = field(default="", compare=False)
-    """Model and operator the shape was taken from."""
-    priority: int = field(default=0, compare=False)
-    """Smaller is measured earlier."""
-
-    def __getitem__(self, column: str) -> int:
-        return dict(self.shape)[column]
-
-    def get(self, column: str, default: int) -> int:
-        """The value of a column the point may lack."""
-        return dict(self.shape).get(column, default)
-
-    @property
-    def key(self) -> str:
-        """Text that is equal for equal points only."""
-        parts = [self.op, self.dtype, self.distribution, *(f"{name}={value}" for name, value in self.shape)]
-        return "|".join([*parts, encode_lengths(self.lengths), encode_lengths(self.queries)])
-
-
-def encode_lengths(values: Sequence[int]) -> str:
-    """Runs of equal values as ``value*count``, joined by ``;``: (5, 5, 7) is ``5*2;7``."""
-    runs = [(value, len(list(same))) for value, same in groupby(values)]
-    return ";".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
-
-
-def decode_lengths(text: str) -> tuple[int, ...]:
-    """Inverse of `encode_lengths`; empty text is no values."""
-    values: list[int] = []
-    for part in text.split(";") if text else []:
-        value, _, count = part.partition("*")
-        values += [int(value)] * int(count or 1)
-    return tuple(values)
-
-
-def point(
-    op: str,
-    dtype: str,
-    shape: Mapping[str, int],
-    *,
-    lengths: tuple[int, ...] = (),
-    queries: tuple[int, ...] = (),
-    distribution: str = "",
-    tag: str = "",
-    priority: int = 0,
-) -> Point:
-    """A point from columns in any order."""
-    unknown = sorted(set(shape) - set(SHAPE_COLUMNS))
-    assert not unknown, f"unknown columns {unknown}"
-    ordered = tuple((name, int(shape[name])) for name in SHAPE_COLUMNS if name in shape)
-    return Point(op, dtype, ordered, lengths, queries, distribution, tag, priority)
 
 
 def flops(p: Point) -> float:
@@ -132,7 +36,7 @@ def flops(p: Point) -> float:
 
 
 def _pairs(p: Point) -> int:
-    return causal_pairs(np.array(p.queries, np.int64), np.array(p.lengths, np.int64))
+    return int(causal_pairs(np.array(p.queries, np.int64), np.array(p.lengths, np.int64)).sum())
 
 
 def _chosen_pairs(p: Point) -> int:
@@ -181,14 +85,6 @@ def moved_bytes(p: Point) -> float:
     return _elementwise_bytes(p) if p.op not in HOST_OPS else 0.0
 
 
-COLD_OPS = frozenset(
-    {
-        *("gemm", "bmm", "grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered"),
-        *("decode_attention", "mla_decode", "mla_sparse_decode", "index_logits_decode", "gdn_decode"),
-    }
-)
-"""Operations whose weights, cache or state were evicted since the last layer used the kernel. The operands of others
-were written just before."""
 ROTATED_BYTES = 150 << 20
 """Operand sets that take turns fill this much, 2.5 times the L2 of an H200."""
 MAX_OPERAND_SETS = 32
@@ -196,7 +92,7 @@ MAX_OPERAND_SETS = 32
 
 def operand_sets(p: Point) -> int:
     """Operand sets that take turns when the point is timed as in an engine; 1 where its operands are warm."""
-    if p.op not in COLD_OPS:
+    if not any(p.op in kind.cold_operations for kind in kernel_classes()):
         return 1
     return min(max(round(ROTATED_BYTES / max(moved_bytes(p), 1.0)), 1), MAX_OPERAND_SETS)
 

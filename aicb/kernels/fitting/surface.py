@@ -2,7 +2,7 @@
 
 A shape is a row of numbers; the leading ones name the *site* (the fixed part, such as (n, k) of a GEMM) and the last
 is the axis along which it was measured (such as m). Measured shapes return their measured time. Others get the time
-of the kernel's reference model, corrected by kriging of the residuals (``aicb.estimators.kriging``).
+of the kernel's reference model, corrected by kriging of the residuals (``aicb.kernels.fitting.kriging``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.estimators.estimate import Estimate
-from aicb.estimators.kriging import Floats, Kriging, Scales
+from aicb.kernels.fitting.estimate import Estimate
+from aicb.kernels.fitting.kriging import Floats, Kriging, Scales
 
 SITE_REACH_OCTAVES = 2.0
 """Farther sites (Euclidean distance of log2 coordinates) do not count as measured; as in aiconfigurator."""
@@ -44,7 +44,7 @@ class Structure:
     scales: Scales
     local_columns: tuple[int, ...] | None = None
     """Columns by whose distance the measurements of a local system are chosen; those of the site if absent."""
-    alike: Callable[[Floats], Floats] = lambda shapes: shapes
+    stand_ins: Callable[[Floats], Floats] = lambda shapes: shapes
     """[shapes, columns] → shapes that stand for them in the residuals: few distinct ones make many prices cheap."""
 
 
@@ -120,7 +120,7 @@ class Surface:
         key = ("quarter octave", *others, quarter)
         if key not in self._errors_near:
             near = np.array([[*others, axis if quarter is None else 2.0 ** (quarter / 4.0)]], dtype=np.float64)
-            coordinates = self.structure.coordinates(self.structure.alike(near))
+            coordinates = self.structure.coordinates(self.structure.stand_ins(near))
             self._errors_near[key] = float(model.error(coordinates)[0])
         return self._errors_near[key]
 
@@ -178,10 +178,10 @@ class Surface:
 
     def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         """[shapes] a quantity of the kriging system that covers each shape."""
-        alike = self.structure.alike(shapes)
-        if len(alike) <= FEW_SHAPES:
-            return self._remembered(alike, quantity)
-        distinct, inverse = _distinct(alike)
+        shown = self.structure.stand_ins(shapes)
+        if len(shown) <= FEW_SHAPES:
+            return self._remembered(shown, quantity)
+        distinct, inverse = _distinct(shown)
         return self._of_distinct(distinct, quantity)[inverse]
 
     def _remembered(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:

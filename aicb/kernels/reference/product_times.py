@@ -1,9 +1,9 @@
-"""Times of dense, batched and grouped GEMMs: tiles and waves, corrected by measurements.
+"""Reference times of matrix products: tiles and waves of DeepGEMM, a smooth curve for cuBLAS.
 
 DeepGEMM (fp8) tells its tile (``deepgemm_tiles``), so its time is modelled wave by wave:
 
     compute = waves · (⌈k / 128⌉ steps · time of a step of that tile + start of a wave)
-    time    = launch + (compute³ + memory³)^(1/3), stretched by the power limit where kernels last long
+    time    = launch + (compute³ + memory³)^(1/3), longer by the power limit where kernels last long
 
 A step costs its tensor-core time, a fixed latency, and scale promotion, which is slower where columns straddle weight
 scale blocks. cuBLAS (bf16) does not tell its tile: its reference is smooth, and the waves of 128 × 256 tiles are only
@@ -17,15 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aicb.estimators.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
-from aicb.estimators.estimate import Estimate
-from aicb.estimators.kriging import Floats, Scales
-from aicb.estimators.surface import Structure, Surface
+from aicb.kernels.fitting.kriging import Floats, Scales
+from aicb.kernels.fitting.surface import Structure
+from aicb.kernels.reference.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
 from aicb.measurements.gpu import Gpu
-from aicb.measurements.table import KernelRow, KernelTable
-from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
-from aicb.model.precision import ELEMENT_BYTES
-from aicb.operators.operator import BatchedGemm, Gemm, GemmDtype, GroupedGemm
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype
 
 _LONG = 1e6
 """Correlation length of a coordinate that does not matter."""
@@ -50,7 +46,7 @@ class TileCosts:
     memory_share: float
     """Memory time over that at the nominal bandwidth."""
     throttling: float
-    """Stretch per e-fold of duration."""
+    """Slow-down per e-fold of duration."""
 
 
 DENSE_COSTS = TileCosts(1.37, 0.0, 0.107, 1.10, 0.070, 1.58, 1.19, 0.048)
@@ -68,7 +64,7 @@ def _tiled_us(tiles: Tiles, k: Floats, memory_us: Floats, costs: TileCosts, gpu:
     return np.asarray(np.cbrt(compute_us**3 + (costs.memory_share * memory_us) ** 3))
 
 
-def _stretched(time_us: Floats, throttling: float) -> Floats:
+def _throttled(time_us: Floats, throttling: float) -> Floats:
     return np.asarray(time_us * (1.0 + throttling * np.log1p(time_us / _THROTTLING_US)))
 
 
@@ -104,7 +100,7 @@ def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
         moved = n * k + m * (k + 2.0 * n)
         memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(n * k, gpu, is_resident)
         busy_us = _tiled_us(tiles_of(shapes), k, memory_us, DENSE_COSTS, gpu)
-        return _stretched(DENSE_COSTS.launch_us + busy_us, DENSE_COSTS.throttling)
+        return _throttled(DENSE_COSTS.launch_us + busy_us, DENSE_COSTS.throttling)
 
     def coordinates(shapes: Floats) -> Floats:
         return np.column_stack([np.log2(shapes), _tile_coordinates(tiles_of(shapes), gpu)])
@@ -112,7 +108,7 @@ def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
     scales = Scales(
         (3.98, 3.01, 4.85, 5.22, 2.24, 1.13, 0.3, 0.3), (0.1, 0.1, 4.0, 5.0, 2.0, _LONG, _LONG, _LONG), 0.2, 0.03
     )
-    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, alike=_in_tiles)
+    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
 
 
 def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
@@ -129,7 +125,7 @@ def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
         return np.column_stack([np.log2(shapes), np.log2(waves), blocks / (waves * gpu.sms)])
 
     scales = Scales((4.0, 4.0, 3.0, 3.0, 0.5), (0.1, 0.1, 4.0, 5.0, _LONG), 0.3, 0.1)
-    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, alike=_in_tiles)
+    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
 
 
 def _in_tiles(shapes: Floats) -> Floats:
@@ -143,40 +139,18 @@ def _smooth_us(flops: Floats, moved_bytes: Floats, k: Floats, gpu: Gpu) -> Float
     compute_us = 1.33 * flops / gpu.peak_flops["bf16"] * 1e6
     memory_us = 1.17 * moved_bytes / gpu.hbm_bytes_per_s * 1e6
     latency_us = 0.078 * k / 64
-    return _stretched(3.0 + np.cbrt(compute_us**3 + memory_us**3 + latency_us**3), 0.007)
+    return _throttled(3.0 + np.cbrt(compute_us**3 + memory_us**3 + latency_us**3), 0.007)
 
 
-class DenseGemm:
-    """Dense GEMM of one number format: sites (n, k), axis m."""
+def products_structure(gpu: Gpu) -> Structure:
+    """Shapes (products, n, k, m) of bf16 batched GEMMs."""
 
-    def __init__(self, measured: MeasuredTimes, gpu: Gpu, dtype: GemmDtype):
-        rows = measured.table.select("gemm", dtype)
-        shapes = np.array([[row["n"], row["k"], row["m"]] for row in rows], dtype=np.float64)
-        times_us = np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows])
-        self.surface = Surface(dense_structure(gpu, dtype, measured.timing == "graph"), shapes, times_us)
+    def reference_us(shapes: Floats) -> Floats:
+        products, n, k, m = shapes.T
+        return _smooth_us(2.0 * products * m * n * k, 2.0 * products * (n * k + m * (n + k)), k, gpu)
 
-    def price(self, work: Gemm) -> Estimate:
-        return self.surface.price(float(work.n), float(work.k), float(work.m))
-
-
-class ProductsGemm:
-    """bf16 batched GEMM (MLA absorb): sites (products, n, k), axis m."""
-
-    def __init__(self, measured: MeasuredTimes, gpu: Gpu):
-        rows = measured.table.select("bmm")
-        shapes = np.array([[row["heads"], row["n"], row["k"], row["m"]] for row in rows], dtype=np.float64)
-        times_us = np.array([measured.time_us(row, row["heads"] * gemm_weight_bytes(row)) for row in rows])
-
-        def reference_us(shapes: Floats) -> Floats:
-            products, n, k, m = shapes.T
-            return _smooth_us(2.0 * products * m * n * k, 2.0 * products * (n * k + m * (n + k)), k, gpu)
-
-        scales = Scales((4.0, 4.0, 4.0, 3.0), (0.1, 0.1, 0.1, 4.0), 0.3, 0.05)
-        structure = Structure("bmm (products, n, k)", 3, reference_us, np.log2, scales)
-        self.surface = Surface(structure, shapes, times_us)
-
-    def price(self, work: BatchedGemm) -> Estimate:
-        return self.surface.price(float(work.batch), float(work.n), float(work.k), float(work.m))
+    scales = Scales((4.0, 4.0, 4.0, 3.0), (0.1, 0.1, 0.1, 4.0), 0.3, 0.05)
+    return Structure("bmm (products, n, k)", 3, reference_us, np.log2, scales)
 
 
 def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> Structure:
@@ -199,7 +173,7 @@ def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
         moved = active * (n * k + rows * (k + 2.0 * n))
         memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(moved, gpu, is_resident)
         busy_us = _tiled_us(tiles_of(shapes), k, memory_us, costs, gpu)
-        return _stretched(costs.launch_us + costs.group_us * groups + busy_us, costs.throttling)
+        return _throttled(costs.launch_us + costs.group_us * groups + busy_us, costs.throttling)
 
     def coordinates(shapes: Floats) -> Floats:
         tiles = tiles_of(shapes)
@@ -209,72 +183,3 @@ def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
     return Structure(
         f"{layout} grouped {dtype} gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3)
     )
-
-
-class ExpertsGemm:
-    """Grouped GEMM of one layout: sites (experts, active experts, n, k), axis rows per active expert.
-
-    bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows.
-    Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing, where experts at the edge of a row tile
-    need two, are a surface by themselves: two kernels on one would bend it. Our kernel, measured at all expert-parallel
-    sizes, stands in beyond the reach of those.
-
-    Of other kernels only rows measured with equal experts are used: the work states total rows, so skew among the
-    experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
-    """
-
-    def __init__(self, measured: MeasuredTimes, gpu: Gpu, layout: Layout):
-        self.surfaces: dict[GemmDtype, Surface] = {}
-        self._stand_ins: dict[GemmDtype, list[Surface]] = {}
-        for dtype in gpu.peak_flops:
-            op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
-            kernels = [measured.table.select(op, dtype, "even")]
-            if dtype == "bf16":
-                kernels = [_engine_rows(measured.table), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
-            structure = grouped_structure(gpu, layout, dtype, measured.timing == "graph")
-            surfaces = [_surface(structure, rows, measured) for rows in kernels if rows]
-            if surfaces:
-                self.surfaces[dtype], *stand_ins = surfaces
-                self._stand_ins[dtype] = stand_ins
-
-    @staticmethod
-    def shape_of(work: GroupedGemm) -> tuple[float, ...]:
-        """Site and axis of this work."""
-        active = max(float(work.active_groups), 1.0)
-        return float(work.groups), active, float(work.n), float(work.k), max(work.rows / active, 1.0)
-
-    def price(self, work: GroupedGemm) -> Estimate:
-        """As measured; bf16 without measurements at fp8's share of its own roofline, flagged."""
-        shape = groups, active, _, _, rows = self.shape_of(work)
-        surface = self.surfaces.get(work.dtype)
-        if surface is not None:
-            found = surface.price(*shape)
-            others = [other.price(*shape) for other in self._stand_ins[work.dtype]] if found.is_estimate else []
-            return next((other for other in others if not other.is_estimate), found)
-        twice = self.surfaces["fp8"].price(groups, active, 2.0 * work.n, float(work.k), rows)
-        source = f"estimate: bf16 as fp8 of twice the columns; {twice.source}"
-        return Estimate(twice.time_us, True, source, UNMEASURED)
-
-
-UNMEASURED = 0.3
-"""Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
-
-
-ENGINE_KERNEL = "vllm/fused_moe"
-"""vLLM's Triton kernel with the configuration it chooses for a layer and a token count."""
-
-
-def _engine_rows(table: KernelTable) -> list[KernelRow]:
-    """bf16 expert products of the engine's kernel."""
-    uniform = table.select("grouped_gemm_gathered", "bf16", "multinomial")
-    return [row for row in uniform if row.kernel == ENGINE_KERNEL]
-
-
-def _surface(structure: Structure, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
-    shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
-    return Surface(structure, shapes, np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows]))
-
-
-def _grouped_shape(row: KernelRow) -> tuple[float, ...]:
-    active = row["active_groups"]
-    return row["groups"], active, row["n"], row["k"], max(row["rows"] / active, 1.0)

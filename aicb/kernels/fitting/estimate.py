@@ -1,24 +1,16 @@
-"""What an estimator returns, and the kinds of time it can be asked for."""
+"""Estimates: the time of a kernel with where it comes from, one by one, many at once, or over decode steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb.operators.operator import DecodeAttention, MlaDecode, PrefillAttention, Work
 from boundary.errors import Failure
-
-if TYPE_CHECKING:
-    from aicb.estimators.roofline import Demands
-
-Timing = Literal["engine", "graph", "cold"]
-"""``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
-the kernel takes between other kernels of a model, see ``measured.MeasuredTimes``."""
 
 
 class UnmeasuredShape(Failure, LookupError):
@@ -27,7 +19,7 @@ class UnmeasuredShape(Failure, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Time of one execution of one operator."""
+    """Time of one execution of one kernel."""
 
     time_us: float
     is_estimate: bool
@@ -46,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ManyTimes:
-    """[works] each."""
+    """[kernels] each."""
 
     time_us: NDArray[np.float64]
     is_estimate: NDArray[np.bool_]
@@ -89,43 +81,6 @@ class VolumeTimes:
         time_us, is_estimate = self.times.over(kv_tokens.reshape(-1, kv_tokens.shape[-1]), steps)
         batches = kv_tokens.shape[:-1]
         return time_us.reshape(*batches, steps), is_estimate.reshape(batches)
-
-
-class Estimator(Protocol):
-    """Prices the computing operators of ``aicb.operators.operator``.
-
-    The same work always gets the same estimate, and no estimate is below the roofline of the device, unless it is a
-    measurement. ``Communication`` is not priced here.
-    """
-
-    def price(self, work: Work) -> Estimate:
-        """Time of one execution.
-
-        Raises:
-            InputError: a dimension is not positive, or the work is a ``Communication``.
-        """
-        ...
-
-    def times(self, demands: Demands) -> ManyTimes:
-        """[works] what ``price`` says of each, worked out together; to 1e-12 of the time.
-
-        Raises:
-            InputError: as ``price``.
-        """
-        ...
-
-    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        """Time of this attention for ``batch`` sequences; the lengths in ``work`` do not matter."""
-        ...
-
-
-@runtime_checkable
-class CompiledEstimator(Estimator, Protocol):
-    """An estimator whose attention over all keys is evaluated in C++: ``decode_times`` are ``VolumeTimes``."""
-
-    def compiled_prefill(self, work: PrefillAttention) -> _core.PrefillTimes:
-        """Prefills of the geometry of ``work``; its lengths do not matter."""
-        ...
 
 
 def tokens_by_step(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
