@@ -56,8 +56,7 @@ bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::si
 
 std::pair<double, bool> DecodeTimes::at(double kv_tokens) const {
     const double volume = kv_tokens * volume_per_token;
-    return {scaled_us(time.time_at(volume, time.knot_of(volume)), kv_tokens),
-            is_estimate || transfer || volume < low || volume > high};
+    return {scaled_us(time.at(volume), kv_tokens), is_estimate || transfer || volume < low || volume > high};
 }
 
 // Held to the roofline, and on the GPU in question.

@@ -1,6 +1,6 @@
 // Times of decode attention of one geometry and batch size, as functions of the KV volume.
 //
-// aicb/estimators/decode_attention.py says where the functions come from. Only comparisons, additions, multiplications
+// aicb/kernels/fitting/volume.py says where the functions come from. Only comparisons, additions, multiplications
 // and divisions are used, so that a run of iterations gives the same bits as the iterations one by one.
 #pragma once
 
@@ -20,6 +20,7 @@ struct VolumeFunction {
 
     // The last knot at or below `at`, the first if there is none.
     std::size_t knot_of(double at) const;
+    double at(double volume) const { return time_at(volume, knot_of(volume)); }
     double time_at(double at, std::size_t knot) const { return time_us[knot] + slope[knot] * (at - volume[knot]); }
 };
 

@@ -1,6 +1,6 @@
 // Times of FA3 prefills of one geometry: a reference for the kernel, corrected by remembered values of its surface.
 //
-// aicb/estimators/prefill_attention.py says how a batch of unequal requests is priced.
+// aicb/kernels/prefill_attention.py says how a batch of unequal requests is priced.
 #pragma once
 
 #include <aicb/flat_map.hpp>

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb._core import PartKind
+from aicb._core import OperatorGroup
 from aicb.estimators.estimator import CoreEstimator
-from aicb.iteration.pricing import NOTHING, PHASES, PS_PER_US, Part, Pricing, price_operators
+from aicb.iteration.pricing import PricedOperators, Pricing, price_operators
 from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
 from aicb.kernels.kernel import CacheKernel
 from aicb.kernels.prefill_attention import PrefillAttention
@@ -26,12 +26,12 @@ from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.lists import attention_operators, expansion_operators
-from aicb.operators.operator import Operator, Phase
+from aicb.operators.operator import Operator
 
-EXPANSIONS: dict[PartKind, Literal["chunk", "past", "merge"]] = {
-    PartKind.EXPANDED_CHUNK: "chunk",
-    PartKind.EXPANDED_PAST: "past",
-    PartKind.MERGED: "merge",
+EXPANSIONS: dict[OperatorGroup, Literal["chunk", "past", "merge"]] = {
+    OperatorGroup.EXPANDED_CHUNK: "chunk",
+    OperatorGroup.EXPANDED_PAST: "past",
+    OperatorGroup.MERGED: "merge",
 }
 
 
@@ -49,29 +49,28 @@ class DecodeKernel:
     tensor_us: float
     """Per KV token: its FLOPs at the nominal peak of the tensor cores."""
 
-    def loads(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.int64], bool]:
-        """[3, steps] total, clocked and tensor time [ps] of all executions, and whether they are estimates."""
+    def timed(self, kv_tokens: NDArray[np.int64], steps: int, name: int) -> _core.TimedKernel:
+        """Times over consecutive steps for C++; ``name`` is the bit of its name."""
         time_us, is_estimate = self.time_us(kv_tokens, steps)
-        if self.one_query_us is not None:
-            time_us = np.maximum(time_us, self.one_query_us(kv_tokens, steps)[0])
-        tokens = kv_tokens.sum() + len(kv_tokens) * np.arange(steps)
-        by_memory = np.minimum(tokens * self.memory_us / time_us, 1.0)
-        loads_us = np.array((time_us, time_us * (1.0 - by_memory * by_memory), tokens * self.tensor_us))
-        return np.rint(self.count * loads_us * PS_PER_US).astype(np.int64), bool(is_estimate)
+        one_query = None if self.one_query_us is None else self.one_query_us(kv_tokens, steps)[0]
+        return _core.TimedKernel(time_us, one_query, bool(is_estimate), name=name, **self._load)
 
-    def compiled(self, name: int) -> _core.DecodeKernel:
-        """The same in C++; ``name`` is the bit of its name."""
+    def in_core(self, name: int) -> _core.DecodeKernel:
+        """The kernel in C++; ``name`` is the bit of its name."""
         assert isinstance(self.time_us, VolumeTimes)
         one_query = self.one_query_us
         assert one_query is None or isinstance(one_query, VolumeTimes)
-        return _core.DecodeKernel(
-            self.time_us.times,
-            one_query.times if one_query else None,
-            count=self.count,
-            name=name,
-            memory_us=self.memory_us,
-            tensor_us=self.tensor_us,
-        )
+        return _core.DecodeKernel(self.time_us.times, one_query.times if one_query else None, name=name, **self._load)
+
+    @property
+    def _load(self) -> _Load:
+        return {"count": self.count, "memory_us": self.memory_us, "tensor_us": self.tensor_us}
+
+
+class _Load(TypedDict):
+    count: int
+    memory_us: float
+    tensor_us: float
 
 
 class AttentionPricing:
@@ -82,7 +81,7 @@ class AttentionPricing:
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
-    def is_compiled(self, stage: int) -> bool:
+    def is_in_core(self, stage: int) -> bool:
         """Whether C++ knows the attention of the stage."""
         is_known = all(
             isinstance(attention, GroupedQueryAttention | GatedDeltaNet)
@@ -91,10 +90,10 @@ class AttentionPricing:
         )
         return is_known and isinstance(self._pricing.estimator, CoreEstimator)
 
-    def beside_prefills(self, stage: int) -> _core.BesidePrefills:
-        """Which kernels run over prompts beside attention itself."""
+    def prompt_kernels(self, stage: int) -> _core.PromptKernels:
+        """Which kernels run over prompts besides attention itself."""
         kinds = self._attentions(stage)
-        return _core.BesidePrefills(
+        return _core.PromptKernels(
             expand_latents=any(isinstance(kind, LatentAttention) for kind in kinds),
             are_recurrent=any(isinstance(kind, GatedDeltaNet) for kind in kinds),
         )
@@ -103,7 +102,7 @@ class AttentionPricing:
         model, partition, _ = self._parallel
         return [layer.attention for layer, _ in model.count_layers(stage_range(model, partition, stage))]
 
-    def compiled_prefills(self, stage: int, bit: Callable[[str], int]) -> list[_core.PrefillKernel]:
+    def core_prefills(self, stage: int, bit: Callable[[str], int]) -> list[_core.PrefillKernel]:
         """Kernels over prompts for C++; ``bit`` numbers operator names."""
         estimator, gpu = self._pricing.estimator, self._pricing.gpu
         assert isinstance(estimator, CoreEstimator)
@@ -119,15 +118,15 @@ class AttentionPricing:
             if isinstance(operator.kernel, PrefillAttention)
         ]
 
-    def part_operators(self, key: tuple[PartKind, int, int], stage: int) -> list[Operator]:
-        """Operators of a part of attention for C++."""
+    def group_operators(self, key: tuple[OperatorGroup, int, int], stage: int) -> list[Operator]:
+        """Operators of attention that C++ asks for as a group."""
         kind, tokens, requests = key
         if kind in EXPANSIONS:
             listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
-        elif kind == PartKind.BESIDE_DECODES:
+        elif kind == OperatorGroup.OTHER_DECODE_KERNELS:
             listed = self._operators(_decodes(tokens), stage)
         else:
-            assert kind == PartKind.RECURRENT_PROMPTS, kind
+            assert kind == OperatorGroup.RECURRENT_PROMPTS, kind
             listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
         return [operator for operator in listed if not isinstance(operator.kernel, CacheKernel | PrefillAttention)]
 
@@ -146,22 +145,18 @@ class AttentionPricing:
             ]
         return self._kernels[key]
 
-    def given(
-        self, batch: Batch, *, is_decode: bool, steps: int, queries: int, stage: int
-    ) -> tuple[Part, NDArray[np.int64]]:
-        """Attention of one rank where C++ does not know it: in the first step, and [3, steps] total, clocked and tensor
-        time [ps]. Where the instance decodes (``is_decode``), only the kernels that read the cache."""
-        if len(batch.new_tokens) == 0:
-            return NOTHING, np.zeros((3, steps), dtype=np.int64)
-        if not is_decode:
-            whole = price_operators(self._operators(batch, stage), self._pricing)
-            return whole, np.array([[whole.total_ps], [whole.clocked_ps], [whole.tensor_ps]])
-        sum_ps, first = np.zeros((3, steps), dtype=np.int64), NOTHING
-        for kernel in self.decode_kernels(len(batch.new_tokens), queries, stage):
-            loads_ps, is_estimate = kernel.loads(batch.kv_tokens, steps)
-            sum_ps += loads_ps
-            first += _kernel_part(kernel.name, loads_ps[:, 0].tolist(), is_estimate)
-        return first, sum_ps
+    def timed(
+        self, batch: Batch, *, is_decode: bool, steps: int, queries: int, stage: int, bit: Callable[[str], int]
+    ) -> tuple[PricedOperators, list[_core.TimedKernel]]:
+        """Attention of one rank where C++ does not know it: what does not read the cache of decodes, and what does.
+
+        Where the instance decodes (``is_decode``), the first is nothing. ``bit`` numbers operator names.
+        """
+        if len(batch.new_tokens) == 0 or is_decode:
+            kernels = self.decode_kernels(len(batch.new_tokens), queries, stage) if len(batch.new_tokens) else []
+            listed = [kernel.timed(batch.kv_tokens, steps, bit(kernel.name)) for kernel in kernels]
+            return price_operators([], self._pricing), listed
+        return price_operators(self._operators(batch, stage), self._pricing), []
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
         return attention_operators(*self._parallel, batch, stage=stage)
@@ -185,11 +180,3 @@ _SAMPLE_TOKENS = 1024
 def _decodes(requests: int) -> Batch:
     """So many decodes whose lengths do not matter."""
     return Batch.decode(np.full(requests, 2, dtype=np.int64))
-
-
-def _kernel_part(name: str, loads_ps: list[int], is_estimate: bool) -> Part:
-    """One attention kernel with its total, clocked and tensor time."""
-    total_ps, clocked_ps, tensor_ps = loads_ps
-    phases = tuple(total_ps if phase is Phase.ATTENTION else 0 for phase in PHASES)
-    estimated = frozenset((name,)) if is_estimate else frozenset()
-    return Part(phases, total_ps, total_ps if is_estimate else 0, estimated, (), clocked_ps, tensor_ps)

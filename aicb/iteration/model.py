@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb._core import PartKind
+from aicb._core import OperatorGroup
 from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.load import ExpertLoad, UniformLoad
@@ -31,9 +31,9 @@ from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
-from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Part, Pricing, price_lists
+from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
 from aicb.iteration.speculative import Drafting, SpeculativeCost, later
-from aicb.iteration.stage import CompiledStage, Ledger, PartKey, compiled_rules, host_times
+from aicb.iteration.stage import GroupKey, NameTable, StagePricer, host_times, stage_rules
 from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
@@ -47,7 +47,7 @@ from boundary.errors import InputError
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
 
-EXPERTS = (PartKind.MASKED_EXPERTS, PartKind.CONTIGUOUS_EXPERTS)
+EXPERTS = (OperatorGroup.MASKED_EXPERTS, OperatorGroup.CONTIGUOUS_EXPERTS)
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1) -> list[int]:
@@ -106,68 +106,68 @@ class IterationModel:
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
-        self._ledger = Ledger()
-        self._stages: dict[int, CompiledStage] = {}
+        self._names = NameTable()
+        self._stages: dict[int, StagePricer] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing)
 
-    def compiled(self, stage: int = 0) -> _core.IterationPricing | None:
+    def core_pricing(self, stage: int = 0) -> _core.IterationPricing | None:
         """The pricing of a stage for an event loop in C++; ``None`` where C++ does not know its attention."""
         found = self._stage(stage)
         return found.pricing if found.knows_attention else None
 
-    def supply(self, stage: int = 0) -> None:
-        """Prices the parts that ``compiled(stage)`` did not know when last asked."""
-        self._stage(stage).supply()
+    def price_missing(self, stage: int = 0) -> None:
+        """Prices what ``core_pricing(stage)`` did not know when last asked."""
+        self._stage(stage).price_missing()
 
     def communications_of(self, number: int) -> tuple[tuple[Communication, int], ...]:
         """``IterationCost.communications`` of a number that C++ gave."""
-        return self._ledger.communications(number)
+        return self._names.communications(number)
 
     def estimated_of(self, number: int) -> tuple[str, ...]:
         """``IterationCost.estimated_operators`` of a number that C++ gave."""
-        return self._ledger.estimated(number)
+        return self._names.estimated(number)
 
-    def _stage(self, stage: int) -> CompiledStage:
+    def _stage(self, stage: int) -> StagePricer:
         if stage not in self._stages:
             host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
-            rules = compiled_rules(self._sizes, self._shares_experts, host, self.gpu)
-            self._stages[stage] = CompiledStage(
-                rules, self._attention, lambda keys: self._parts(keys, stage), self._ledger, stage
+            rules = stage_rules(self._sizes, self._shares_experts, host, self.gpu)
+            self._stages[stage] = StagePricer(
+                rules, self._attention, lambda keys: self._groups(keys, stage), self._names, stage
             )
         return self._stages[stage]
 
-    def _parts(self, keys: Sequence[PartKey], stage: int) -> list[Part]:
-        """Parts for C++, priced together."""
-        lists = [self._part_operators(key, stage) for key in keys]
-        parts = price_lists(lists, self._pricing)
+    def _groups(self, keys: Sequence[GroupKey], stage: int) -> list[_core.PricedOperators]:
+        """Groups of operators for C++, priced together."""
+        lists = [self._group_operators(key, stage) for key in keys]
+        priced = [self._names.in_core(each) for each in price_lists(lists, self._pricing)]
         if not self.overlap.shared_expert_stream:
-            return parts
+            return priced
         places = [place for place, (kind, _, _) in enumerate(keys) if kind in EXPERTS]
         seconds = [self._shared_expert_operators(keys[place][1], stage) for place in places]
-        for place, second, shared in zip(places, seconds, price_lists(seconds, self._pricing), strict=True):
-            routed = parts[place]
+        for place, second, found in zip(places, seconds, price_lists(seconds, self._pricing), strict=True):
+            routed, shared = priced[place], self._names.in_core(found)
             both_ps = side_by_side_ps(
                 routed.total_ps,
                 shared.total_ps,
                 self.overlap.shared_expert_sm_share,
                 bound_ps([*lists[place], *second], self.gpu),
             )
-            parts[place] = routed + shared.scaled_to(both_ps - routed.total_ps)
-        return parts
+            priced[place] = routed + shared.scaled_to(both_ps - routed.total_ps)
+        return priced
 
-    def _part_operators(self, key: PartKey, stage: int) -> list[Operator]:
-        """Operators of a part; the shared expert only where it runs by itself."""
+    def _group_operators(self, key: GroupKey, stage: int) -> list[Operator]:
+        """Operators of a group; the shared expert only where it runs by itself."""
         kind, first, second = key
         match kind:
-            case PartKind.TOKENS:
+            case OperatorGroup.TOKENS:
                 hidden = SHARED_EXPERT_OPERATORS if self.overlap.shared_expert_stream else frozenset[str]()
                 return [each for each in self._token_operators(first, stage) if each.name not in hidden]
-            case PartKind.HEAD:
+            case OperatorGroup.HEAD:
                 return head_operators(self.model, self.partition, self.precision, rows=first, stage=stage)
-            case PartKind.MASKED_EXPERTS | PartKind.CONTIGUOUS_EXPERTS:
-                return self._expert_operators(first, second, stage, kind == PartKind.MASKED_EXPERTS)
+            case OperatorGroup.MASKED_EXPERTS | OperatorGroup.CONTIGUOUS_EXPERTS:
+                return self._expert_operators(first, second, stage, kind == OperatorGroup.MASKED_EXPERTS)
             case _:
-                return self._attention.part_operators(key, stage)
+                return self._attention.group_operators(key, stage)
 
     def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
         """One iteration of one pipeline stage.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aicb import _core
 from aicb.iteration.pricing import PS_PER_US, IterationCost
 from aicb.measurements.gpu import Gpu
 from aicb.operators.batch import Batch
@@ -108,11 +109,12 @@ class Turns:
     alone_ps: float
     """What no communication is beside: the first piece of compute, and the host."""
     beside: list[tuple[float, float, float]]
-    """(compute, communication, share) [ps]: the longer of the two counts, times its share; where communication takes
-    ``stretch`` times as long, that times ``stretch``."""
+    """(compute, communication, share) [ps] of each segment: the longer of the two counts, times its share."""
 
-    def lasting_ps(self, stretch: float = 1.0) -> int:
-        return round(self.alone_ps + sum(share * max(compute, m * stretch) for compute, m, share in self.beside))
+    def lasting_ps(self, slowdown: float = 1.0) -> int:
+        """Time where communication takes ``slowdown`` times as long as on an idle fabric."""
+        segments = [_core.OverlapSegment(*segment) for segment in self.beside]
+        return round(_core.overlapped_ps(self.alone_ps, segments, slowdown))
 
 
 def two_batch_turns(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ class IterationCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PricedOperators:
     """Priced operators that depend on the same integers."""
 
     phase_ps: tuple[int, ...]
@@ -58,36 +57,6 @@ class Part:
     """Part of ``total_ps`` that follows the SM clock."""
     tensor_ps: int
     """What the matrix products would take at the nominal peak of the tensor cores."""
-
-    def __add__(self, other: Part) -> Part:
-        return Part(
-            tuple(map(add, self.phase_ps, other.phase_ps)),
-            self.total_ps + other.total_ps,
-            self.estimated_ps + other.estimated_ps,
-            self.estimated | other.estimated,
-            self.communications + other.communications,
-            self.clocked_ps + other.clocked_ps,
-            self.tensor_ps + other.tensor_ps,
-        )
-
-    def scaled_to(self, total_ps: int) -> Part:
-        """The same kernels with ``total_ps`` of exposed time, all phases in proportion."""
-        if self.total_ps == 0:
-            return self
-        phases = [time_ps * total_ps // self.total_ps for time_ps in self.phase_ps]
-        phases[phases.index(max(phases))] += total_ps - sum(phases)
-        return Part(
-            tuple(phases),
-            total_ps,
-            self.estimated_ps * total_ps // self.total_ps,
-            self.estimated,
-            self.communications,
-            self.clocked_ps * total_ps // self.total_ps,
-            self.tensor_ps,
-        )
-
-
-NOTHING = Part((0,) * len(PHASES), 0, 0, frozenset(), (), 0, 0)
 
 
 @dataclass(frozen=True)
@@ -114,17 +83,17 @@ class Pricing:
         return np.array([time_us, shares * time_us, costs.flops / costs.peak_flops(self.gpu) * 1e6])
 
 
-def price_operators(operators: Sequence[Operator], pricing: Pricing) -> Part:
+def price_operators(operators: Sequence[Operator], pricing: Pricing) -> PricedOperators:
     """Sum over a list; fused operators save a launch each."""
     return price_lists([operators], pricing)[0]
 
 
-def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[Part]:
+def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[PricedOperators]:
     """``price_operators`` of each list, all worked out together."""
     computing = [[each for each in listed if not isinstance(each.kernel, Communication)] for listed in lists]
     operators = [operator for listed in computing for operator in listed]
     if not operators:
-        return [_part([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
+        return [_summed([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
     kernels = [operator.kernel for operator in operators if isinstance(operator.kernel, Kernel)]
     costs = CostTable.of(kernels, pricing.precision)
     found = pricing.estimator.times(costs)
@@ -134,7 +103,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     loads_ps = np.rint(loads_us * counts * PS_PER_US).astype(np.int64)
     ends = np.cumsum([len(listed) for listed in computing])[:-1]
     columns = zip(computing, lists, np.split(loads_ps, ends, axis=1), np.split(found.is_estimate, ends), strict=True)
-    return [_part(own, listed, own_ps, flags.tolist()) for own, listed, own_ps, flags in columns]
+    return [_summed(own, listed, own_ps, flags.tolist()) for own, listed, own_ps, flags in columns]
 
 
 def _are_fused(lists: Sequence[Sequence[Operator]]) -> list[bool]:
@@ -147,9 +116,9 @@ def _are_fused(lists: Sequence[Sequence[Operator]]) -> list[bool]:
     return fused
 
 
-def _part(
+def _summed(
     computing: Sequence[Operator], listed: Sequence[Operator], loads_ps: NDArray[np.int64], are_estimates: list[bool]
-) -> Part:
+) -> PricedOperators:
     """One list of which ``computing`` takes ``loads_ps`` [3, computing]: total, clocked and tensor time."""
     phase_ps = dict.fromkeys(PHASES, 0)
     estimated_ps, estimated = 0, set()
@@ -161,4 +130,4 @@ def _part(
     total_ps, clocked_ps, tensor_ps = loads_ps.sum(axis=1).tolist()
     communications = tuple((each.kernel, each.count) for each in listed if isinstance(each.kernel, Communication))
     phases = tuple(phase_ps.values())
-    return Part(phases, total_ps, estimated_ps, frozenset(estimated), communications, clocked_ps, tensor_ps)
+    return PricedOperators(phases, total_ps, estimated_ps, frozenset(estimated), communications, clocked_ps, tensor_ps)

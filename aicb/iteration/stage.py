@@ -1,7 +1,7 @@
-"""Iterations of one pipeline stage priced in C++ (``aicb/core``) from parts that are priced here when first asked for.
+"""Iterations of one pipeline stage, composed in C++ (``aicb/core``) from parts that are priced when first asked for.
 
 C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
-of the lengths or is given. What it has not seen yet it names; ``CompiledStage.supply`` prices that and hands it over.
+of the lengths or is given. What it has not seen yet it names; ``StagePricer.price_missing`` prices that.
 
 Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
 octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import _core
-from aicb._core import PartKind
+from aicb._core import OperatorGroup
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode
-from aicb.iteration.pricing import IterationCost, Part
+from aicb.iteration.pricing import IterationCost, PricedOperators
 from aicb.measurements.gpu import Gpu
 from aicb.operators.batch import RankBatches
 from aicb.operators.operator import Communication
 
 Communications = tuple[tuple[Communication, int], ...]
-PartKey = tuple[PartKind, int, int]
+GroupKey = tuple[OperatorGroup, int, int]
 
 RUN = 16
 """Token counts in a run of those priced together, where fewer parts are missing."""
@@ -36,10 +36,10 @@ MOST_NAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class NameTable:
     """Numbers by which C++ speaks of operator names and of lists of collectives; shared by the stages of a model."""
 
-    numbers: _core.Numbers = field(default_factory=_core.Numbers)
+    interned: _core.InternTable = field(default_factory=_core.InternTable)
     _names: dict[str, int] = field(default_factory=dict)
     _lists: dict[Communications, int] = field(default_factory=lambda: {(): 0})
     _estimated: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -54,6 +54,12 @@ class Ledger:
     def bits(self, names: frozenset[str]) -> int:
         return sum(self.bit(name) for name in sorted(names))
 
+    def in_core(self, priced: PricedOperators) -> _core.PricedOperators:
+        """The same with numbers for names and collectives."""
+        sums_ps = (priced.total_ps, priced.estimated_ps, priced.clocked_ps, priced.tensor_ps)
+        names, collectives = self.bits(priced.estimated), self.list_of(priced.communications)
+        return _core.PricedOperators(priced.phase_ps, sums_ps, names, collectives)
+
     def list_of(self, communications: Communications) -> int:
         """The number of a list of collectives."""
         return self._lists.setdefault(communications, len(self._lists))
@@ -61,7 +67,7 @@ class Ledger:
     def estimated(self, number: int) -> tuple[str, ...]:
         """Names of a set of estimated operators, sorted."""
         if number not in self._estimated:
-            bits = self.numbers.estimated(number)
+            bits = self.interned.estimated(number)
             self._estimated[number] = tuple(sorted(name for name, place in self._names.items() if bits >> place & 1))
         return self._estimated[number]
 
@@ -69,7 +75,7 @@ class Ledger:
         """The collectives of an iteration."""
         if number not in self._communications:
             lists = list(self._lists)
-            whole = [lists[part] for part in self.numbers.communications(number)]
+            whole = [lists[part] for part in self.interned.communications(number)]
             self._communications[number] = tuple(each for part in whole for each in part)
         return self._communications[number]
 
@@ -84,14 +90,14 @@ class Ledger:
         )
 
 
-class CompiledStage:
+class StagePricer:
     """The pricing of one stage in C++, and what supplies it.
 
     Args:
         rules: padding, host and clock of the stage.
         attention: of the model.
-        price_parts: prices parts together.
-        ledger: of the model.
+        price_groups: prices groups of operators together.
+        names: of the model.
         stage: pipeline stage.
     """
 
@@ -99,27 +105,27 @@ class CompiledStage:
         self,
         rules: _core.StageRules,
         attention: AttentionPricing,
-        price_parts: Callable[[Sequence[PartKey]], list[Part]],
-        ledger: Ledger,
+        price_groups: Callable[[Sequence[GroupKey]], list[_core.PricedOperators]],
+        names: NameTable,
         stage: int,
     ):
-        self._attention, self._price_parts, self._ledger, self._stage = attention, price_parts, ledger, stage
-        self.knows_attention = attention.is_compiled(stage)
+        self._attention, self._price_groups, self._names, self._stage = attention, price_groups, names, stage
+        self.knows_attention = attention.is_in_core(stage)
         """Whether an event loop in C++ can price iterations without Python."""
-        prefills = attention.compiled_prefills(stage, ledger.bit) if self.knows_attention else []
+        prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
         self._graph_sizes = rules.graph_sizes
-        self._supplied: set[PartKey] = set()
-        self.pricing = _core.StagePricing(rules, prefills, attention.beside_prefills(stage), ledger.numbers)
+        self._inserted: set[GroupKey] = set()
+        self.pricing = _core.StagePricing(rules, prefills, attention.prompt_kernels(stage), names.interned)
 
     def price(
         self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
     ) -> tuple[IterationCost, NDArray[np.int64]]:
         """The first of ``steps`` iterations that compute ``rows`` of logits, and [steps] ``compute_ps`` of all."""
-        ask = self._of_lengths if self.knows_attention else self._given
+        ask = self._of_lengths if self.knows_attention else self._of_times
         price = ask(ranks, rows, steps, queries)
         while (found := price()) is None:
-            self.supply()
-        return self._ledger.cost(found[0]), found[1]
+            self.price_missing()
+        return self._names.cost(found[0]), found[1]
 
     def _of_lengths(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
         counts = np.array(ranks.requests, dtype=np.int64)
@@ -127,45 +133,41 @@ class CompiledStage:
             ranks.new_tokens, ranks.kv_tokens, counts, rows=rows, steps=steps, queries=queries
         )
 
-    def _given(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+    def _of_times(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
         is_decode = ranks.is_decode
-        given = []
+        timed = []
         for batch in ranks.split():
-            first, loads_ps = self._attention.given(
-                batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage
+            prompts, decodes = self._attention.timed(
+                batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage, bit=self._names.bit
             )
-            given.append((batch.tokens * queries, self._part(first), list(loads_ps)))
-        return lambda: self.pricing.price_given(
-            given, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
+            tokens, requests, kv_tokens = batch.tokens * queries, len(batch.new_tokens), int(batch.kv_tokens.sum())
+            timed.append((tokens, requests, kv_tokens, self._names.in_core(prompts), decodes))
+        return lambda: self.pricing.price_timed(
+            timed, steps=steps, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
         )
 
-    def supply(self) -> None:
+    def price_missing(self) -> None:
         """Prices what C++ found missing, all of it together."""
-        missing = list(dict.fromkeys(self.pricing.take_missing_parts()))
+        missing = list(dict.fromkeys(self.pricing.take_missing_groups()))
         if len(missing) < RUN:
             missing = list(dict.fromkeys(each for key in missing for each in self._neighbours(key)))
-        missing = [key for key in missing if key not in self._supplied]
-        for key, part in zip(missing, self._price_parts(missing), strict=True):
-            self.pricing.insert_part(key, self._part(part))
-        self._supplied.update(missing)
+        missing = [key for key in missing if key not in self._inserted]
+        for key, priced in zip(missing, self._price_groups(missing), strict=True):
+            self.pricing.insert_group(key, priced)
+        self._inserted.update(missing)
         for size in dict.fromkeys(self.pricing.take_missing_sizes()):
             kernels = self._attention.decode_kernels(*size, self._stage)
-            self.pricing.insert_size(size, [kernel.compiled(self._ledger.bit(kernel.name)) for kernel in kernels])
+            self.pricing.insert_size(size, [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels])
 
-    def _neighbours(self, key: PartKey) -> list[PartKey]:
-        """Parts that are priced with this one, itself among them: many together take little more than one alone."""
+    def _neighbours(self, key: GroupKey) -> list[GroupKey]:
+        """Groups that are priced with this one, itself among them: many together take little more than one alone."""
         kind, tokens, second = key
         match kind:
-            case PartKind.TOKENS | PartKind.BESIDE_DECODES:
+            case OperatorGroup.TOKENS | OperatorGroup.OTHER_DECODE_KERNELS:
                 return [(kind, count, second) for count in priced_together(tokens, self._graph_sizes)]
-            case PartKind.EXPANDED_CHUNK | PartKind.EXPANDED_PAST | PartKind.MERGED:
+            case OperatorGroup.EXPANDED_CHUNK | OperatorGroup.EXPANDED_PAST | OperatorGroup.MERGED:
                 return [(kind, count, second) for count in priced_together(tokens)]
         return [key]
-
-    def _part(self, part: Part) -> _core.Part:
-        sums_ps = (part.total_ps, part.estimated_ps, part.clocked_ps, part.tensor_ps)
-        names, collectives = self._ledger.bits(part.estimated), self._ledger.list_of(part.communications)
-        return _core.Part(part.phase_ps, sums_ps, names, collectives)
 
 
 Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
@@ -177,30 +179,12 @@ def priced_together(tokens: int, sizes: Sequence[int] = ()) -> list[int]:
     if tokens in sizes:
         first = bisect_left(sizes, tokens) // RUN * RUN
         return list(sizes[first : first + RUN])
-    step = 1 << max(0, tokens.bit_length() - 8)
-    if tokens % step > 1:
-        return [tokens]
-    points = RUN // 2 * step
-    first = tokens // points * points
-    return [count for count in range(max(first, 1), first + points) if count % step < 2]
+    return _core.priced_together(tokens, RUN)
 
 
-def compiled_rules(
-    graph_sizes: Sequence[int], shares_experts: bool, host: _core.HostTimes, gpu: Gpu
-) -> _core.StageRules:
+def stage_rules(graph_sizes: Sequence[int], shares_experts: bool, host: _core.HostTimes, gpu: Gpu) -> _core.StageRules:
     """``StageRules`` with the clock of a GPU."""
-    law = gpu.clock
-    clock = (
-        None
-        if law is None
-        else _core.ClockLaw(
-            reference_mhz=law.reference_mhz,
-            light_mhz=law.light_mhz,
-            heavy_mhz=law.heavy_mhz,
-            light_share=law.light_share,
-            heavy_share=law.heavy_share,
-        )
-    )
+    clock = None if gpu.clock is None else gpu.clock.core
     return _core.StageRules(graph_sizes=list(graph_sizes), shares_experts=shares_experts, host=host, clock=clock)
 
 

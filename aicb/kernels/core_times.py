@@ -23,9 +23,7 @@ def volume_times(
     gpu = measured.gpu
     memory_s = 0.0 if measured.timing == "graph" else one.moved_bytes / gpu.hbm_bytes_per_s
     times = _core.DecodeTimes(
-        priced.time.volume,
-        priced.time.time_us,
-        priced.time.slope,
+        priced.time,
         volume_of=volume_of,
         bound_us=max(memory_s, one.flops / gpu.peak_flops["bf16"]) * 1e6,
         volume_range=priced.volume_range,

@@ -15,7 +15,7 @@ from aicb.kernels.elementwise import LINEAR_PROMPTS
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Scales
 from aicb.kernels.fitting.surface import AXIS_REACH, Structure, Surface
-from aicb.kernels.fitting.volume import VolumeFunction
+from aicb.kernels.fitting.volume import linear_through
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape, SurfaceTimes
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.measurements.table import KernelRow
@@ -169,7 +169,7 @@ class RecurrentTimes(KernelTimes[GatedDeltaDecode]):
         points = [(volume, fmean(same)) for volume, same in times.items()]
         floor_us, slope_us = _line(points)
         start = (0.0, min(max(floor_us, 0.0), min(time for _, time in points)))
-        self._time = VolumeFunction.through([start, *points], max(slope_us, 1e6 / self._bytes_per_s))
+        self._time = linear_through([start, *points], max(slope_us, 1e6 / self._bytes_per_s))
         volumes = [volume for volume, _ in points]
         self._volume_range = (min(volumes) / AXIS_REACH, max(volumes) * AXIS_REACH)
 

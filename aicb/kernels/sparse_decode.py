@@ -19,7 +19,7 @@ from aicb.kernels.columns import Columns, kv_dtype
 from aicb.kernels.fitting.estimate import tokens_by_step
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import AXIS_REACH, Surface
-from aicb.kernels.fitting.volume import PricedVolume, VolumeFunction, lengths_between, through_lengths
+from aicb.kernels.fitting.volume import PricedVolume, lengths_between, linear_through, through_lengths
 from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.mla_schedule import BLOCK_TOKENS
@@ -137,14 +137,14 @@ class SparseDecodeTimes(CacheTimes[SparseMlaDecode]):
             return _line(self.surfaces.decode_choice, (rows,), batch)
         if self._kv == "fp8":
             found = self.surfaces.decode.price(float(kernel.query_heads), rows)
-            flat = VolumeFunction.through([(0.0, found.time_us), (1.0, found.time_us)], 0.0)
+            flat = linear_through([(0.0, found.time_us), (1.0, found.time_us)], 0.0)
             return PricedVolume(flat, (0.0, np.inf), found.is_estimate, found.source, lambda: found.error)
         surface = self.surfaces.prefill
         keys = np.append(np.geomspace(64.0, kernel.topk, 8)[:-1].round(), float(kernel.topk))
         shapes = np.column_stack([np.full_like(keys, kernel.query_heads), keys, np.full_like(keys, rows)])
         times_us = np.maximum.accumulate(surface.times(shapes))
         longest = surface.price(*shapes[-1].tolist())
-        curve = VolumeFunction.through([(0.0, float(times_us[0])), *zip(keys * batch, times_us, strict=True)], 0.0)
+        curve = linear_through([(0.0, float(times_us[0])), *zip(keys * batch, times_us, strict=True)], 0.0)
         return PricedVolume(curve, (0.0, np.inf), longest.is_estimate, longest.source, lambda: longest.error)
 
 

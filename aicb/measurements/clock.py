@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
+
 STREAMED_SHARE = 0.83
 """Of the nominal bandwidth that large weights are read at on the H200: 4.0 of 4.8 TB/s."""
 
@@ -34,13 +36,24 @@ class ClockLaw:
     light_share: float
     heavy_share: float
 
+    @property
+    def core(self) -> _core.ClockLaw:
+        """The law in C++, which iterations and the methods below ask."""
+        return _core.ClockLaw(
+            reference_mhz=self.reference_mhz,
+            light_mhz=self.light_mhz,
+            heavy_mhz=self.heavy_mhz,
+            light_share=self.light_share,
+            heavy_share=self.heavy_share,
+        )
+
     def mhz(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
         """[iterations] clock under a steady load of this share."""
-        return np.interp(tensor_share, (self.light_share, self.heavy_share), (self.light_mhz, self.heavy_mhz))
+        return self.core.mhz(tensor_share)
 
-    def stretch(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
+    def slowdown(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
         """[iterations] by which what follows the clock takes longer than at the reference."""
-        return self.reference_mhz / self.mhz(tensor_share)
+        return self.core.slowdown(tensor_share)
 
 
 def steady_us(
@@ -54,7 +67,7 @@ def steady_us(
         clocked_us: the part of them that follows the clock.
         tensor_us: times at the tensor cores' nominal peak.
     """
-    return time_us + clocked_us * (law.stretch(tensor_us / time_us) - 1.0)
+    return time_us + clocked_us * (law.slowdown(tensor_us / time_us) - 1.0)
 
 
 def clocked_share(time_us: float, moved_bytes: float, hbm_bytes_per_s: float) -> float:
@@ -63,14 +76,16 @@ def clocked_share(time_us: float, moved_bytes: float, hbm_bytes_per_s: float) ->
     ``β = 1 − min(memory time / time, 1)²`` takes three measurements of 57 GEMMs at clocks between 1310 and 1830 MHz
     from a spread of 1.8 % to 0.4 % (median; 9.2 to 2.2 %, 90th percentile).
     """
-    memory_us = moved_bytes / (STREAMED_SHARE * hbm_bytes_per_s) * 1e6
-    return float(1.0 - min(memory_us / time_us, 1.0) ** 2) if time_us > 0 else 0.0
+    return float(clocked_shares(np.array(time_us), np.array(moved_bytes), hbm_bytes_per_s))
 
 
 def clocked_shares(
     time_us: NDArray[np.float64], moved_bytes: NDArray[np.float64], hbm_bytes_per_s: float
 ) -> NDArray[np.float64]:
     """[kernels] ``clocked_share`` of each."""
-    memory_us = moved_bytes / (STREAMED_SHARE * hbm_bytes_per_s) * 1e6
-    by_memory = np.minimum(memory_us / np.where(time_us > 0, time_us, np.inf), 1.0)
-    return np.where(time_us > 0, 1.0 - by_memory * by_memory, 0.0)
+    return _core.clocked_share(time_us, streaming_us(moved_bytes, hbm_bytes_per_s))
+
+
+def streaming_us(moved_bytes: NDArray[np.float64], hbm_bytes_per_s: float) -> NDArray[np.float64]:
+    """[kernels] time of moving so many bytes as large streams move."""
+    return np.asarray(moved_bytes / (STREAMED_SHARE * hbm_bytes_per_s) * 1e6)

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from aicb.estimators.gemm import ENGINE_KERNEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.model import PHASES, IterationModel, capture_sizes
-from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.grouped_gemm import ENGINE_KERNEL, GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.model.architecture import kv_bytes_per_token_per_rank

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
-from aicb._core import PartKind
+from aicb._core import OperatorGroup
 from aicb.accuracy.sparse_cases import surface_of
 from aicb.estimators.estimator import CostTable, Estimator
 from aicb.estimators.interpolation import InterpolationEstimator
@@ -117,7 +117,7 @@ def test_a_model_prices_a_count_as_its_operators_by_themselves() -> None:
     single = Pricing(InterpolationEstimator(get_gpu("h200"), FP8), get_gpu("h200"), FP8)
     for tokens in (8, 1000, 4065):
         listed = token_operators(model.model, model.partition, FP8, tokens=tokens)
-        assert model._parts([(PartKind.TOKENS, tokens, 0)], 0)[0] == price_operators(listed, single)
+        assert model._groups([(OperatorGroup.TOKENS, tokens, 0)], 0)[0] == price_operators(listed, single)
 
 
 def test_pricing_does_without_pandas() -> None:

@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from aicb.estimators.sparse_attention import keys_by_step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from aicb.estimators.transfer import TransferEstimator
 from aicb.iteration.model import IterationModel
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.pairs import chosen_pairs
-from aicb.kernels.sparse_decode import SparseMlaDecode
+from aicb.kernels.sparse_decode import SparseMlaDecode, keys_by_step
 from aicb.kernels.sparse_prefill import SparseMlaPrefill, SparseStep
 from tests.aicb.operator_rows import BF16, DECODE, ONE, gemm_shape, listed
 

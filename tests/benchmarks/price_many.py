@@ -60,7 +60,7 @@ def iterations() -> dict[str, tuple[IterationModel, RankBatches]]:
 def iterations_per_s(model: IterationModel, batches: RankBatches) -> float:
     """Iterations per second of CPU time, the call from Python included."""
     model.price(batches)
-    pricing, requests, rows = model.compiled(), np.array(batches.requests), np.array(batches.logit_rows)
+    pricing, requests, rows = model.core_pricing(), np.array(batches.requests), np.array(batches.logit_rows)
     assert pricing is not None
     start = time.process_time()
     for _ in range(REPETITIONS):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import Surface
 
@@ -22,34 +22,17 @@ _KNOTS_PER_OCTAVE = 4
 _KNOTS_PER_ERROR = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VolumeFunction:
-    """Piecewise-linear time [µs] of a volume; the last slope continues to the right."""
-
-    volume: NDArray[np.float64]
-    """[knots] increasing, the first is 0 or the least volume."""
-    time_us: NDArray[np.float64]
-    """[knots]"""
-    slope: NDArray[np.float64]
-    """[knots] slope right of each knot."""
-
-    def __call__(self, volume: NDArray[np.float64]) -> NDArray[np.float64]:
-        knot = np.searchsorted(self.volume, volume, side="right") - 1
-        np.maximum(knot, 0, out=knot)
-        return np.asarray(self.time_us[knot] + self.slope[knot] * (volume - self.volume[knot]))
-
-    @classmethod
-    def through(cls, knots: Iterable[tuple[float, float]], last_slope: float) -> VolumeFunction:
-        """Linear between knots (volume, time)."""
-        volume, time = (np.array(column, dtype=np.float64) for column in zip(*sorted(knots), strict=True))
-        return cls(volume, time, np.append(np.diff(time) / np.diff(volume), last_slope))
+def linear_through(knots: Iterable[tuple[float, float]], last_slope: float) -> _core.VolumeFunction:
+    """Linear between knots (volume, time); ``last_slope`` continues to the right."""
+    volume, time = (np.array(column, dtype=np.float64) for column in zip(*sorted(knots), strict=True))
+    return _core.VolumeFunction(volume, time, np.append(np.diff(time) / np.diff(volume), last_slope))
 
 
 @dataclass(frozen=True, slots=True)
 class PricedVolume:
     """A time function of one batch size with its provenance."""
 
-    time: VolumeFunction
+    time: _core.VolumeFunction
     volume_range: tuple[float, float]
     """Volumes outside are estimates."""
     is_estimate: bool
@@ -60,7 +43,7 @@ class PricedVolume:
 
 def through_lengths(
     surface: Surface, site: tuple[float, ...], lengths: Floats, volumes: Floats, last_slope: float
-) -> tuple[VolumeFunction, Callable[[], float]]:
+) -> tuple[_core.VolumeFunction, Callable[[], float]]:
     """The time of one site as a function of volume, never falling between measured points, and what works out its mean
     error."""
     shapes = np.column_stack([np.broadcast_to(site, (len(lengths), len(site))), lengths])
@@ -72,7 +55,7 @@ def through_lengths(
     start = [] if volumes[0] == 0.0 else [(0.0, float(knots[0]))]
     first = np.unique(volumes[order := np.lexsort((~is_measured, volumes))], return_index=True)[1]
     kept = order[first]
-    function = VolumeFunction.through([*start, *zip(volumes[kept], knots[kept], strict=True)], last_slope)
+    function = linear_through([*start, *zip(volumes[kept], knots[kept], strict=True)], last_slope)
     return function, lambda: float(surface.errors(shapes[::_KNOTS_PER_ERROR]).mean())
 
 

@@ -35,7 +35,7 @@ class IterationPricing {
 
     // Prices `steps` consecutive iterations of unchanged decodes (in step j every request attends to j more tokens), or
     // one iteration with prefills. `first` is the cost of the first; `compute_ps` becomes [steps].
-    // False where parts have not been priced yet: IterationModel.supply prices them, then ask again.
+    // False where parts have not been priced yet: IterationModel.price_missing prices them, then ask again.
     virtual bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
                        std::vector<TimePs>& compute_ps) = 0;
 };
