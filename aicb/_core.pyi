@@ -22,10 +22,19 @@ class SplitKv:
         """``unequal_us``: penalty of unequal lengths per unit of relative spread, at most ``unequal_share`` of the
         time; ``equal_spread``: the spread that costs it in full. ``block_tokens`` is at most 64."""
 
-class DecodeTransfer:
-    """Scaling of a measured time to another GPU by references and the target's roofline, per KV token."""
+class KvCost:
+    """What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch."""
 
-    def __init__(self, *, latency_us: float, origin_us: float, target_us: float, bound_us: float) -> None: ...
+    def __init__(self, *, tensor_us: float, memory_us: float, own_memory_us: float) -> None:
+        """Per KV token its FLOPs and its bytes; of the batch, queries and results."""
+
+    def least_us(self, kv_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The longer of FLOPs and bytes: a roofline."""
+
+class DecodeTransfer:
+    """Scaling of a measured time to another GPU by costs at the rates that both reach; ``bound``: at nominal rates."""
+
+    def __init__(self, *, latency_us: float, origin: KvCost, target: KvCost, bound: KvCost) -> None: ...
 
 class VolumeFunction:
     """Piecewise-linear time [µs] of a volume; the last slope continues to the right."""
@@ -44,11 +53,11 @@ class DecodeTimes:
         time: VolumeFunction,
         *,
         volume_of: float | SplitKv,
-        bound_us: float,
+        bound: KvCost,
         volume_range: tuple[float, float],
         is_estimate: bool,
     ) -> None:
-        """``volume_of``: volume per KV token, or a schedule; ``bound_us``: roofline per KV token; volumes outside
+        """``volume_of``: volume per KV token, or a schedule; ``bound``: roofline; volumes outside
         ``volume_range`` are estimates."""
 
     def transferred(self, transfer: DecodeTransfer) -> DecodeTimes:
@@ -71,11 +80,10 @@ class DecodeKernel:
         *,
         count: int,
         name: int,
-        memory_us: float,
-        tensor_us: float,
+        cost: KvCost,
     ) -> None:
-        """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; per KV token,
-        ``memory_us`` to read it and ``tensor_us`` at the nominal peak."""
+        """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; ``cost``: at
+        the nominal peak and the bandwidth of large streams."""
 
 class TimedKernel:
     """A kernel that reads the KV cache of decodes, with its times over consecutive steps."""
@@ -88,8 +96,7 @@ class TimedKernel:
         *,
         count: int,
         name: int,
-        memory_us: float,
-        tensor_us: float,
+        cost: KvCost,
     ) -> None:
         """Times: [steps]; the others as for ``DecodeKernel``."""
 
@@ -320,7 +327,7 @@ class IterationPricing:
         """
 
 class StagePricing(IterationPricing):
-    """Prices the iterations of one pipeline stage from parts that it is given."""
+    """Prices the iterations of one pipeline stage from parts that Python prices."""
 
     def __init__(
         self, rules: StageRules, prefills: list[PrefillKernel], others: PromptKernels, interned: InternTable

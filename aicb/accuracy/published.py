@@ -24,7 +24,7 @@ from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import steady_us
-from aicb.model.precision import Precision
+from aicb.model.precision import GemmDtype, Precision
 from boundary.errors import InputError
 
 TABLES = ("gemm", "attention_context", "attention_generation", "moe_wideep_generation")
@@ -60,11 +60,11 @@ def _rows(folder: Path, name: str, **chosen: str) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())]
 
 
-def _steady(works: Sequence[Kernel], time_us: Floats) -> Floats:
+def _steady(kernels: Sequence[Kernel], time_us: Floats) -> Floats:
     """Times as benchmarks take them: each kernel back to back, at the clock it sustains."""
     pricing = Pricing(InterpolationEstimator(GPU), GPU, Precision())
     clocked, tensor = np.array(
-        [pricing.load(work.cost(pricing.precision), time) for work, time in zip(works, time_us, strict=True)]
+        [pricing.load(kernel.cost(pricing.precision), time) for kernel, time in zip(kernels, time_us, strict=True)]
     ).T
     assert GPU.clock is not None
     return steady_us(GPU.clock, time_us, clocked, tensor)
@@ -81,8 +81,9 @@ def published_gemms(folder: Path, version: str, dtype: str) -> Errors:
     rows = _rows(folder, "gemm", version=version, gemm_dtype="fp8_block" if dtype == "fp8" else "bfloat16")
     m, n, k, time_us = _columns(rows, "m", "n", "k", "latency_us")
     many = price_many(estimator, "gemm_fp8" if dtype == "fp8" else "gemm_bf16", {"n": n, "k": k, "m": m})
-    works = [Gemm(int(a), int(b), int(c), "fp8" if dtype == "fp8" else "bf16") for a, b, c in zip(m, n, k, strict=True)]
-    predicted = _steady(works, many.time_us)
+    form: GemmDtype = "fp8" if dtype == "fp8" else "bf16"
+    kernels = [Gemm(int(a), int(b), int(c), form) for a, b, c in zip(m, n, k, strict=True)]
+    predicted = _steady(kernels, many.time_us)
     if dtype == "fp8":
         pairs, inverse = np.unique(np.column_stack([m, k]), axis=0, return_inverse=True)
         quant = [
@@ -97,7 +98,7 @@ def published_prefill(folder: Path, framework: str) -> Iterator[Errors]:
     """FA3, bf16, long and short prompts (128 tokens and more) without past, head dimension 128; every third row."""
     estimator = InterpolationEstimator(GPU)
     rows = _rows(folder, "attention_context", framework=framework, attn_dtype="bfloat16", kv_cache_dtype="bfloat16")
-    works, times, is_long = [], [], []
+    kernels, times, is_long = [], [], []
     for row in rows[::3]:
         heads, kv_heads, dim, batch, length = (
             int(row[key]) for key in ("num_heads", "num_kv_heads", "head_dim", "batch_size", "seq_len")
@@ -105,14 +106,14 @@ def published_prefill(folder: Path, framework: str) -> Iterator[Errors]:
         if dim != 128 or length < 128:
             continue
         lengths = np.full(batch, length)
-        work = PrefillAttention(lengths, lengths, heads, kv_heads, dim, dim)
-        found = estimator.price(work)
+        kernel = PrefillAttention(lengths, lengths, heads, kv_heads, dim, dim)
+        found = estimator.price(kernel)
         if not found.is_estimate:
-            works.append(work)
+            kernels.append(kernel)
             times.append((found.time_us, float(row["latency_us"])))
             is_long.append(length >= LONG_PROMPT)
     ours, theirs = np.array(times).T
-    relative = _steady(works, ours) / theirs - 1.0
+    relative = _steady(kernels, ours) / theirs - 1.0
     long = np.array(is_long)
     yield errors_of(f"FA3 prefill from {LONG_PROMPT}", framework, "published", relative[long])
     yield errors_of(f"FA3 prefill below {LONG_PROMPT}", framework, "published", relative[~long])
@@ -140,11 +141,11 @@ def published_experts(folder: Path) -> Errors:
         rows = int(row["num_tokens_global"]) * int(row["topk"]) / 256
         per_expert, active = max(int(rows), 1), local if rows >= 1 else max(round(rows * local), 1)
         total = per_expert * active
-        works: list[Kernel] = [
+        kernels: list[Kernel] = [
             GroupedGemm(total, local, active, 4096, 7168, "fp8", "masked"),
             Elementwise("silu_mul_quant", total, 2048, round(5.03125 * total * 2048)),
             GroupedGemm(total, local, active, 7168, 2048, "fp8", "masked"),
         ]
-        predicted = _steady(works, np.array([estimator.price(work).time_us for work in works])).sum()
+        predicted = _steady(kernels, np.array([estimator.price(kernel).time_us for kernel in kernels])).sum()
         relative.append(predicted / float(row["latency_us"]) - 1.0)
     return errors_of("masked experts", "SGLang 0.5.10", "published", np.array(relative))

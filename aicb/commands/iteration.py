@@ -64,7 +64,7 @@ def _described(cost: IterationCost) -> dict[str, object]:
 
 
 def _drafted(step: SpeculativeCost) -> dict[str, object]:
-    """The whole step; what stands beside it is the verification alone."""
+    """The whole step; the other figures are those of the verification alone."""
     return {
         "drafts_us": _us(sum(cost.compute_ps for cost in step.draft_passes)),
         "step_us": _us(step.compute_ps),

@@ -49,9 +49,9 @@ void add_steps(const TimedKernel& kernel, std::int64_t kv_tokens, std::int64_t r
         if (!kernel.one_query_us.empty()) time_us = std::max(time_us, kernel.one_query_us[step]);
         const auto tokens = static_cast<double>(kv_tokens + requests * static_cast<std::int64_t>(step));
         const TimePs total_ps = to_ps(executions * time_us);
-        const double clocked_us = time_us * clocked_share(time_us, tokens * kernel.load.memory_us);
+        const double clocked_us = time_us * clocked_share(time_us, kernel.load.cost.reading_us(tokens));
         const TimePs clocked_ps = to_ps(executions * clocked_us);
-        const TimePs tensor_ps = to_ps(executions * (tokens * kernel.load.tensor_us));
+        const TimePs tensor_ps = to_ps(executions * (tokens * kernel.load.cost.tensor_us));
         loads.total_ps[step] += total_ps;
         loads.clocked_ps[step] += clocked_ps;
         loads.tensor_ps[step] += tensor_ps;

@@ -26,8 +26,7 @@ struct KernelLoad {
 struct CacheLoad {
     std::int64_t count;  // executions
     std::uint64_t name;  // bit in PricedOperators::estimated
-    double memory_us;    // per KV token: reading it at the bandwidth of large streams
-    double tensor_us;    // per KV token: its FLOPs at the nominal peak
+    KvCost cost;         // at the nominal peak and the bandwidth of large streams
 };
 
 // A kernel that reads the KV cache of decodes.

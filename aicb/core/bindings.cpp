@@ -61,9 +61,13 @@ void bind_decodes(py::module_& module) {
         .def(py::init<std::int64_t, std::int64_t, std::int64_t, double, double, double>(), py::kw_only(),
              py::arg("block_tokens"), py::arg("overhead_blocks"), py::arg("parts"), py::arg("unequal_us"),
              py::arg("unequal_share"), py::arg("equal_spread"));
+    py::class_<KvCost>(module, "KvCost")
+        .def(py::init<double, double, double>(), py::kw_only(), py::arg("tensor_us"), py::arg("memory_us"),
+             py::arg("own_memory_us"))
+        .def("least_us", py::vectorize(&KvCost::least_us), py::arg("kv_tokens"));
     py::class_<DecodeTransfer>(module, "DecodeTransfer")
-        .def(py::init<double, double, double, double>(), py::kw_only(), py::arg("latency_us"), py::arg("origin_us"),
-             py::arg("target_us"), py::arg("bound_us"));
+        .def(py::init<double, KvCost, KvCost, KvCost>(), py::kw_only(), py::arg("latency_us"), py::arg("origin"),
+             py::arg("target"), py::arg("bound"));
     py::class_<VolumeFunction>(module, "VolumeFunction")
         .def(py::init([](const Floats& volume, const Floats& time_us, const Floats& slope) {
                  return VolumeFunction{values(volume), values(time_us), values(slope)};
@@ -72,8 +76,8 @@ void bind_decodes(py::module_& module) {
         .def("__call__", py::vectorize(&VolumeFunction::at), py::arg("volume"));
     py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>> decodes(module, "DecodeTimes");
     decodes
-        .def(py::init([](const VolumeFunction& time, const std::variant<double, SplitKv>& volume_of, double bound_us,
-                         const std::pair<double, double>& volume_range, bool is_estimate) {
+        .def(py::init([](const VolumeFunction& time, const std::variant<double, SplitKv>& volume_of,
+                         const KvCost& bound, const std::pair<double, double>& volume_range, bool is_estimate) {
                  DecodeTimes made;
                  made.time = time;
                  if (const auto* split_kv = std::get_if<SplitKv>(&volume_of)) {
@@ -81,12 +85,12 @@ void bind_decodes(py::module_& module) {
                  } else {
                      made.volume_per_token = std::get<double>(volume_of);
                  }
-                 made.bound_us = bound_us;
+                 made.bound = bound;
                  std::tie(made.low, made.high) = volume_range;
                  made.is_estimate = is_estimate;
                  return made;
              }),
-             py::arg("time"), py::kw_only(), py::arg("volume_of"), py::arg("bound_us"), py::arg("volume_range"),
+             py::arg("time"), py::kw_only(), py::arg("volume_of"), py::arg("bound"), py::arg("volume_range"),
              py::arg("is_estimate"))
         .def(
             "transferred",
@@ -99,21 +103,20 @@ void bind_decodes(py::module_& module) {
     bind_decode_calls(decodes);
     py::class_<DecodeKernel>(module, "DecodeKernel")
         .def(py::init([](std::shared_ptr<DecodeTimes> times, std::shared_ptr<DecodeTimes> one_query, std::int64_t count,
-                         std::uint64_t name, double memory_us, double tensor_us) {
-                 return DecodeKernel{std::move(times), std::move(one_query), {count, name, memory_us, tensor_us}};
+                         std::uint64_t name, const KvCost& cost) {
+                 return DecodeKernel{std::move(times), std::move(one_query), {count, name, cost}};
              }),
-             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"),
-             py::arg("memory_us"), py::arg("tensor_us"));
+             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("cost"));
     py::class_<TimedKernel>(module, "TimedKernel")
         .def(py::init([](const Floats& time_us, const std::optional<Floats>& one_query_us, bool is_estimate,
-                         std::int64_t count, std::uint64_t name, double memory_us, double tensor_us) {
-                 return TimedKernel{{count, name, memory_us, tensor_us},
+                         std::int64_t count, std::uint64_t name, const KvCost& cost) {
+                 return TimedKernel{{count, name, cost},
                                     values(time_us),
                                     one_query_us ? values(*one_query_us) : std::vector<double>{},
                                     is_estimate};
              }),
              py::arg("time_us"), py::arg("one_query_us"), py::arg("is_estimate"), py::kw_only(), py::arg("count"),
-             py::arg("name"), py::arg("memory_us"), py::arg("tensor_us"));
+             py::arg("name"), py::arg("cost"));
 }
 
 // A row of aicb.kernels.prefill_attention.PrefillTimes.

@@ -61,11 +61,11 @@ std::pair<double, bool> DecodeTimes::at(double kv_tokens) const {
 
 // Held to the roofline, and on the GPU in question.
 double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
-    found_us = std::max(found_us, kv_tokens * bound_us);
+    found_us = std::max(found_us, bound.least_us(kv_tokens));
     if (!transfer) return found_us;
-    const double origin_us = transfer->latency_us + transfer->origin_us * kv_tokens;
-    const double target_us = transfer->latency_us + transfer->target_us * kv_tokens;
-    return std::max(found_us * target_us / origin_us, kv_tokens * transfer->bound_us);
+    const double origin_us = transfer->latency_us + transfer->origin.joined_us(kv_tokens);
+    const double target_us = transfer->latency_us + transfer->target.joined_us(kv_tokens);
+    return std::max(found_us * target_us / origin_us, transfer->bound.least_us(kv_tokens));
 }
 
 // By the count of each residue instead of request by request: a request opens a block in step j ≥ 1 when S + j − 1 is a

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.estimators.estimator import CostTable, times_one_by_one
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import roofline_us
+from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, tokens_by_step
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import Surface
@@ -84,8 +86,8 @@ class ForestEstimator:
         place = times.site(kernel, batch) if isinstance(times, CacheTimes) else None
         if place is None:
             return reach
-        bound_us = roofline_us(kernel.of_one_token().cost(self._measured.precision), self._measured.gpu)
-        return ForestDecode(self._forest(place[0]), place[1], bound_us, reach)
+        bound = kv_cost(kernel, self._measured.precision, batch, self._measured.gpu, (1.0, 1.0))
+        return ForestDecode(self._forest(place[0]), place[1], bound, reach)
 
     def times(self, costs: CostTable) -> ManyTimes:
         return times_one_by_one(self, costs.kernels)
@@ -111,8 +113,8 @@ class ForestDecode:
 
     forest: Forest
     site: tuple[float, ...]
-    bound_us: float
-    """Roofline per KV token."""
+    bound: _core.KvCost
+    """Roofline."""
     reach: DecodeTimes
     """Says what is an estimate."""
 
@@ -130,4 +132,4 @@ class ForestDecode:
         distinct, inverse = np.unique(lengths, return_inverse=True)
         shapes = np.column_stack([np.broadcast_to(self.site, (len(distinct), len(self.site))), distinct])
         times_us = self.forest.times(shapes)[inverse.reshape(totals.shape)]
-        return np.maximum(times_us, totals * self.bound_us), self.reach(kv_tokens, steps)[1]
+        return np.maximum(times_us, self.bound.least_us(totals)), self.reach(kv_tokens, steps)[1]

@@ -17,11 +17,11 @@ from aicb.kernels.decode_attention import DecodeAttention
 from aicb.kernels.fitting.estimate import ManyTimes, VolumeTimes
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import Surface
-from aicb.kernels.gemm import Gemm
+from aicb.kernels.gemm import Gemm, dense_bytes
 from aicb.kernels.kernel import KernelTimes, SurfaceTimes
 from aicb.kernels.pairs import causal_pairs
 from aicb.kernels.prefill_attention import PrefillAttention, PrefillTimes
-from aicb.model.precision import ELEMENT_BYTES, GemmDtype
+from aicb.model.precision import GemmDtype
 from boundary.errors import InputError
 
 Kind = Literal["gemm_bf16", "gemm_fp8", "prefill_attention", "decode_attention"]
@@ -67,7 +67,7 @@ def price_many(estimator: InterpolationEstimator, kind: Kind, columns: Mapping[s
 def _gemms(estimator: InterpolationEstimator, dtype: GemmDtype, shapes: Floats) -> ManyTimes:
     surface = _surface(estimator.fitted(Gemm, dtype))
     n, k, m = shapes.T
-    moved = ELEMENT_BYTES[dtype] * k * (m + n) + 2.0 * m * n
+    moved = dense_bytes(m, n, k, dtype)
     is_resident = (estimator.timing == "graph") & (moved <= estimator.gpu.l2_bytes)
     compute_us = 2.0 * m * n * k / estimator.gpu.peak_flops[dtype] * 1e6
     memory_us = np.where(is_resident, 0.0, moved / estimator.gpu.hbm_bytes_per_s * 1e6)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import _core
 from aicb.estimators.estimator import CostTable, Estimator, times_one_by_one
+from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, tokens_by_step
 from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
 from aicb.measurements.gpu import Gpu
@@ -53,10 +55,11 @@ class RooflineEstimator:
         return Estimate(time_us, True, "estimate: roofline", ROOFLINE_ERROR)
 
     def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
-        """FLOPs and bytes of attention to all keys are linear in them, so one token gives the slope."""
+        """FLOPs and bytes of attention to all keys are linear in them, or constant, so two lengths give the line."""
         if kernel.core_role is None:
             return EachStep(self, kernel, batch)
-        return LinearDecode(self._busy_us(kernel.of_one_token().cost(self.precision)))
+        shares = COMPUTE_SHARE, BANDWIDTH_SHARE
+        return LinearDecode(kv_cost(kernel, self.precision, batch, self.gpu, shares))
 
     def times(self, costs: CostTable) -> ManyTimes:
         return times_one_by_one(self, costs.kernels)
@@ -87,12 +90,12 @@ class EachStep:
 
 @dataclass(frozen=True, slots=True)
 class LinearDecode:
-    """Launch floor plus a constant per KV token."""
+    """Launch floor plus the longer of two lines in the KV tokens."""
 
-    per_token_us: float
+    cost: _core.KvCost
     source: str = "estimate: roofline"
     error: float = ROOFLINE_ERROR
 
     def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        time_us = LAUNCH_US + self.per_token_us * tokens_by_step(kv_tokens, steps)
+        time_us = LAUNCH_US + self.cost.least_us(tokens_by_step(kv_tokens, steps))
         return np.asarray(time_us), np.ones(kv_tokens.shape[:-1], dtype=np.bool_)

@@ -25,6 +25,7 @@ from aicb import _core
 from aicb.estimators.estimator import CostTable, times_one_by_one
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import EachStep, roofline_us
+from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, VolumeTimes
 from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
 from aicb.kernels.prefill_attention import PrefillAttention
@@ -129,16 +130,13 @@ class TransferEstimator:
         return self._measured.core_prefill(kernel, transfer)
 
     def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
-        """FLOPs and bytes of attention to all keys are proportional to them, so those of one token serve all."""
+        """FLOPs and bytes of attention to all keys are lines in them."""
         measured = self._measured.decode_times(kernel, batch)
         if not isinstance(measured, VolumeTimes):
             return EachStep(self, kernel, batch)
-        one = kernel.of_one_token().cost(self.precision)
-        transfer = _core.DecodeTransfer(
-            latency_us=LATENCY_US,
-            origin_us=_busy_us(one, self._origin),
-            target_us=_busy_us(one, self.gpu),
-            bound_us=roofline_us(one, self.gpu),
-        )
+        reached, nominal = (PEAK_SHARE, BANDWIDTH_SHARE), (1.0, 1.0)
+        origin, target = (kv_cost(kernel, self.precision, batch, gpu, reached) for gpu in (self._origin, self.gpu))
+        bound = kv_cost(kernel, self.precision, batch, self.gpu, nominal)
+        transfer = _core.DecodeTransfer(latency_us=LATENCY_US, origin=origin, target=target, bound=bound)
         source = f"estimate: transferred from {self._origin.name}: {measured.source}"
         return VolumeTimes(measured.times.transferred(transfer), source, lambda: _error(measured))

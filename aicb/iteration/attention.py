@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from aicb import _core
 from aicb._core import OperatorGroup
 from aicb.estimators.estimator import CoreEstimator
 from aicb.iteration.pricing import PricedOperators, Pricing, price_operators
+from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
 from aicb.kernels.kernel import CacheKernel
 from aicb.kernels.prefill_attention import PrefillAttention
@@ -44,33 +45,23 @@ class DecodeKernel:
     time_us: DecodeTimes
     one_query_us: DecodeTimes | None
     """Several queries are not faster than one: two interpolations may cross by a fraction of a per cent."""
-    memory_us: float
-    """Per KV token: reading it at the bandwidth of large streams."""
-    tensor_us: float
-    """Per KV token: its FLOPs at the nominal peak of the tensor cores."""
+    cost: _core.KvCost
+    """At the nominal peak of the tensor cores and the bandwidth of large streams."""
 
     def timed(self, kv_tokens: NDArray[np.int64], steps: int, name: int) -> _core.TimedKernel:
         """Times over consecutive steps for C++; ``name`` is the bit of its name."""
         time_us, is_estimate = self.time_us(kv_tokens, steps)
         one_query = None if self.one_query_us is None else self.one_query_us(kv_tokens, steps)[0]
-        return _core.TimedKernel(time_us, one_query, bool(is_estimate), name=name, **self._load)
+        return _core.TimedKernel(time_us, one_query, bool(is_estimate), name=name, count=self.count, cost=self.cost)
 
     def in_core(self, name: int) -> _core.DecodeKernel:
         """The kernel in C++; ``name`` is the bit of its name."""
         assert isinstance(self.time_us, VolumeTimes)
         one_query = self.one_query_us
         assert one_query is None or isinstance(one_query, VolumeTimes)
-        return _core.DecodeKernel(self.time_us.times, one_query.times if one_query else None, name=name, **self._load)
-
-    @property
-    def _load(self) -> _Load:
-        return {"count": self.count, "memory_us": self.memory_us, "tensor_us": self.tensor_us}
-
-
-class _Load(TypedDict):
-    count: int
-    memory_us: float
-    tensor_us: float
+        return _core.DecodeKernel(
+            self.time_us.times, one_query.times if one_query else None, name=name, count=self.count, cost=self.cost
+        )
 
 
 class AttentionPricing:
@@ -133,8 +124,8 @@ class AttentionPricing:
     def decode_kernels(self, requests: int, queries: int, stage: int) -> list[DecodeKernel]:
         """Kernels that read the cache of so many decodes with so many queries each.
 
-        Several queries of a request read its KV once, as more query heads would (FlashMLA and packed GQA treat them
-        alike).
+        Several queries of a request read its KV once, as more query heads would (as FlashMLA and packed GQA
+        do).
         """
         key = (requests, queries, stage)
         if key not in self._kernels:
@@ -163,18 +154,12 @@ class AttentionPricing:
 
     def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:
         """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""
-        pricing, gpu = self._pricing, self._pricing.gpu
+        pricing = self._pricing
         kernel = one_query.with_queries(queries)
         times = pricing.estimator.decode_times(kernel, requests)
         slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
-        one = kernel.over(np.array([_SAMPLE_TOKENS])).cost(pricing.precision)
-        memory_us = one.moved_bytes / (STREAMED_SHARE * gpu.hbm_bytes_per_s) * 1e6 / _SAMPLE_TOKENS
-        tensor_us = one.flops / gpu.peak_flops[one.dtype] * 1e6 / _SAMPLE_TOKENS
-        return DecodeKernel(operator.name, operator.count, times, slower, memory_us, tensor_us)
-
-
-_SAMPLE_TOKENS = 1024
-"""KV length at which the FLOPs and bytes per KV token of a decode kernel are taken."""
+        cost = kv_cost(kernel, pricing.precision, requests, pricing.gpu, (1.0, STREAMED_SHARE))
+        return DecodeKernel(operator.name, operator.count, times, slower, cost)
 
 
 def _decodes(requests: int) -> Batch:

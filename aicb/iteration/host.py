@@ -8,7 +8,7 @@ Three effects, each with one or two parameters.
   leave the attention of each layer outside; eager iterations launch every layer. Batches with prefills beyond the
   largest captured size (512 tokens) are eager in vLLM's default, which is why a prefill of 600 and one of 2,000 tokens
   of Qwen3-30B-A3B take the same time.
-- *Step*. Scheduling, input preparation, sampling and output processing run beside the previous step; what remains
+- *Step*. Scheduling, input preparation, sampling and output processing overlap the previous step; what remains
   exposed is a constant and a share per request.
 - *Request latency*. From the client's send to the scheduler and from the sampled token back to the client. It delays a
   request but does not occupy the GPU; a serving simulator adds it to arrivals and never to iterations.

@@ -74,7 +74,7 @@ class IterationModel:
         host: overheads of the engine's host side.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
         seed: of the samples of ``expert_load``.
-        overlap: what runs beside other work; by default nothing.
+        overlap: what runs at the same time as other work; by default nothing.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, or the model cannot be divided this way.
@@ -178,7 +178,7 @@ class IterationModel:
             queries: tokens of each decode, more than 1 where drafts are verified; KV lengths include them all.
 
         Raises:
-            InputError: the number of batches is not dp, all are empty, or drafts are verified beside prefills.
+            InputError: the number of batches is not dp, all are empty, or drafts are verified together with prefills.
         """
         ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
         return self._iteration(ranks, stage, queries, max(ranks.logit_rows, default=0) * queries)

@@ -1,4 +1,4 @@
-"""Work that runs beside other work: the shared expert on a second stream, and two half batches taking turns.
+"""Work that overlaps other work: the shared expert on a second stream, and two half batches taking turns.
 
 Both are off unless asked for. Kernels of two streams share SMs and memory bandwidth, so running them side by side hides
 latency and idle SMs but never beats the roofline of both together.
@@ -30,14 +30,14 @@ overlap, ``tbo_token_distribution_threshold``)."""
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Which work runs beside other work.
+    """Choice of the work that overlaps other work.
 
     Raises:
         InputError: a share outside 0 … 1.
     """
 
     shared_expert_stream: bool = False
-    """The shared expert runs beside the routed experts."""
+    """The shared expert overlaps the routed experts."""
     shared_expert_sm_share: float = 0.0
     """SMs that the second stream keeps from the routed experts, which take 1 / (1 − share) as long; 0 where the block
     scheduler only fills SMs that idle."""
@@ -107,7 +107,7 @@ class Turns:
     """Time of an iteration of two half batches as a function of how long communication takes."""
 
     alone_ps: float
-    """What no communication is beside: the first piece of compute, and the host."""
+    """What no communication overlaps: the first piece of compute, and the host."""
     beside: list[tuple[float, float, float]]
     """(compute, communication, share) [ps] of each segment: the longer of the two counts, times its share."""
 
@@ -127,15 +127,15 @@ def two_batch_turns(
 
     Each half alternates N pieces of equal compute C/N and communication M/N, N the number of its collectives:
 
-        C_a | M_a beside C_b | C_a beside M_b | … | M_a beside C_b | M_b
+        C_a | M_a ∥ C_b | C_a ∥ M_b | … | M_a ∥ C_b | M_b
 
     so ``C_a/N + N·max(M_a, C_b)/N + (N − 1)·max(C_a, M_b)/N + M_b/N`` and the host once. Pieces of unequal length and
     collectives too small to be worth hiding are ignored.
 
     Args:
-        halves: what ``IterationModel.price`` gives for each half.
-        communication_ps: all collectives of each half, as the fabric prices them.
-        communication_sm_share: SMs the collectives keep from compute beside them (DeepEP's normal kernels: 20 to 24
+        halves: what ``IterationModel.price`` gives for each half. communication_ps: all collectives of each half, as
+        the fabric prices them. communication_sm_share: SMs the collectives keep from the compute they overlap (DeepEP's
+        normal kernels: 20 to 24
             of 132; 0 for low-latency kernels with receive hooks). Compute then takes 1 / (1 − share) as long.
 
     Raises:
@@ -148,9 +148,9 @@ def two_batch_turns(
     alone = [half.compute_ps - half.host_ps for half in halves]
     if pieces == 0:
         return Turns(sum(alone) + host_ps, [])
-    beside = [compute / (1.0 - communication_sm_share) for compute in alone]
-    front = (beside[1], float(communication_ps[0]), 1.0)
-    back = (beside[0], float(communication_ps[1]), (pieces - 1) / pieces)
+    slowed = [compute / (1.0 - communication_sm_share) for compute in alone]
+    front = (slowed[1], float(communication_ps[0]), 1.0)
+    back = (slowed[0], float(communication_ps[1]), (pieces - 1) / pieces)
     return Turns(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
 
 

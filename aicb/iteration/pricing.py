@@ -39,7 +39,7 @@ class IterationCost:
     communications: tuple[tuple[Communication, int], ...]
     """Collectives and how often each runs, with the sizes of the rank with the most tokens."""
     estimated_ps: int
-    """Part of ``compute_ps`` that rests on flagged estimates."""
+    """Part of ``compute_ps`` that comes from flagged estimates."""
     estimated_operators: tuple[str, ...]
     """Their names, sorted."""
 

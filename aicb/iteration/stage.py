@@ -1,7 +1,7 @@
 """Iterations of one pipeline stage, composed in C++ (``aicb/core``) from parts that are priced when first asked for.
 
 C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
-of the lengths or is given. What it has not seen yet it names; ``StagePricer.price_missing`` prices that.
+of the lengths, or from Python. What it has not seen yet it names; ``StagePricer.price_missing`` prices that.
 
 Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
 octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
@@ -91,7 +91,7 @@ class NameTable:
 
 
 class StagePricer:
-    """The pricing of one stage in C++, and what supplies it.
+    """The pricing of one stage in C++, with the parts and kernels it needs.
 
     Args:
         rules: padding, host and clock of the stage.

@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from aicb import _core
 from aicb.kernels.fitting.estimate import VolumeTimes
 from aicb.kernels.fitting.volume import PricedVolume
-from aicb.kernels.kernel import KernelCost
+from aicb.kernels.kernel import CacheKernel
+from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
+from aicb.model.precision import Precision
+
+SAMPLE_TOKENS = 1024
+"""KV length around which FLOPs and bytes of a decode kernel are taken as linear; those of attention to all keys are."""
 
 
 def volume_times(
-    priced: PricedVolume, volume_of: float | _core.SplitKv, one: KernelCost, measured: MeasuredTimes
+    priced: PricedVolume,
+    volume_of: float | _core.SplitKv,
+    kernel: CacheKernel,
+    precision: Precision,
+    batch: int,
+    measured: MeasuredTimes,
 ) -> VolumeTimes:
-    """Times held to the roofline of the GPU.
+    """Times of ``batch`` sequences held to the roofline of the measured GPU; replays of a graph keep the cache in L2.
 
     Args:
         priced: time as a function of the volume.
         volume_of: volume per KV token, or a schedule.
-        one: cost of one KV token.
-        measured: whose GPU bounds the times; replays of a graph keep the cache in L2.
+        kernel: whose FLOPs and bytes bound the times; its lengths do not matter.
+        precision: formats of cache and state.
+        batch: sequences.
+        measured: whose GPU and timing are meant.
     """
-    gpu = measured.gpu
-    memory_s = 0.0 if measured.timing == "graph" else one.moved_bytes / gpu.hbm_bytes_per_s
+    bandwidth_share = np.inf if measured.timing == "graph" else 1.0
     times = _core.DecodeTimes(
         priced.time,
         volume_of=volume_of,
-        bound_us=max(memory_s, one.flops / gpu.peak_flops["bf16"]) * 1e6,
+        bound=kv_cost(kernel, precision, batch, measured.gpu, (1.0, bandwidth_share)),
         volume_range=priced.volume_range,
         is_estimate=priced.is_estimate,
     )
     return VolumeTimes(times, priced.source, priced.error_of)
+
+
+def kv_cost(
+    kernel: CacheKernel, precision: Precision, batch: int, gpu: Gpu, shares: tuple[float, float]
+) -> _core.KvCost:
+    """Times that ``batch`` sequences take at these shares of the GPU's peak and bandwidth, as lines in KV tokens."""
+    few, many = (kernel.over(np.array([tokens])).cost(precision) for tokens in (SAMPLE_TOKENS, 2 * SAMPLE_TOKENS))
+    bytes_per_token = (many.moved_bytes - few.moved_bytes) / SAMPLE_TOKENS
+    own_bytes = few.moved_bytes - SAMPLE_TOKENS * bytes_per_token
+    flops_per_s, bytes_per_s = shares[0] * gpu.peak_flops[few.dtype], shares[1] * gpu.hbm_bytes_per_s
+    return _core.KvCost(
+        tensor_us=few.flops / SAMPLE_TOKENS / flops_per_s * 1e6,
+        memory_us=bytes_per_token / bytes_per_s * 1e6,
+        own_memory_us=batch * own_bytes / bytes_per_s * 1e6,
+    )

@@ -55,9 +55,11 @@ class DecodeAttention(CacheKernel):
     """Format of the cache; ``None``: that of the instance, which the estimator knows."""
 
     def cost(self, precision: Precision) -> KernelCost:
-        tokens = float(self.kv_tokens.sum())
-        kv_bytes = tokens * 2.0 * self.kv_heads * self.head_dim * ELEMENT_BYTES[self.kv_dtype or precision.kv]
-        return KernelCost(4.0 * self.heads * self.head_dim * tokens, kv_bytes, kv_bytes, "bf16")
+        """Queries have the format of the cache, results are bf16."""
+        tokens, element = float(self.kv_tokens.sum()), ELEMENT_BYTES[self.kv_dtype or precision.kv]
+        kv_bytes = tokens * 2.0 * self.kv_heads * self.head_dim * element
+        own_bytes = self.kv_tokens.size * self.heads * self.head_dim * (element + 2.0)
+        return KernelCost(4.0 * self.heads * self.head_dim * tokens, kv_bytes + own_bytes, kv_bytes, "bf16")
 
     def describe(self) -> str:
         return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/{self.kv_heads}"
@@ -80,6 +82,9 @@ class DecodeAttention(CacheKernel):
     @property
     def measured_as(self) -> tuple[str, str | None]:
         return "decode_attention", "bf16"
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
@@ -146,8 +151,8 @@ class PagedTimes(CacheTimes[DecodeAttention]):
 
     def decode_times(self, kernel: DecodeAttention, batch: int) -> VolumeTimes:
         volume = self.function(kernel, batch)
-        one = kernel.of_one_token().cost(Precision(kv=self._kv))
-        return volume_times(volume, one.moved_bytes, one, self._measured)
+        per_token = kernel.of_one_token().cost(Precision(kv=self._kv)).cold_bytes
+        return volume_times(volume, per_token, kernel, Precision(kv=self._kv), batch, self._measured)
 
     def _nearest_heads(self, kernel: DecodeAttention) -> int:
         """A measured number of query heads that share as many KV heads: reading the cache is what takes time."""

@@ -23,20 +23,28 @@ from aicb.kernels.point import ListedPlace, Point, SweptModel, point
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
-from aicb.model.precision import Precision
+from aicb.model.precision import SCALE_BLOCK, SCALE_BYTES, Precision
 
+_SCALE = SCALE_BYTES / SCALE_BLOCK
+"""Bytes of fp8 scales per element."""
+_SPARSE_LATENT = 656 / 576
+"""Bytes of a latent in the fp8 cache of sparse attention, per element."""
 KERNELS: Mapping[str, float | None] = {
-    **{"rms_norm": 4.0, "add_rms_norm": 8.0, "head_norm": 4.0, "rope": 4.0, "quant": 3.0, "silu_mul": 6.0},
-    **{"silu_mul_quant": 5.0, "topk": 4.0, "permute": 4.0, "unpermute": 4.0, "kv_write": 4.0, "embedding": 4.0},
-    **{"sampling": 4.0, "conv": 4.0, "add": 6.0, "grouped_topk": 4.0, "kv_write_fp8": 3.0, "latent_write": 4.0},
-    **{"latent_write_fp8": 3.0, "latent_write_sparse_fp8": 4.0, "merge_states": 6.0, "index_write": 3.0},
-    **{"index_gather": 2.0, "latent_gather": 4.0, "latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 4.0},
-    **{"moe_align": 4.0, "gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
+    **{"rms_norm": 4.0, "add_rms_norm": 8.0, "head_norm": 4.0, "rope": 4.0, "quant": 3.0 + _SCALE, "silu_mul": 6.0},
+    **{"silu_mul_quant": 5.0 + _SCALE, "topk": 4.0, "permute": 4.0, "unpermute": 4.0, "kv_write": 4.0},
+    **{"embedding": 4.0, "sampling": 10.0, "conv": 4.0, "add": 6.0, "grouped_topk": 4.0, "kv_write_fp8": 3.0},
+    **{"latent_write": 4.0, "latent_write_fp8": 3.0, "latent_write_sparse_fp8": 2.0 + _SPARSE_LATENT},
+    **{"merge_states": 6.0, "index_write": 3.0 + _SCALE, "index_gather": 2.0 + 2 * _SCALE, "latent_gather": 4.0},
+    **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
+    **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
 }
-"""Names, and bytes read and written per element of [m, n] in the reference along rows; ``None``: never measured."""
-MOVED_BY_SHAPE = {"rms_norm": 4.0, "quant": 3.03125, "silu_mul_quant": 5.03125, "topk": 4.0}
-"""Bytes per element of kernels that a table of operators may state by [m, n] alone: bf16 or fp32 in, bf16 out, or fp8
-with a 4-byte scale per 128."""
+"""Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
+
+bf16 or fp32 in, bf16 or fp8 with a 4-byte scale per 128 out. Operators that also move what depends on other sizes state
+their bytes themselves.
+"""
+STATED_BY_SHAPE = frozenset({"rms_norm", "quant", "silu_mul_quant", "topk"})
+"""Kernels that a table of operators may state by [m, n] alone."""
 ENVELOPE_ERROR = 0.25
 """Relative error (68 %) of a kernel priced by its bytes: fused kernels of engines differ by that much from one norm."""
 _REFERENCE_BANDWIDTH_SHARE = 0.6
@@ -71,11 +79,13 @@ class Elementwise(Kernel):
 
     @classmethod
     def read(cls, operation: str, row: Columns) -> Self:
-        if operation in MOVED_BY_SHAPE:
-            rows, cols = row.integer("m"), row.integer("n")
-            default: float | None = MOVED_BY_SHAPE[operation] * rows * cols
-        else:
-            rows, cols, default = row.integer("m", 1), row.integer("n", 1), None
+        """Bytes by the shape where the row does not state them."""
+        moved = KERNELS[operation]
+        if operation == "unpermute":  # writes one row per token
+            moved = 2.0 * (1.0 + 1.0 / row.integer("experts_per_token", 1))
+        has_shape = operation in STATED_BY_SHAPE or (bool(row.text("m")) and bool(row.text("n")))
+        rows, cols = (row.integer("m"), row.integer("n")) if has_shape else (row.integer("m", 1), row.integer("n", 1))
+        default = None if moved is None or not has_shape else moved * rows * cols
         return cls(operation, rows, cols, round(row.number("bytes", default)))
 
     @classmethod

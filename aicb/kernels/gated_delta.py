@@ -47,11 +47,16 @@ class GatedDeltaPrefill(Kernel):
     head_dim: int
 
     def cost(self, precision: Precision) -> KernelCost:
-        """Recurrent form: 3 multiply-adds of a ``head_dim²`` state per token and value head (decay, write, read)."""
-        tokens = float(self.new_tokens.sum())
-        state = 2.0 * len(self.new_tokens) * self.value_heads * self.head_dim**2 * ELEMENT_BYTES[precision.state]
-        moved = tokens * self.head_dim * 2.0 * (2 * self.key_heads + 2 * self.value_heads) + state
-        return KernelCost(6.0 * tokens * self.value_heads * self.head_dim**2, moved, state, "bf16")
+        """Chunked form (arXiv 2412.06464, section 3.3), the triangular solve ignored.
+
+        FLOPs per token and value head, with chunk c and head d: KKᵀ, QKᵀ, W, U and the output within the chunk, 2cd
+        each; the three products with the state, 2d² each.
+        """
+        tokens, d = float(self.new_tokens.sum()), self.head_dim
+        flops = tokens * self.value_heads * (5 * 2 * CHUNK_TOKENS * d + 3 * 2 * d * d)
+        state = 2.0 * len(self.new_tokens) * self.value_heads * d * d * ELEMENT_BYTES[precision.state]
+        moved = tokens * _token_bytes(self.key_heads, self.value_heads, d) + state
+        return KernelCost(flops, moved, state, "bf16")
 
     def describe(self) -> str:
         return f"q {int(self.new_tokens.sum())} heads {self.value_heads}/{self.key_heads} d {self.head_dim}"
@@ -93,9 +98,11 @@ class GatedDeltaDecode(Kernel):
     head_dim: int
 
     def cost(self, precision: Precision) -> KernelCost:
+        """State read, decayed, corrected by the delta rule, queried and written back: 7d² per value head."""
         elements = float(self.sequences * self.value_heads * self.head_dim**2)
         state = 2.0 * elements * ELEMENT_BYTES[precision.state]
-        return KernelCost(6.0 * elements, state, state, "bf16")
+        moved = state + self.sequences * _token_bytes(self.key_heads, self.value_heads, self.head_dim)
+        return KernelCost(7.0 * elements, moved, state, "bf16")
 
     def describe(self) -> str:
         return f"batch {self.sequences} heads {self.value_heads}/{self.key_heads} d {self.head_dim}"
@@ -190,6 +197,11 @@ class RecurrentTimes(KernelTimes[GatedDeltaDecode]):
         if self._precision.state != "fp32":
             return None
         return self._exact.get((kernel.value_heads, kernel.key_heads, kernel.head_dim, kernel.sequences))
+
+
+def _token_bytes(key_heads: int, value_heads: int, head_dim: int) -> int:
+    """Queries, keys, values and results of one token in bf16, its two gates per value head in fp32."""
+    return 2 * ELEMENT_BYTES["bf16"] * (key_heads + value_heads) * head_dim + 2 * ELEMENT_BYTES["fp32"] * value_heads
 
 
 def _heads(delta: GatedDeltaNet, tp: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -14,7 +14,14 @@ from aicb.kernels.kernel import Kernel, KernelCost, Shape, SurfaceTimes
 from aicb.kernels.point import ListedPlace, Point, point
 from aicb.kernels.reference.product_times import dense_structure
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
-from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, weight_matrix_bytes
+from aicb.model.precision import (
+    ELEMENT_BYTES,
+    AnyNumber,
+    GemmDtype,
+    Precision,
+    activation_bytes_per_row,
+    weight_matrix_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +35,14 @@ class Gemm(Kernel):
     n: int
     k: int
     dtype: GemmDtype
+    output_bytes: int = field(default=ELEMENT_BYTES["bf16"], kw_only=True)
+    """Of one element."""
 
     def cost(self, precision: Precision) -> KernelCost:
         del precision
-        weight = float(self.n * self.k * ELEMENT_BYTES[self.dtype])
-        moved = weight + self.m * self.k * ELEMENT_BYTES[self.dtype] + 2.0 * self.m * self.n
-        return KernelCost(2.0 * self.m * self.n * self.k, moved, weight, self.dtype)
+        weight = float(weight_matrix_bytes(self.n, self.k, self.dtype))
+        moved = dense_bytes(self.m, self.n, self.k, self.dtype, self.output_bytes)
+        return KernelCost(2.0 * self.m * self.n * self.k, float(moved), weight, self.dtype)
 
     def describe(self) -> str:
         return f"m {self.m} n {self.n} k {self.k} {self.dtype}"
@@ -59,8 +68,19 @@ class Gemm(Kernel):
     def weight_bytes(self, elements: int) -> int:
         return weight_matrix_bytes(self.n, self.k, self.dtype) if elements else 0
 
+    def tensor_bytes(self, precision: Precision) -> int:
+        cost = self.cost(precision)
+        return int(cost.moved_bytes - cost.cold_bytes)
+
     def listed_points(self, place: ListedPlace) -> Iterator[Point]:
         yield point("gemm", self.dtype, {"m": self.m, "n": self.n, "k": self.k}, tag=place.tag)
+
+
+def dense_bytes(
+    m: AnyNumber, n: AnyNumber, k: AnyNumber, dtype: GemmDtype, output_bytes: int = ELEMENT_BYTES["bf16"]
+) -> AnyNumber:
+    """Bytes of activations, weights with their scales, and results; numbers, or columns of products."""
+    return m * activation_bytes_per_row(k, dtype) + weight_matrix_bytes(n, k, dtype) + m * n * output_bytes
 
 
 class DenseTimes(SurfaceTimes[Gemm]):

@@ -20,7 +20,14 @@ from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.architecture import MoeFfn
-from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, WeightDtype, weight_matrix_bytes
+from aicb.model.precision import (
+    ELEMENT_BYTES,
+    GemmDtype,
+    Precision,
+    WeightDtype,
+    activation_bytes_per_row,
+    weight_matrix_bytes,
+)
 from boundary.errors import InputError
 
 Layout = Literal["masked", "contiguous"]
@@ -68,8 +75,9 @@ class GroupedGemm(Kernel):
     def cost(self, precision: Precision) -> KernelCost:
         """Weights of active experts are read; those of the others are not."""
         del precision
-        weight = float(self.active_groups * self.n * self.k * ELEMENT_BYTES[self.dtype])
-        moved = weight + self.rows * (self.k * ELEMENT_BYTES[self.dtype] + 2.0 * self.n)
+        weight = self.active_groups * weight_matrix_bytes(self.n, self.k, self.dtype)
+        per_row = activation_bytes_per_row(self.k, self.dtype) + ELEMENT_BYTES["bf16"] * self.n
+        moved = self.rows * per_row + weight
         return KernelCost(2.0 * self.rows * self.n * self.k, moved, weight, self.dtype)
 
     def describe(self) -> str:
@@ -78,7 +86,7 @@ class GroupedGemm(Kernel):
 
     @classmethod
     def read(cls, operation: str, row: Columns) -> Self:
-        """The gathered layout of bf16 is priced alike in both others."""
+        """The gathered layout of bf16 has the times of both others."""
         name = operation.removeprefix("grouped_gemm_")
         layout: Layout = "masked" if name == "masked" else "contiguous"
         groups = row.integer("groups")
@@ -110,6 +118,10 @@ class GroupedGemm(Kernel):
     def weight_bytes(self, elements: int) -> int:
         del elements
         return self.groups * weight_matrix_bytes(self.n, self.k, self.dtype)
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        cost = self.cost(precision)
+        return int(cost.moved_bytes - cost.cold_bytes)
 
     def check(self) -> None:
         super(GroupedGemm, self).check()

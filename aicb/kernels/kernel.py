@@ -79,7 +79,7 @@ class Kernel(ABC):
         """Times of a variant from the measurements of one GPU; ``None`` where there are too few."""
 
     def variant(self, precision: Precision) -> Hashable:
-        """What tells apart kernels of this class that are measured apart, such as the number format."""
+        """What differs between kernels of this class that are measured separately, such as the number format."""
         del precision
         return None
 

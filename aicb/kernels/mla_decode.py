@@ -55,9 +55,11 @@ class MlaDecode(CacheKernel):
     """Format of the cache; ``None``: that of the instance, which the estimator knows."""
 
     def cost(self, precision: Precision) -> KernelCost:
-        tokens = float(self.kv_tokens.sum())
-        kv_bytes = tokens * self.d_qk * ELEMENT_BYTES[self.kv_dtype or precision.kv]
-        return KernelCost(2.0 * self.heads * (self.d_qk + self.d_v) * tokens, kv_bytes, kv_bytes, "bf16")
+        """Queries have the format of the cache, results are bf16."""
+        tokens, element = float(self.kv_tokens.sum()), ELEMENT_BYTES[self.kv_dtype or precision.kv]
+        kv_bytes = tokens * self.d_qk * element
+        own_bytes = self.kv_tokens.size * self.heads * (self.d_qk * element + self.d_v * 2.0)
+        return KernelCost(2.0 * self.heads * (self.d_qk + self.d_v) * tokens, kv_bytes + own_bytes, kv_bytes, "bf16")
 
     def describe(self) -> str:
         return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/1"
@@ -82,6 +84,9 @@ class MlaDecode(CacheKernel):
     @property
     def measured_as(self) -> tuple[str, str | None]:
         return "mla_decode", "bf16"
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
@@ -157,8 +162,8 @@ class LatentTimes(CacheTimes[MlaDecode]):
         return self.surface, (float(kernel.heads), float(batch))
 
     def decode_times(self, kernel: MlaDecode, batch: int) -> VolumeTimes:
-        one = kernel.of_one_token().cost(Precision(kv=self._kv))
-        return volume_times(self.function(kernel, batch), self.split_kv(kernel.heads), one, self._measured)
+        volume, payload = self.function(kernel, batch), self.split_kv(kernel.heads)
+        return volume_times(volume, payload, kernel, Precision(kv=self._kv), batch, self._measured)
 
     def function(self, kernel: MlaDecode, batch: int) -> PricedVolume:
         """Time as a function of the payload for ``batch`` sequences."""

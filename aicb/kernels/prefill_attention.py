@@ -40,7 +40,7 @@ TILE_ROWS = 128
 FLOOR_US, WAVE_US, TILED_SHARE, CACHE_SHARE, LONGEST_SHARE, NORM = 11.5, 3.3, 1.2, 0.082, 0.007, 0.66
 THROTTLING, THROTTLING_US = 0.069, 1000.0
 """Least squares over the FA3 prefill rows of the H200 table: 7 % median, which kriging halves. The shares multiply
-times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels stretch with the power limit."""
+times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels slow down with the power limit."""
 _QUERIES = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _PASTS = (0, 512, 2048, 8192, 30720)
 _PROMPTS = ((2, 512), (2, 2048), (2, 4096), (4, 512), (4, 1024), (4, 2048), (8, 256), (8, 1024), (16, 128), (16, 512))
@@ -101,6 +101,9 @@ class PrefillAttention(Kernel):
     @property
     def measured_as(self) -> tuple[str, str | None]:
         return "prefill_attention", "bf16"
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
 
     def check(self) -> None:
         super(PrefillAttention, self).check()

@@ -99,6 +99,9 @@ class SparseMlaDecode(CacheKernel):
     def measured_as(self) -> tuple[str, str | None]:
         return "mla_decode", "bf16"
 
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
+
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
         """Attention over an fp8 cache, and the indexer, which knows one format; a bf16 cache's decodes share the

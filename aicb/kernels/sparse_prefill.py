@@ -143,7 +143,7 @@ def sparse_cost(kernel: SparseShape, new: NDArray[np.int64], heads: int, *, is_f
             moved = key_bytes + queries * kernel.index_heads * (kernel.index_dim + 4.0) + 4.0 * pairs
             return KernelCost(2.0 * kernel.index_heads * kernel.index_dim * pairs, moved, key_bytes, "fp8")
         case "index_topk":
-            return KernelCost(0.0, 4.0 * pairs, 0.0, "bf16")
+            return KernelCost(0.0, 4.0 * (pairs + kernel.topk * queries), 0.0, "bf16")
         case "attention":
             chosen = float(chosen_pairs(new, seen, kernel.topk).sum())
             key_bytes = min(chosen, keys) * (SPARSE_FP8_KEY_BYTES if is_fp8 else 2.0 * kernel.d_qk)

@@ -1,10 +1,10 @@
 """Measured kernel times of one GPU, with their provenance.
 
 A table is a directory ``aicb/data/<gpu>`` of parts. ``kernels.csv`` with ``provenance.json`` is always there; further
-parts are ``NAME.parquet`` with ``NAME.provenance.json``, beside it or as ``profile`` in a directory (which is what
-``aicb profile`` writes). Each part has one row per measured shape, in the columns
-below, and says where its times come from: schema version, device, driver, library versions, clocks, timing method,
-cautions. Times are microseconds. An empty cell (null) means "does not apply" or "not measured"; it is never a zero.
+parts are ``NAME.parquet`` with ``NAME.provenance.json``, in the same folder or as ``profile`` in one of its own (which
+is what ``aicb profile`` writes). Each part has one row per measured shape, in the columns below, and says where its
+times come from: schema version, device, driver, library versions, clocks, timing method, cautions. Times are
+microseconds. An empty cell (null) means "does not apply" or "not measured"; it is never a zero.
 
 Rows of one shape, operation, number format and distribution are merged: within a part into their mean; of several
 parts the last in the order of names counts, ``kernels.csv`` being first. A Parquet part may lack shape columns and
@@ -301,7 +301,7 @@ def _cells(rows: Sequence[KernelRow]) -> Cells:
 
 
 def _merged(cells: Cells, distribution: str | None) -> Mapping[Hashable, KernelRow]:
-    """Rows of a distribution (None: of all), merged, by what tells them apart."""
+    """Rows of a distribution (None: of all), merged, by what distinguishes them."""
     if not cells or not cells["op"]:
         return {}
     names = [_EVEN if name in EVEN_DISTRIBUTIONS else name for name in cells["distribution"]]

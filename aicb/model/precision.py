@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boundary.errors import InputError
 
@@ -44,18 +47,21 @@ class Precision:
                 raise InputError(f"Precision.{name}: found {found!r}, expected one of {', '.join(get_args(allowed))}")
 
 
-def weight_matrix_bytes(n: int, k: int, dtype: WeightDtype) -> int:
+AnyNumber = TypeVar("AnyNumber", int, NDArray[np.float64])
+
+
+def weight_matrix_bytes(n: AnyNumber, k: AnyNumber, dtype: WeightDtype) -> AnyNumber:
     """Bytes of an ``[n, k]`` weight with its block scales."""
     if dtype == "bf16":
         return 2 * n * k
     return n * k + SCALE_BYTES * ceil_div(n, SCALE_BLOCK) * ceil_div(k, SCALE_BLOCK)
 
 
-def activation_bytes_per_row(k: int, dtype: WeightDtype) -> int:
+def activation_bytes_per_row(k: AnyNumber, dtype: WeightDtype) -> AnyNumber:
     """Bytes of one row of ``k`` activations as a GEMM of this type reads it, scales included."""
     return 2 * k if dtype == "bf16" else k + SCALE_BYTES * ceil_div(k, SCALE_BLOCK)
 
 
-def ceil_div(numerator: int, denominator: int) -> int:
-    """⌈numerator / denominator⌉ of integers."""
+def ceil_div(numerator: AnyNumber, denominator: int) -> AnyNumber:
+    """⌈numerator / denominator⌉ of whole numbers."""
     return -(-numerator // denominator)

@@ -1,4 +1,4 @@
-"""Builds operators: FLOPs, bytes and weights follow from the shape and the formats, in one place."""
+"""Operators from the shapes of their kernels, with the weights they hold and the bytes of memory-bound ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.kernel import Kernel
 from aicb.model.partition import Partition
-from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row, weight_matrix_bytes
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row
 from aicb.operators.operator import Communication, Operator, Phase
 
 ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
@@ -39,6 +40,14 @@ class RankShape:
         return self.precision.weights == "fp8"
 
 
+def computed(
+    name: str, kernel: Kernel, precision: Precision, *, count: int, phase: Phase, weight_elements: int = 0
+) -> Operator:
+    """A kernel with its FLOPs and bytes."""
+    cost = kernel.cost(precision)
+    return Operator(name, kernel, count, phase, cost.flops, cost.moved_bytes, weight_elements)
+
+
 def gemm(
     name: str,
     shape: tuple[int, int, int],
@@ -50,25 +59,30 @@ def gemm(
 ) -> Operator:
     """A product of shape ``(m, n, k)`` with a resident ``[n, k]`` weight; ``output_bytes`` is per element."""
     m, n, k = shape
-    moved = m * activation_bytes_per_row(k, dtype) + weight_matrix_bytes(n, k, dtype) + m * n * output_bytes
-    return Operator(name, Gemm(m, n, k, dtype), count, phase, 2.0 * m * n * k, moved, n * k)
+    kernel = Gemm(m, n, k, dtype, output_bytes=output_bytes)
+    return computed(name, kernel, _ANY, count=count, phase=phase, weight_elements=n * k)
+
+
+_ANY = Precision()
+"""For kernels that state their formats themselves."""
 
 
 def batched_gemm(name: str, batch: int, shape: tuple[int, int, int], count: int) -> Operator:
     """``batch`` bf16 products of shape ``(m, n, k)``, each with its own resident ``[k, n]`` weight."""
     m, n, k = shape
-    moved = ACTIVATION_BYTES * batch * (m * k + k * n + m * n)
-    return Operator(
-        name, BatchedGemm(batch, m, n, k), count, Phase.ATTENTION, 2.0 * batch * m * n * k, moved, batch * n * k
-    )
+    kernel = BatchedGemm(batch, m, n, k)
+    return computed(name, kernel, _ANY, count=count, phase=Phase.ATTENTION, weight_elements=batch * n * k)
 
 
-def grouped_gemm(name: str, work: GroupedGemm, count: int) -> Operator:
-    """Products of local experts: weights of all of them are resident, those of active ones are read."""
-    per_row = activation_bytes_per_row(work.k, work.dtype) + ACTIVATION_BYTES * work.n
-    moved = work.rows * per_row + work.active_groups * weight_matrix_bytes(work.n, work.k, work.dtype)
-    flops = 2.0 * work.rows * work.n * work.k
-    return Operator(name, work, count, Phase.EXPERTS, flops, moved, work.groups * work.n * work.k)
+def grouped_gemm(name: str, kernel: GroupedGemm, count: int) -> Operator:
+    """Products of local experts, all of whose weights are resident."""
+    elements = kernel.groups * kernel.n * kernel.k
+    return computed(name, kernel, _ANY, count=count, phase=Phase.EXPERTS, weight_elements=elements)
+
+
+def attention_kernel(name: str, kernel: Kernel, shape: RankShape) -> Operator:
+    """A kernel of attention without weights."""
+    return computed(name, kernel, shape.precision, count=shape.count, phase=Phase.ATTENTION)
 
 
 def elementwise(
@@ -87,7 +101,8 @@ def elementwise(
     """
     rows, cols = shape
     moved = math.ceil(rows * cols * bytes_per_element) + ACTIVATION_BYTES * weights
-    return Operator(name, Elementwise(kernel, math.ceil(rows), cols, moved), count, phase, 0.0, moved, weights)
+    made = Elementwise(kernel, math.ceil(rows), cols, moved)
+    return computed(name, made, _ANY, count=count, phase=phase, weight_elements=weights)
 
 
 def quant(name: str, rows: float, cols: int, *, count: int, phase: Phase = Phase.NORM) -> Operator:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from aicb.kernels.decode_attention import DecodeAttention
-from aicb.kernels.pairs import causal_pairs
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank, split
 from aicb.model.precision import ELEMENT_BYTES
 from aicb.operators.batch import Batch
-from aicb.operators.build import ACTIVATION_BYTES, RankShape, elementwise, gemm, quant, tp_all_reduce
-from aicb.operators.operator import Operator, Phase
+from aicb.operators.build import ACTIVATION_BYTES, RankShape, attention_kernel, elementwise, gemm, quant, tp_all_reduce
+from aicb.operators.operator import Operator
 
 
 def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:
@@ -47,34 +46,15 @@ def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -
 def attention_operators(gqa: GroupedQueryAttention, shape: RankShape, batch: Batch) -> list[Operator]:
     """One varlen kernel over the prefills of the batch and one paged kernel over its decodes."""
     heads, kv_heads = _heads(gqa, shape.tp)
-    kv_bytes = 2 * kv_heads * gqa.head_dim * ELEMENT_BYTES[shape.precision.kv]
-    is_decode = batch.is_decode
-    listed = []
+    is_decode, listed = batch.is_decode, []
     if not is_decode.all():
         new, kv = batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode]
         prefill = PrefillAttention(new, kv, heads, kv_heads, gqa.head_dim, gqa.head_dim, shape.precision.kv)
-        moved = prefill_query_bytes(prefill) + kv_bytes * int(kv.sum())
-        listed.append(
-            Operator("prefill_attention", prefill, shape.count, Phase.ATTENTION, prefill_flops(prefill), moved, 0)
-        )
+        listed.append(attention_kernel("prefill_attention", prefill, shape))
     if is_decode.any():
-        kv = batch.kv_tokens[is_decode]
-        total, per_token = int(kv.sum()), 2 * heads * gqa.head_dim
-        moved = kv_bytes * total + ACTIVATION_BYTES * per_token * len(kv)
-        decode = DecodeAttention(kv, heads, kv_heads, gqa.head_dim)
-        flops = 2.0 * per_token * total
-        listed.append(Operator("decode_attention", decode, shape.count, Phase.ATTENTION, flops, moved, 0))
+        decode = DecodeAttention(batch.kv_tokens[is_decode], heads, kv_heads, gqa.head_dim)
+        listed.append(attention_kernel("decode_attention", decode, shape))
     return listed
-
-
-def prefill_flops(work: PrefillAttention) -> float:
-    """Both products, QKᵀ and PV, over the unmasked pairs."""
-    return 2.0 * work.heads * (work.d_qk + work.d_v) * int(causal_pairs(work.new_tokens, work.kv_tokens).sum())
-
-
-def prefill_query_bytes(work: PrefillAttention) -> int:
-    """Queries read and outputs written. Keys and values are counted once per request, as if tiles shared them in L2."""
-    return ACTIVATION_BYTES * int(work.new_tokens.sum()) * work.heads * (work.d_qk + work.d_v)
 
 
 def _heads(gqa: GroupedQueryAttention, tp: int) -> tuple[int, int]:

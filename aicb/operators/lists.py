@@ -101,7 +101,7 @@ def expansion_operators(
     tokens: int,
     stage: int = 0,
 ) -> list[Operator]:
-    """What ``attention_operators`` lists for prefills of latent attention beside its kernel, which depends on few sums:
+    """Operators around the kernel of prefills of latent attention, which depend on few sums:
 
     new tokens (``chunk``), cached tokens before them (``past``), and new tokens of requests with a past (``merge``).
     """

@@ -1,4 +1,4 @@
-"""Memory of one GPU of an instance: weights, activations, runtime, and the KV blocks that fit beside them."""
+"""Memory of one GPU of an instance: weights, activations, runtime, and the KV blocks that fit in the rest."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aicb.kernels.decode_attention import DecodeAttention
-from aicb.kernels.elementwise import Elementwise
-from aicb.kernels.gemm import Gemm
-from aicb.kernels.grouped_gemm import GroupedGemm
-from aicb.kernels.mla_decode import MlaDecode
-from aicb.kernels.prefill_attention import PrefillAttention
-from aicb.kernels.sparse_decode import SparseMlaDecode
-from aicb.kernels.sparse_prefill import SparseMlaPrefill
+from aicb.kernels.kernel import Kernel
 from aicb.measurements.gpu import MIB, Gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.model.partition import MoeLayout, Partition
-from aicb.model.precision import Precision, ceil_div, weight_matrix_bytes
+from aicb.model.precision import Precision, ceil_div
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape
 from aicb.operators.lists import iteration_operators
@@ -131,13 +124,8 @@ def draft_weight_bytes(model: Model, partition: Partition, precision: Precision)
 
 def weight_bytes(operator: Operator) -> int:
     """Bytes of one operator's weights in memory, block scales of fp8 included."""
-    match operator.kernel:
-        case Gemm(n=n, k=k, dtype=dtype) if operator.weight_elements:
-            return weight_matrix_bytes(n, k, dtype)
-        case GroupedGemm(groups=groups, n=n, k=k, dtype=dtype):
-            return groups * weight_matrix_bytes(n, k, dtype)
-        case _:
-            return ACTIVATION_BYTES * operator.weight_elements
+    kernel = operator.kernel
+    return kernel.weight_bytes(operator.weight_elements) if isinstance(kernel, Kernel) else 0
 
 
 def _stage_memory(
@@ -175,27 +163,8 @@ def _activation_bytes(model: Model, partition: Partition, precision: Precision, 
     batch = Batch(np.array([tokens]), np.array([tokens]), logit_rows=rows)
     listed = iteration_operators(model, partition, precision, batch, stage=stage)
     residual = tokens * model.hidden * ACTIVATION_BYTES
-    return residual + max(_tensor_bytes(op) for op in listed)
-
-
-def _tensor_bytes(operator: Operator) -> int:
-    """Inputs and outputs of one operator, its weights excluded."""
-    match operator.kernel:
-        case GroupedGemm(active_groups=active, n=n, k=k, dtype=dtype):
-            return int(operator.moved_bytes - active * weight_matrix_bytes(n, k, dtype))
-        case Gemm(n=n, k=k, dtype=dtype):
-            return int(operator.moved_bytes - weight_matrix_bytes(n, k, dtype))
-        case (
-            Elementwise()
-            | PrefillAttention()
-            | DecodeAttention()
-            | MlaDecode()
-            | SparseMlaDecode()
-            | SparseMlaPrefill(step="attention")
-        ):
-            return int(operator.moved_bytes)
-        case _:
-            return 0
+    kernels = [operator.kernel for operator in listed if isinstance(operator.kernel, Kernel)]
+    return residual + max(kernel.tensor_bytes(precision) for kernel in kernels)
 
 
 def _runtime_bytes(model: Model, partition: Partition, limits: _Limits) -> int:

@@ -21,8 +21,16 @@ from aicb.model.partition import split
 from aicb.model.precision import ELEMENT_BYTES
 from aicb.operators import sparse_mla
 from aicb.operators.batch import Batch
-from aicb.operators.build import ACTIVATION_BYTES, RankShape, batched_gemm, elementwise, gemm, quant, tp_all_reduce
-from aicb.operators.gqa import prefill_flops, prefill_query_bytes
+from aicb.operators.build import (
+    ACTIVATION_BYTES,
+    RankShape,
+    attention_kernel,
+    batched_gemm,
+    elementwise,
+    gemm,
+    quant,
+    tp_all_reduce,
+)
 from aicb.operators.operator import Operator, Phase
 
 
@@ -76,16 +84,13 @@ def attention_operators(mla: LatentAttention, shape: RankShape, batch: Batch) ->
 
 
 def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> list[Operator]:
-    heads, sequences, total = split(mla.heads, shape.tp, "attention heads"), len(kv), int(kv.sum())
+    heads, sequences = split(mla.heads, shape.tp, "attention heads"), len(kv)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
-    flops = 2.0 * heads * (d_qk + d_v) * total
-    moved = total * d_qk * ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES * sequences * heads * (d_qk + d_v)
-    attention = MlaDecode(kv, heads, d_qk, d_v)
     is_fp8 = shape.precision.kv == "fp8"
     return [
         batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
         *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),
-        Operator("mla_decode", attention, shape.count, Phase.ATTENTION, flops, moved, 0),
+        attention_kernel("mla_decode", MlaDecode(kv, heads, d_qk, d_v), shape),
         batched_gemm("o_unabsorb", heads, (sequences, mla.v_head_dim, mla.kv_lora_rank), shape.count),
     ]
 
@@ -93,13 +98,10 @@ def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> 
 def _expanded(mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv: NDArray[np.int64]) -> list[Operator]:
     heads = split(mla.heads, shape.tp, "attention heads")
     attention = PrefillAttention(new, kv, heads, heads, mla.qk_head_dim, mla.v_head_dim)
-    expanded_bytes = ACTIVATION_BYTES * int(kv.sum()) * heads * (mla.qk_head_dim + mla.v_head_dim)
-    moved = prefill_query_bytes(attention) + expanded_bytes
-    flops = prefill_flops(attention)
     return [
         *chunk_operators(mla, shape, int(new.sum())),
         *past_operators(mla, shape, int((kv - new).sum())),
-        Operator("prefill_attention", attention, shape.count, Phase.ATTENTION, flops, moved, 0),
+        attention_kernel("prefill_attention", attention, shape),
         *merge_operators(mla, shape, int(new[kv > new].sum())),
     ]
 

@@ -1,6 +1,6 @@
 """Operators of routed experts on one rank, and the dispatch and combine that bring tokens there and back.
 
-Rows are those of the given ``RankLoad``, the slowest rank of the group; without one they are expectations under uniform
+Rows are those of the ``RankLoad``, the slowest rank of the group; without one they are expectations under uniform
 routing, spread evenly over ranks. What a rank sends and receives is always the mean over ranks.
 """
 

@@ -14,18 +14,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.kernels.pairs import causal_pairs, chosen_pairs
 from aicb.kernels.sparse_decode import SparseMlaDecode
-from aicb.kernels.sparse_prefill import SparseMlaPrefill, SparseStep
+from aicb.kernels.sparse_prefill import HEAD_MULTIPLE, SparseMlaPrefill, SparseStep
 from aicb.model.architecture import Indexer, LatentAttention
 from aicb.model.partition import split
-from aicb.model.precision import ELEMENT_BYTES, ceil_div
+from aicb.model.precision import ceil_div
 from aicb.operators.batch import Batch
-from aicb.operators.build import ACTIVATION_BYTES, RankShape, batched_gemm, elementwise, gemm, quant
+from aicb.operators.build import ACTIVATION_BYTES, RankShape, attention_kernel, batched_gemm, elementwise, gemm, quant
 from aicb.operators.operator import Operator, Phase
 
-HEAD_MULTIPLE = 64
-"""FlashMLA, sparse kernels on SM90."""
 INDEX_BYTES = 4
 """A chosen key's position, int32; also a score, fp32."""
 
@@ -72,13 +69,13 @@ _PHASE = Phase.ATTENTION
 
 
 def _decode(mla: LatentAttention, index: Indexer, shape: RankShape, kv: NDArray[np.int64]) -> list[Operator]:
-    heads, new = split(mla.heads, shape.tp, "attention heads"), np.ones_like(kv)
+    heads = split(mla.heads, shape.tp, "attention heads")
     padded = HEAD_MULTIPLE * ceil_div(heads, HEAD_MULTIPLE)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
 
-    def listed(name: str, kernel: SparseStep) -> Operator:
-        work = SparseMlaDecode(kv, padded, d_qk, d_v, kernel, padded, index.topk, index.heads, index.head_dim)
-        return Operator(name, work, shape.count, _PHASE, *_demand(mla, index, shape, kernel, new, kv), 0)
+    def listed(name: str, step: SparseStep) -> Operator:
+        kernel = SparseMlaDecode(kv, padded, d_qk, d_v, step, padded, index.topk, index.heads, index.head_dim)
+        return attention_kernel(name, kernel, shape)
 
     return [
         listed("index_logits_decode", "index_logits"),
@@ -94,9 +91,9 @@ def _prefill(
     padded = HEAD_MULTIPLE * ceil_div(heads, HEAD_MULTIPLE)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
 
-    def listed(name: str, kernel: SparseStep) -> Operator:
-        work = SparseMlaPrefill(new, kv, kernel, padded, d_qk, d_v, index.topk, index.heads, index.head_dim)
-        return Operator(name, work, count, _PHASE, *_demand(mla, index, shape, kernel, new, kv), 0)
+    def listed(name: str, step: SparseStep) -> Operator:
+        kernel = SparseMlaPrefill(new, kv, step, padded, d_qk, d_v, index.topk, index.heads, index.head_dim)
+        return attention_kernel(name, kernel, shape)
 
     copied = 2 * index.cache_bytes / index.head_dim
     gathered = [elementwise("index_gather", "index_gather", (keys, index.head_dim), copied, count=count, phase=_PHASE)]
@@ -116,28 +113,3 @@ def _latent_bytes(mla: LatentAttention, shape: RankShape) -> int:
     """A cached latent without its index key."""
     assert mla.indexer is not None
     return mla.kv_bytes(shape.precision.kv) - mla.indexer.cache_bytes
-
-
-def _demand(
-    mla: LatentAttention,
-    index: Indexer,
-    shape: RankShape,
-    kernel: SparseStep,
-    new: NDArray[np.int64],
-    kv: NDArray[np.int64],
-) -> tuple[float, float]:
-    """(FLOPs, bytes) of one kernel, real heads only; each operand once."""
-    heads, queries = split(mla.heads, shape.tp, "attention heads"), int(new.sum())
-    pairs, chosen = int(causal_pairs(new, kv).sum()), int(chosen_pairs(new, kv, index.topk).sum())
-    match kernel:
-        case "index_logits":
-            query_bytes = queries * index.heads * (index.head_dim + ELEMENT_BYTES["fp32"])
-            moved = index.cache_bytes * int(kv.sum()) + query_bytes + INDEX_BYTES * pairs
-            return 2.0 * index.heads * index.head_dim * pairs, float(moved)
-        case "index_topk":
-            return 0.0, float(INDEX_BYTES * (pairs + index.topk * queries))
-        case "attention":
-            width = mla.kv_elements + mla.kv_lora_rank
-            keys = min(chosen, int(kv.sum()))
-            moved = keys * _latent_bytes(mla, shape) + ACTIVATION_BYTES * queries * heads * width
-            return 2.0 * heads * width * chosen, float(moved)

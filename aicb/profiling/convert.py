@@ -1,7 +1,7 @@
 """Chooses, among measured kernels, those of a shipped table: one per operation and shape.
 
 A profile holds every kernel that ran (vLLM's, our Triton one); `KernelTable` averages rows of equal shape, so a table
-must not hold two kernels of one shape. Rows that differ only in what a table has no column for are told apart here: of
+must not hold two kernels of one shape. Rows that differ only in what a table has no column for are sorted out here: of
 masked GEMMs with several capacities the tightest is kept.
 """
 
@@ -22,7 +22,7 @@ _DECIMALS = 3
 
 
 def split_kernels(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """(rows of the table, all others), each in the order given. Repeated measurements of one kernel stay together."""
+    """(rows of the table, all others), each in its order. Repeated measurements of one kernel stay together."""
     known = list(rows)
     best: dict[tuple[object, ...], tuple[int, int]] = {}
     for row in known:

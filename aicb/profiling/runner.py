@@ -27,7 +27,7 @@ from aicb.profiling.timing import CpuTimer, CudaTimer, Replayed, Spread, Timer
 logger = logging.getLogger(__name__)
 
 _CACHE_LIMIT_BYTES = 60 << 30
-"""Cached device memory beyond which the allocator is told to release."""
+"""Cached device memory beyond which the allocator is asked to release."""
 
 
 class WrongKernel(RuntimeError):
@@ -254,7 +254,7 @@ def _times(cold: Spread, warm: Spread | None) -> dict[str, float]:
 
 
 def _replay_columns(warm: Replayed, rotated: Replayed) -> dict[str, float]:
-    """Columns of the replays beside those of the warm one."""
+    """Columns of the replays other than the warm one."""
     columns = {
         "rotated_us": rotated.spread.median_us,
         "rotated_p10_us": rotated.spread.p10_us,

@@ -1,4 +1,4 @@
-"""Tables of NVIDIA's aiconfigurator: one file per operation, told apart by its columns.
+"""Tables of NVIDIA's aiconfigurator: one file per operation, known by its columns.
 
 Read: GEMM, context and generation attention, generation MLA. Times are ``latency_us``, or ``latency`` in ms as in the
 project's own files. A file may hold several systems, frameworks and versions; rows of different origin are never mixed,

@@ -13,7 +13,7 @@ from boundary.text_files import read_text
 
 
 def read(rows: list[dict[str, str]], path: Path) -> tuple[list[dict[str, str]], list[str]]:
-    """Rows of ``kernels.csv`` and cautions; ``path`` is the table, beside which its provenance may lie.
+    """Rows of ``kernels.csv`` and cautions; ``path`` is the table, whose provenance may lie in the same folder.
 
     Raises:
         InputError: no such table, or a time that is not positive.

@@ -27,7 +27,7 @@ class Estimate:
     source: str
     """How the time was obtained: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
     error_of: float | Callable[[], float] = field(compare=False)
-    """``error``, or what works it out: it may take longer than the time, and simulations do not ask for it."""
+    """``error``, or a function of it: computing it may take longer than the time, and simulations do not ask for it."""
 
     @property
     def error(self) -> float:

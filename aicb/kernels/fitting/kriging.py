@@ -53,7 +53,7 @@ class Kriging:
         self._variance = max(float(centred @ centred) / len(centred), 1e-6)
         self._coordinates = coordinates
         self._weights: Floats = np.linalg.solve(self._covariance(), centred).astype(np.float64)
-        self.compiled = _core.Kriging(self._correlation, self._weights, mean)
+        self.core = _core.Kriging(self._correlation, self._weights, mean)
 
     def _covariance(self) -> Floats:
         """[points, points] made when it is needed: a simulation has dozens of systems of some megabytes."""
@@ -78,7 +78,7 @@ class Kriging:
 
     def mean(self, coordinates: Floats) -> Floats:
         """[queries] expected residual. Each is the same bit for bit, whatever it is asked for together with."""
-        return self.compiled.at(coordinates)
+        return self.core.at(coordinates)
 
     def error(self, coordinates: Floats) -> Floats:
         """[queries] relative error (68 %): the posterior deviation, scaled by how the leave-one-out residuals of the

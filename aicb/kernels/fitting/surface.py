@@ -206,7 +206,7 @@ class Surface:
 
     def residuals_near(self, local: tuple[float, ...]) -> _core.Kriging:
         """Residuals of the reference at shapes with these local columns."""
-        return self._model_near(np.array(local)).compiled
+        return self._model_near(np.array(local)).core
 
     def _model_of(self, shape: Floats) -> Kriging:
         """The kriging system that covers a shape."""

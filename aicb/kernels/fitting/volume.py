@@ -44,7 +44,7 @@ class PricedVolume:
 def through_lengths(
     surface: Surface, site: tuple[float, ...], lengths: Floats, volumes: Floats, last_slope: float
 ) -> tuple[_core.VolumeFunction, Callable[[], float]]:
-    """The time of one site as a function of volume, never falling between measured points, and what works out its mean
+    """Time of one site as a function of volume, never falling between measured points, and a function of its mean
     error."""
     shapes = np.column_stack([np.broadcast_to(site, (len(lengths), len(site))), lengths])
     times, is_measured = surface.times_and_hits(shapes)

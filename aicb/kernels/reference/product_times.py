@@ -1,12 +1,12 @@
 """Reference times of matrix products: tiles and waves of DeepGEMM, a smooth curve for cuBLAS.
 
-DeepGEMM (fp8) tells its tile (``deepgemm_tiles``), so its time is modelled wave by wave:
+DeepGEMM (fp8) states its tile (``deepgemm_tiles``), so its time is modelled wave by wave:
 
     compute = waves · (⌈k / 128⌉ steps · time of a step of that tile + start of a wave)
     time    = launch + (compute³ + memory³)^(1/3), longer by the power limit where kernels last long
 
 A step costs its tensor-core time, a fixed latency, and scale promotion, which is slower where columns straddle weight
-scale blocks. cuBLAS (bf16) does not tell its tile: its reference is smooth, and the waves of 128 × 256 tiles are only
+scale blocks. cuBLAS (bf16) does not state its tile: its reference is smooth, and the waves of 128 × 256 tiles are only
 coordinates of the residuals. Constants were least-squares values over the H200 table; residuals of measurements
 correct them, so on another device they shape the interpolation and no more.
 """
