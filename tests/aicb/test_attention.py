@@ -117,7 +117,7 @@ def test_latents_of_past_tokens_are_expanded_again() -> None:
 
 @pytest.mark.parametrize(("name", "query_elements"), [("qwen3-30b-a3b", 32 * 128), ("deepseek-v3", 128 * 576)])
 def test_decode_reads_the_sum_of_kv_lengths_in_its_format(name: str, query_elements: int) -> None:
-    """KV bytes follow Σ S_i: doubling the batch doubles them, fp8 halves them and the queries, of which there are two."""
+    """KV bytes follow Σ S_i: doubling the batch doubles them; fp8 halves them and those of both queries."""
     model = load_model(name)
     kv_per_layer = model.kv_bytes_per_token() / len(model.layers)
 
