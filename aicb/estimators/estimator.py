@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention

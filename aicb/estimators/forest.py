@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.estimators.estimator import CostTable, times_one_by_one
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import roofline_us
@@ -97,7 +97,7 @@ class ForestEstimator:
         is_estimate = bool(surface.are_estimates(rows).any())
         kind = "estimate: forest" if is_estimate else "forest"
         return Estimate(
-            math.fsum(forest.times(rows)), is_estimate, f"{kind} of {surface.structure.label}", forest.error
+            math.fsum(forest.times(rows)), is_estimate, f"{kind} of {surface.reference.label}", forest.error
         )
 
     def _forest(self, surface: Surface) -> Forest:

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from aicb import _core
+import aicb._core as _core
 from aicb.estimators.estimator import CostTable
 from aicb.estimators.roofline import RooflineEstimator, roofline_us
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes

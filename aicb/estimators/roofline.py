@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.estimators.estimator import CostTable, Estimator, times_one_by_one
 from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, tokens_by_step

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aicb import _core
+import aicb._core as _core
 from aicb.estimators.estimator import CostTable, Estimator
 from aicb.estimators.forest import ForestEstimator
 from aicb.estimators.interpolation import InterpolationEstimator

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.estimators.estimator import CostTable, times_one_by_one
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import EachStep, roofline_us

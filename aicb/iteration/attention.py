@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb._core import OperatorGroup
 from aicb.estimators.estimator import CoreEstimator
 from aicb.iteration.pricing import PricedOperators, Pricing, price_operators

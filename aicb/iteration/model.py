@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb._core import OperatorGroup
 from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator

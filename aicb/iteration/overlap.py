@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aicb import _core
+import aicb._core as _core
 from aicb.iteration.pricing import PS_PER_US, IterationCost
 from aicb.measurements.gpu import Gpu
 from aicb.operators.batch import Batch

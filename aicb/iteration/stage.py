@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb._core import OperatorGroup
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode

@@ -12,7 +12,7 @@ from aicb.kernels.columns import Columns
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.kernel import Kernel, KernelCost, Shape, SurfaceTimes
 from aicb.kernels.point import Point, SweptModel, point
-from aicb.kernels.reference.product_times import products_structure
+from aicb.kernels.reference.product_times import products_reference
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.architecture import LatentAttention
 from aicb.model.precision import Precision
@@ -77,7 +77,7 @@ class BatchedTimes(SurfaceTimes[BatchedGemm]):
         rows = measured.table.select("bmm")
         shapes = np.array([[row["heads"], row["n"], row["k"], row["m"]] for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, row["heads"] * gemm_weight_bytes(row)) for row in rows])
-        super().__init__(Surface(products_structure(measured.gpu), shapes, times_us))
+        super().__init__(Surface(products_reference(measured.gpu), shapes, times_us))
 
     def shape_of(self, kernel: BatchedGemm) -> Shape:
         return float(kernel.batch), float(kernel.n), float(kernel.k), float(kernel.m)

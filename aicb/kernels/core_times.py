@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aicb import _core
+import aicb._core as _core
 from aicb.kernels.fitting.estimate import VolumeTimes
 from aicb.kernels.fitting.volume import PricedVolume
 from aicb.kernels.kernel import CacheKernel

@@ -17,7 +17,7 @@ from aicb.kernels.core_times import volume_times
 from aicb.kernels.decode_grid import decode_grid, rows_of_format
 from aicb.kernels.fitting.estimate import VolumeTimes
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface
+from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, ReferenceModel, Surface
 from aicb.kernels.fitting.volume import PricedVolume, lengths_between, nearest, through_lengths
 from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
 from aicb.kernels.point import Point, SweptModel, point
@@ -126,8 +126,8 @@ class PagedTimes(CacheTimes[DecodeAttention]):
         self._sms = gpu.sms
         scales = Scales((3.0, 3.0, 4.0, 2.0, 0.3, 2.0, 6.0), (1.0,) * 7, 0.0, 0.1)
         label = "FA3 paged decode (heads, kv_heads, head_dim, batch)"
-        structure = Structure(label, 4, self._reference_us, self._coordinates, scales, (1, 2))
-        self.surface = Surface(structure, shapes, times_us)
+        reference = ReferenceModel(label, 4, self._reference_us, self._coordinates, scales, (1, 2))
+        self.surface = Surface(reference, shapes, times_us)
 
     def _reference_us(self, shapes: Floats) -> Floats:
         units = shapes[:, 3] * shapes[:, 1]

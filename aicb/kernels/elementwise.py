@@ -17,7 +17,7 @@ import numpy as np
 from aicb.kernels.columns import Columns
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import AXIS_REACH, Structure, Surface
+from aicb.kernels.fitting.surface import AXIS_REACH, ReferenceModel, Surface
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import ListedPlace, Point, SweptModel, point
 from aicb.measurements.table import KernelRow
@@ -194,7 +194,7 @@ class ElementwiseTimes(KernelTimes[Elementwise]):
             return np.asarray(_REFERENCE_FLOOR_US + moved / (_REFERENCE_BANDWIDTH_SHARE * self._bandwidth) * 1e6)
 
         scales = Scales((4.0, 4.0), (0.1, 4.0), 0.3, 0.02)
-        return Surface(Structure(f"{kernel} (columns)", 1, reference_us, np.log2, scales), shapes, times_us)
+        return Surface(ReferenceModel(f"{kernel} (columns)", 1, reference_us, np.log2, scales), shapes, times_us)
 
 
 def _envelope(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:

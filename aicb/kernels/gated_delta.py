@@ -14,7 +14,7 @@ from aicb.kernels.columns import Columns
 from aicb.kernels.elementwise import LINEAR_PROMPTS
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import AXIS_REACH, Structure, Surface
+from aicb.kernels.fitting.surface import AXIS_REACH, ReferenceModel, Surface
 from aicb.kernels.fitting.volume import linear_through
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape, SurfaceTimes
 from aicb.kernels.point import Point, SweptModel, point
@@ -145,8 +145,8 @@ class ChunkedTimes(SurfaceTimes[GatedDeltaPrefill]):
         shapes = [(row["heads"], row.shape.get("batch", 1), row.shape.get("batch", 1) * row["q_len"]) for row in rows]
         times_us = np.array([measured.time_us(row, 0.0) for row in rows])
         scales = Scales((3.0, 3.0, 3.0), (1.0,) * 3, 0.0, 0.02)
-        structure = Structure("chunked gated delta rule (value heads)", 1, _chunked_us, np.log2, scales)
-        super().__init__(Surface(structure, np.array(shapes, dtype=np.float64), times_us))
+        reference = ReferenceModel("chunked gated delta rule (value heads)", 1, _chunked_us, np.log2, scales)
+        super().__init__(Surface(reference, np.array(shapes, dtype=np.float64), times_us))
 
     def shape_of(self, kernel: GatedDeltaPrefill) -> Shape:
         return float(kernel.value_heads), float(len(kernel.new_tokens)), float(kernel.new_tokens.sum())

@@ -12,7 +12,7 @@ from aicb.kernels.columns import Columns, gemm_dtype
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.kernel import Kernel, KernelCost, Shape, SurfaceTimes
 from aicb.kernels.point import ListedPlace, Point, point
-from aicb.kernels.reference.product_times import dense_structure
+from aicb.kernels.reference.product_times import dense_reference
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.precision import (
     ELEMENT_BYTES,
@@ -90,7 +90,7 @@ class DenseTimes(SurfaceTimes[Gemm]):
         rows = measured.table.select("gemm", dtype)
         shapes = np.array([[row["n"], row["k"], row["m"]] for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows])
-        super().__init__(Surface(dense_structure(measured.gpu, dtype, measured.timing == "graph"), shapes, times_us))
+        super().__init__(Surface(dense_reference(measured.gpu, dtype, measured.timing == "graph"), shapes, times_us))
 
     def shape_of(self, kernel: Gemm) -> Shape:
         return float(kernel.n), float(kernel.k), float(kernel.m)

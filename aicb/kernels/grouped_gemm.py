@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from aicb.kernels.columns import Columns, gemm_dtype
 from aicb.kernels.fitting.estimate import Estimate
-from aicb.kernels.fitting.surface import Structure, Surface
+from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import Point, SweptModel, point
-from aicb.kernels.reference.product_times import grouped_structure
+from aicb.kernels.reference.product_times import grouped_reference
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
@@ -198,8 +198,8 @@ def _surfaces(measured: MeasuredTimes, layout: Layout, dtype: GemmDtype) -> list
     kernels = [measured.table.select(op, dtype, "even")]
     if dtype == "bf16":
         kernels = [_engine_rows(measured.table), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
-    structure = grouped_structure(measured.gpu, layout, dtype, measured.timing == "graph")
-    return [_surface(structure, rows, measured) for rows in kernels if rows]
+    reference = grouped_reference(measured.gpu, layout, dtype, measured.timing == "graph")
+    return [_surface(reference, rows, measured) for rows in kernels if rows]
 
 
 def _engine_rows(table: KernelTable) -> list[KernelRow]:
@@ -208,9 +208,9 @@ def _engine_rows(table: KernelTable) -> list[KernelRow]:
     return [row for row in uniform if row.kernel == ENGINE_KERNEL]
 
 
-def _surface(structure: Structure, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
+def _surface(reference: ReferenceModel, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
     shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
-    return Surface(structure, shapes, np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows]))
+    return Surface(reference, shapes, np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows]))
 
 
 def _grouped_shape(row: KernelRow) -> Shape:

@@ -14,13 +14,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.kernels.columns import Columns, kv_dtype
 from aicb.kernels.core_times import volume_times
 from aicb.kernels.decode_grid import decode_grid, rows_of_format
 from aicb.kernels.fitting.estimate import VolumeTimes
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import AXIS_REACH, Structure, Surface
+from aicb.kernels.fitting.surface import AXIS_REACH, ReferenceModel, Surface
 from aicb.kernels.fitting.volume import PricedVolume, lengths_between, nearest, through_lengths
 from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
 from aicb.kernels.point import Point, SweptModel, point
@@ -115,8 +115,10 @@ class LatentTimes(CacheTimes[MlaDecode]):
         cache_bytes = [float(row["batch"] * row["kv_len"] * row["d_qk"] * self._element_bytes) for row in rows]
         times_us = np.array([measured.time_us(row, moved) for row, moved in zip(rows, cache_bytes, strict=True)])
         scales = Scales((3.0, 3.0, 3.0, 3.0, 3.0), (1.0,) * 5, 0.0, 0.05)
-        structure = Structure("FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,))
-        self.surface = Surface(structure, shapes, times_us)
+        reference = ReferenceModel(
+            "FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,)
+        )
+        self.surface = Surface(reference, shapes, times_us)
         self._heads = sorted({int(heads) for heads in shapes[:, 0]})
         self._tiles = {head_tiles(heads) for heads in self._heads}
 

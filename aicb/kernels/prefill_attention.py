@@ -19,11 +19,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.kernels.columns import Columns, chunks, kv_dtype
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, Structure, Surface, on_grid
+from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, ReferenceModel, Surface, on_grid
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.pairs import causal_pairs
 from aicb.kernels.point import Point, SweptModel, point
@@ -140,7 +140,7 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
         self._name = f"FA3 prefill{' of fp8' if dtype == 'fp8' else ''}"
         label = f"{self._name} (heads, kv_heads, d_qk, d_v)"
         self.surface = Surface(
-            Structure(label, 4, self._reference_us, self._coordinates, scales, (2, 3), _on_grid), shapes, times_us
+            ReferenceModel(label, 4, self._reference_us, self._coordinates, scales, (2, 3), _on_grid), shapes, times_us
         )
         self._q_range = shapes[:, 6].min() / AXIS_REACH, shapes[:, 6].max() * AXIS_REACH
         self._longest = shapes[:, 5].max() * AXIS_REACH

@@ -9,7 +9,7 @@ from inspect import isabstract
 from pkgutil import iter_modules
 from types import MappingProxyType
 
-from aicb import kernels
+import aicb.kernels as kernels
 from aicb.kernels.kernel import Kernel
 
 

@@ -157,13 +157,13 @@ def _line(surface: Surface, site: tuple[float, ...], batch: int) -> PricedVolume
     is_own = (shapes[:, : len(site)] == site).all(axis=1)
     longest = float(shapes[:, -1].max())
     lengths = lengths_between(64.0, longest, 1, shapes[is_own, -1])
-    steepest = surface.structure.reference_us(np.array([[*site, 2.0 * longest], [*site, longest]]))
+    steepest = surface.reference.reference_us(np.array([[*site, 2.0 * longest], [*site, longest]]))
     slope_us = float(steepest[0] - steepest[1]) / (longest * batch)
     function, error = through_lengths(surface, site, lengths, lengths * batch, slope_us)
     is_estimate = bool(surface.are_estimates(np.array([[*site, longest]])).any())
     kind = "estimate:" if is_estimate else "interpolated" if is_own.any() else "borrowed"
     reach = (0.0, AXIS_REACH * longest * batch)
-    return PricedVolume(function, reach, is_estimate, f"{kind} {surface.structure.label}", error)
+    return PricedVolume(function, reach, is_estimate, f"{kind} {surface.reference.label}", error)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 
 STREAMED_SHARE = 0.83
 """Of the nominal bandwidth that large weights are read at on the H200: 4.0 of 4.8 TB/s."""

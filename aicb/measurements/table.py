@@ -124,7 +124,7 @@ class KernelTable:
     rows: tuple[KernelRow, ...]
     """Of ``kernels.csv``."""
     provenance: Mapping[str, object] = field(repr=False)
-    parts: tuple[ParquetPart, ...] = ()
+    parts: tuple[TableFile, ...] = ()
 
     @classmethod
     def load(cls, gpu: str) -> KernelTable:
@@ -145,7 +145,7 @@ class KernelTable:
         rows = tuple(read_rows(text.splitlines(), f"{gpu}/kernels.csv"))
         names = sorted(_part_names(directory))
         facts = [_provenance(directory, f"{name.removesuffix('.parquet')}.provenance.json") for name in names]
-        parts = tuple(ParquetPart(directory / name, known) for name, known in zip(names, facts, strict=True))
+        parts = tuple(TableFile(directory / name, known) for name, known in zip(names, facts, strict=True))
         return cls(gpu, rows, _provenance(directory, "provenance.json"), parts)
 
     def select(self, op: str, dtype: str | None = None, distribution: str | None = None) -> list[KernelRow]:
@@ -174,7 +174,7 @@ class KernelTable:
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetPart:
+class TableFile:
     """One Parquet file of a table."""
 
     file: Path

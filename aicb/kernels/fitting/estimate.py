@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from boundary.errors import Failure
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import _core
+import aicb._core as _core
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Kriging, Scales
 
@@ -30,7 +30,7 @@ FEW_SHAPES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class ReferenceModel:
     """What is known about a kernel before it is measured."""
 
     label: str
@@ -61,8 +61,8 @@ class HeldOut:
 class Surface:
     """Times of one kernel. ``shapes`` is [points, columns]; repeated shapes are averaged."""
 
-    def __init__(self, structure: Structure, shapes: Floats, times_us: Floats):
-        self.structure = structure
+    def __init__(self, reference: ReferenceModel, shapes: Floats, times_us: Floats):
+        self.reference = reference
         self.shapes, inverse = np.unique(shapes, axis=0, return_inverse=True)
         inverse = inverse.reshape(-1)
         self.times_us = np.bincount(inverse, times_us) / np.bincount(inverse)
@@ -70,14 +70,14 @@ class Surface:
         keys = _keys(self.shapes)
         self._order = np.argsort(keys)
         self._sorted_keys = keys[self._order]
-        sites, owner = np.unique(self.shapes[:, : structure.site_columns], axis=0, return_inverse=True)
+        sites, owner = np.unique(self.shapes[:, : reference.site_columns], axis=0, return_inverse=True)
         self._sites, owner = sites, owner.reshape(-1)
         axis = self.shapes[:, -1]
         self._low = np.array([axis[owner == site].min() for site in range(len(sites))])
         self._high = np.array([axis[owner == site].max() for site in range(len(sites))])
-        self._local = list(structure.local_columns or range(structure.site_columns))
-        self._points = structure.coordinates(self.shapes)
-        self._residuals = np.log(self.times_us / structure.reference_us(self.shapes))
+        self._local = list(reference.local_columns or range(reference.site_columns))
+        self._points = reference.coordinates(self.shapes)
+        self._residuals = np.log(self.times_us / reference.reference_us(self.shapes))
         self._models: dict[Hashable, Kriging] = {}
         self._errors_near: dict[Hashable, float] = {}
         self._values: dict[Hashable, float] = {}
@@ -86,7 +86,7 @@ class Surface:
     def price(self, *shape: float) -> Estimate:
         """Time of one shape, its error, and where both come from."""
         exact = self._exact.get(shape)
-        label = self.structure.label
+        label = self.reference.label
         if exact is not None:
             return Estimate(float(exact), False, f"measured {label}", lambda: self._error_at(shape))
         row = np.array([shape], dtype=np.float64)
@@ -95,7 +95,7 @@ class Surface:
         def error() -> float:
             return self._error_near(self._model_of(row[0]), shape)
 
-        octaves = self._octaves_from(shape[: self.structure.site_columns])
+        octaves = self._octaves_from(shape[: self.reference.site_columns])
         nearest = int(octaves.argmin())
         overshoot = self._overshoot(row[:, -1])[0]
         if octaves[nearest] == 0.0 and overshoot[nearest] <= AXIS_REACH:
@@ -120,7 +120,7 @@ class Surface:
         key = ("quarter octave", *others, quarter)
         if key not in self._errors_near:
             near = np.array([[*others, axis if quarter is None else 2.0 ** (quarter / 4.0)]], dtype=np.float64)
-            coordinates = self.structure.coordinates(self.structure.stand_ins(near))
+            coordinates = self.reference.coordinates(self.reference.stand_ins(near))
             self._errors_near[key] = float(model.error(coordinates)[0])
         return self._errors_near[key]
 
@@ -146,7 +146,7 @@ class Surface:
 
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time."""
-        sites, inverse = _distinct(shapes[:, : self.structure.site_columns])
+        sites, inverse = _distinct(shapes[:, : self.reference.site_columns])
         near = np.array([self._octaves_from(tuple(site)) <= SITE_REACH_OCTAVES for site in sites.tolist()])
         is_within = self._overshoot(shapes[:, -1]) <= AXIS_REACH
         return np.asarray(~(near[inverse] & is_within).any(axis=1))
@@ -168,17 +168,17 @@ class Surface:
             out = np.array([other == fold for other in folds])
             if out.all():
                 continue
-            rest = Surface(self.structure, self.shapes[~out], self.times_us[~out])
+            rest = Surface(self.reference, self.shapes[~out], self.times_us[~out])
             relative[out] = rest.times(self.shapes[out]) / self.times_us[out] - 1.0
             claimed[out] = rest.errors(self.shapes[out])
         return HeldOut(relative, claimed)
 
     def _modelled(self, shapes: Floats) -> Floats:
-        return np.asarray(self.structure.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))
+        return np.asarray(self.reference.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))
 
     def _by_model(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
         """[shapes] a quantity of the kriging system that covers each shape."""
-        shown = self.structure.stand_ins(shapes)
+        shown = self.reference.stand_ins(shapes)
         if len(shown) <= FEW_SHAPES:
             return self._remembered(shown, quantity)
         distinct, inverse = _distinct(shown)
@@ -194,7 +194,7 @@ class Surface:
         return np.array([self._values[key] for key in keys])
 
     def _of_distinct(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
-        coordinates = self.structure.coordinates(shapes)
+        coordinates = self.reference.coordinates(shapes)
         if len(self.shapes) <= MAX_POINTS:
             return quantity(self._model_of(shapes[0]), coordinates)
         first, inverse = _distinct(shapes[:, self._local])
@@ -218,7 +218,7 @@ class Surface:
         key = () if is_whole else tuple(local)
         if key not in self._models:
             chosen = slice(None) if is_whole else self._nearest(local)
-            self._models[key] = Kriging(self._points[chosen], self._residuals[chosen], self.structure.scales)
+            self._models[key] = Kriging(self._points[chosen], self._residuals[chosen], self.reference.scales)
         return self._models[key]
 
     def _nearest(self, local: Floats) -> NDArray[np.intp]:

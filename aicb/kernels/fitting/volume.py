@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aicb import _core
+import aicb._core as _core
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import Surface
 

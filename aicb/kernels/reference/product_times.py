@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import Structure
+from aicb.kernels.fitting.surface import ReferenceModel
 from aicb.kernels.reference.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype
@@ -81,12 +81,12 @@ def _cold_share(moved_bytes: Floats, gpu: Gpu, is_resident: bool) -> Floats | fl
     return np.minimum(moved_bytes / gpu.l2_bytes, 1.0) if is_resident else 1.0
 
 
-def dense_structure(gpu: Gpu, dtype: GemmDtype, is_resident: bool) -> Structure:
+def dense_reference(gpu: Gpu, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:
     """Shapes (n, k, m)."""
     return _deepgemm_dense(gpu, is_resident) if dtype == "fp8" else _cublas_dense(gpu, is_resident)
 
 
-def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
+def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:
     choose = TileChooser(gpu.sms, "dense")
 
     def tiles_of(shapes: Floats) -> Tiles:
@@ -108,10 +108,10 @@ def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> Structure:
     scales = Scales(
         (3.98, 3.01, 4.85, 5.22, 2.24, 1.13, 0.3, 0.3), (0.1, 0.1, 4.0, 5.0, 2.0, _LONG, _LONG, _LONG), 0.2, 0.03
     )
-    return Structure("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
+    return ReferenceModel("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
 
 
-def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
+def _cublas_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:
     def reference_us(shapes: Floats) -> Floats:
         n, k, m = shapes.T
         moved = 2.0 * (n * k + m * (k + n))
@@ -125,7 +125,7 @@ def _cublas_dense(gpu: Gpu, is_resident: bool) -> Structure:
         return np.column_stack([np.log2(shapes), np.log2(waves), blocks / (waves * gpu.sms)])
 
     scales = Scales((4.0, 4.0, 3.0, 3.0, 0.5), (0.1, 0.1, 4.0, 5.0, _LONG), 0.3, 0.1)
-    return Structure("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
+    return ReferenceModel("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
 
 
 def _in_tiles(shapes: Floats) -> Floats:
@@ -142,7 +142,7 @@ def _smooth_us(flops: Floats, moved_bytes: Floats, k: Floats, gpu: Gpu) -> Float
     return _throttled(3.0 + np.cbrt(compute_us**3 + memory_us**3 + latency_us**3), 0.007)
 
 
-def products_structure(gpu: Gpu) -> Structure:
+def products_reference(gpu: Gpu) -> ReferenceModel:
     """Shapes (products, n, k, m) of bf16 batched GEMMs."""
 
     def reference_us(shapes: Floats) -> Floats:
@@ -150,10 +150,10 @@ def products_structure(gpu: Gpu) -> Structure:
         return _smooth_us(2.0 * products * m * n * k, 2.0 * products * (n * k + m * (n + k)), k, gpu)
 
     scales = Scales((4.0, 4.0, 4.0, 3.0), (0.1, 0.1, 0.1, 4.0), 0.3, 0.05)
-    return Structure("bmm (products, n, k)", 3, reference_us, np.log2, scales)
+    return ReferenceModel("bmm (products, n, k)", 3, reference_us, np.log2, scales)
 
 
-def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> Structure:
+def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:
     """Shapes (experts, active experts, n, k, rows per active expert). bf16 is tiled as fp8 of the same bytes."""
     size = ELEMENT_BYTES[dtype]
     costs = MASKED_COSTS if layout == "masked" else CONTIGUOUS_COSTS
@@ -180,6 +180,6 @@ def grouped_structure(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
         return np.column_stack([np.log2(shapes[:, 1:]), np.log2([tiles.waves, tiles.block_m, tiles.block_n]).T])
 
     scales = Scales((3.0, 4.0, 4.0, 3.0, 20.0, 2.24, 2.0), (2.0, 0.1, 0.1, 4.0, 5.0, 2.0, _LONG), 0.2, 0.03)
-    return Structure(
+    return ReferenceModel(
         f"{layout} grouped {dtype} gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3)
     )

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import Structure, Surface
+from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.pairs import causal_pairs, chosen_pairs
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
@@ -95,7 +95,7 @@ class SparseSurfaces:
         shapes = np.array([shape_of(row) for row in rows], dtype=np.float64)
         columns = shapes.shape[1]
         scales = Scales((3.0,) * columns, (1.0,) * columns, 0.0, 0.03)
-        return Surface(Structure(op, site_columns, reference_us, np.log2, scales), shapes, np.array(times_us))
+        return Surface(ReferenceModel(op, site_columns, reference_us, np.log2, scales), shapes, np.array(times_us))
 
     def _tile_key_us(self, share: float) -> float:
         """Time of 64 heads of one query for one key, on one SM at a share of its peak."""
