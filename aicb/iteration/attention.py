@@ -19,10 +19,10 @@ from aicb.estimators.estimator import CoreEstimator
 from aicb.iteration.pricing import PricedOperators, Pricing, price_operators
 from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
-from aicb.kernels.kernel import CacheKernel
+from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import STREAMED_SHARE
-from aicb.model.architecture import Attention, GatedDeltaNet, GroupedQueryAttention, LatentAttention, Model, stage_range
+from aicb.model.architecture import Attention, GatedDeltaNet, LatentAttention, Model, stage_range
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
@@ -73,12 +73,9 @@ class AttentionPricing:
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
     def is_in_core(self, stage: int) -> bool:
-        """Whether C++ knows the attention of the stage."""
-        is_known = all(
-            isinstance(attention, GroupedQueryAttention | GatedDeltaNet)
-            or (isinstance(attention, LatentAttention) and attention.indexer is None)
-            for attention in self._attentions(stage)
-        )
+        """Whether C++ knows all kernels of the stage that depend on the lengths of single requests."""
+        kernels = [each.kernel for each in self._operators(_ONE_OF_EACH, stage) if isinstance(each.kernel, Kernel)]
+        is_known = all(kernel.core_role is not None for kernel in kernels if kernel.depends_on_lengths())
         return is_known and isinstance(self._pricing.estimator, CoreEstimator)
 
     def prompt_kernels(self, stage: int) -> _core.PromptKernels:
@@ -160,6 +157,10 @@ class AttentionPricing:
         slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
         cost = kv_cost(kernel, pricing.precision, requests, pricing.gpu, (1.0, STREAMED_SHARE))
         return DecodeKernel(operator.name, operator.count, times, slower, cost)
+
+
+_ONE_OF_EACH = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
+"""A prefill and a decode, whose lengths do not matter."""
 
 
 def _decodes(requests: int) -> Batch:

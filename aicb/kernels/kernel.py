@@ -88,6 +88,11 @@ class Kernel(ABC):
         """(operation, number format) of the rows that price this kernel; no operation: always with another GPU's."""
         return "", None
 
+    @classmethod
+    def depends_on_lengths(cls) -> bool:
+        """Whether the time depends on the KV length of each request, and not on sums alone."""
+        return "kv_tokens" in cls.__dataclass_fields__  # type: ignore[attr-defined]
+
     def weight_bytes(self, elements: int) -> int:
         """Memory that so many resident parameters of this kernel take."""
         return 2 * elements
