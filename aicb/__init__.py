@@ -5,39 +5,39 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from aicb.batch import Batch, RankBatches
-from aicb.catalog import built_in_models, load_model
-from aicb.errors import UnmeasuredShape
-from aicb.expert_load import (
-    BalancedLoad,
-    ExpertLoad,
-    PowerLawLoad,
-    RecordedLoad,
-    UniformLoad,
-    ZipfLoad,
-    parse_expert_load,
-)
-from aicb.gpu import Gpu, get_gpu, known_gpus
-from aicb.input_files import gpu_files, model_files
-from aicb.memory import InstanceMemory, instance_memory
-from aicb.model import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
-from aicb.operator_list import (
-    attention_operators,
-    expert_operators,
-    head_operators,
-    iteration_operators,
-    token_operators,
-)
-from aicb.operators import Communication, Operator, Phase
-from aicb.parallelism import MoeLayout, Partition, PartitionError
-from aicb.precision import Precision
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
-    from aicb.iteration import IterationCost, IterationModel
-    from aicb.overlap import Overlap, Turns, halve, two_batch_ps, two_batch_turns
-    from aicb.speculative import Drafting, SpeculativeCost
-    from aicb.table import KernelTable
+    from aicb.experts.load import (
+        BalancedLoad,
+        ExpertLoad,
+        PowerLawLoad,
+        RecordedLoad,
+        UniformLoad,
+        ZipfLoad,
+        parse_expert_load,
+    )
+    from aicb.iteration.model import IterationModel
+    from aicb.iteration.overlap import Overlap, Turns, halve, two_batch_ps, two_batch_turns
+    from aicb.iteration.pricing import IterationCost
+    from aicb.iteration.speculative import Drafting, SpeculativeCost
+    from aicb.kernels.fitting.estimate import UnmeasuredShape
+    from aicb.measurements.gpu import Gpu, get_gpu, gpu_files, known_gpus
+    from aicb.measurements.table import KernelTable
+    from aicb.model.architecture import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
+    from aicb.model.catalog import built_in_models, load_model, model_files
+    from aicb.model.partition import MoeLayout, Partition, PartitionError
+    from aicb.model.precision import Precision
+    from aicb.operators.batch import Batch, RankBatches
+    from aicb.operators.lists import (
+        attention_operators,
+        expert_operators,
+        head_operators,
+        iteration_operators,
+        token_operators,
+    )
+    from aicb.operators.memory import InstanceMemory, instance_memory
+    from aicb.operators.operator import Communication, Operator, Phase
 
 __all__ = [
     "BalancedLoad",
@@ -88,23 +88,58 @@ __all__ = [
     "two_batch_turns",
 ]
 
-_LAZY = {
-    "Drafting": "aicb.speculative",
-    "IterationCost": "aicb.iteration",
-    "IterationModel": "aicb.iteration",
-    "KernelTable": "aicb.table",
-    "Overlap": "aicb.overlap",
-    "SpeculativeCost": "aicb.speculative",
-    "halve": "aicb.overlap",
-    "Turns": "aicb.overlap",
-    "two_batch_ps": "aicb.overlap",
-    "two_batch_turns": "aicb.overlap",
+_MODULES = {
+    "BalancedLoad": "aicb.experts.load",
+    "Batch": "aicb.operators.batch",
+    "Communication": "aicb.operators.operator",
+    "Drafting": "aicb.iteration.speculative",
+    "ExpertLoad": "aicb.experts.load",
+    "Gpu": "aicb.measurements.gpu",
+    "InstanceMemory": "aicb.operators.memory",
+    "IterationCost": "aicb.iteration.pricing",
+    "IterationModel": "aicb.iteration.model",
+    "KernelTable": "aicb.measurements.table",
+    "Model": "aicb.model.architecture",
+    "MoeLayout": "aicb.model.partition",
+    "Operator": "aicb.operators.operator",
+    "Overlap": "aicb.iteration.overlap",
+    "Partition": "aicb.model.partition",
+    "PartitionError": "aicb.model.partition",
+    "Phase": "aicb.operators.operator",
+    "PowerLawLoad": "aicb.experts.load",
+    "Precision": "aicb.model.precision",
+    "RankBatches": "aicb.operators.batch",
+    "RecordedLoad": "aicb.experts.load",
+    "SpeculativeCost": "aicb.iteration.speculative",
+    "Turns": "aicb.iteration.overlap",
+    "UniformLoad": "aicb.experts.load",
+    "UnmeasuredShape": "aicb.kernels.fitting.estimate",
+    "ZipfLoad": "aicb.experts.load",
+    "attention_operators": "aicb.operators.lists",
+    "built_in_models": "aicb.model.catalog",
+    "expert_operators": "aicb.operators.lists",
+    "get_gpu": "aicb.measurements.gpu",
+    "gpu_files": "aicb.measurements.gpu",
+    "halve": "aicb.iteration.overlap",
+    "head_operators": "aicb.operators.lists",
+    "instance_memory": "aicb.operators.memory",
+    "iteration_operators": "aicb.operators.lists",
+    "known_gpus": "aicb.measurements.gpu",
+    "kv_bytes_per_token_per_rank": "aicb.model.architecture",
+    "load_model": "aicb.model.catalog",
+    "model_files": "aicb.model.catalog",
+    "parse_expert_load": "aicb.experts.load",
+    "stage_layers": "aicb.model.architecture",
+    "state_bytes_per_rank": "aicb.model.architecture",
+    "token_operators": "aicb.operators.lists",
+    "two_batch_ps": "aicb.iteration.overlap",
+    "two_batch_turns": "aicb.iteration.overlap",
 }
-"""Names whose modules read tables of measurements: imported when first asked for."""
+"""Where each name is defined: imported when first asked for."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name in _LAZY:
-            return getattr(import_module(_LAZY[name]), name)
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name]), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

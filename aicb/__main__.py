@@ -6,16 +6,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from aicb import cli_export, cli_predict, cli_profile, cli_show
+from aicb.commands import exchange, predict, profile, show
 from boundary.command_line import run_command_line
 
 __version__ = "0.1.0"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-cli_show.register(app)
-cli_predict.register(app)
-cli_export.register(app)
-cli_profile.register(app)
+show.register(app)
+predict.register(app)
+exchange.register(app)
+profile.register(app)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -22,27 +22,43 @@ class SplitKv:
         """``unequal_us``: penalty of unequal lengths per unit of relative spread, at most ``unequal_share`` of the
         time; ``equal_spread``: the spread that costs it in full. ``block_tokens`` is at most 64."""
 
-class DecodeTransfer:
-    """Scaling of a measured time to another GPU by references and the target's roofline, per KV token."""
+class KvCost:
+    """What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch."""
 
-    def __init__(self, *, latency_us: float, origin_us: float, target_us: float, bound_us: float) -> None: ...
+    def __init__(self, *, tensor_us: float, memory_us: float, own_memory_us: float) -> None:
+        """Per KV token its FLOPs and its bytes; of the batch, queries and results."""
+
+    def least_us(self, kv_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The longer of FLOPs and bytes: a roofline."""
+
+class DecodeTransfer:
+    """Scaling of a measured time to another GPU by costs at the rates that both reach; ``bound``: at nominal rates."""
+
+    def __init__(self, *, latency_us: float, origin: KvCost, target: KvCost, bound: KvCost) -> None: ...
+
+class VolumeFunction:
+    """Piecewise-linear time [µs] of a volume; the last slope continues to the right."""
+
+    def __init__(self, volume: NDArray[np.float64], time_us: NDArray[np.float64], slope: NDArray[np.float64]) -> None:
+        """[knots] each; ``volume`` rises, ``slope`` is that right of each knot."""
+
+    def __call__(self, volume: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[volumes] µs, the same bits as one by one."""
 
 class DecodeTimes:
     """Decode attention of one geometry and batch size: a piecewise-linear function of the KV volume."""
 
     def __init__(
         self,
-        volume: NDArray[np.float64],
-        time_us: NDArray[np.float64],
-        slope: NDArray[np.float64],
+        time: VolumeFunction,
         *,
         volume_of: float | SplitKv,
-        bound_us: float,
+        bound: KvCost,
         volume_range: tuple[float, float],
         is_estimate: bool,
     ) -> None:
-        """``volume``, ``time_us``, ``slope`` (right of each knot): [knots]; ``volume_of``: per KV token, or a schedule;
-        ``bound_us``: roofline per KV token; volumes outside ``volume_range`` are estimates."""
+        """``volume_of``: volume per KV token, or a schedule; ``bound``: roofline; volumes outside
+        ``volume_range`` are estimates."""
 
     def transferred(self, transfer: DecodeTransfer) -> DecodeTimes:
         """The same on another GPU."""
@@ -64,11 +80,25 @@ class DecodeKernel:
         *,
         count: int,
         name: int,
-        memory_us: float,
-        tensor_us: float,
+        cost: KvCost,
     ) -> None:
-        """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; per KV token,
-        ``memory_us`` to read it and ``tensor_us`` at the nominal peak."""
+        """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; ``cost``: at
+        the nominal peak and the bandwidth of large streams."""
+
+class TimedKernel:
+    """A kernel that reads the KV cache of decodes, with its times over consecutive steps."""
+
+    def __init__(
+        self,
+        time_us: NDArray[np.float64],
+        one_query_us: NDArray[np.float64] | None,
+        is_estimate: bool,
+        *,
+        count: int,
+        name: int,
+        cost: KvCost,
+    ) -> None:
+        """Times: [steps]; the others as for ``DecodeKernel``."""
 
 class Correlation:
     """Matérn correlations with fixed points: what all shapes share, and the share that is peculiar to near ones."""
@@ -93,7 +123,7 @@ class Kriging:
         """[places] of ``places`` [places, dimensions]; each the same bit for bit in any company."""
 
 class PrefillReference:
-    """Constants of the reference model of FA3 prefills on one GPU, see aicb/estimators/prefill_attention.py."""
+    """Constants of the reference model of FA3 prefills on one GPU, see aicb/kernels/prefill_attention.py."""
 
     def __init__(
         self,
@@ -171,11 +201,11 @@ class PrefillKernel:
     ) -> None:
         """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams."""
 
-class PartKind(Enum):
+class OperatorGroup(Enum):
     """What a part depends on, see aicb/core/part.hpp."""
 
     TOKENS = 0
-    BESIDE_DECODES = 1
+    OTHER_DECODE_KERNELS = 1
     MASKED_EXPERTS = 2
     CONTIGUOUS_EXPERTS = 3
     HEAD = 4
@@ -184,8 +214,8 @@ class PartKind(Enum):
     MERGED = 7
     RECURRENT_PROMPTS = 8
 
-class Part:
-    """``aicb.pricing.Part`` with numbers for names and collectives."""
+class PricedOperators:
+    """``aicb.iteration.pricing.PricedOperators`` with numbers for names and collectives."""
 
     def __init__(
         self,
@@ -196,13 +226,26 @@ class Part:
     ) -> None:
         """``sums_ps``: total, estimated, clocked and tensor time; ``estimated``: bits of names."""
 
-class BesidePrefills:
-    """Kernels over prompts beside those that are functions of all lengths."""
+    @property
+    def phase_ps(self) -> list[int]: ...
+    @property
+    def total_ps(self) -> int: ...
+    def __add__(self, other: PricedOperators) -> PricedOperators:
+        """Times and estimates of both; the collectives stay those of the first."""
+
+    def scaled_to(self, total_ps: int) -> PricedOperators:
+        """The same kernels with so much exposed time, all phases in proportion."""
+
+def priced_together(tokens: int, run: int) -> list[int]:
+    """Counts that are priced with this one: about ``run`` of those between which parts are interpolated."""
+
+class PromptKernels:
+    """Which kernels run over prompts besides those that are functions of all lengths."""
 
     def __init__(self, *, expand_latents: bool, are_recurrent: bool) -> None: ...
 
-class Numbers:
-    """Numbers of sets of estimated operators and of lists of collectives."""
+class InternTable:
+    """InternTable of sets of estimated operators and of lists of collectives."""
 
     def __init__(self) -> None: ...
     def estimated(self, number: int) -> int:
@@ -212,11 +255,27 @@ class Numbers:
         """Lists of collectives that follow each other."""
 
 class ClockLaw:
-    """``aicb.clock.ClockLaw``."""
+    """SM clock against the tensor cores' share of their nominal peak: linear between a light and a heavy share."""
 
     def __init__(
         self, *, reference_mhz: float, light_mhz: float, heavy_mhz: float, light_share: float, heavy_share: float
     ) -> None: ...
+    def mhz(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[iterations] clock under a steady load of this share."""
+
+    def slowdown(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[iterations] by which what follows the clock takes longer than at the reference."""
+
+def clocked_share(time_us: NDArray[np.float64], memory_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[kernels] part of the time that follows the clock: ``1 − min(memory time / time, 1)²``."""
+
+class OverlapSegment:
+    """Compute of one half batch while the other communicates; ``share`` of the iteration's time."""
+
+    def __init__(self, compute_ps: float, communication_ps: float, share: float) -> None: ...
+
+def overlapped_ps(not_overlapped_ps: float, segments: Sequence[OverlapSegment], slowdown: float) -> float:
+    """The longer of compute and communication in every segment, and what no communication overlaps."""
 
 class HostTimes:
     """Host times of one stage: exposed [µs], launching [ps]."""
@@ -235,7 +294,7 @@ class StageRules:
     def graph_sizes(self) -> list[int]: ...
 
 class IterationCost:
-    """``aicb.pricing.IterationCost`` with numbers for names and collectives."""
+    """``aicb.iteration.pricing.IterationCost`` with numbers for names and collectives."""
 
     @property
     def compute_ps(self) -> int: ...
@@ -251,7 +310,7 @@ class IterationCost:
     def communications(self) -> int: ...
 
 class IterationPricing:
-    """What an event loop in C++ calls (aicb/core/iteration_pricing.hpp)."""
+    """What an event loop in C++ calls (aicb/core/include/aicb/iteration_pricing.hpp)."""
 
     def price(
         self,
@@ -268,10 +327,10 @@ class IterationPricing:
         """
 
 class StagePricing(IterationPricing):
-    """Prices the iterations of one pipeline stage from parts that it is given."""
+    """Prices the iterations of one pipeline stage from parts that Python prices."""
 
     def __init__(
-        self, rules: StageRules, prefills: list[PrefillKernel], beside: BesidePrefills, numbers: Numbers
+        self, rules: StageRules, prefills: list[PrefillKernel], others: PromptKernels, interned: InternTable
     ) -> None: ...
     def price_queries(
         self,
@@ -285,20 +344,21 @@ class StagePricing(IterationPricing):
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
         """``price`` of decodes with so many queries each (1 with prefills), and ``rows`` of logits."""
 
-    def price_given(
+    def price_timed(
         self,
-        ranks: list[tuple[int, Part, list[NDArray[np.int64]]]],
+        ranks: list[tuple[int, int, int, PricedOperators, list[TimedKernel]]],
         *,
+        steps: int,
         most_requests: int,
         logit_rows: int,
         is_decode: bool,
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
-        """``price`` with attention that is priced elsewhere: per rank its tokens, attention in the first step,
-        and total, clocked and tensor time [steps]; where all decode, of the kernels that read the cache alone."""
+        """``price`` with attention that is timed elsewhere: per rank its tokens, requests and KV tokens of the first
+        step, what does not read the cache of decodes, and the kernels that do."""
 
-    def take_missing_parts(self) -> list[tuple[PartKind, int, int]]: ...
+    def take_missing_groups(self) -> list[tuple[OperatorGroup, int, int]]: ...
     def take_missing_sizes(self) -> list[tuple[int, int]]:
         """Decodes as (requests, queries)."""
 
-    def insert_part(self, key: tuple[PartKind, int, int], part: Part) -> None: ...
+    def insert_group(self, key: tuple[OperatorGroup, int, int], priced: PricedOperators) -> None: ...
     def insert_size(self, size: tuple[int, int], kernels: list[DecodeKernel]) -> None: ...

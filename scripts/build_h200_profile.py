@@ -4,7 +4,7 @@
     python scripts/build_h200_profile.py PROFILE_DIRECTORY… [--revision REVISION]
 
 Writes ``profile.parquet`` with ``profile.provenance.json``, one kernel per operation and shape, fit to be a part of the
-table (``aicb/table.py``), and ``other_kernels/`` with the kernels measured for comparison. No time is changed.
+table (``measurements/table.py``), and ``other_kernels/`` with the kernels measured for comparison. No time is changed.
 """
 
 from __future__ import annotations

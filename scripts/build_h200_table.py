@@ -3,9 +3,9 @@
 
     python scripts/build_h200_table.py RAW_DIRECTORY [OUTPUT_DIRECTORY]
 
-RAW_DIRECTORY holds ``h200_kernels.csv`` (one row per timed shape) and ``env.json`` (device and library versions).
-The output is ``kernels.csv`` in the schema of ``aicb/table.py`` and ``provenance.json``. Only names are translated and
-notes parsed into columns; no time is changed, and rows of comparison kernels that no engine runs are left out.
+RAW_DIRECTORY holds ``h200_kernels.csv`` (one row per timed shape) and ``env.json`` (device and library versions). The
+output is ``kernels.csv`` in the schema of ``measurements/table.py`` and ``provenance.json``. Only names are translated
+and notes parsed into columns; no time is changed, and rows of comparison kernels that no engine runs are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import sys
 from pathlib import Path
 
-from aicb.table import COLUMNS, SCHEMA_VERSION
+from aicb.measurements.table import COLUMNS, SCHEMA_VERSION
 
 OPERATIONS = {
     "linear": "gemm",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the SM clock that a GPU sustains under matrix products of many shapes, for ``aicb.clock.ClockLaw``.
+"""Measures the SM clock that a GPU sustains under matrix products of many shapes, for ``ClockLaw`` of `aicb`.
 
     python scripts/measure_clocks.py -o clocks.csv
 
@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import point
+from aicb.profiling.cost import flops, moved_bytes, operand_sets
 from aicb.profiling.libraries.deep_gemm import DeepGemm
 from aicb.profiling.libraries.torch_native import TorchNative
-from aicb.profiling.point import flops, moved_bytes, operand_sets, point
 from aicb.profiling.sm_clock import SmClock
 from aicb.profiling.timing import capture
 

@@ -14,22 +14,34 @@
 
 namespace aicb {
 
-// What of a kernel's time follows the SM clock, and what the tensor cores would take.
+// What of a kernel over prompts follows the SM clock, and what the tensor cores would take.
 struct KernelLoad {
     std::int64_t count;         // executions
-    std::uint64_t name;         // bit in Part::estimated
+    std::uint64_t name;         // bit in PricedOperators::estimated
     double stream_bytes_per_s;  // bandwidth of large streams
     double peak_flops;
+};
+
+// What of a kernel that reads the cache follows the SM clock, and what the tensor cores would take.
+struct CacheLoad {
+    std::int64_t count;  // executions
+    std::uint64_t name;  // bit in PricedOperators::estimated
+    KvCost cost;         // at the nominal peak and the bandwidth of large streams
 };
 
 // A kernel that reads the KV cache of decodes.
 struct DecodeKernel {
     std::shared_ptr<const DecodeTimes> times;
     std::shared_ptr<const DecodeTimes> one_query;  // several queries are not faster than one; nullptr for one
-    std::int64_t count;
-    std::uint64_t name;
-    double memory_us;  // per KV token: reading it at the bandwidth of large streams
-    double tensor_us;  // per KV token: its FLOPs at the nominal peak
+    CacheLoad load;
+};
+
+// The same with its times over consecutive steps.
+struct TimedKernel {
+    CacheLoad load;
+    std::vector<double> time_us;       // [steps]
+    std::vector<double> one_query_us;  // [steps] or empty
+    bool is_estimate;
 };
 
 struct PrefillKernel {
@@ -45,52 +57,54 @@ struct StepLoads {
         for (auto* column : {&total_ps, &clocked_ps, &tensor_ps}) column->assign(steps, 0);
     }
     // Adds a part to every step.
-    void add(const Part& part) {
+    void add(const PricedOperators& part) {
         for (TimePs& time_ps : total_ps) time_ps += part.total_ps;
         for (TimePs& time_ps : clocked_ps) time_ps += part.clocked_ps;
         for (TimePs& time_ps : tensor_ps) time_ps += part.tensor_ps;
     }
 };
 
+// Adds a kernel to every step of `loads`, and its first step to `first`; requests have `kv_tokens` in all in the first
+// step, and one more each in every later one.
+void add_steps(const TimedKernel& kernel, std::int64_t kv_tokens, std::int64_t requests, StepLoads& loads,
+               PricedOperators& first);
+
 // Decodes of so many requests with so many queries each.
 struct DecodeSize {
     std::int64_t requests, queries;
 };
 
-// Kernels over prompts beside those that are functions of all lengths.
-struct BesidePrefills {
+// Which kernels run over prompts besides those that are functions of all lengths.
+struct PromptKernels {
     bool expand_latents;
     bool are_recurrent;  // linear attention
 };
 
 class StageAttention {
   public:
-    StageAttention(std::vector<PrefillKernel> prefills, const BesidePrefills& beside)
-        : prefills_(std::move(prefills)), beside_(beside) {}
+    StageAttention(std::vector<PrefillKernel> prefills, const PromptKernels& others)
+        : prefills_(std::move(prefills)), others_(others) {}
 
     void insert(const DecodeSize& size, std::vector<DecodeKernel> kernels);
 
     // Adds the kernels that read the cache in `loads.total_ps.size()` steps to `loads`, and those of the first to
     // `first`.
-    void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, Part& first);
-    // Adds prefills with the kernels beside them.
+    void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, PricedOperators& first);
+    // Adds prefills with the other kernels over prompts.
     void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                      PartTable& parts, Part& sum);
+                      PricedTable& parts, PricedOperators& sum);
 
     std::vector<DecodeSize> missing_sizes;
 
   private:
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);
-    void add_kernel(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count, StepLoads& loads,
-                    Part& first);
-
     void add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                        PartTable& parts, Part& sum) const;
+                        PricedTable& parts, PricedOperators& sum) const;
 
     std::vector<PrefillKernel> prefills_;
-    BesidePrefills beside_;
+    PromptKernels others_;
     FlatMap<std::vector<DecodeKernel>> sizes_;
-    std::vector<double> time_us_, one_query_us_;  // [steps]
+    TimedKernel timed_;
 };
 
 }  // namespace aicb

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <aicb/two_batch.hpp>
 #include <algorithm>
 #include <tuple>
 #include <variant>
@@ -60,28 +61,37 @@ void bind_decodes(py::module_& module) {
         .def(py::init<std::int64_t, std::int64_t, std::int64_t, double, double, double>(), py::kw_only(),
              py::arg("block_tokens"), py::arg("overhead_blocks"), py::arg("parts"), py::arg("unequal_us"),
              py::arg("unequal_share"), py::arg("equal_spread"));
+    py::class_<KvCost>(module, "KvCost")
+        .def(py::init<double, double, double>(), py::kw_only(), py::arg("tensor_us"), py::arg("memory_us"),
+             py::arg("own_memory_us"))
+        .def("least_us", py::vectorize(&KvCost::least_us), py::arg("kv_tokens"));
     py::class_<DecodeTransfer>(module, "DecodeTransfer")
-        .def(py::init<double, double, double, double>(), py::kw_only(), py::arg("latency_us"), py::arg("origin_us"),
-             py::arg("target_us"), py::arg("bound_us"));
+        .def(py::init<double, KvCost, KvCost, KvCost>(), py::kw_only(), py::arg("latency_us"), py::arg("origin"),
+             py::arg("target"), py::arg("bound"));
+    py::class_<VolumeFunction>(module, "VolumeFunction")
+        .def(py::init([](const Floats& volume, const Floats& time_us, const Floats& slope) {
+                 return VolumeFunction{values(volume), values(time_us), values(slope)};
+             }),
+             py::arg("volume"), py::arg("time_us"), py::arg("slope"))
+        .def("__call__", py::vectorize(&VolumeFunction::at), py::arg("volume"));
     py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>> decodes(module, "DecodeTimes");
     decodes
-        .def(py::init([](const Floats& volume, const Floats& time_us, const Floats& slope,
-                         const std::variant<double, SplitKv>& volume_of, double bound_us,
-                         const std::pair<double, double>& volume_range, bool is_estimate) {
+        .def(py::init([](const VolumeFunction& time, const std::variant<double, SplitKv>& volume_of,
+                         const KvCost& bound, const std::pair<double, double>& volume_range, bool is_estimate) {
                  DecodeTimes made;
-                 made.time = {values(volume), values(time_us), values(slope)};
+                 made.time = time;
                  if (const auto* split_kv = std::get_if<SplitKv>(&volume_of)) {
                      made.split_kv = *split_kv;
                  } else {
                      made.volume_per_token = std::get<double>(volume_of);
                  }
-                 made.bound_us = bound_us;
+                 made.bound = bound;
                  std::tie(made.low, made.high) = volume_range;
                  made.is_estimate = is_estimate;
                  return made;
              }),
-             py::arg("volume"), py::arg("time_us"), py::arg("slope"), py::kw_only(), py::arg("volume_of"),
-             py::arg("bound_us"), py::arg("volume_range"), py::arg("is_estimate"))
+             py::arg("time"), py::kw_only(), py::arg("volume_of"), py::arg("bound"), py::arg("volume_range"),
+             py::arg("is_estimate"))
         .def(
             "transferred",
             [](const DecodeTimes& times, const DecodeTransfer& transfer) {
@@ -93,14 +103,23 @@ void bind_decodes(py::module_& module) {
     bind_decode_calls(decodes);
     py::class_<DecodeKernel>(module, "DecodeKernel")
         .def(py::init([](std::shared_ptr<DecodeTimes> times, std::shared_ptr<DecodeTimes> one_query, std::int64_t count,
-                         std::uint64_t name, double memory_us, double tensor_us) {
-                 return DecodeKernel{std::move(times), std::move(one_query), count, name, memory_us, tensor_us};
+                         std::uint64_t name, const KvCost& cost) {
+                 return DecodeKernel{std::move(times), std::move(one_query), {count, name, cost}};
              }),
-             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"),
-             py::arg("memory_us"), py::arg("tensor_us"));
+             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("cost"));
+    py::class_<TimedKernel>(module, "TimedKernel")
+        .def(py::init([](const Floats& time_us, const std::optional<Floats>& one_query_us, bool is_estimate,
+                         std::int64_t count, std::uint64_t name, const KvCost& cost) {
+                 return TimedKernel{{count, name, cost},
+                                    values(time_us),
+                                    one_query_us ? values(*one_query_us) : std::vector<double>{},
+                                    is_estimate};
+             }),
+             py::arg("time_us"), py::arg("one_query_us"), py::arg("is_estimate"), py::kw_only(), py::arg("count"),
+             py::arg("name"), py::arg("cost"));
 }
 
-// A row of aicb.estimators.prefill_attention.PrefillTimes.
+// A row of aicb.kernels.prefill_attention.PrefillTimes.
 PrefillShape prefill_shape(const double* row) {
     const double heads = row[0], kv_heads = row[1], d_qk = row[2], d_v = row[3], kv_tokens = row[5],
                  new_tokens = row[6];
@@ -220,29 +239,41 @@ void bind_prefills(py::module_& module) {
 }
 
 void bind_parts(py::module_& module) {
-    py::enum_<PartKind>(module, "PartKind")
-        .value("TOKENS", PartKind::kTokens)
-        .value("BESIDE_DECODES", PartKind::kBesideDecodes)
-        .value("MASKED_EXPERTS", PartKind::kMaskedExperts)
-        .value("CONTIGUOUS_EXPERTS", PartKind::kContiguousExperts)
-        .value("HEAD", PartKind::kHead)
-        .value("EXPANDED_CHUNK", PartKind::kExpandedChunk)
-        .value("EXPANDED_PAST", PartKind::kExpandedPast)
-        .value("MERGED", PartKind::kMerged)
-        .value("RECURRENT_PROMPTS", PartKind::kRecurrentPrompts);
-    py::class_<Part>(module, "Part")
+    py::enum_<OperatorGroup>(module, "OperatorGroup")
+        .value("TOKENS", OperatorGroup::kTokens)
+        .value("OTHER_DECODE_KERNELS", OperatorGroup::kOtherDecodeKernels)
+        .value("MASKED_EXPERTS", OperatorGroup::kMaskedExperts)
+        .value("CONTIGUOUS_EXPERTS", OperatorGroup::kContiguousExperts)
+        .value("HEAD", OperatorGroup::kHead)
+        .value("EXPANDED_CHUNK", OperatorGroup::kExpandedChunk)
+        .value("EXPANDED_PAST", OperatorGroup::kExpandedPast)
+        .value("MERGED", OperatorGroup::kMerged)
+        .value("RECURRENT_PROMPTS", OperatorGroup::kRecurrentPrompts);
+    py::class_<PricedOperators>(module, "PricedOperators")
         .def(py::init([](const std::array<TimePs, kPhases>& phase_ps, const std::array<TimePs, 4>& sums_ps,
                          std::uint64_t estimated, std::int32_t communications) {
                  const auto [total_ps, estimated_ps, clocked_ps, tensor_ps] = sums_ps;
-                 return Part{phase_ps, total_ps, estimated_ps, clocked_ps, tensor_ps, estimated, communications};
+                 return PricedOperators{phase_ps,  total_ps,  estimated_ps,  clocked_ps,
+                                        tensor_ps, estimated, communications};
              }),
-             py::arg("phase_ps"), py::arg("sums_ps"), py::arg("estimated"), py::arg("communications"));
-    py::class_<Numbers, std::shared_ptr<Numbers>>(module, "Numbers")
+             py::arg("phase_ps"), py::arg("sums_ps"), py::arg("estimated"), py::arg("communications"))
+        .def_readonly("phase_ps", &PricedOperators::phase_ps)
+        .def_readonly("total_ps", &PricedOperators::total_ps)
+        .def(
+            "__add__",
+            [](PricedOperators part, const PricedOperators& other) {
+                part += other;
+                return part;
+            },
+            py::is_operator())
+        .def("scaled_to", &PricedOperators::scaled_to, py::arg("total_ps"));
+    module.def("priced_together", &priced_together, py::arg("tokens"), py::arg("run"));
+    py::class_<InternTable, std::shared_ptr<InternTable>>(module, "InternTable")
         .def(py::init<>())
-        .def("estimated", &Numbers::estimated, py::arg("number"))
+        .def("estimated", &InternTable::estimated, py::arg("number"))
         .def(
             "communications",
-            [](const Numbers& numbers, std::int32_t number) {
+            [](const InternTable& numbers, std::int32_t number) {
                 const auto& lists = numbers.communications(number);
                 return std::make_tuple(lists.tokens, lists.experts, lists.head);
             },
@@ -250,11 +281,17 @@ void bind_parts(py::module_& module) {
 }
 
 void bind_rules(py::module_& module) {
-    py::class_<BesidePrefills>(module, "BesidePrefills")
+    py::class_<PromptKernels>(module, "PromptKernels")
         .def(py::init<bool, bool>(), py::kw_only(), py::arg("expand_latents"), py::arg("are_recurrent"));
     py::class_<ClockLaw>(module, "ClockLaw")
         .def(py::init<double, double, double, double, double>(), py::kw_only(), py::arg("reference_mhz"),
-             py::arg("light_mhz"), py::arg("heavy_mhz"), py::arg("light_share"), py::arg("heavy_share"));
+             py::arg("light_mhz"), py::arg("heavy_mhz"), py::arg("light_share"), py::arg("heavy_share"))
+        .def("mhz", py::vectorize(&ClockLaw::mhz), py::arg("tensor_share"))
+        .def("slowdown", py::vectorize(&ClockLaw::slowdown), py::arg("tensor_share"));
+    module.def("clocked_share", py::vectorize(&clocked_share), py::arg("time_us"), py::arg("memory_us"));
+    py::class_<OverlapSegment>(module, "OverlapSegment")
+        .def(py::init<double, double, double>(), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("share"));
+    module.def("overlapped_ps", &overlapped_ps, py::arg("not_overlapped_ps"), py::arg("segments"), py::arg("slowdown"));
     py::class_<HostTimes>(module, "HostTimes")
         .def(py::init<double, double, TimePs, TimePs, TimePs>(), py::kw_only(), py::arg("step_us"),
              py::arg("request_us"), py::arg("full_ps"), py::arg("piecewise_ps"), py::arg("eager_ps"));
@@ -297,19 +334,17 @@ Priced price_queries(StagePricing& pricing, const std::optional<Integers>& new_t
     return std::pair(first, array(compute_ps));
 }
 
-std::vector<TimePs> times(const Integers& row) { return {row.data(), row.data() + row.size()}; }
+using RankAttention = std::tuple<std::int64_t, std::int64_t, std::int64_t, PricedOperators, std::vector<TimedKernel>>;
 
-using RankAttention = std::tuple<std::int64_t, Part, std::array<Integers, 3>>;
-
-Priced price_given(StagePricing& pricing, const std::vector<RankAttention>& ranks, std::int64_t most_requests,
-                   std::int64_t logit_rows, bool is_decode) {
-    GivenAttention given{{}, most_requests, logit_rows, is_decode};
-    for (const auto& [tokens, first, loads] : ranks) {
-        given.ranks.push_back({tokens, first, {times(loads[0]), times(loads[1]), times(loads[2])}});
+Priced price_timed(StagePricing& pricing, const std::vector<RankAttention>& ranks, std::int64_t steps,
+                   std::int64_t most_requests, std::int64_t logit_rows, bool is_decode) {
+    TimedAttention timed{{}, steps, most_requests, logit_rows, is_decode};
+    for (const auto& [tokens, requests, kv_tokens, prompts, decodes] : ranks) {
+        timed.ranks.push_back({tokens, requests, kv_tokens, prompts, decodes});
     }
     IterationCost first{};
     std::vector<TimePs> compute_ps;
-    if (!pricing.price_given(given, first, compute_ps)) return std::nullopt;
+    if (!pricing.price_timed(timed, first, compute_ps)) return std::nullopt;
     return std::pair(first, array(compute_ps));
 }
 
@@ -318,20 +353,20 @@ void bind_pricing(py::module_& module) {
         .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::arg("logit_rows"),
              py::arg("steps") = 1);
     py::class_<StagePricing, IterationPricing, std::shared_ptr<StagePricing>>(module, "StagePricing")
-        .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, const BesidePrefills& beside,
-                         std::shared_ptr<Numbers> numbers) {
-                 return std::make_shared<StagePricing>(rules, StageAttention(std::move(prefills), beside),
+        .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, const PromptKernels& others,
+                         std::shared_ptr<InternTable> numbers) {
+                 return std::make_shared<StagePricing>(rules, StageAttention(std::move(prefills), others),
                                                        std::move(numbers));
              }),
-             py::arg("rules"), py::arg("prefills"), py::arg("beside"), py::arg("numbers"))
+             py::arg("rules"), py::arg("prefills"), py::arg("others"), py::arg("interned"))
         .def("price_queries", &price_queries, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"),
              py::kw_only(), py::arg("rows"), py::arg("steps"), py::arg("queries"))
-        .def("price_given", &price_given, py::arg("ranks"), py::kw_only(), py::arg("most_requests"),
+        .def("price_timed", &price_timed, py::arg("ranks"), py::kw_only(), py::arg("steps"), py::arg("most_requests"),
              py::arg("logit_rows"), py::arg("is_decode"))
-        .def("take_missing_parts",
+        .def("take_missing_groups",
              [](StagePricing& pricing) {
-                 std::vector<std::tuple<PartKind, std::int64_t, std::int64_t>> taken;
-                 for (const PartKey& key : std::exchange(pricing.parts.missing, {})) {
+                 std::vector<std::tuple<OperatorGroup, std::int64_t, std::int64_t>> taken;
+                 for (const GroupKey& key : std::exchange(pricing.parts.missing, {})) {
                      taken.emplace_back(key.kind, key.first, key.second);
                  }
                  return taken;
@@ -345,12 +380,13 @@ void bind_pricing(py::module_& module) {
                  return taken;
              })
         .def(
-            "insert_part",
-            [](StagePricing& pricing, const std::tuple<PartKind, std::int64_t, std::int64_t>& key, const Part& part) {
+            "insert_group",
+            [](StagePricing& pricing, const std::tuple<OperatorGroup, std::int64_t, std::int64_t>& key,
+               const PricedOperators& part) {
                 const auto [kind, first, second] = key;
                 pricing.parts.insert({kind, first, second}, part);
             },
-            py::arg("key"), py::arg("part"))
+            py::arg("key"), py::arg("priced"))
         .def(
             "insert_size",
             [](StagePricing& pricing, const std::pair<std::int64_t, std::int64_t>& size,

@@ -56,17 +56,16 @@ bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::si
 
 std::pair<double, bool> DecodeTimes::at(double kv_tokens) const {
     const double volume = kv_tokens * volume_per_token;
-    return {scaled_us(time.time_at(volume, time.knot_of(volume)), kv_tokens),
-            is_estimate || transfer || volume < low || volume > high};
+    return {scaled_us(time.at(volume), kv_tokens), is_estimate || transfer || volume < low || volume > high};
 }
 
 // Held to the roofline, and on the GPU in question.
 double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
-    found_us = std::max(found_us, kv_tokens * bound_us);
+    found_us = std::max(found_us, bound.least_us(kv_tokens));
     if (!transfer) return found_us;
-    const double origin_us = transfer->latency_us + transfer->origin_us * kv_tokens;
-    const double target_us = transfer->latency_us + transfer->target_us * kv_tokens;
-    return std::max(found_us * target_us / origin_us, kv_tokens * transfer->bound_us);
+    const double origin_us = transfer->latency_us + transfer->origin.joined_us(kv_tokens);
+    const double target_us = transfer->latency_us + transfer->target.joined_us(kv_tokens);
+    return std::max(found_us * target_us / origin_us, transfer->bound.least_us(kv_tokens));
 }
 
 // By the count of each residue instead of request by request: a request opens a block in step j ≥ 1 when S + j − 1 is a

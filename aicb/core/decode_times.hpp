@@ -1,9 +1,11 @@
 // Times of decode attention of one geometry and batch size, as functions of the KV volume.
 //
-// aicb/estimators/decode_attention.py says where the functions come from. Only comparisons, additions, multiplications
+// aicb/kernels/fitting/volume.py says where the functions come from. Only comparisons, additions, multiplications
 // and divisions are used, so that a run of iterations gives the same bits as the iterations one by one.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,6 +22,7 @@ struct VolumeFunction {
 
     // The last knot at or below `at`, the first if there is none.
     std::size_t knot_of(double at) const;
+    double at(double volume) const { return time_at(volume, knot_of(volume)); }
     double time_at(double at, std::size_t knot) const { return time_us[knot] + slope[knot] * (at - volume[knot]); }
 };
 
@@ -33,12 +36,24 @@ struct SplitKv {
     double equal_spread;   // the spread that costs the full penalty
 };
 
-// Scaling of a measured time to another GPU by references that are lines in the KV tokens (aicb.transfer).
+// What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch.
+struct KvCost {
+    double tensor_us;      // per KV token: FLOPs
+    double memory_us;      // per KV token: reading it
+    double own_memory_us;  // of the batch: queries and results
+
+    double reading_us(double kv_tokens) const { return kv_tokens * memory_us + own_memory_us; }
+    // The longer of both, a roofline.
+    double least_us(double kv_tokens) const { return std::max(kv_tokens * tensor_us, reading_us(kv_tokens)); }
+    // Both, smoothly joined.
+    double joined_us(double kv_tokens) const { return std::hypot(kv_tokens * tensor_us, reading_us(kv_tokens)); }
+};
+
+// Scaling of a measured time to another GPU (aicb.estimators.transfer): costs at the rates that both reach.
 struct DecodeTransfer {
     double latency_us;
-    double origin_us;  // per KV token
-    double target_us;  // per KV token
-    double bound_us;   // roofline of the target per KV token
+    KvCost origin, target;
+    KvCost bound;  // at the nominal rates of the target
 };
 
 class DecodeTimes {
@@ -46,8 +61,8 @@ class DecodeTimes {
     VolumeFunction time;
     double volume_per_token = 0.0;  // where the volume is proportional to the KV tokens
     std::optional<SplitKv> split_kv;
-    double bound_us = 0.0;  // roofline per KV token
-    double low = 0.0;       // volumes outside low…high are estimates
+    KvCost bound{};    // roofline
+    double low = 0.0;  // volumes outside low…high are estimates
     double high = 0.0;
     bool is_estimate = false;
     std::optional<DecodeTransfer> transfer;

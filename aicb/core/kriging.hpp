@@ -1,4 +1,4 @@
-// Kriging: the expected residual of a reference model between measurements (aicb/estimators/kriging.py).
+// Kriging: the expected residual of a reference model between measurements (aicb/kernels/fitting/kriging.py).
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@ namespace aicb {
 
 namespace {
 
-const Part kNothing;
+const PricedOperators kNothing;
 
 // ⌊value · numerator / denominator⌋ of non-negative integers whose product exceeds 64 bits.
 TimePs scaled(TimePs value, TimePs numerator, TimePs denominator) {
@@ -18,24 +18,29 @@ TimePs scaled(TimePs value, TimePs numerator, TimePs denominator) {
     return static_cast<TimePs>(quotient - (product % denominator < 0));
 }
 
+// Distance of the grid points around a count of tokens: 128 per octave, and all counts below 256.
+std::int64_t grid_step(std::int64_t tokens) {
+    const int bits = std::bit_width(static_cast<std::uint64_t>(tokens));
+    return std::int64_t{1} << std::max(0, bits - 8);
+}
+
 // The priced counts around a count of tokens: kernels compute whole tiles, so that times jump right after a grid point.
 struct Neighbours {
     std::int64_t low, high;
     std::int64_t beyond;  // tokens above `low`, 0 where the count is priced itself
 
     explicit Neighbours(std::int64_t tokens) {
-        const int bits = std::bit_width(static_cast<std::uint64_t>(tokens));
-        const std::int64_t step = std::int64_t{1} << std::max(0, bits - 8);
+        const std::int64_t step = grid_step(tokens);
         low = tokens % step == 0 ? tokens : tokens / step * step + 1;
         high = (tokens + step - 1) / step * step;
         beyond = tokens - low;
     }
 };
 
-Part mixed(const Part& low, const Part& high, const Neighbours& around) {
+PricedOperators mixed(const PricedOperators& low, const PricedOperators& high, const Neighbours& around) {
     const std::int64_t step = around.high - around.low;
     const auto mix = [&](TimePs below, TimePs above) { return below + (above - below) * around.beyond / step; };
-    Part made;
+    PricedOperators made;
     for (std::size_t phase = 0; phase < kPhases; ++phase) {
         made.phase_ps[phase] = mix(low.phase_ps[phase], high.phase_ps[phase]);
     }
@@ -50,7 +55,18 @@ Part mixed(const Part& low, const Part& high, const Neighbours& around) {
 
 }  // namespace
 
-Part& Part::operator+=(const Part& other) {
+std::vector<std::int64_t> priced_together(std::int64_t tokens, std::int64_t run) {
+    const std::int64_t step = grid_step(tokens);
+    if (tokens % step > 1) return {tokens};
+    const std::int64_t reach = run / 2 * step, first = tokens / reach * reach;
+    std::vector<std::int64_t> counts;
+    for (std::int64_t count = std::max<std::int64_t>(first, 1); count < first + reach; ++count) {
+        if (count % step < 2) counts.push_back(count);
+    }
+    return counts;
+}
+
+PricedOperators& PricedOperators::operator+=(const PricedOperators& other) {
     for (std::size_t phase = 0; phase < kPhases; ++phase) phase_ps[phase] += other.phase_ps[phase];
     total_ps += other.total_ps;
     estimated_ps += other.estimated_ps;
@@ -60,9 +76,9 @@ Part& Part::operator+=(const Part& other) {
     return *this;
 }
 
-Part Part::scaled_to(TimePs new_total_ps) const {
+PricedOperators PricedOperators::scaled_to(TimePs new_total_ps) const {
     if (total_ps == 0 || new_total_ps == total_ps) return *this;
-    Part made = *this;
+    PricedOperators made = *this;
     for (TimePs& time_ps : made.phase_ps) time_ps = scaled(time_ps, new_total_ps, total_ps);
     const TimePs sum = std::accumulate(made.phase_ps.begin(), made.phase_ps.end(), TimePs{0});
     *std::max_element(made.phase_ps.begin(), made.phase_ps.end()) += new_total_ps - sum;
@@ -72,31 +88,31 @@ Part Part::scaled_to(TimePs new_total_ps) const {
     return made;
 }
 
-const Part& PartTable::at(const PartKey& key) {
-    if (const Part* found = parts_.find(key.packed())) return *found;
+const PricedOperators& PricedTable::at(const GroupKey& key) {
+    if (const PricedOperators* found = parts_.find(key.packed())) return *found;
     missing.push_back(key);
     return kNothing;
 }
 
-Part PartTable::between(PartKind kind, std::int64_t tokens) {
+PricedOperators PricedTable::between(OperatorGroup kind, std::int64_t tokens) {
     const Neighbours around(tokens);
-    const Part& low = at({kind, around.low, 0});
+    const PricedOperators& low = at({kind, around.low, 0});
     return around.beyond == 0 ? low : mixed(low, at({kind, around.high, 0}), around);
 }
 
-Part PartTable::between(PartKind kind, std::int64_t first, std::int64_t second) {
+PricedOperators PricedTable::between(OperatorGroup kind, std::int64_t first, std::int64_t second) {
     const Neighbours around(first);
     if (first == second) {
-        const Part& low = at({kind, around.low, around.low});
+        const PricedOperators& low = at({kind, around.low, around.low});
         return around.beyond == 0 ? low : mixed(low, at({kind, around.high, around.high}), around);
     }
-    const Part low = along_second(kind, around.low, second);
+    const PricedOperators low = along_second(kind, around.low, second);
     return around.beyond == 0 ? low : mixed(low, along_second(kind, around.high, second), around);
 }
 
-Part PartTable::along_second(PartKind kind, std::int64_t first, std::int64_t second) {
+PricedOperators PricedTable::along_second(OperatorGroup kind, std::int64_t first, std::int64_t second) {
     const Neighbours around(second);
-    const Part& low = at({kind, first, around.low});
+    const PricedOperators& low = at({kind, first, around.low});
     return around.beyond == 0 ? low : mixed(low, at({kind, first, around.high}), around);
 }
 

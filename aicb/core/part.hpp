@@ -1,17 +1,16 @@
 // Priced operators that depend on the same integers, looked up by these.
 #pragma once
 
+#include <aicb/flat_map.hpp>
+#include <aicb/iteration_pricing.hpp>
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "flat_map.hpp"
-#include "iteration_pricing.hpp"
-
 namespace aicb {
 
-// aicb.pricing.Part.
-struct Part {
+// aicb.iteration.pricing.PricedOperators.
+struct PricedOperators {
     std::array<TimePs, kPhases> phase_ps{};
     TimePs total_ps = 0;
     TimePs estimated_ps = 0;
@@ -21,26 +20,26 @@ struct Part {
     std::int32_t communications = 0;  // number of the list; 0 is the empty one
 
     // Times and estimates; the collectives stay those of this part.
-    Part& operator+=(const Part& other);
+    PricedOperators& operator+=(const PricedOperators& other);
     // The same kernels with so much exposed time, all phases in proportion.
-    Part scaled_to(TimePs new_total_ps) const;
+    PricedOperators scaled_to(TimePs new_total_ps) const;
 };
 
 // What a part depends on.
-enum class PartKind : std::uint8_t {
-    kTokens,             // tokens of a rank
-    kBesideDecodes,      // tokens of a rank of decodes: kernels of attention that do not read the cache
-    kMaskedExperts,      // most tokens of a rank, tokens of the group; decodes only
-    kContiguousExperts,  // most tokens of a rank, tokens of the group
-    kHead,               // rows
-    kExpandedChunk,      // sums of tokens over the prefills of a rank
+enum class OperatorGroup : std::uint8_t {
+    kTokens,              // tokens of a rank
+    kOtherDecodeKernels,  // tokens of a rank of decodes: kernels of attention that do not read the cache
+    kMaskedExperts,       // most tokens of a rank, tokens of the group; decodes only
+    kContiguousExperts,   // most tokens of a rank, tokens of the group
+    kHead,                // rows
+    kExpandedChunk,       // sums of tokens over the prefills of a rank
     kExpandedPast,
     kMerged,
     kRecurrentPrompts,  // tokens and requests of the prefills of a rank: linear attention
 };
 
-struct PartKey {
-    PartKind kind;
+struct GroupKey {
+    OperatorGroup kind;
     std::int64_t first;
     std::int64_t second;  // 0 where the kind depends on one integer
 
@@ -50,24 +49,28 @@ struct PartKey {
     }
 };
 
+// Counts of tokens that are priced with this one, itself among them: about `run` of those between which `PricedTable`
+// interpolates. A count that is not one of those is priced alone.
+std::vector<std::int64_t> priced_together(std::int64_t tokens, std::int64_t run);
+
 // Parts of one stage. What is asked for and not there is noted in `missing` and counts nothing.
-class PartTable {
+class PricedTable {
   public:
-    void insert(const PartKey& key, const Part& part) { parts_.insert(key.packed(), part); }
-    const Part& at(const PartKey& key);
+    void insert(const GroupKey& key, const PricedOperators& part) { parts_.insert(key.packed(), part); }
+    const PricedOperators& at(const GroupKey& key);
 
     // Linear in the tokens between two of 128 grid points per octave, from the count after the lower one: both are
     // priced, and all counts below 256. Collectives are those of the nearest priced count, so that there are few.
-    Part between(PartKind kind, std::int64_t tokens);
+    PricedOperators between(OperatorGroup kind, std::int64_t tokens);
     // The same in both integers; equal integers stay equal.
-    Part between(PartKind kind, std::int64_t first, std::int64_t second);
+    PricedOperators between(OperatorGroup kind, std::int64_t first, std::int64_t second);
 
-    std::vector<PartKey> missing;
+    std::vector<GroupKey> missing;
 
   private:
-    Part along_second(PartKind kind, std::int64_t first, std::int64_t second);
+    PricedOperators along_second(OperatorGroup kind, std::int64_t first, std::int64_t second);
 
-    FlatMap<Part> parts_;
+    FlatMap<PricedOperators> parts_;
 };
 
 }  // namespace aicb

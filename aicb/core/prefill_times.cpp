@@ -7,7 +7,7 @@ namespace aicb {
 
 namespace {
 
-constexpr double kGridPerOctave = 16.0;  // aicb.estimators.surface.on_grid
+constexpr double kGridPerOctave = 16.0;  // aicb.kernels.fitting.surface.on_grid
 
 std::int64_t grid_number(double value) {
     return static_cast<std::int64_t>(std::nearbyint(std::log2(value) * kGridPerOctave));

@@ -1,8 +1,9 @@
 // Times of FA3 prefills of one geometry: a reference for the kernel, corrected by remembered values of its surface.
 //
-// aicb/estimators/prefill_attention.py says how a batch of unequal requests is priced.
+// aicb/kernels/prefill_attention.py says how a batch of unequal requests is priced.
 #pragma once
 
+#include <aicb/flat_map.hpp>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <optional>
 #include <vector>
 
-#include "flat_map.hpp"
 #include "kriging.hpp"
 
 namespace aicb {
@@ -56,7 +56,7 @@ struct PrefillBound {
     double resident_bytes;  // operands up to this need not cross the memory bus
 };
 
-// Scaling of a measured time to another GPU (aicb.transfer); shares of the peaks are applied already.
+// Scaling of a measured time to another GPU (aicb.estimators.transfer); shares of the peaks are applied already.
 struct PrefillTransfer {
     double latency_us;
     double origin_flops, origin_bytes_per_s;

@@ -12,17 +12,7 @@ constexpr double kPsPerUs = 1e6;
 
 }  // namespace
 
-double ClockLaw::stretch(double tensor_share) const {
-    double mhz = light_mhz;
-    if (tensor_share >= heavy_share) {
-        mhz = heavy_mhz;
-    } else if (tensor_share > light_share) {
-        mhz = (heavy_mhz - light_mhz) / (heavy_share - light_share) * (tensor_share - light_share) + light_mhz;
-    }
-    return reference_mhz / mhz;
-}
-
-std::int32_t Numbers::of_estimated(std::uint64_t names) {
+std::int32_t InternTable::of_estimated(std::uint64_t names) {
     if (const std::int32_t* found = estimated_numbers_.find(names)) return *found;
     const auto number = static_cast<std::int32_t>(estimated_.size());
     estimated_numbers_.insert(names, number);
@@ -30,7 +20,7 @@ std::int32_t Numbers::of_estimated(std::uint64_t names) {
     return number;
 }
 
-std::int32_t Numbers::of_communications(const Collectives& lists) {
+std::int32_t InternTable::of_communications(const Collectives& lists) {
     const auto key = static_cast<std::uint64_t>(lists.tokens) << 42 | static_cast<std::uint64_t>(lists.experts) << 21 |
                      static_cast<std::uint64_t>(lists.head);
     if (const std::int32_t* found = communication_numbers_.find(key)) return *found;
@@ -66,19 +56,21 @@ bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps,
     return finish(padding, shared, first, compute_ps);
 }
 
-bool StagePricing::price_given(const GivenAttention& given, IterationCost& first, std::vector<TimePs>& compute_ps) {
+bool StagePricing::price_timed(const TimedAttention& timed, IterationCost& first, std::vector<TimePs>& compute_ps) {
     std::int64_t most_tokens = 0;
-    for (const auto& rank : given.ranks) most_tokens = std::max(most_tokens, rank.tokens);
-    const Padding padding = pad(most_tokens, given.is_decode);
-    Shared shared{0, given.most_requests, given.logit_rows, given.is_decode};
-    for (std::size_t rank = 0; rank < given.ranks.size(); ++rank) {
-        const auto& own = given.ranks[rank];
+    for (const auto& rank : timed.ranks) most_tokens = std::max(most_tokens, rank.tokens);
+    const Padding padding = pad(most_tokens, timed.is_decode);
+    Shared shared{0, timed.most_requests, timed.logit_rows, timed.is_decode};
+    loads_.assign(static_cast<std::size_t>(timed.steps));
+    for (std::size_t rank = 0; rank < timed.ranks.size(); ++rank) {
+        const auto& own = timed.ranks[rank];
         shared.group_tokens += padded(padding, own.tokens);
         first_ = token_part(padding, own.tokens);
-        if (given.is_decode && own.tokens > 0) first_ += beside_decodes(padding, own.tokens, true);
-        loads_ = own.loads;
+        if (timed.is_decode && own.tokens > 0) first_ += other_decode_kernels(padding, own.tokens, true);
+        first_ += own.prompts;
+        loads_.assign(loads_.total_ps.size());
         loads_.add(first_);
-        first_ += own.first;
+        for (const TimedKernel& kernel : own.decodes) add_steps(kernel, own.kv_tokens, own.requests, loads_, first_);
         keep_slower(rank);
     }
     return finish(padding, shared, first, compute_ps);
@@ -87,8 +79,8 @@ bool StagePricing::price_given(const GivenAttention& given, IterationCost& first
 // What the slowest rank and all ranks together take, at the clock of the load.
 bool StagePricing::finish(const Padding& padding, const Shared& shared, IterationCost& first,
                           std::vector<TimePs>& compute_ps) {
-    Numbers::Collectives lists{};
-    const Part all = common(padding, shared, lists);
+    InternTable::Collectives lists{};
+    const PricedOperators all = common(padding, shared, lists);
     if (!parts.missing.empty() || !attention.missing_sizes.empty()) return false;
 
     const HostTimes& host = rules_.host;
@@ -100,12 +92,12 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
         compute_ps[step] = at_clock(slowest_.total_ps[step], slowest_.clocked_ps[step], slowest_.tensor_ps[step],
                                     exposed_ps, padding.launch_ps);
     }
-    Part whole = slowest_first_;
+    PricedOperators whole = slowest_first_;
     whole += all;
     whole = whole.scaled_to(compute_ps[0]);
     for (TimePs& busy_ps : compute_ps) busy_ps = exposed_ps + std::max(busy_ps, padding.launch_ps);
-    first = {compute_ps[0],  compute_ps[0] - whole.total_ps,          whole.estimated_ps,
-             whole.phase_ps, numbers_->of_estimated(whole.estimated), numbers_->of_communications(lists)};
+    first = {compute_ps[0],  compute_ps[0] - whole.total_ps,           whole.estimated_ps,
+             whole.phase_ps, interned_->of_estimated(whole.estimated), interned_->of_communications(lists)};
     return true;
 }
 
@@ -149,17 +141,17 @@ std::int64_t StagePricing::padded(const Padding& padding, std::int64_t tokens) c
     return padding.is_captured ? padding.tokens : std::max<std::int64_t>(tokens, 1);
 }
 
-Part StagePricing::token_part(const Padding& padding, std::int64_t tokens) {
+PricedOperators StagePricing::token_part(const Padding& padding, std::int64_t tokens) {
     const std::int64_t computed = padded(padding, tokens);
-    return padding.is_captured ? parts.at({PartKind::kTokens, computed, 0})
-                               : parts.between(PartKind::kTokens, computed);
+    return padding.is_captured ? parts.at({OperatorGroup::kTokens, computed, 0})
+                               : parts.between(OperatorGroup::kTokens, computed);
 }
 
 // Kernels of attention that do not read the cache, of a rank with so many decodes' tokens.
-Part StagePricing::beside_decodes(const Padding& padding, std::int64_t tokens, bool is_decode) {
+PricedOperators StagePricing::other_decode_kernels(const Padding& padding, std::int64_t tokens, bool is_decode) {
     const std::int64_t computed = is_decode ? padded(padding, tokens) : tokens;
-    return padding.is_captured ? parts.at({PartKind::kBesideDecodes, computed, 0})
-                               : parts.between(PartKind::kBesideDecodes, computed);
+    return padding.is_captured ? parts.at({OperatorGroup::kOtherDecodeKernels, computed, 0})
+                               : parts.between(OperatorGroup::kOtherDecodeKernels, computed);
 }
 
 void StagePricing::price_rank(std::size_t number, const Padding& padding, std::int64_t queries, bool is_decode) {
@@ -169,9 +161,10 @@ void StagePricing::price_rank(std::size_t number, const Padding& padding, std::i
         attention.add_prefills(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
                                parts, first_);
     }
-    // Beside prefills no full graph is replayed, whose padding kernels would compute.
+    // With prefills no full graph is replayed, whose padding kernels would compute.
     if (rank.decodes > 0) {
-        first_ += beside_decodes(padding, is_decode ? rank.tokens : static_cast<std::int64_t>(rank.decodes), is_decode);
+        first_ +=
+            other_decode_kernels(padding, is_decode ? rank.tokens : static_cast<std::int64_t>(rank.decodes), is_decode);
     }
     loads_.assign(loads_.total_ps.size());
     loads_.add(first_);
@@ -199,11 +192,11 @@ void StagePricing::keep_slower(std::size_t rank) {
 }
 
 // Routed experts and head, and the collectives of the iteration.
-Part StagePricing::common(const Padding& padding, const Shared& shared, Numbers::Collectives& lists) {
+PricedOperators StagePricing::common(const Padding& padding, const Shared& shared, InternTable::Collectives& lists) {
     const std::int64_t most = padding.tokens, group = rules_.shares_experts ? shared.group_tokens : most;
-    const PartKind kind = shared.is_decode ? PartKind::kMaskedExperts : PartKind::kContiguousExperts;
-    Part made = padding.is_captured ? parts.at({kind, most, group}) : parts.between(kind, most, group);
-    const Part& head = parts.at({PartKind::kHead, shared.rows, 0});
+    const OperatorGroup kind = shared.is_decode ? OperatorGroup::kMaskedExperts : OperatorGroup::kContiguousExperts;
+    PricedOperators made = padding.is_captured ? parts.at({kind, most, group}) : parts.between(kind, most, group);
+    const PricedOperators& head = parts.at({OperatorGroup::kHead, shared.rows, 0});
     lists = {token_part(padding, most).communications, made.communications, head.communications};
     made += head;
     return made;
@@ -213,8 +206,8 @@ TimePs StagePricing::at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_p
                               TimePs launch_ps) const {
     if (!rules_.clock) return busy_ps;
     const TimePs step_ps = exposed_ps + std::max(busy_ps, launch_ps);
-    const double stretch = rules_.clock->stretch(static_cast<double>(tensor_ps) / static_cast<double>(step_ps));
-    return busy_ps + static_cast<TimePs>(std::nearbyint(static_cast<double>(clocked_ps) * (stretch - 1.0)));
+    const double slowdown = rules_.clock->slowdown(static_cast<double>(tensor_ps) / static_cast<double>(step_ps));
+    return busy_ps + static_cast<TimePs>(std::nearbyint(static_cast<double>(clocked_ps) * (slowdown - 1.0)));
 }
 
 }  // namespace aicb

@@ -1,6 +1,8 @@
-// Composition of an iteration of one pipeline stage from its parts, as aicb/iteration.py describes it.
+// Composition of an iteration of one pipeline stage from its parts, as aicb/iteration/model.py describes it.
 #pragma once
 
+#include <aicb/flat_map.hpp>
+#include <aicb/iteration_pricing.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,22 +11,12 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "flat_map.hpp"
-#include "iteration_pricing.hpp"
+#include "clock.hpp"
 #include "part.hpp"
 
 namespace aicb {
 
-// SM clock against the tensor cores' share of their peak (aicb.clock.ClockLaw).
-struct ClockLaw {
-    double reference_mhz, light_mhz, heavy_mhz;
-    double light_share, heavy_share;
-
-    // By how much what follows the clock takes longer than at the reference.
-    double stretch(double tensor_share) const;
-};
-
-// Host times of one stage (aicb.host.HostModel).
+// Host times of one stage (aicb.iteration.host.HostModel).
 struct HostTimes {
     double step_us, request_us;
     TimePs full_ps, piecewise_ps, eager_ps;  // launching
@@ -38,8 +30,8 @@ struct StageRules {
     std::optional<ClockLaw> clock;
 };
 
-// Numbers of sets of estimated operators and of lists of collectives, shared by the stages of a model.
-class Numbers {
+// InternTable of sets of estimated operators and of lists of collectives, shared by the stages of a model.
+class InternTable {
   public:
     struct Collectives {
         std::int32_t tokens, experts, head;  // lists one after another
@@ -58,14 +50,17 @@ class Numbers {
     std::vector<Collectives> communications_;
 };
 
-// Attention of the ranks in consecutive iterations, priced elsewhere; of decodes the kernels that read the cache.
-struct GivenAttention {
+// Attention of the ranks in consecutive iterations whose kernels are timed elsewhere.
+struct TimedAttention {
     struct RankAttention {
-        std::int64_t tokens;
-        Part first;       // in the first step
-        StepLoads loads;  // [steps]
+        std::int64_t tokens;  // of the rank's batch
+        std::int64_t requests;
+        std::int64_t kv_tokens;   // of all requests in the first step
+        PricedOperators prompts;  // prefills and what else does not read the cache of decodes
+        std::vector<TimedKernel> decodes;
     };
     std::vector<RankAttention> ranks;
+    std::int64_t steps;
     std::int64_t most_requests;  // of a rank
     std::int64_t logit_rows;
     bool is_decode;
@@ -73,8 +68,8 @@ struct GivenAttention {
 
 class StagePricing final : public IterationPricing {
   public:
-    StagePricing(StageRules rules, StageAttention attention, std::shared_ptr<Numbers> numbers)
-        : attention(std::move(attention)), rules_(std::move(rules)), numbers_(std::move(numbers)) {}
+    StagePricing(StageRules rules, StageAttention attention, std::shared_ptr<InternTable> numbers)
+        : attention(std::move(attention)), rules_(std::move(rules)), interned_(std::move(numbers)) {}
 
     bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
                std::vector<TimePs>& compute_ps) override;
@@ -83,10 +78,10 @@ class StagePricing final : public IterationPricing {
     bool price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries, std::int64_t rows,
                        IterationCost& first, std::vector<TimePs>& compute_ps);
 
-    // The same with attention that is priced elsewhere.
-    bool price_given(const GivenAttention& given, IterationCost& first, std::vector<TimePs>& compute_ps);
+    // The same with attention that is timed elsewhere.
+    bool price_timed(const TimedAttention& timed, IterationCost& first, std::vector<TimePs>& compute_ps);
 
-    PartTable parts;
+    PricedTable parts;
     StageAttention attention;
 
   private:
@@ -104,16 +99,16 @@ class StagePricing final : public IterationPricing {
         std::int64_t rows;
         bool is_decode;
     };
-    Part token_part(const Padding& padding, std::int64_t tokens);
-    Part beside_decodes(const Padding& padding, std::int64_t tokens, bool is_decode);
+    PricedOperators token_part(const Padding& padding, std::int64_t tokens);
+    PricedOperators other_decode_kernels(const Padding& padding, std::int64_t tokens, bool is_decode);
     void price_rank(std::size_t rank, const Padding& padding, std::int64_t queries, bool is_decode);
     bool finish(const Padding& padding, const Shared& shared, IterationCost& first, std::vector<TimePs>& compute_ps);
     void keep_slower(std::size_t rank);
-    Part common(const Padding& padding, const Shared& shared, Numbers::Collectives& lists);
+    PricedOperators common(const Padding& padding, const Shared& shared, InternTable::Collectives& lists);
     TimePs at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs exposed_ps, TimePs launch_ps) const;
 
     StageRules rules_;
-    std::shared_ptr<Numbers> numbers_;
+    std::shared_ptr<InternTable> interned_;
 
     // Requests of the ranks in this iteration, prefills apart from decodes.
     struct Rank {
@@ -123,7 +118,7 @@ class StagePricing final : public IterationPricing {
     std::vector<Rank> ranks_;
     std::vector<std::int64_t> decode_kv_, prefill_new_, prefill_kv_;
     StepLoads loads_, slowest_;
-    Part first_, slowest_first_;  // of a rank in the first step
+    PricedOperators first_, slowest_first_;  // of a rank in the first step
 };
 
 }  // namespace aicb

@@ -15,29 +15,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.estimators.estimate import (
-    DecodeTimes,
-    Estimate,
-    ManyTimes,
-    Timing,
-    tokens_by_step,
-)
+import aicb._core as _core
+from aicb.estimators.estimator import CostTable, times_one_by_one
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.estimators.kriging import Floats
-from aicb.estimators.roofline import Demands, check, demand, roofline_us, works_one_by_one
-from aicb.estimators.surface import Surface
-from aicb.gpu import Gpu
-from aicb.operators import (
-    BatchedGemm,
-    DecodeAttention,
-    Gemm,
-    GroupedGemm,
-    MlaDecode,
-    PrefillAttention,
-    SparseMlaDecode,
-    Work,
-)
-from aicb.precision import Precision
+from aicb.estimators.roofline import roofline_us
+from aicb.kernels.core_times import kv_cost
+from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, tokens_by_step
+from aicb.kernels.fitting.kriging import Floats
+from aicb.kernels.fitting.surface import Surface
+from aicb.kernels.kernel import CacheKernel, CacheTimes, Kernel, Shape
+from aicb.measurements.gpu import Gpu
+from aicb.measurements.timing import Timing
+from aicb.model.precision import Precision
 from boundary.errors import InputError
 
 TREES = 100
@@ -76,55 +65,39 @@ class ForestEstimator:
         self._measured = InterpolationEstimator(gpu, precision, timing)
         self._forests: dict[int, Forest] = {}
 
-    def price(self, work: Work) -> Estimate:
-        check(work)
-        match work:
-            case Gemm():
-                found = self._price(self._measured.gemm[work.dtype].surface, [[work.n, work.k, work.m]])
-            case BatchedGemm():
-                found = self._price(self._measured.batched.surface, [[work.batch, work.n, work.k, work.m]])
-            case GroupedGemm() if work.dtype in self._measured.grouped[work.layout].surfaces:
-                active = max(float(work.active_groups), 1.0)
-                shape = [work.groups, active, work.n, work.k, max(work.rows / active, 1.0)]
-                found = self._price(self._measured.grouped[work.layout].surfaces[work.dtype], [shape])
-            case PrefillAttention(dtype="bf16"):
-                geometry = [work.heads, work.kv_heads, work.d_qk, work.d_v]
-                requests = zip(work.kv_tokens.tolist(), work.new_tokens.tolist(), strict=True)
-                found = self._price(self._measured.prefill.surface, [[*geometry, 1, kv, new] for kv, new in requests])
-            case SparseMlaDecode():
-                return self._measured.price(work)
-            case DecodeAttention() | MlaDecode():
-                times = self.decode_times(work, len(work.kv_tokens))
-                time_us, is_estimate = times(work.kv_tokens, 1)
-                return Estimate(float(time_us[0]), bool(is_estimate), times.source, times.error)
-            case _:
-                return self._measured.price(work)
-        bound_us = roofline_us(demand(work, self._measured.precision), self._measured.gpu)
+    def price(self, kernel: Kernel) -> Estimate:
+        kernel.check()
+        times = self._measured.times_of(kernel)
+        if isinstance(kernel, CacheKernel):
+            if not isinstance(times, CacheTimes) or times.site(kernel, len(kernel.kv_tokens)) is None:
+                return self._measured.price(kernel)
+            decode = self.decode_times(kernel, len(kernel.kv_tokens))
+            time_us, is_estimate = decode(kernel.kv_tokens, 1)
+            return Estimate(float(time_us[0]), bool(is_estimate), decode.source, decode.error)
+        parts = times.parts(kernel) if times is not None else None
+        if parts is None:
+            return self._measured.price(kernel)
+        found = self._price(*parts)
+        bound_us = roofline_us(kernel.cost(self._measured.precision), self._measured.gpu)
         return replace(found, time_us=max(found.time_us, bound_us))
 
-    def decode_times(self, work: DecodeAttention | MlaDecode, batch: int) -> DecodeTimes:
-        if isinstance(work, SparseMlaDecode):
-            return self._measured.decode_times(work, batch)
-        surface = self._measured.latent.surface if isinstance(work, MlaDecode) else self._measured.paged.surface
-        site = (
-            (float(work.heads), float(batch))
-            if isinstance(work, MlaDecode)
-            else (float(work.heads), float(work.kv_heads), float(work.head_dim), float(batch))
-        )
-        one = demand(_with_one_token(work), self._measured.precision)
-        bound_us = roofline_us(one, self._measured.gpu)
-        reach = self._measured.decode_times(work, batch)
-        return ForestDecode(self._forest(surface), site, bound_us, reach)
+    def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
+        times, reach = self._measured.times_of(kernel), self._measured.decode_times(kernel, batch)
+        place = times.site(kernel, batch) if isinstance(times, CacheTimes) else None
+        if place is None:
+            return reach
+        bound = kv_cost(kernel, self._measured.precision, batch, self._measured.gpu, (1.0, 1.0))
+        return ForestDecode(self._forest(place[0]), place[1], bound, reach)
 
-    def times(self, demands: Demands) -> ManyTimes:
-        return works_one_by_one(self, demands.works)
+    def times(self, costs: CostTable) -> ManyTimes:
+        return times_one_by_one(self, costs.kernels)
 
-    def _price(self, surface: Surface, shapes: list[list[float]]) -> Estimate:
+    def _price(self, surface: Surface, shapes: list[Shape]) -> Estimate:
         forest, rows = self._forest(surface), np.array(shapes, dtype=np.float64)
         is_estimate = bool(surface.are_estimates(rows).any())
         kind = "estimate: forest" if is_estimate else "forest"
         return Estimate(
-            math.fsum(forest.times(rows)), is_estimate, f"{kind} of {surface.structure.label}", forest.error
+            math.fsum(forest.times(rows)), is_estimate, f"{kind} of {surface.reference.label}", forest.error
         )
 
     def _forest(self, surface: Surface) -> Forest:
@@ -140,8 +113,8 @@ class ForestDecode:
 
     forest: Forest
     site: tuple[float, ...]
-    bound_us: float
-    """Roofline per KV token."""
+    bound: _core.KvCost
+    """Roofline."""
     reach: DecodeTimes
     """Says what is an estimate."""
 
@@ -159,11 +132,4 @@ class ForestDecode:
         distinct, inverse = np.unique(lengths, return_inverse=True)
         shapes = np.column_stack([np.broadcast_to(self.site, (len(distinct), len(self.site))), distinct])
         times_us = self.forest.times(shapes)[inverse.reshape(totals.shape)]
-        return np.maximum(times_us, totals * self.bound_us), self.reach(kv_tokens, steps)[1]
-
-
-def _with_one_token(work: DecodeAttention | MlaDecode) -> DecodeAttention | MlaDecode:
-    one = np.ones(1, dtype=np.int64)
-    if isinstance(work, MlaDecode):
-        return MlaDecode(one, work.heads, work.d_qk, work.d_v)
-    return DecodeAttention(one, work.heads, work.kv_heads, work.head_dim)
+        return np.maximum(times_us, self.bound.least_us(totals)), self.reach(kv_tokens, steps)[1]

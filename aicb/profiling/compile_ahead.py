@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from aicb.profiling.point import Point
+from aicb.kernels.point import Point
 
 logger = logging.getLogger(__name__)
 

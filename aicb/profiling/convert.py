@@ -1,24 +1,18 @@
 """Chooses, among measured kernels, those of a shipped table: one per operation and shape.
 
-A profile holds every kernel that ran (vLLM's, our Triton one); `aicb.table.KernelTable` averages rows of equal
-shape, so a table must not hold two kernels of one shape. Rows that differ only in what a table has no column for are
-told apart here: of masked GEMMs with several capacities the tightest is kept.
+A profile holds every kernel that ran (vLLM's, our Triton one); `KernelTable` averages rows of equal shape, so a table
+must not hold two kernels of one shape. Rows that differ only in what a table has no column for are sorted out here: of
+masked GEMMs with several capacities the tightest is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from aicb.kernels.registry import classes_by_operation
+from aicb.measurements.table import COLUMNS, TEXT_COLUMNS
 from aicb.profiling.store import Row
-from aicb.table import COLUMNS, TEXT_COLUMNS
 
-PREFERRED_KERNELS: Mapping[str, tuple[str, ...]] = {
-    "kv_write": ("vllm/",),
-    "topk": ("vllm/",),
-    "grouped_gemm_gathered": ("vllm/", "triton_own/"),
-    "grouped_gemm_contiguous": ("deep_gemm/", "torch/"),
-}
-"""Beginnings of kernel names in order of preference, for operations that differ from `DEFAULT_PREFERENCE`."""
 DEFAULT_PREFERENCE = ("triton_own/", "vllm/", "torch/", "cublas/")
 """Our fused Triton kernels stand for the ones vLLM's compiler generates in place of its own small kernels."""
 
@@ -28,7 +22,7 @@ _DECIMALS = 3
 
 
 def split_kernels(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """(rows of the table, all others), each in the order given. Repeated measurements of one kernel stay together."""
+    """(rows of the table, all others), each in its order. Repeated measurements of one kernel stay together."""
     known = list(rows)
     best: dict[tuple[object, ...], tuple[int, int]] = {}
     for row in known:
@@ -49,7 +43,9 @@ def _key(row: Row) -> tuple[object, ...]:
 
 def _rank(row: Row) -> tuple[int, int]:
     """Place of the kernel in its preference, then capacity of the masked layout."""
-    prefixes = PREFERRED_KERNELS.get(str(row["op"]), DEFAULT_PREFERENCE)
+    kind = classes_by_operation().get(str(row["op"]))
+    preferred = kind.preferred_libraries if kind is not None else {}
+    prefixes = preferred.get(str(row["op"]), DEFAULT_PREFERENCE)
     kernel = str(row["kernel"])
     place = next((i for i, prefix in enumerate(prefixes) if kernel.startswith(prefix)), len(prefixes))
     return place, int(row.get("max_m", 0))

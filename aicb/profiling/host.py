@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from aicb.profiling.point import Point, point
+from aicb.kernels.point import Point, point
 from aicb.profiling.timing import CudaTimer, Spread, capture
 
 GRAPH_NODES = 1000

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from aicb.profiling.point import Point
+from aicb.kernels.point import Point
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,17 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import Point, encode_lengths
+from aicb.profiling.cost import flops, moved_bytes, operand_sets
 from aicb.profiling.environment import device_facts, software_facts
 from aicb.profiling.kernel_library import Kernel, Library, poison, seed_of
-from aicb.profiling.point import Point, encode_lengths, flops, moved_bytes, operand_sets
 from aicb.profiling.store import Row, RowFile, write_table
 from aicb.profiling.timing import CpuTimer, CudaTimer, Replayed, Spread, Timer
 
 logger = logging.getLogger(__name__)
 
 _CACHE_LIMIT_BYTES = 60 << 30
-"""Cached device memory beyond which the allocator is told to release."""
+"""Cached device memory beyond which the allocator is asked to release."""
 
 
 class WrongKernel(RuntimeError):
@@ -253,7 +254,7 @@ def _times(cold: Spread, warm: Spread | None) -> dict[str, float]:
 
 
 def _replay_columns(warm: Replayed, rotated: Replayed) -> dict[str, float]:
-    """Columns of the replays beside those of the warm one."""
+    """Columns of the replays other than the warm one."""
     columns = {
         "rotated_us": rotated.spread.median_us,
         "rotated_p10_us": rotated.spread.p10_us,

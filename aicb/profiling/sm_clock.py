@@ -1,4 +1,4 @@
-"""The mean SM clock over a stretch of device work, from the device's own counters.
+"""The mean SM clock over some time of device work, from the device's own counters.
 
 A kernel of one block per SM reads the cycle counter of its SM and the global nanosecond timer; two such readings around
 the work give cycles over time. The clock that NVML reports is a momentary value, up to tens of milliseconds old.

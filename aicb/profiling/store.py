@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from aicb.profiling.point import SHAPE_COLUMNS
+from aicb.kernels.point import SHAPE_COLUMNS
 from boundary.errors import InputError
 from boundary.output_files import check_output, make_folder, write_atomically
 

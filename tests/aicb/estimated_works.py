@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from aicb.estimators import InterpolationEstimator
-from aicb.gpu import get_gpu
-from aicb.operators import DecodeAttention, MlaDecode, PrefillAttention
-from aicb.precision import Precision
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.measurements.gpu import get_gpu
+from aicb.model.precision import Precision
 
 H200 = get_gpu("h200")
 STATE_FP32 = Precision(state="fp32")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from aicb import Batch, Operator, Partition, Precision, iteration_operators, load_model
-from aicb.operators import Communication, Elementwise, Gemm, GroupedGemm
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.operators.operator import Communication
 
 BF16, FP8 = Precision(), Precision(weights="fp8")
 ONE = Partition()
@@ -18,21 +21,21 @@ def listed(name: str, partition: Partition, batch: Batch, precision: Precision =
 
 
 def gemm_shape(operator: Operator) -> tuple[float, int, int]:
-    work = operator.work
+    work = operator.kernel
     assert isinstance(work, Gemm | GroupedGemm)
     return (work.m if isinstance(work, Gemm) else work.rows, work.n, work.k)
 
 
 def elementwise(operator: Operator) -> Elementwise:
-    assert isinstance(operator.work, Elementwise)
-    return operator.work
+    assert isinstance(operator.kernel, Elementwise)
+    return operator.kernel
 
 
 def communication(operator: Operator) -> Communication:
-    assert isinstance(operator.work, Communication)
-    return operator.work
+    assert isinstance(operator.kernel, Communication)
+    return operator.kernel
 
 
 def grouped(operator: Operator) -> GroupedGemm:
-    assert isinstance(operator.work, GroupedGemm)
-    return operator.work
+    assert isinstance(operator.kernel, GroupedGemm)
+    return operator.kernel

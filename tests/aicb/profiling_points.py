@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aicb.profiling.point import Point, point
+from aicb.kernels.point import Point, point
 
 
 def at(

@@ -115,9 +115,9 @@ def test_latents_of_past_tokens_are_expanded_again() -> None:
     assert elementwise(operators["past_merge"]).rows == 100
 
 
-@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "deepseek-v3"])
-def test_decode_reads_the_sum_of_kv_lengths_in_its_format(name: str) -> None:
-    """KV bytes follow Σ S_i: doubling the batch doubles them, fp8 halves them."""
+@pytest.mark.parametrize(("name", "query_elements"), [("qwen3-30b-a3b", 32 * 128), ("deepseek-v3", 128 * 576)])
+def test_decode_reads_the_sum_of_kv_lengths_in_its_format(name: str, query_elements: int) -> None:
+    """KV bytes follow Σ S_i: doubling the batch doubles them; fp8 halves them and those of both queries."""
     model = load_model(name)
     kv_per_layer = model.kv_bytes_per_token() / len(model.layers)
 
@@ -128,7 +128,7 @@ def test_decode_reads_the_sum_of_kv_lengths_in_its_format(name: str) -> None:
     one, two = Batch.decode([3000, 5000]), Batch.decode([3000, 5000] * 2)
     assert moved(two, BF16) == 2 * moved(one, BF16)
     assert moved(Batch.decode([4000, 5000]), BF16) - moved(one, BF16) == 1000 * kv_per_layer
-    assert moved(one, BF16) - moved(one, Precision(kv="fp8")) == 8000 * kv_per_layer / 2
+    assert moved(one, BF16) - moved(one, Precision(kv="fp8")) == 8000 * kv_per_layer / 2 + 2 * query_elements
 
 
 def test_gated_delta_decode_moves_one_state_per_sequence_whatever_its_length() -> None:

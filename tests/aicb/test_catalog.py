@@ -9,7 +9,7 @@ import pytest
 
 from aicb import InputError, load_model
 
-SHIPPED = (files("aicb") / "models" / "qwen3-8b.yaml").read_text()
+SHIPPED = (files("aicb") / "data" / "models" / "qwen3-8b.yaml").read_text()
 
 
 def test_a_file_in_the_form_of_the_built_in_ones_is_the_same_model(tmp_path: Path) -> None:

@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aicb.estimators import InterpolationEstimator, RooflineEstimator, make_estimator, price_many
-from aicb.estimators.roofline import demand, roofline_us
-from aicb.gpu import get_gpu
-from aicb.operators import (
-    BatchedGemm,
-    Communication,
-    Elementwise,
-    GatedDeltaDecode,
-    GatedDeltaPrefill,
-    Gemm,
-    GroupedGemm,
-)
-from aicb.precision import Precision
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.price_many import price_many
+from aicb.estimators.roofline import RooflineEstimator, roofline_us
+from aicb.estimators.selection import make_estimator
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gated_delta import GatedDeltaDecode, GatedDeltaPrefill
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.measurements.gpu import get_gpu
+from aicb.model.precision import Precision
+from aicb.operators.operator import Communication
 from boundary.errors import InputError
 from tests.aicb.estimated_works import COLD, ENGINE, GRAPH, H200, decode, mla, prefill
 
@@ -105,8 +104,8 @@ def test_a_chunk_costs_more_the_longer_its_past():
 
 def test_decode_bytes_are_the_sum_of_lengths_not_batch_times_sum():
     """Twice the sequences are twice the bytes, not four times."""
-    one = demand(decode([4096] * 16), Precision()).moved_bytes
-    two = demand(decode([4096] * 32), Precision()).moved_bytes
+    one = decode([4096] * 16).cost(Precision()).moved_bytes
+    two = decode([4096] * 32).cost(Precision()).moved_bytes
     assert one == 16 * 4096 * 2 * 4 * 128 * 2
     assert two == 2 * one
 
@@ -271,7 +270,7 @@ works = st.one_of(
 @given(work=works)
 def test_no_time_is_below_the_roofline(work):
     """Operands within L2 need not cross the memory bus of elementwise kernels."""
-    bound = roofline_us(demand(work, Precision()), H200, is_resident=isinstance(work, Elementwise))
+    bound = roofline_us(work.cost(Precision()), H200, is_resident=isinstance(work, Elementwise))
     found = ENGINE.price(work)
     assert np.isfinite(found.time_us)
     assert found.time_us > 0

@@ -5,10 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aicb.estimators.elementwise import KERNELS
-from aicb.estimators.measured import MeasuredTimes, gemm_weight_bytes
-from aicb.operators import BatchedGemm, Elementwise, GatedDeltaDecode, Gemm, GroupedGemm, PrefillAttention
-from aicb.table import KernelTable
+from aicb.accuracy.sparse_cases import surface_of
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.elementwise import KERNELS, Elementwise
+from aicb.kernels.gated_delta import GatedDeltaDecode
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.measurements.table import KernelTable
+from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from tests.aicb.estimated_works import COLD, ENGINE, GRAPH, H200, decode, mla
 
 TABLE = KernelTable.load("h200")
@@ -80,13 +87,13 @@ def held_out(surface, columns):
 def sites_of(kernel):
     """Surface of a kernel and the columns of a shape that make a whole site or batch column."""
     return {
-        "fp8 gemm": (ENGINE.gemm["fp8"].surface, [0, 1]),
-        "bf16 gemm": (ENGINE.gemm["bf16"].surface, [0, 1]),
-        "masked": (ENGINE.grouped["masked"].surfaces["fp8"], [2, 3]),
-        "contiguous": (ENGINE.grouped["contiguous"].surfaces["fp8"], [2, 3]),
-        "prefill": (ENGINE.prefill.surface, [5, 6]),
-        "decode": (ENGINE.paged.surface, [0, 1, 3]),
-        "mla": (ENGINE.latent.surface, [0, 1]),
+        "fp8 gemm": (surface_of(ENGINE, Gemm, "fp8"), [0, 1]),
+        "bf16 gemm": (surface_of(ENGINE, Gemm, "bf16"), [0, 1]),
+        "masked": (surface_of(ENGINE, GroupedGemm, ("masked", "fp8")), [2, 3]),
+        "contiguous": (surface_of(ENGINE, GroupedGemm, ("contiguous", "fp8")), [2, 3]),
+        "prefill": (surface_of(ENGINE, PrefillAttention, "bf16"), [5, 6]),
+        "decode": (surface_of(ENGINE, DecodeAttention, "bf16"), [0, 1, 3]),
+        "mla": (surface_of(ENGINE, MlaDecode, "bf16"), [0, 1]),
     }[kernel]
 
 

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from aicb.estimators.deepgemm_tiles import choose_tiles
-from aicb.estimators.kriging import Kriging, Scales
-from aicb.estimators.mla_schedule import schedule
-from aicb.estimators.surface import Structure, Surface
+from aicb.kernels.fitting.kriging import Kriging, Scales
+from aicb.kernels.fitting.surface import ReferenceModel, Surface
+from aicb.kernels.reference.deepgemm_tiles import choose_tiles
+from aicb.kernels.reference.mla_schedule import schedule
 
 
 def test_a_surface_keeps_points_bridges_them_and_flags_far_ones():
     """Twice the reference was measured at sites 8 and 32: everything near takes twice the reference."""
-    structure = Structure(
+    reference = ReferenceModel(
         "test (site)", 1, lambda shapes: shapes.prod(axis=1), np.log2, Scales((2.0, 2.0), (1.0, 1.0), 0.0, 0.01)
     )
-    surface = Surface(structure, np.array([[8.0, 1.0], [8.0, 4.0], [32.0, 1.0]]), np.array([16.0, 64.0, 64.0]))
+    surface = Surface(reference, np.array([[8.0, 1.0], [8.0, 4.0], [32.0, 1.0]]), np.array([16.0, 64.0, 64.0]))
     assert surface.price(8.0, 1.0).source == "measured test (site)"
     assert surface.price(8.0, 2.0).time_us == pytest.approx(32.0)
     assert surface.price(8.0, 2.0).source.startswith("interpolated")

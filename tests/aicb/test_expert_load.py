@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
-from aicb.clock import steady_us
-from aicb.estimators import InterpolationEstimator
-from aicb.estimators.roofline import demand
-from aicb.expert_load import (
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.experts.load import (
     BalancedLoad,
     ExpertLoad,
     PowerLawDraw,
@@ -29,11 +27,13 @@ from aicb.expert_load import (
     draw_experts,
     parse_expert_load,
 )
-from aicb.expert_placement import place_balanced, place_in_order
-from aicb.iteration import IterationModel
-from aicb.load_profile import LoadProfile, load_profile
-from aicb.operators import Elementwise, GroupedGemm
-from aicb.pricing import Pricing
+from aicb.experts.placement import place_balanced, place_in_order
+from aicb.experts.profile import LoadProfile, load_profile
+from aicb.iteration.model import IterationModel
+from aicb.iteration.pricing import Pricing
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.measurements.clock import steady_us
 
 DEEPSEEK = (256, 8)
 EP64 = Partition(dp=64, ep=64)
@@ -226,7 +226,7 @@ def expert_time_us(ep: int, tokens: int, load: ExpertLoad) -> float:
     down = GroupedGemm(rows, 256 // ep, active, 7168, 2048, "fp8", "masked", largest)
     silu = Elementwise("silu_mul_quant", math.ceil(rows), 2048, math.ceil(rows * 2048 * 5))
     times = [(work, pricing.estimator.price(work).time_us) for work in (up, silu, down)]
-    clocked, tensor = np.array([pricing.load(demand(work, pricing.precision), time_us) for work, time_us in times]).sum(
+    clocked, tensor = np.array([pricing.load(work.cost(pricing.precision), time_us) for work, time_us in times]).sum(
         axis=0
     )
     assert gpu.clock is not None

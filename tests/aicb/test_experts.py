@@ -16,7 +16,7 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.operators import Communication
+from aicb.operators.operator import Communication
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, communication, elementwise, gemm_shape, grouped, listed
 
 
@@ -102,7 +102,7 @@ def test_without_dispatch_the_tokens_of_other_replicas_do_not_count() -> None:
     """ep = 1 with dp = 4: four independent replicas of all experts."""
     operators = experts(Partition(dp=4), tokens=10, group_tokens=40)
     assert grouped(operators["moe_gate_up"]).rows == 80
-    assert not any(isinstance(op.work, Communication) for op in operators.values())
+    assert not any(isinstance(op.kernel, Communication) for op in operators.values())
 
 
 def test_redundant_slots_are_stored_and_share_the_rows() -> None:

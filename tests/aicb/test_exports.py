@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aicb import InputError, Partition, Precision, get_gpu, load_model
-from aicb.exports import (
+from aicb.formats.exports import (
     ExportJob,
     layer_costs,
     read_aicb,
@@ -22,8 +22,8 @@ from aicb.exports import (
     write_simai,
     write_vidur,
 )
-from aicb.exports.layers import ServingPhase
-from aicb.iteration import select_estimator
+from aicb.formats.exports.layers import ServingPhase
+from aicb.iteration.model import select_estimator
 
 FP8 = Precision("fp8")
 

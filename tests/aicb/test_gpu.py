@@ -13,11 +13,15 @@ import pytest
 import yaml
 
 from aicb import InputError, Precision, get_gpu, known_gpus
-from aicb.estimators import ForestEstimator, InterpolationEstimator, RooflineEstimator
-from aicb.operators import DecodeAttention, Elementwise, Gemm
-from aicb.selection import LEAST_ROWS, PartialTableEstimator, select_estimator
-from aicb.table import COLUMNS, KernelTable
-from aicb.transfer import TransferEstimator
+from aicb.estimators.forest import ForestEstimator
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import RooflineEstimator
+from aicb.estimators.selection import LEAST_ROWS, PartialTableEstimator, select_estimator
+from aicb.estimators.transfer import TransferEstimator
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.measurements.table import COLUMNS, KernelTable
 
 DESCRIPTION = {
     "name": "x100",

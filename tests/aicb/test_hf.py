@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aicb import InputError, load_model
-from aicb.model import DenseFfn, GroupedQueryAttention, LatentAttention
+from aicb.model.architecture import DenseFfn, GroupedQueryAttention, LatentAttention
 
 # As published, with the fields that do not change cost (token ids, RoPE scaling, quantisation) left in.
 QWEN3_30B: dict[str, Any] = {

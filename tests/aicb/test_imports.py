@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from aicb import InputError, get_gpu
-from aicb.imports import import_files, write_table
+from aicb.formats.imports import import_files, write_table
+from aicb.measurements.table import KernelRow, KernelTable, read_rows
 from aicb.profiling.store import Row
 from aicb.profiling.store import write_table as write_profile
-from aicb.table import KernelRow, KernelTable, read_rows
 
 KERNELS = Path(__file__).parents[3] / "shared/data/kernels"
 GEMM = "system,framework,version,gemm_dtype,m,n,k,latency_us\n"

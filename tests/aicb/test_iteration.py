@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aicb.batch import Batch
-from aicb.catalog import load_model
-from aicb.estimators.gemm import ENGINE_KERNEL
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.gpu import get_gpu
-from aicb.host import GraphMode, HostModel
-from aicb.iteration import PHASES, IterationModel, capture_sizes
-from aicb.model import kv_bytes_per_token_per_rank
-from aicb.operators import GroupedGemm, Phase
-from aicb.parallelism import Partition
-from aicb.precision import Precision
-from aicb.table import KernelTable
+from aicb.iteration.host import GraphMode, HostModel
+from aicb.iteration.model import PHASES, IterationModel, capture_sizes
+from aicb.kernels.grouped_gemm import ENGINE_KERNEL, GroupedGemm
+from aicb.measurements.gpu import get_gpu
+from aicb.measurements.table import KernelTable
+from aicb.model.architecture import kv_bytes_per_token_per_rank
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+from aicb.operators.operator import Phase
 from boundary.errors import InputError
 from tests.validation import iteration_vs_engine as validation
 
@@ -226,7 +226,7 @@ def test_tiles_of_the_engine_make_1024_tokens_dearer_than_512():
         if (row.kernel, row["groups"], row["n"], row["k"]) == (ENGINE_KERNEL, 128, 2048, 768)
     }
     assert site[1024] > 1.1 * site[512]
-    experts = InterpolationEstimator(H200, timing="cold").grouped["contiguous"]
+    experts = InterpolationEstimator(H200, timing="cold")
     found = experts.price(GroupedGemm(8192, 128, 128, 2048, 768, "bf16", "contiguous"))
     assert not found.is_estimate
     assert found.time_us == pytest.approx(site[1024], rel=1e-6)

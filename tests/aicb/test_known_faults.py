@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from aicb import Batch, Operator, Partition, Precision, built_in_models, get_gpu, instance_memory, load_model
-from aicb.estimators import InterpolationEstimator
-from aicb.exports import ExportJob
-from aicb.host import HostModel
-from aicb.iteration import PHASES, IterationModel, select_estimator
-from aicb.memory import resident_weight_bytes
-from aicb.operators import DecodeAttention, GroupedGemm, Phase
-from aicb.predict import RowReader, parse
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.formats.exports import ExportJob
+from aicb.formats.operator_table import RowReader, parse
+from aicb.iteration.host import HostModel
+from aicb.iteration.model import PHASES, IterationModel, select_estimator
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.operators.memory import resident_weight_bytes
+from aicb.operators.operator import Phase
 from tests.aicb.operator_rows import FP8 as FP8_WEIGHTS
 from tests.aicb.operator_rows import ONE, listed
 
@@ -100,7 +102,7 @@ def test_every_fault_has_a_test() -> None:
 def engine_us(operators: Sequence[Operator], precision: Precision = FP8) -> float:
     """Time of computing operators, counts included, as inside a model."""
     estimator = select_estimator("auto", H200, precision)
-    return sum(op.count * estimator.price(op.work).time_us for op in operators if op.phase is not Phase.COMMUNICATION)
+    return sum(op.count * estimator.price(op.kernel).time_us for op in operators if op.phase is not Phase.COMMUNICATION)
 
 
 def test_the_first_ffn_of_deepseek_is_nine_shared_experts_wide_in_weights_and_time() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicb import InputError, Partition, Precision, built_in_models, load_model
-from aicb.gpu import get_gpu, known_gpus
-from aicb.memory import instance_memory, resident_weight_bytes
+from aicb.measurements.gpu import get_gpu, known_gpus
+from aicb.operators.memory import instance_memory, resident_weight_bytes
 
 H200 = get_gpu("h200")
 ABSORBED_BYTES = 61 * 2 * 128 * 256 * 512

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicb import InputError, Partition, Precision, built_in_models, load_model, stage_layers
-from aicb.model import (
+from aicb.model.architecture import (
     DenseFfn,
     GatedDeltaNet,
     GroupedQueryAttention,

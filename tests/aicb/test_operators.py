@@ -20,7 +20,10 @@ from aicb import (
     load_model,
     token_operators,
 )
-from aicb.operators import BatchedGemm, Communication, Gemm, GroupedGemm
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.operators.operator import Communication
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, communication, elementwise, gemm_shape, grouped, listed
 
 
@@ -45,8 +48,8 @@ def test_quantisation_is_listed_with_fp8_weights_only() -> None:
         assert same <= set(fp8)
         assert added == {op for op in fp8 if op.endswith("quant")}
         assert {"attention_quant"} < added
-        assert {elementwise(fp8[op]).kernel for op in added} == {"quant"}
-        kernels = {elementwise(op).kernel for op in fp8.values() if op.name.endswith("silu_mul")}
+        assert {elementwise(fp8[op]).name for op in added} == {"quant"}
+        kernels = {elementwise(op).name for op in fp8.values() if op.name.endswith("silu_mul")}
         assert kernels == {"silu_mul_quant"}
     dense = {"attention_quant", "o_quant", "ffn_quant"}
     assert {op for op in listed("llama-2-7b", ONE, DECODE, FP8) if "quant" in op} == dense
@@ -55,10 +58,10 @@ def test_quantisation_is_listed_with_fp8_weights_only() -> None:
 def test_router_head_and_small_projections_stay_bf16_in_fp8_models() -> None:
     for name in built_in_models():
         for op in iteration_operators(load_model(name), ONE, FP8, DECODE):
-            if isinstance(op.work, Gemm | GroupedGemm):
+            if isinstance(op.kernel, Gemm | GroupedGemm):
                 is_small = op.name in ("router", "lm_head", "shared_gate", "gdn_ba", "index_weights")
                 expected = "bf16" if is_small else "fp8"
-                assert op.work.dtype == expected, op.name
+                assert op.kernel.dtype == expected, op.name
 
 
 def test_qwen3_moe_shapes_follow_the_layout() -> None:
@@ -92,8 +95,8 @@ def test_deepseek_decode_is_absorbed_and_prefill_expanded() -> None:
     assert gemm_shape(prefill["q_b"]) == (100, 24576, 1536)
     assert gemm_shape(prefill["kv_b"]) == (100, 32768, 512)
     assert gemm_shape(prefill["o"]) == (100, 7168, 16384)
-    assert decode["q_absorb"].work == BatchedGemm(batch=128, m=4, n=512, k=128)
-    assert decode["o_unabsorb"].work == BatchedGemm(batch=128, m=4, n=128, k=512)
+    assert decode["q_absorb"].kernel == BatchedGemm(batch=128, m=4, n=512, k=128)
+    assert decode["o_unabsorb"].kernel == BatchedGemm(batch=128, m=4, n=128, k=512)
 
 
 def test_latent_projections_are_whole_on_every_tensor_parallel_rank() -> None:
@@ -163,7 +166,7 @@ def test_tensor_parallelism_adds_two_all_reduces_per_layer(name: str) -> None:
     payload = 24 * model.hidden * 2
     for tp, expected in ((1, 0), (2, 2 * len(model.layers) + 1)):
         operators = iteration_operators(model, Partition(tp=tp), BF16, batch)
-        reduces = [op for op in operators if isinstance(op.work, Communication) and op.work.op == "all_reduce"]
+        reduces = [op for op in operators if isinstance(op.kernel, Communication) and op.kernel.op == "all_reduce"]
         assert sum(op.count for op in reduces) == expected
         assert all(communication(op) == Communication("all_reduce", payload, "tp") for op in reduces)
 
@@ -245,7 +248,7 @@ def test_flops_bytes_and_weights_are_finite_and_not_negative() -> None:
                 assert math.isfinite(op.flops)
                 assert math.isfinite(op.moved_bytes)
                 assert min(op.flops, op.moved_bytes, op.weight_elements, op.count - 1) >= 0
-                assert (op.phase is Phase.COMMUNICATION) == isinstance(op.work, Communication)
+                assert (op.phase is Phase.COMMUNICATION) == isinstance(op.kernel, Communication)
 
 
 def test_listing_an_iteration_of_deepseek_takes_under_a_millisecond() -> None:

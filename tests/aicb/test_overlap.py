@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicb import Batch, InputError, IterationCost, Partition, Precision, get_gpu, load_model
-from aicb.iteration import PHASES, IterationModel
-from aicb.operators import Communication, Phase
-from aicb.overlap import Overlap, halve, side_by_side_ps, two_batch_ps
+from aicb.iteration.model import PHASES, IterationModel
+from aicb.iteration.overlap import Overlap, halve, side_by_side_ps, two_batch_ps
+from aicb.operators.operator import Communication, Phase
 
 H200, FP8 = get_gpu("h200"), Precision("fp8")
 WIDE = Partition(dp=32, ep=32)

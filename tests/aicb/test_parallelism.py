@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicb import InputError, MoeLayout, Partition, PartitionError, Precision
-from aicb.parallelism import kv_heads_per_rank, split
+from aicb.model.partition import kv_heads_per_rank, split
 
 
 @pytest.mark.parametrize(

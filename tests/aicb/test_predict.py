@@ -10,13 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from aicb.__main__ import app
-from aicb.errors import UnmeasuredShape
-from aicb.estimators import InterpolationEstimator
-from aicb.gpu import get_gpu
-from aicb.operators import Elementwise, GroupedGemm, MlaDecode
-from aicb.precision import Precision
-from aicb.predict import ELEMENTWISE, RowReader, parse, predict
-from aicb.table import KernelTable
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.formats.operator_table import RowReader, parse, predict
+from aicb.kernels.elementwise import KERNELS, Elementwise
+from aicb.kernels.fitting.estimate import UnmeasuredShape
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.measurements.gpu import get_gpu
+from aicb.measurements.table import KernelTable
+from aicb.model.precision import Precision
 from boundary.errors import InputError
 
 GRAPH = InterpolationEstimator(get_gpu("h200"), Precision(state="fp32"), "graph")
@@ -94,7 +96,7 @@ def test_lengths_may_differ_within_a_batch():
 
 
 def test_every_elementwise_kernel_has_a_price():
-    for kernel in ELEMENTWISE:
+    for kernel in KERNELS:
         found = work(op=kernel, m="16", n="4096", bytes="1e5")
         assert isinstance(found, Elementwise)
         assert GRAPH.price(found).time_us > 1

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
-from aicb._core import PartKind
-from aicb.compiled import RUN, priced_together
-from aicb.estimators import Estimator, InterpolationEstimator, RooflineEstimator
-from aicb.estimators.roofline import Demands
-from aicb.operator_list import expansion_operators, expert_operators, head_operators, token_operators
-from aicb.operators import Communication, Gemm, Operator
-from aicb.precision import Precision as Formats
-from aicb.pricing import Pricing, price_lists, price_operators
-from aicb.selection import select_estimator
+from aicb._core import OperatorGroup
+from aicb.accuracy.sparse_cases import surface_of
+from aicb.estimators.estimator import CostTable, Estimator
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import RooflineEstimator
+from aicb.estimators.selection import select_estimator
+from aicb.iteration.pricing import Pricing, price_lists, price_operators
+from aicb.iteration.stage import RUN, priced_together
+from aicb.kernels.gemm import Gemm
+from aicb.model.precision import Precision as Formats
+from aicb.operators.lists import expansion_operators, expert_operators, head_operators, token_operators
+from aicb.operators.operator import Communication, Operator
 
 FP8, BF16 = Precision(weights="fp8"), Precision(weights="bf16")
 CASES = {
@@ -64,14 +67,14 @@ def test_a_list_costs_the_same_alone_and_among_others(case: str) -> None:
 def test_many_works_get_the_times_that_each_gets_by_itself(case: str) -> None:
     model, gpu, precision, partition = CASES[case]
     works = [
-        operator.work
+        operator.kernel
         for listed in lists_of(model, precision, partition)
         for operator in listed
-        if not isinstance(operator.work, Communication)
+        if not isinstance(operator.kernel, Communication)
     ]
     estimator: Estimator
     for estimator in (select_estimator("auto", get_gpu(gpu), precision), RooflineEstimator(get_gpu(gpu), precision)):
-        found = estimator.times(Demands.of(works, precision))
+        found = estimator.times(CostTable.of(works, precision))
         single = [estimator.price(work) for work in works]
         assert found.time_us == pytest.approx([each.time_us for each in single], rel=1e-12)
         assert found.is_estimate.tolist() == [each.is_estimate for each in single]
@@ -79,7 +82,7 @@ def test_many_works_get_the_times_that_each_gets_by_itself(case: str) -> None:
 
 def test_the_time_of_a_shape_has_the_same_bits_in_any_company() -> None:
     """Whatever sums in an order that depends on how many are asked for would show here."""
-    surfaces = [InterpolationEstimator(get_gpu("h200"), FP8).gemm["fp8"].surface for _ in range(3)]
+    surfaces = [surface_of(InterpolationEstimator(get_gpu("h200"), FP8), Gemm, "fp8") for _ in range(3)]
     rng = np.random.default_rng(1)
     shapes = np.column_stack(
         [rng.choice([2112.0, 7168.0], 100), rng.choice([1536.0, 7168.0], 100), rng.integers(1, 9000, 100)]
@@ -94,7 +97,7 @@ def test_an_impossible_shape_among_others_is_refused_by_name() -> None:
     estimator = InterpolationEstimator(get_gpu("h200"), FP8)
     works = [Gemm(64, 7168, 2048, "fp8"), Gemm(64, 0, 2048, "fp8")]
     with pytest.raises(ValueError, match=r"Gemm\.n: found 0, expected at least 1"):
-        estimator.times(Demands.of(works, FP8))
+        estimator.times(CostTable.of(works, FP8))
 
 
 def test_counts_are_priced_in_runs_that_do_not_overlap() -> None:
@@ -114,14 +117,15 @@ def test_a_model_prices_a_count_as_its_operators_by_themselves() -> None:
     single = Pricing(InterpolationEstimator(get_gpu("h200"), FP8), get_gpu("h200"), FP8)
     for tokens in (8, 1000, 4065):
         listed = token_operators(model.model, model.partition, FP8, tokens=tokens)
-        assert model._parts([(PartKind.TOKENS, tokens, 0)], 0)[0] == price_operators(listed, single)
+        assert model._groups([(OperatorGroup.TOKENS, tokens, 0)], 0)[0] == price_operators(listed, single)
 
 
 def test_pricing_does_without_pandas() -> None:
     """Its import takes a third of a second and 40 MB; Arrow imports it for conversions of its own."""
     program = (
-        "import sys; from aicb import *; from aicb.estimators import InterpolationEstimator as E; "
-        "E(get_gpu('h200')).gemm; print('pandas' in sys.modules, 'scipy' in sys.modules)"
+        "import sys; from aicb import *; from aicb.estimators.interpolation import InterpolationEstimator as E; "
+        "from aicb.kernels.gemm import Gemm; E(get_gpu('h200')).price(Gemm(1, 1, 1, 'fp8')); "
+        "print('pandas' in sys.modules, 'scipy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"]

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
+from aicb.data import FOLDER
+from aicb.kernels.point import decode_lengths
+from aicb.measurements.table import COLUMNS as TABLE_COLUMNS
+from aicb.measurements.table import read_rows
 from aicb.profiling.convert import csv_cells, split_kernels
-from aicb.profiling.point import decode_lengths
 from aicb.profiling.store import COLUMNS, PROVENANCE_FILE, SCHEMA_VERSION, TABLE_FILE, Row, read_table
-from aicb.shipped import PACKAGE
-from aicb.table import COLUMNS as TABLE_COLUMNS
-from aicb.table import read_rows
 
-SHIPPED = PACKAGE / "data" / "h200" / "profile"
+SHIPPED = FOLDER / "h200" / "profile"
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aicb.catalog import load_model
-from aicb.operator_list import token_operators
-from aicb.operators import Gemm
-from aicb.parallelism import Partition
-from aicb.precision import Precision
-from aicb.profiling.point import decode_lengths, encode_lengths, flops, moved_bytes
-from aicb.profiling.routing import DISTRIBUTIONS, busiest_rank, expert_rows, kv_lengths
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.point import decode_lengths, encode_lengths
+from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows, kv_lengths
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.lists import token_operators
+from aicb.profiling.cost import flops, moved_bytes
 from aicb.profiling.sweep import Plan, plan_points, token_counts
 from boundary.errors import InputError
 from tests.aicb.profiling_points import at
@@ -28,7 +29,7 @@ def test_a_plan_holds_every_gemm_the_simulator_asks_for() -> None:
     plan = Plan(models=(model,), weights=("bf16",), tp=(2,), max_tokens=64)
     found = {(p["m"], p["n"], p["k"]) for p in plan_points(plan) if p.op == "gemm"}
     listed = token_operators(model, Partition(tp=2), Precision("bf16"), tokens=48)
-    asked = {(op.work.m, op.work.n, op.work.k) for op in listed if isinstance(op.work, Gemm)}
+    asked = {(op.kernel.m, op.kernel.n, op.kernel.k) for op in listed if isinstance(op.kernel, Gemm)}
     assert len(asked) == 4
     assert asked <= found
 

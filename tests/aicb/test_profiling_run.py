@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed (CI installs it; so does the profile extra)")
 
 from aicb.__main__ import app  # noqa: E402
+from aicb.kernels.point import Point  # noqa: E402
 from aicb.profiling import kernel_library, runner, store  # noqa: E402
+from aicb.profiling.cost import operand_sets  # noqa: E402
 from aicb.profiling.kernel_library import Kernel, relative_error, some_rows  # noqa: E402
 from aicb.profiling.libraries import reference  # noqa: E402
 from aicb.profiling.libraries.torch_native import TorchNative  # noqa: E402
-from aicb.profiling.point import Point, operand_sets  # noqa: E402
 from aicb.profiling.timing import CpuTimer, Spread  # noqa: E402
 from boundary.errors import InputError  # noqa: E402
 from tests.aicb.profiling_points import at  # noqa: E402

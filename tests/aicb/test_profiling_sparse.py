@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aicb.catalog import load_model
-from aicb.profiling.point import flops, moved_bytes
+from aicb.model.catalog import load_model
+from aicb.profiling.cost import flops, moved_bytes
 from aicb.profiling.sweep import Plan, plan_points
 from tests.aicb.profiling_points import at
 

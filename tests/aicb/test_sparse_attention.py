@@ -10,25 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicb import Batch, Partition, Precision, get_gpu, instance_memory, load_model
-from aicb.estimators import Estimator, ForestEstimator, InterpolationEstimator, RooflineEstimator
-from aicb.estimators.roofline import demand, roofline_us
-from aicb.estimators.sparse_attention import keys_by_step
-from aicb.iteration import IterationModel
-from aicb.layers.gqa import chosen_pairs
-from aicb.operators import Elementwise, SparseKernel, SparseMlaDecode, SparseMlaPrefill
-from aicb.transfer import TransferEstimator
+from aicb.estimators.estimator import Estimator
+from aicb.estimators.forest import ForestEstimator
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import RooflineEstimator, roofline_us
+from aicb.estimators.transfer import TransferEstimator
+from aicb.iteration.model import IterationModel
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.pairs import chosen_pairs
+from aicb.kernels.sparse_decode import SparseMlaDecode, keys_by_step
+from aicb.kernels.sparse_prefill import SparseMlaPrefill, SparseStep
 from tests.aicb.operator_rows import BF16, DECODE, ONE, gemm_shape, listed
 
 H200 = get_gpu("h200")
 FP8_CACHE = Precision("fp8", "fp8")
-KERNELS: tuple[SparseKernel, ...] = ("index_logits", "index_topk", "attention")
+KERNELS: tuple[SparseStep, ...] = ("index_logits", "index_topk", "attention")
 
 
-def decode(kv: list[int], kernel: SparseKernel, heads: int = 128) -> SparseMlaDecode:
+def decode(kv: list[int], kernel: SparseStep, heads: int = 128) -> SparseMlaDecode:
     return SparseMlaDecode(np.array(kv), heads, 576, 512, kernel, 128, 2048, 64, 128)
 
 
-def prefill(new: list[int], kv: list[int], kernel: SparseKernel) -> SparseMlaPrefill:
+def prefill(new: list[int], kv: list[int], kernel: SparseStep) -> SparseMlaPrefill:
     return SparseMlaPrefill(np.array(new), np.array(kv), kernel, 128, 576, 512, 2048, 64, 128)
 
 
@@ -69,9 +72,9 @@ def test_flops_of_scores_grow_with_all_keys_and_those_of_attention_with_the_chos
 
 def test_an_fp8_cache_is_read_in_656_bytes_and_expanded_for_prefills() -> None:
     operators = listed("deepseek-v3.2", ONE, Batch.prefill([512], [512]), FP8_CACHE)
-    gathered = operators["latent_gather"].work
+    gathered = operators["latent_gather"].kernel
     assert isinstance(gathered, Elementwise)
-    assert gathered.kernel == "latent_gather_sparse_fp8"
+    assert gathered.name == "latent_gather_sparse_fp8"
     assert gathered.moved_bytes == 1024 * (656 + 1152)
     decoded = listed("deepseek-v3.2", ONE, Batch.decode([10_000]), FP8_CACHE)["mla_sparse_decode"]
     assert decoded.moved_bytes == 2048 * 656 + 2 * 128 * 1088
@@ -81,7 +84,7 @@ def test_an_fp8_cache_is_read_in_656_bytes_and_expanded_for_prefills() -> None:
 def test_few_heads_are_padded_to_what_the_kernel_takes() -> None:
     """16 heads at tp 8 run as 64."""
     for batch, name in ((DECODE, "mla_sparse_decode"), (Batch.prefill([64]), "mla_sparse_prefill")):
-        work = listed("deepseek-v3.2", Partition(tp=8), batch)[name].work
+        work = listed("deepseek-v3.2", Partition(tp=8), batch)[name].kernel
         assert isinstance(work, SparseMlaDecode | SparseMlaPrefill)
         assert work.heads == 64
 
@@ -123,7 +126,7 @@ ESTIMATORS: list[Estimator] = [
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_steps_equal_one_price_per_step(estimator: Estimator, kernel: SparseKernel) -> None:
+def test_steps_equal_one_price_per_step(estimator: Estimator, kernel: SparseStep) -> None:
     """Lengths pass topk on the way, one after another."""
     kv = np.array([2040, 2047, 5000, 100])
     times, _ = estimator.decode_times(decode([1], kernel), len(kv))(kv, 20)
@@ -141,10 +144,10 @@ def test_keys_by_step_are_those_of_each_request(kv: list[int], steps: int) -> No
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @given(st.lists(st.integers(1, 60_000), min_size=1, max_size=8))
-def test_no_sparse_time_is_below_the_roofline(kernel: SparseKernel, kv: list[int]) -> None:
+def test_no_sparse_time_is_below_the_roofline(kernel: SparseStep, kv: list[int]) -> None:
     estimator = ESTIMATORS[0]
     work = decode(kv, kernel)
-    bound_us = roofline_us(demand(work, Precision(kv="fp8")), H200, is_resident=True)
+    bound_us = roofline_us(work.cost(Precision(kv="fp8")), H200, is_resident=True)
     assert estimator.price(work).time_us >= bound_us * (1 - 1e-9)
 
 

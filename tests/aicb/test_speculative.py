@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, instance_memory, load_model
-from aicb.iteration import PHASES, IterationModel
-from aicb.layers.mtp import draft_parameters
-from aicb.memory import draft_weight_bytes
-from aicb.operators import Phase
-from aicb.speculative import Drafting
+from aicb.iteration.model import PHASES, IterationModel
+from aicb.iteration.speculative import Drafting
+from aicb.operators.memory import draft_weight_bytes
+from aicb.operators.mtp import draft_parameters
+from aicb.operators.operator import Phase
 
 H200, FP8 = get_gpu("h200"), Precision("fp8")
 QWEN = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), H200)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aicb.table import COLUMNS, SCHEMA_VERSION, KernelTable, measured_gpus, read_rows
+from aicb.measurements.table import COLUMNS, SCHEMA_VERSION, KernelTable, measured_gpus, read_rows
 from boundary.errors import InputError
 
 HEADER = ",".join(COLUMNS)
@@ -150,6 +150,6 @@ def test_a_part_without_a_needed_column_is_refused(tmp_path):
 
 
 def test_pyarrow_is_not_imported_for_tables_without_parquet_parts():
-    code = "import sys; from aicb.table import KernelTable; t = KernelTable.load('h200')\n"
+    code = "import sys; from aicb.measurements.table import KernelTable; t = KernelTable.load('h200')\n"
     code += "assert t.parts or (t.select('gemm') and 'pyarrow' not in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
-from aicb.estimators import InterpolationEstimator
-from aicb.iteration import IterationModel
-from aicb.operators import DecodeAttention, Elementwise, Gemm, PrefillAttention, Work
-from aicb.transfer import TransferEstimator, transfer_ratio
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.transfer import TransferEstimator, transfer_ratio
+from aicb.iteration.model import IterationModel
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.kernel import Kernel
+from aicb.kernels.prefill_attention import PrefillAttention
 
 FP8 = Precision("fp8")
 MEASURED = InterpolationEstimator(get_gpu("h200"))
@@ -24,7 +28,7 @@ GEMM_TABLE = Path(__file__).parents[3] / "shared/data/kernels/gemm.csv.gz"
 SMALL = Gemm(64, 7168, 16384, "fp8")
 
 
-def transferred(gpu: str, work: Work) -> float:
+def transferred(gpu: str, work: Kernel) -> float:
     return TransferEstimator(get_gpu(gpu)).price(work).time_us
 
 

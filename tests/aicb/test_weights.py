@@ -15,9 +15,11 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
-from aicb.operators import BatchedGemm, Gemm, GroupedGemm
-from aicb.parallelism import MoeLayout
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
+from aicb.model.partition import MoeLayout
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, listed
 
 
@@ -120,5 +122,5 @@ def test_gemm_flops_per_decoded_token_are_twice_the_active_matrix_weights(name: 
             not_matrices += layer.ffn.experts
     products = (Gemm, BatchedGemm, GroupedGemm)
     operators = iteration_operators(model, ONE, BF16, Batch.decode([2]))
-    flops = sum(op.count * op.flops for op in operators if isinstance(op.work, products))
+    flops = sum(op.count * op.flops for op in operators if isinstance(op.kernel, products))
     assert flops == pytest.approx(2 * (model.active_parameters - not_matrices), rel=1e-12)

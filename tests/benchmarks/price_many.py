@@ -20,9 +20,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from aicb import IterationModel, Partition, Precision, RankBatches, load_model
-from aicb.estimators import InterpolationEstimator
-from aicb.estimators.arrays import Kind, price_many
-from aicb.gpu import get_gpu
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.price_many import Kind, price_many
+from aicb.measurements.gpu import get_gpu
 
 ROWS = 500_000
 REPETITIONS = 5000
@@ -60,7 +60,7 @@ def iterations() -> dict[str, tuple[IterationModel, RankBatches]]:
 def iterations_per_s(model: IterationModel, batches: RankBatches) -> float:
     """Iterations per second of CPU time, the call from Python included."""
     model.price(batches)
-    pricing, requests, rows = model.compiled(), np.array(batches.requests), np.array(batches.logit_rows)
+    pricing, requests, rows = model.core_pricing(), np.array(batches.requests), np.array(batches.logit_rows)
     assert pricing is not None
     start = time.process_time()
     for _ in range(REPETITIONS):

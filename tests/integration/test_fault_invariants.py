@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from aicb.catalog import load_model
+from aicb.model.catalog import load_model
 from netsim.backend import PACKET_BACKENDS
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests

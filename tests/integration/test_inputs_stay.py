@@ -66,7 +66,7 @@ def test_an_output_that_is_an_input_is_refused(
         Path(name).write_text(text)
     Path("link.svg").symlink_to("T.yaml")
     if arguments[0] == "import":
-        monkeypatch.setattr("aicb.imports.import_files", lambda *_: None)  # has read them
+        monkeypatch.setattr("aicb.formats.imports.import_files", lambda *_: None)  # has read them
     ended = CliRunner().invoke(importlib.import_module(f"{package}.__main__").app, arguments)
     assert isinstance(ended.exception, InputError), ended.output
     assert str(ended.exception) == f"{target}: found the file that is read, expected another one to write"

@@ -49,7 +49,11 @@ def test_the_second_turn_computes_and_sends_only_what_is_new(is_disaggregated: b
 def test_a_large_pool_hits_nearly_what_a_perfect_cache_hits_on_the_mooncake_trace(tmp_path: Path) -> None:
     """A perfect cache knows every prompt that has arrived before; a real one those that have been scheduled. The pool
     needs 1.2 TB per GPU: an H200 with more memory than there is."""
-    larger = (files("aicb") / "gpus" / "h200.yaml").read_text().replace("hbm_bytes: 150754820096", "hbm_bytes: 2.0e+12")
+    larger = (
+        (files("aicb") / "data" / "gpus" / "h200.yaml")
+        .read_text()
+        .replace("hbm_bytes: 150754820096", "hbm_bytes: 2.0e+12")
+    )
     (tmp_path / "gpu.yaml").write_text(larger)
     spec = TraceWorkload(kind="trace", path=TRACE, limit=400)
     workload = load_workload(spec, base_dir=TRACE.parent, rng=lambda name: generator(0, name))

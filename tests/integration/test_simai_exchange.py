@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aicb import Partition, Precision, get_gpu, load_model
-from aicb.exports import ExportJob, layer_costs, read_simai, write_simai
-from aicb.selection import select_estimator
+from aicb.estimators.selection import select_estimator
+from aicb.formats.exports import ExportJob, layer_costs, read_simai, write_simai
 from simccl.formats.busbw import Group
 from simccl.formats.pricing import Pricing, requests_of
 from simccl.formats.workload import read_workload

@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize_scalar, nnls
 
-from aicb.batch import Batch
-from aicb.catalog import load_model
-from aicb.gpu import get_gpu
-from aicb.host import HostModel
-from aicb.iteration import PS_PER_US, IterationModel
-from aicb.parallelism import Partition
-from aicb.precision import Precision
+from aicb.iteration.host import HostModel
+from aicb.iteration.model import PS_PER_US, IterationModel
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
 
 MEASUREMENTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured" / "serving"
 FILES = {"qwen3-8b": "vllm-qwen3-8b-tp1.json.gz", "qwen3-30b-a3b": "vllm-qwen3-30b-a3b-tp1.json.gz"}

@@ -14,7 +14,7 @@ import typer
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
-    from aicb.accuracy import Errors
+    from aicb.accuracy.held_out import Errors
 
 Row = dict[str, Any]
 
@@ -71,8 +71,8 @@ def validate(
 
 
 def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[str, str]) -> dict[str, Iterable[Row]]:
-    from aicb.accuracy import cases, held_out, repeats
-    from aicb.published import published as compare_published
+    from aicb.accuracy.held_out import cases, held_out, repeats
+    from aicb.accuracy.published import published as compare_published
 
     chosen = [case for case in cases(timing) if kernels in case.kernel]  # type: ignore[arg-type]
     if not chosen:

@@ -46,7 +46,7 @@ EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline
 
 
 class OverlapConfig(Section):
-    """Overlap of work within an iteration (`aicb.overlap`); off by default."""
+    """Overlap of work within an iteration (`aicb.iteration.overlap`); off by default."""
 
     shared_expert: bool = False
     """The shared expert runs on a second stream while the routed experts run."""
@@ -59,7 +59,7 @@ class OverlapConfig(Section):
 
 
 class SpeculativeConfig(Section):
-    """Speculative decoding by a multi-token-prediction layer (`aicb.speculative`)."""
+    """Speculative decoding by a multi-token-prediction layer (`aicb.iteration.speculative`)."""
 
     drafts: Annotated[int, Field(ge=1, le=16)] = 1
     """Tokens drafted and verified per request and step."""
@@ -85,7 +85,7 @@ class EngineConfig(Section):
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
-    """From the client to the scheduler and from the sampled token back; ``None``: as measured (`aicb.host`)."""
+    """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured."""
     weights: Literal["bf16", "fp8"] = "bf16"
     kv: Literal["bf16", "fp8"] = "bf16"
     estimator: EstimatorName = "auto"

@@ -1,10 +1,10 @@
 // Content keys of KV blocks: equal exactly when all tokens up to the block's end are equal.
 #pragma once
 
+#include <aicb/flat_map.hpp>
 #include <cstdint>
 #include <optional>
 
-#include "../../aicb/core/flat_map.hpp"
 #include "request.hpp"
 
 namespace serving {

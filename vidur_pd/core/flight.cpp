@@ -32,11 +32,7 @@ void pass_stages(Flight& flight, std::vector<TimePs>& stage_free_ps) {
 
 TimePs Stage::exposed_at(double stretch) const {
     if (beside.empty()) return static_cast<TimePs>(std::nearbyint(static_cast<double>(communication_ps) * stretch));
-    double lasting_ps = alone_ps;
-    for (const Beside& part : beside) {
-        lasting_ps += part.share * std::max(part.compute_ps, part.communication_ps * stretch);
-    }
-    return static_cast<TimePs>(std::nearbyint(lasting_ps));
+    return static_cast<TimePs>(std::nearbyint(aicb::overlapped_ps(alone_ps, beside, stretch)));
 }
 
 double Stage::stretch_for(TimePs exposed_ps) const {

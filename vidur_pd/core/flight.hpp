@@ -1,6 +1,7 @@
 // An iteration, or a run of equal decode iterations, in progress on an instance, and when its steps end.
 #pragma once
 
+#include <aicb/two_batch.hpp>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -14,12 +15,7 @@ namespace serving {
 // Phases that compute time is divided into, in the order of vidur_pd.metrics.iterations.COMPUTE_PHASES.
 constexpr std::size_t kComputePhases = 5;
 
-// A part of two-batch overlap: communication that takes time as far as it is longer than the compute beside it.
-struct Beside {
-    double compute_ps;
-    double communication_ps;  // on an idle fabric
-    double share;             // of the iteration's time that the part stands for
-};
+using Beside = aicb::OverlapSegment;
 
 // One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now.
 struct Stage {

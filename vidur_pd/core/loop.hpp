@@ -6,6 +6,7 @@
 // results and records) happens here.
 #pragma once
 
+#include <aicb/iteration_pricing.hpp>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -17,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "../../aicb/core/iteration_pricing.hpp"
 #include "event_queue.hpp"
 #include "flight.hpp"
 #include "iteration_log.hpp"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import simccl
 from aicb import Model, Precision, stage_layers
-from aicb.model import GatedDeltaNet, GroupedQueryAttention, LatentAttention
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention
 from netsim import Topology
 from vidur_pd.cluster.instance import Rank
 

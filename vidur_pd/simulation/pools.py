@@ -23,10 +23,10 @@ from aicb import (
     known_gpus,
     parse_expert_load,
 )
-from aicb.estimators import Estimator
-from aicb.load_profile import load_profile
-from aicb.model import MoeFfn
-from aicb.selection import select_estimator
+from aicb.estimators.estimator import Estimator
+from aicb.estimators.selection import select_estimator
+from aicb.experts.profile import load_profile
+from aicb.model.architecture import MoeFfn
 from boundary.errors import InputError
 from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig

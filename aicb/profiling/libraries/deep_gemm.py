@@ -13,9 +13,9 @@ from types import ModuleType
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, FP8_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference
-from aicb.profiling.point import Point
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
 

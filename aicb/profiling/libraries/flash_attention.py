@@ -14,11 +14,11 @@ from types import ModuleType
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference
 from aicb.profiling.libraries.flash_mla import paged_cache, sequence
 from aicb.profiling.libraries.modules import load_operators
-from aicb.profiling.point import Point
 
 _CHECKED_SEQUENCES = 3
 _CHECKED_QUERIES = 16

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import Kernel, normal, relative_error
-from aicb.profiling.point import Point
 
 _TOLERANCE = 2.0**-6
 """Chunked form: bf16 operands of five products in a row; recurrent form: bf16 output of fp32 sums."""

@@ -12,10 +12,10 @@ from types import ModuleType
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference
 from aicb.profiling.libraries.modules import load_operators
-from aicb.profiling.point import Point
 
 PAGE_TOKENS = 64
 LATENT = 576

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import Point
+from aicb.profiling.cost import SPARSE_FP8_KEY_BYTES
 from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference
 from aicb.profiling.libraries.flash_mla import LATENT, PAGE_TOKENS, VALUE, sequence
 from aicb.profiling.libraries.modules import load_operators, operators
-from aicb.profiling.point import SPARSE_FP8_KEY_BYTES, Point
 
 HEAD_MULTIPLE = 64
 """Sparse kernels on SM90 take multiples of 64 query heads."""

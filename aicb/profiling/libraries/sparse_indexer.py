@@ -13,9 +13,10 @@ from types import ModuleType
 
 import torch
 
+from aicb.kernels.point import Point
+from aicb.profiling.cost import FP32_BYTES
 from aicb.profiling.kernel_library import Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries.modules import load_operators, operators
-from aicb.profiling.point import FP32_BYTES, Point
 
 PAGE_TOKENS = 64
 _LOGITS_TOLERANCE = 1e-3

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import (
     ATTENTION_TOLERANCE,
     BF16_TOLERANCE,
@@ -19,7 +20,6 @@ from aicb.profiling.kernel_library import (
     some_rows,
 )
 from aicb.profiling.libraries import reference
-from aicb.profiling.point import Point
 
 _CPU_ONLY = {"prefill_attention", "decode_attention", "rms_norm", "silu_mul"}
 

@@ -13,10 +13,10 @@ from types import ModuleType
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference
 from aicb.profiling.libraries.vllm_ops import silu_mul
-from aicb.profiling.point import Point
 
 _NORM_TOLERANCE = 2 * BF16_TOLERANCE
 _QUANT_TOLERANCE = 2.0**-4

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import Point
+from aicb.profiling.cost import FP32_BYTES, SPARSE_FP8_KEY_BYTES
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error
 from aicb.profiling.libraries.modules import load_operators, operators
-from aicb.profiling.point import FP32_BYTES, SPARSE_FP8_KEY_BYTES, Point
 
 PAGE_TOKENS = 64
 LATENT, VALUE = 576, 512

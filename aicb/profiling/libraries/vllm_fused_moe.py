@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error, some_rows
-from aicb.profiling.point import Point
 
 _PACKAGE = "vllm.model_executor.layers.fused_moe"
 _SPARSITY = 4

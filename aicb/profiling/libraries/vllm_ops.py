@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
+from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error
 from aicb.profiling.libraries import reference
 from aicb.profiling.libraries.modules import load_operators, operators
-from aicb.profiling.point import Point
 
 _EPSILON = 1e-6
 _NORM_TOLERANCE = 4 * BF16_TOLERANCE

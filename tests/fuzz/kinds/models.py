@@ -15,7 +15,7 @@ from tests.fuzz import hostile
 from tests.fuzz.case import Case, Special
 from tests.fuzz.mutation import as_csv, as_json, as_yaml, cells_of, document, few, mutated, mutated_cells, option_value
 
-_FOLDER: Final = Path(aicb.__file__).parent
+_FOLDER: Final = Path(aicb.__file__).parent / "data"
 GPU: Final[dict[str, Any]] = {
     "name": "mine", "hbm_bytes": 85520809984, "hbm_bytes_per_s": 3.35e12, "peak_bf16_flops": 989.5e12,
     "peak_fp8_flops": 1979.0e12, "sms": 132, "l2_bytes": 52428800, "interconnect_as": "h100", "source": "a data sheet",
@@ -86,7 +86,7 @@ def configurations() -> tuple[dict[str, Any], ...]:
 @cache
 def kernels() -> str:
     """A small table of kernels: some lines of the shipped one for every operation."""
-    lines = (_FOLDER / "data" / "h200" / "kernels.csv").read_text().splitlines()
+    lines = (_FOLDER / "h200" / "kernels.csv").read_text().splitlines()
     kept: dict[str, int] = {}
     chosen = [lines[0]]
     for line in lines[1:]:

@@ -1,6 +1,6 @@
 """Iterations of several passes: two half batches that take turns, and steps that verify and draft tokens.
 
-Assumes, beside what ``aicb.overlap`` and ``aicb.speculative`` assume: batches are halved whenever both halves have
+Assumes, beside what `aicb` assumes of overlap and of drafts: batches are halved whenever both halves have
 work. In a step with prefills each decode verifies its drafts as so many requests of one token (its KV is read once
 each), and draft passes run over the decodes alone. Passes of the draft layer over prompts are ignored.
 """

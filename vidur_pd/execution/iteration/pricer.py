@@ -106,14 +106,14 @@ class InstanceExecutor:
         """[stages] what the core prices iterations with; empty where it cannot."""
         if self._drafting is not None or self._halves is not None:
             return []
-        stages = [self._model.compiled(stage) for stage in range(self._placement.partition.pp)]
+        stages = [self._model.core_pricing(stage) for stage in range(self._placement.partition.pp)]
         known = [pricing for pricing in stages if pricing is not None]
         return known if len(known) == len(stages) else []
 
     def supply(self) -> None:
         """Prices the parts that the core has asked for."""
         for stage in range(self._placement.partition.pp):
-            self._model.supply(stage)
+            self._model.price_missing(stage)
 
     def communicate(self, stage: int, number: int) -> None:
         """Tells the core what the list ``number`` of collectives takes."""

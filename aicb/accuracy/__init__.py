@@ -1,0 +1,1 @@
+"""Estimated kernel times against measured and published ones."""

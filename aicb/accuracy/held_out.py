@@ -1,0 +1,173 @@
+"""How far estimated kernel times lie from measured ones (``vidur-pd validate --only compute``).
+
+*Held out*: the shapes of a kernel are divided by group (whole (n, k) of a GEMM, one m of all sites, whole batch column
+of an attention kernel) into five folds; each fold is predicted from the other four, so 20 % are held out at a time and
+every point is predicted once. Interpolation, forest and roofline see the same folds.
+
+*Repeated*: shapes that two measuring sessions share. An estimate cannot be nearer to a measurement than another
+measurement is.
+
+Comparisons with tables of others are in `aicb.accuracy.published`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from aicb.accuracy.sparse_cases import Case, fp8_and_sparse_cases, small_surface, surface_of
+from aicb.estimators.forest import Forest
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.estimators.roofline import RooflineEstimator
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.fitting.kriging import Floats
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm, Layout
+from aicb.kernels.kernel import Kernel
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.measurements.gpu import get_gpu
+from aicb.measurements.table import EVEN_DISTRIBUTIONS, KernelRow, KernelTable
+from aicb.measurements.timing import Timing
+from aicb.model.precision import GemmDtype, Precision
+
+FOLDS = 5
+GEMM_DTYPES: tuple[GemmDtype, ...] = ("fp8", "bf16")
+GPU = get_gpu("h200")
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Absolute relative errors of one kernel under one method."""
+
+    kernel: str
+    groups: str
+    method: str
+    points: int
+    median: float
+    p90: float
+    within_claim: float | None
+    """Share of points within the error that the estimate states; absent where none is stated."""
+
+
+def errors_of(kernel: str, groups: str, method: str, relative: Floats, claimed: Floats | None = None) -> Errors:
+    size = np.abs(relative)
+    within = None if claimed is None else float((size <= claimed).mean())
+    return Errors(kernel, groups, method, len(size), float(np.median(size)), float(np.quantile(size, 0.9)), within)
+
+
+def cases(timing: Timing) -> list[Case]:
+    """All kernels with enough shapes."""
+    estimator = InterpolationEstimator(GPU, Precision(state="fp32"), timing)
+    products = lambda s: BatchedGemm(*map(int, (s[0], s[3], s[1], s[2])))  # noqa: E731
+    return [
+        *_dense(estimator),
+        *_grouped(estimator),
+        Case("bmm", "m", surface_of(estimator, BatchedGemm), (3,), products),
+        Case("FA3 prefill", "(q, S)", surface_of(estimator, PrefillAttention, "bf16"), (5, 6), _prefill),
+        Case("FA3 decode", "batch column", surface_of(estimator, DecodeAttention, "bf16"), (0, 1, 2, 3), _decode),
+        Case("FlashMLA decode", "batch column", surface_of(estimator, MlaDecode, "bf16"), (0, 1), _mla),
+        *fp8_and_sparse_cases(GPU, timing),
+        Case("RMSNorm + add", "columns", small_surface(estimator, "add_rms_norm"), (0,), _norm),
+    ]
+
+
+def _dense(estimator: InterpolationEstimator) -> Iterator[Case]:
+    held: tuple[tuple[str, tuple[int, ...]], ...] = (("(n, k)", (0, 1)), ("m", (2,)))
+    for dtype in GEMM_DTYPES:
+        for groups, columns in held:
+            work = partial(_gemm, dtype=dtype)
+            yield Case(f"{dtype} GEMM", groups, surface_of(estimator, Gemm, dtype), columns, work)
+
+
+def _grouped(estimator: InterpolationEstimator) -> Iterator[Case]:
+    """bf16 once: both layouts take the gathered kernel's times."""
+    held: tuple[tuple[str, tuple[int, ...]], ...] = (("(n, k)", (2, 3)), ("experts, (n, k)", (0, 1, 2, 3)))
+    layouts: tuple[tuple[Layout, GemmDtype], ...] = (("masked", "bf16"), ("masked", "fp8"), ("contiguous", "fp8"))
+    for layout, dtype in layouts:
+        surface = surface_of(estimator, GroupedGemm, (layout, dtype))
+        kernel = f"{dtype} grouped GEMM, {layout if dtype == 'fp8' else 'gathered'}"
+        for groups, columns in held:
+            yield Case(kernel, groups, surface, columns, partial(_experts, dtype=dtype, layout=layout))
+
+
+def _gemm(shape: list[float], dtype: GemmDtype) -> Kernel:
+    n, k, m = map(int, shape)
+    return Gemm(m, n, k, dtype)
+
+
+def _experts(shape: list[float], dtype: GemmDtype, layout: Layout) -> Kernel:
+    groups, active, n, k, rows = shape
+    return GroupedGemm(rows * active, int(groups), active, int(n), int(k), dtype, layout)
+
+
+def _prefill(shape: list[float]) -> Kernel:
+    heads, kv_heads, d_qk, d_v, _, kv, new = map(int, shape)
+    return PrefillAttention(np.array([new]), np.array([kv]), heads, kv_heads, d_qk, d_v)
+
+
+def _decode(shape: list[float]) -> Kernel:
+    heads, kv_heads, dim, batch, kv = map(int, shape)
+    return DecodeAttention(np.full(batch, kv), heads, kv_heads, dim)
+
+
+def _mla(shape: list[float]) -> Kernel:
+    heads, batch, kv = map(int, shape)
+    return MlaDecode(np.full(batch, kv), heads, 576, 512)
+
+
+def _norm(shape: list[float]) -> Kernel:
+    columns, rows = map(int, shape)
+    return Elementwise("add_rms_norm", rows, columns, 8 * rows * columns)
+
+
+def held_out(case: Case) -> Iterator[Errors]:
+    """One kernel under the three methods."""
+    surface = case.surface
+    groups = [tuple(shape) for shape in surface.shapes[:, case.columns].tolist()]
+    order = np.random.default_rng(0).permutation(len(distinct := sorted(set(groups))))
+    fold_of = {group: int(position) % FOLDS for group, position in zip(distinct, order, strict=True)}
+    folds = [fold_of[group] for group in groups]
+    kriged = surface.hold_out(folds)
+    yield errors_of(case.kernel, case.groups, "interpolation", kriged.relative, kriged.claimed)
+    predicted = np.empty(len(folds))
+    for fold in range(FOLDS):
+        out = np.array(folds) == fold
+        if out.any():
+            predicted[out] = Forest(surface.shapes[~out], surface.times_us[~out]).times(surface.shapes[out])
+    yield errors_of(case.kernel, case.groups, "forest", predicted / surface.times_us - 1.0)
+    roofline = RooflineEstimator(GPU)
+    bound = np.array([roofline.price(case.kernel_of(shape)).time_us for shape in surface.shapes.tolist()])
+    yield errors_of(case.kernel, case.groups, "roofline", bound / surface.times_us - 1.0)
+
+
+def repeats(timing: Timing) -> list[Errors]:
+    """Shapes that two measuring sessions share: the later time against the earlier, event floors included."""
+    table = KernelTable.load("h200")
+    probe = KernelTable("h200", table.rows, {})
+    found = []
+    for op in ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous", *ATTENTION):
+        earlier = {_key(row): row for row in probe.select(op, distribution="even")}
+        pairs = [(earlier[key], row) for part in table.parts for row in part.rows(op) if (key := _key(row)) in earlier]
+        times = [(_time(old, timing), _time(new, timing)) for old, new in pairs]
+        both = np.array([pair for pair in times if None not in pair], dtype=np.float64)
+        if len(both):
+            found.append(errors_of(op, "sessions", "repeat", both[:, 1] / both[:, 0] - 1.0))
+    return found
+
+
+ATTENTION = ("prefill_attention", "decode_attention", "mla_decode")
+
+
+def _key(row: KernelRow) -> tuple[object, ...]:
+    kind = "even" if row.distribution in EVEN_DISTRIBUTIONS else row.distribution + row.lengths
+    return (row.dtype, kind, *sorted(row.shape.items()))
+
+
+def _time(row: KernelRow, timing: Timing) -> float | None:
+    return row.graph_us if timing == "graph" else row.cold_us

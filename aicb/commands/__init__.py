@@ -1,0 +1,1 @@
+"""Commands of ``aicb``, one module each."""

@@ -1,0 +1,76 @@
+"""Compute time of the iteration that ``aicb show`` lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aicb.experts.load import ExpertLoad
+from aicb.iteration.model import PHASES, IterationModel
+from aicb.iteration.overlap import Overlap
+from aicb.iteration.pricing import PS_PER_US, IterationCost
+from aicb.iteration.speculative import Drafting, SpeculativeCost
+from aicb.measurements.gpu import get_gpu
+from aicb.model.architecture import Model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Options of the command line."""
+
+    gpu: str
+    estimator: str
+    expert_load: ExpertLoad | None
+    overlap_shared_expert: bool
+    drafts: int
+    acceptance: float
+
+
+def price_iteration(
+    model: Model, partition: Partition, precision: Precision, batch: Batch, stage: int, chosen: Choices
+) -> dict[str, object]:
+    """Compute time of one stage with this batch on every data-parallel rank, in microseconds.
+
+    Raises:
+        InputError: an option that does not go with the model, the GPU or the batch.
+    """
+    gpu = get_gpu(chosen.gpu)
+    iterations = IterationModel(
+        model,
+        partition,
+        precision,
+        gpu,
+        queries=chosen.drafts + 1,
+        estimator=chosen.estimator,
+        expert_load=chosen.expert_load,
+        overlap=Overlap(shared_expert_stream=chosen.overlap_shared_expert),
+    )
+    batches = [batch] * partition.dp
+    borrowed = {} if gpu.clock_as is None else {"clock_as": gpu.clock_as}
+    if not chosen.drafts:
+        return _described(iterations.price(batches, stage=stage)) | borrowed
+    step = iterations.speculative(batches, Drafting(chosen.drafts, chosen.acceptance), stage=stage)
+    return {**_described(step.verification), **_drafted(step), **borrowed}
+
+
+def _described(cost: IterationCost) -> dict[str, object]:
+    phases = {
+        f"{phase.value}_us": _us(time_ps) for phase, time_ps in zip(PHASES, cost.phase_ps, strict=True) if time_ps
+    }
+    share = round(cost.estimated_ps / cost.compute_ps, 4)
+    return {"compute_us": _us(cost.compute_ps), "host_us": _us(cost.host_ps), **phases, "estimated_share": share}
+
+
+def _drafted(step: SpeculativeCost) -> dict[str, object]:
+    """The whole step; the other figures are those of the verification alone."""
+    return {
+        "drafts_us": _us(sum(cost.compute_ps for cost in step.draft_passes)),
+        "step_us": _us(step.compute_ps),
+        "tokens_per_request": round(step.expected_tokens, 4),
+    }
+
+
+def _us(time_ps: int) -> float:
+    return round(time_ps / PS_PER_US, 3)

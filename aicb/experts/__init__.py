@@ -1,0 +1,1 @@
+"""How tokens choose experts, where experts live, and what the slowest rank computes."""

@@ -1,6 +1,0 @@
-"""Measured kernel times of other projects, turned into tables of this one."""
-
-from aicb.imports.read import import_files
-from aicb.imports.rows import Imported, table_paths, write_table
-
-__all__ = ["Imported", "import_files", "table_paths", "write_table"]

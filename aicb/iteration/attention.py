@@ -1,0 +1,168 @@
+"""Attention of the ranks of an instance: kernels and parts for C++, and times where C++ does not know the kernels.
+
+C++ knows attention over all keys and linear attention, where the estimator gives their times as functions
+(``CoreEstimator``). Sparse attention and the other estimators are priced here, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aicb._core as _core
+from aicb._core import OperatorGroup
+from aicb.estimators.estimator import CoreEstimator
+from aicb.iteration.pricing import PricedOperators, Pricing, price_operators
+from aicb.kernels.core_times import kv_cost
+from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
+from aicb.kernels.kernel import CacheKernel, Kernel
+from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.measurements.clock import STREAMED_SHARE
+from aicb.model.architecture import Attention, GatedDeltaNet, LatentAttention, Model, stage_range
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+from aicb.operators.lists import attention_operators, expansion_operators
+from aicb.operators.operator import Operator
+
+EXPANSIONS: dict[OperatorGroup, Literal["chunk", "past", "merge"]] = {
+    OperatorGroup.EXPANDED_CHUNK: "chunk",
+    OperatorGroup.EXPANDED_PAST: "past",
+    OperatorGroup.MERGED: "merge",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeKernel:
+    """One kernel that reads the KV cache, per execution a function of the KV lengths."""
+
+    name: str
+    count: int
+    time_us: DecodeTimes
+    one_query_us: DecodeTimes | None
+    """Several queries are not faster than one: two interpolations may cross by a fraction of a per cent."""
+    cost: _core.KvCost
+    """At the nominal peak of the tensor cores and the bandwidth of large streams."""
+
+    def timed(self, kv_tokens: NDArray[np.int64], steps: int, name: int) -> _core.TimedKernel:
+        """Times over consecutive steps for C++; ``name`` is the bit of its name."""
+        time_us, is_estimate = self.time_us(kv_tokens, steps)
+        one_query = None if self.one_query_us is None else self.one_query_us(kv_tokens, steps)[0]
+        return _core.TimedKernel(time_us, one_query, bool(is_estimate), name=name, count=self.count, cost=self.cost)
+
+    def in_core(self, name: int) -> _core.DecodeKernel:
+        """The kernel in C++; ``name`` is the bit of its name."""
+        assert isinstance(self.time_us, VolumeTimes)
+        one_query = self.one_query_us
+        assert one_query is None or isinstance(one_query, VolumeTimes)
+        return _core.DecodeKernel(
+            self.time_us.times, one_query.times if one_query else None, name=name, count=self.count, cost=self.cost
+        )
+
+
+class AttentionPricing:
+    """Prices the attention of the data-parallel ranks of one instance."""
+
+    def __init__(self, model: Model, partition: Partition, precision: Precision, pricing: Pricing):
+        self._parallel = (model, partition, precision)
+        self._pricing = pricing
+        self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
+
+    def is_in_core(self, stage: int) -> bool:
+        """Whether C++ knows all kernels of the stage that depend on the lengths of single requests."""
+        kernels = [each.kernel for each in self._operators(_ONE_OF_EACH, stage) if isinstance(each.kernel, Kernel)]
+        is_known = all(kernel.core_role is not None for kernel in kernels if kernel.depends_on_lengths())
+        return is_known and isinstance(self._pricing.estimator, CoreEstimator)
+
+    def prompt_kernels(self, stage: int) -> _core.PromptKernels:
+        """Which kernels run over prompts besides attention itself."""
+        kinds = self._attentions(stage)
+        return _core.PromptKernels(
+            expand_latents=any(isinstance(kind, LatentAttention) for kind in kinds),
+            are_recurrent=any(isinstance(kind, GatedDeltaNet) for kind in kinds),
+        )
+
+    def _attentions(self, stage: int) -> list[Attention]:
+        model, partition, _ = self._parallel
+        return [layer.attention for layer, _ in model.count_layers(stage_range(model, partition, stage))]
+
+    def core_prefills(self, stage: int, bit: Callable[[str], int]) -> list[_core.PrefillKernel]:
+        """Kernels over prompts for C++; ``bit`` numbers operator names."""
+        estimator, gpu = self._pricing.estimator, self._pricing.gpu
+        assert isinstance(estimator, CoreEstimator)
+        return [
+            _core.PrefillKernel(
+                estimator.core_prefill(operator.kernel),
+                count=operator.count,
+                name=bit(operator.name),
+                stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
+                peak_flops=gpu.peak_flops[operator.kernel.dtype],
+            )
+            for operator in self._operators(Batch.prefill([1]), stage)
+            if isinstance(operator.kernel, PrefillAttention)
+        ]
+
+    def group_operators(self, key: tuple[OperatorGroup, int, int], stage: int) -> list[Operator]:
+        """Operators of attention that C++ asks for as a group."""
+        kind, tokens, requests = key
+        if kind in EXPANSIONS:
+            listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
+        elif kind == OperatorGroup.OTHER_DECODE_KERNELS:
+            listed = self._operators(_decodes(tokens), stage)
+        else:
+            assert kind == OperatorGroup.RECURRENT_PROMPTS, kind
+            listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
+        return [operator for operator in listed if not isinstance(operator.kernel, CacheKernel | PrefillAttention)]
+
+    def decode_kernels(self, requests: int, queries: int, stage: int) -> list[DecodeKernel]:
+        """Kernels that read the cache of so many decodes with so many queries each.
+
+        Several queries of a request read its KV once, as more query heads would (as FlashMLA and packed GQA
+        do).
+        """
+        key = (requests, queries, stage)
+        if key not in self._kernels:
+            self._kernels[key] = [
+                self._decode_kernel(operator, operator.kernel, requests, queries)
+                for operator in self._operators(_decodes(1), stage)
+                if isinstance(operator.kernel, CacheKernel)
+            ]
+        return self._kernels[key]
+
+    def timed(
+        self, batch: Batch, *, is_decode: bool, steps: int, queries: int, stage: int, bit: Callable[[str], int]
+    ) -> tuple[PricedOperators, list[_core.TimedKernel]]:
+        """Attention of one rank where C++ does not know it: what does not read the cache of decodes, and what does.
+
+        Where the instance decodes (``is_decode``), the first is nothing. ``bit`` numbers operator names.
+        """
+        if len(batch.new_tokens) == 0 or is_decode:
+            kernels = self.decode_kernels(len(batch.new_tokens), queries, stage) if len(batch.new_tokens) else []
+            listed = [kernel.timed(batch.kv_tokens, steps, bit(kernel.name)) for kernel in kernels]
+            return price_operators([], self._pricing), listed
+        return price_operators(self._operators(batch, stage), self._pricing), []
+
+    def _operators(self, batch: Batch, stage: int) -> list[Operator]:
+        return attention_operators(*self._parallel, batch, stage=stage)
+
+    def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:
+        """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""
+        pricing = self._pricing
+        kernel = one_query.with_queries(queries)
+        times = pricing.estimator.decode_times(kernel, requests)
+        slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
+        cost = kv_cost(kernel, pricing.precision, requests, pricing.gpu, (1.0, STREAMED_SHARE))
+        return DecodeKernel(operator.name, operator.count, times, slower, cost)
+
+
+_ONE_OF_EACH = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
+"""A prefill and a decode, whose lengths do not matter."""
+
+
+def _decodes(requests: int) -> Batch:
+    """So many decodes whose lengths do not matter."""
+    return Batch.decode(np.full(requests, 2, dtype=np.int64))

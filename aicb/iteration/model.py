@@ -1,0 +1,299 @@
+"""Compute time of one iteration of a serving instance.
+
+An instance runs ``dp`` ranks in lockstep; each prices its own batch and every layer waits for the slowest. The parts of
+an iteration depend on few integers (tokens, rows) and are priced once; only attention depends on the lengths.
+
+    iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + host
+
+The sum is taken in C++ (``aicb.iteration.stage``); this module prices the parts that are not attention.
+
+Assumes that all layers of one kind cost the same, so that a maximum per layer is the maximum of the sums; exact for
+models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Routed experts are
+priced for the slowest rank of the EP group (``aicb.experts.profile``). Collectives are returned with their counts, not
+priced. Every kernel runs alone on its device unless ``Overlap`` asks for the shared expert's second stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aicb._core as _core
+from aicb._core import OperatorGroup
+from aicb.estimators.estimator import Estimator
+from aicb.estimators.selection import select_estimator
+from aicb.experts.load import ExpertLoad, UniformLoad
+from aicb.experts.profile import RankLoad, load_profile
+from aicb.iteration.attention import AttentionPricing
+from aicb.iteration.host import GraphMode, HostModel
+from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
+from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
+from aicb.iteration.speculative import Drafting, SpeculativeCost, later
+from aicb.iteration.stage import GroupKey, NameTable, StagePricer, host_times, stage_rules
+from aicb.measurements.gpu import Gpu
+from aicb.model.architecture import Model, MoeFfn, stage_range
+from aicb.model.partition import MoeLayout, Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch, RankBatches
+from aicb.operators.build import RankShape
+from aicb.operators.lists import expert_operators, head_operators, token_operators
+from aicb.operators.mtp import draft_model, joining_operators
+from aicb.operators.operator import Communication, Operator
+from boundary.errors import InputError
+
+__all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
+
+EXPERTS = (OperatorGroup.MASKED_EXPERTS, OperatorGroup.CONTIGUOUS_EXPERTS)
+
+
+def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1) -> list[int]:
+    """Token counts for which vLLM 0.24 captures CUDA graphs, with ``queries`` tokens per decode (drafts and one).
+
+    1, 2, 4, 8…248 by 8, 256… by 16, up to min(512, 2·max_seqs·queries, max_batched_tokens), where speculative decoding
+    rounds each up to a multiple of its tokens per decode (``vllm/config/vllm.py``: ``_set_cudagraph_sizes``;
+    ``vllm/config/compilation.py``: ``adjust_cudagraph_sizes_for_spec_decode``).
+    """
+    largest = min(512, 2 * max_seqs * queries, max_batched_tokens)
+    listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest]
+    return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
+
+
+class IterationModel:
+    """Prices the iterations of one instance.
+
+    Args:
+        model, partition, precision, gpu: what runs where.
+        cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
+        max_seqs, max_batched_tokens: requests and tokens per rank; they bound the captured sizes.
+        queries: tokens of a decode in a step; more than one with speculative decoding (`Drafting.queries`).
+        estimator: one, or its name, see ``aicb.estimators.selection.select_estimator``.
+        host: overheads of the engine's host side.
+        expert_load: how tokens choose experts; the slowest rank of each layer is priced.
+        seed: of the samples of ``expert_load``.
+        overlap: what runs at the same time as other work; by default nothing.
+
+    Raises:
+        InputError: no measurements of this GPU, no fp8 on it, or the model cannot be divided this way.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        partition: Partition,
+        precision: Precision,
+        gpu: Gpu,
+        *,
+        cuda_graphs: bool = True,
+        max_seqs: int = 256,
+        max_batched_tokens: int = 8192,
+        queries: int = 1,
+        estimator: str | Estimator = "auto",
+        host: HostModel | None = None,
+        expert_load: ExpertLoad | None = None,
+        seed: int = 0,
+        overlap: Overlap | None = None,
+    ):
+        gpu.check(precision)
+        self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
+        self.host, self.overlap = host or HostModel(), overlap or Overlap()
+        self.expert_load, self._seed = expert_load or UniformLoad(), seed
+        self._sizes = capture_sizes(max_seqs, max_batched_tokens, queries) if cuda_graphs else []
+        self._max_seqs = max_seqs
+        self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
+        self._pricing = Pricing(self._estimator, gpu, precision)
+        self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
+        self._names = NameTable()
+        self._stages: dict[int, StagePricer] = {}
+        self._attention = AttentionPricing(model, partition, precision, self._pricing)
+
+    def core_pricing(self, stage: int = 0) -> _core.IterationPricing | None:
+        """The pricing of a stage for an event loop in C++; ``None`` where C++ does not know its attention."""
+        found = self._stage(stage)
+        return found.pricing if found.knows_attention else None
+
+    def price_missing(self, stage: int = 0) -> None:
+        """Prices what ``core_pricing(stage)`` did not know when last asked."""
+        self._stage(stage).price_missing()
+
+    def communications_of(self, number: int) -> tuple[tuple[Communication, int], ...]:
+        """``IterationCost.communications`` of a number that C++ gave."""
+        return self._names.communications(number)
+
+    def estimated_of(self, number: int) -> tuple[str, ...]:
+        """``IterationCost.estimated_operators`` of a number that C++ gave."""
+        return self._names.estimated(number)
+
+    def _stage(self, stage: int) -> StagePricer:
+        if stage not in self._stages:
+            host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
+            rules = stage_rules(self._sizes, self._shares_experts, host, self.gpu)
+            self._stages[stage] = StagePricer(
+                rules, self._attention, lambda keys: self._groups(keys, stage), self._names, stage
+            )
+        return self._stages[stage]
+
+    def _groups(self, keys: Sequence[GroupKey], stage: int) -> list[_core.PricedOperators]:
+        """Groups of operators for C++, priced together."""
+        lists = [self._group_operators(key, stage) for key in keys]
+        priced = [self._names.in_core(each) for each in price_lists(lists, self._pricing)]
+        if not self.overlap.shared_expert_stream:
+            return priced
+        places = [place for place, (kind, _, _) in enumerate(keys) if kind in EXPERTS]
+        seconds = [self._shared_expert_operators(keys[place][1], stage) for place in places]
+        for place, second, found in zip(places, seconds, price_lists(seconds, self._pricing), strict=True):
+            routed, shared = priced[place], self._names.in_core(found)
+            both_ps = side_by_side_ps(
+                routed.total_ps,
+                shared.total_ps,
+                self.overlap.shared_expert_sm_share,
+                bound_ps([*lists[place], *second], self.gpu),
+            )
+            priced[place] = routed + shared.scaled_to(both_ps - routed.total_ps)
+        return priced
+
+    def _group_operators(self, key: GroupKey, stage: int) -> list[Operator]:
+        """Operators of a group; the shared expert only where it runs by itself."""
+        kind, first, second = key
+        match kind:
+            case OperatorGroup.TOKENS:
+                hidden = SHARED_EXPERT_OPERATORS if self.overlap.shared_expert_stream else frozenset[str]()
+                return [each for each in self._token_operators(first, stage) if each.name not in hidden]
+            case OperatorGroup.HEAD:
+                return head_operators(self.model, self.partition, self.precision, rows=first, stage=stage)
+            case OperatorGroup.MASKED_EXPERTS | OperatorGroup.CONTIGUOUS_EXPERTS:
+                return self._expert_operators(first, second, stage, kind == OperatorGroup.MASKED_EXPERTS)
+            case _:
+                return self._attention.group_operators(key, stage)
+
+    def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
+        """One iteration of one pipeline stage.
+
+        Args:
+            batches: one per data-parallel rank; an empty batch is an idle rank, which runs a dummy batch.
+            stage: pipeline stage.
+            queries: tokens of each decode, more than 1 where drafts are verified; KV lengths include them all.
+
+        Raises:
+            InputError: the number of batches is not dp, all are empty, or drafts are verified together with prefills.
+        """
+        ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
+        return self._iteration(ranks, stage, queries, max(ranks.logit_rows, default=0) * queries)
+
+    def _iteration(self, ranks: RankBatches, stage: int, queries: int, rows: int) -> IterationCost:
+        """An iteration that computes logits of ``rows`` rows."""
+        self._check(ranks)
+        if queries > 1 and not ranks.is_decode:
+            raise InputError(f"queries: found {queries} in a batch with prefills, expected decodes only")
+        return self._stage(stage).price(ranks, rows=rows, queries=queries)[0]
+
+    def price_run(
+        self, batches: Sequence[Batch] | RankBatches, steps: int, *, stage: int = 0
+    ) -> tuple[IterationCost, NDArray[np.int64]]:
+        """The first of consecutive decode iterations of unchanged batches, and [steps] ``compute_ps`` of each.
+
+        In step j every request attends to j more tokens. Equal to one ``price`` per step.
+
+        Args:
+            batches: decodes, one batch per data-parallel rank; KV lengths of the first step, the new token included.
+            steps: iterations.
+            stage: pipeline stage.
+
+        Raises:
+            InputError: the number of ranks is not dp, all are empty, or there are prefills.
+        """
+        ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
+        self._check(ranks)
+        if not ranks.is_decode:
+            raise InputError("batches: found prefills, expected decodes only")
+        return self._stage(stage).price(ranks, rows=max(ranks.logit_rows, default=0), steps=steps)
+
+    def decode_steps(
+        self, kv_tokens: NDArray[np.int64] | Sequence[NDArray[np.int64]], steps: int, *, stage: int = 0
+    ) -> NDArray[np.int64]:
+        """[steps] ``compute_ps`` of ``price_run`` from ``kv_tokens`` [requests], for dp > 1 one array per rank."""
+        ranks = [kv_tokens] if isinstance(kv_tokens, np.ndarray) else kv_tokens
+        return self.price_run([Batch.decode(kv) for kv in ranks], steps, stage=stage)[1]
+
+    def speculative(self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0) -> SpeculativeCost:
+        """One step of speculative decoding: verification, and on the last stage the passes of the draft layer.
+
+        Args:
+            batches: decodes, one batch per data-parallel rank; KV lengths include the tokens to verify.
+            drafting: drafts per step and their acceptance.
+            stage: pipeline stage.
+
+        Raises:
+            InputError: as ``price``; a batch with prefills.
+        """
+        verification = self.price(batches, stage=stage, queries=drafting.queries)
+        passes: list[IterationCost] = []
+        if stage == self.partition.pp - 1:
+            rows, layer = max(batch.logit_rows for batch in batches), self._draft_layer
+            passes.append(layer._iteration(RankBatches.of(batches), 0, drafting.queries, rows))
+            passes += [layer.price(later(batches, draft)) for draft in range(1, drafting.drafts)]
+        return SpeculativeCost(verification, tuple(passes), drafting.expected_tokens)
+
+    @cached_property
+    def _draft_layer(self) -> _DraftLayer:
+        return _DraftLayer(
+            draft_model(self.model),
+            replace(self.partition, pp=1),
+            self.precision,
+            self.gpu,
+            cuda_graphs=bool(self._sizes),
+            max_seqs=self._max_seqs,
+            estimator=self._estimator,
+            host=replace(self.host, step_us=0.0, request_us=0.0),
+            expert_load=self.expert_load,
+            seed=self._seed,
+            overlap=self.overlap,
+        )
+
+    def _check(self, ranks: RankBatches) -> None:
+        if len(ranks.requests) != self.partition.dp:
+            raise InputError(
+                f"batches: found {len(ranks.requests)}, expected one per data-parallel rank (dp {self.partition.dp})"
+            )
+        if not any(ranks.requests):
+            raise InputError("batches: all are empty, expected work on at least one rank")
+
+    def _launch_ps(self, mode: GraphMode, stage: int) -> int:
+        layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
+        experts = sum(count for layer, count in layers if isinstance(layer.ffn, MoeFfn))
+        return round(self.host.launching_us(mode, sum(count for _, count in layers), experts) * PS_PER_US)
+
+    def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
+        return token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+
+    def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
+        return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]
+
+    def _expert_operators(self, tokens: int, group_tokens: int, stage: int, is_decode: bool) -> list[Operator]:
+        """Routed experts of the slowest rank."""
+        return expert_operators(
+            self.model,
+            self.partition,
+            self.precision,
+            tokens=tokens,
+            group_tokens=group_tokens,
+            is_decode=is_decode,
+            stage=stage,
+            load=self._rank_load,
+        )
+
+    def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
+        profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
+        return profile(tokens)
+
+
+class _DraftLayer(IterationModel):
+    """A pass of the multi-token-prediction layer: a model of one layer that first joins two inputs."""
+
+    def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
+        shape = RankShape(self.model.hidden, self.partition, self.precision, 1)
+        joined = joining_operators(shape, tokens) if tokens else []
+        return [*super()._token_operators(tokens, stage), *joined]

@@ -1,0 +1,169 @@
+"""Work that overlaps other work: the shared expert on a second stream, and two half batches taking turns.
+
+Both are off unless asked for. Kernels of two streams share SMs and memory bandwidth, so running them side by side hides
+latency and idle SMs but never beats the roofline of both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import aicb._core as _core
+from aicb.iteration.pricing import PS_PER_US, IterationCost
+from aicb.measurements.gpu import Gpu
+from aicb.operators.batch import Batch
+from aicb.operators.operator import Communication, Operator
+from boundary.errors import InputError
+
+SHARED_EXPERT_OPERATORS = frozenset(
+    {"shared_quant", "shared_gate_up", "shared_silu_mul", "shared_down", "shared_gate", "shared_gate_mul"}
+)
+"""What can run on the second stream; the addition to the routed output waits for both."""
+
+LEAST_HALF = 0.48
+"""A sequence is cut in two where whole sequences would leave a side with less of the tokens (SGLang, two-batch
+overlap, ``tbo_token_distribution_threshold``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Choice of the work that overlaps other work.
+
+    Raises:
+        InputError: a share outside 0 … 1.
+    """
+
+    shared_expert_stream: bool = False
+    """The shared expert overlaps the routed experts."""
+    shared_expert_sm_share: float = 0.0
+    """SMs that the second stream keeps from the routed experts, which take 1 / (1 − share) as long; 0 where the block
+    scheduler only fills SMs that idle."""
+
+    def __post_init__(self) -> None:
+        _check_share("Overlap.shared_expert_sm_share", self.shared_expert_sm_share)
+
+
+def side_by_side_ps(main_ps: int, second_ps: int, sm_share: float, bound_ps: int) -> int:
+    """Time of two streams: the longer one, not below the roofline of both, not above one after the other.
+
+    Args:
+        main_ps: the stream that gives up ``sm_share`` of the SMs.
+        second_ps: the other stream.
+        sm_share: 0 … 1, exclusive.
+        bound_ps: least time the device needs for both.
+    """
+    return min(main_ps + second_ps, max(round(main_ps / (1.0 - sm_share)), second_ps, bound_ps))
+
+
+def bound_ps(operators: Sequence[Operator], gpu: Gpu) -> int:
+    """Roofline of all operators together: ``max(Σ FLOPs / peak, Σ weight and KV bytes / bandwidth)``.
+
+    Activations may stay in L2, so only bytes of operators that have weights or FLOPs count.
+    """
+    computing = [op for op in operators if not isinstance(op.kernel, Communication) and op.flops > 0]
+    compute = sum(op.count * op.flops / gpu.peak_flops[getattr(op.kernel, "dtype", "bf16")] for op in computing)
+    memory = sum(op.count * op.moved_bytes for op in computing) / gpu.hbm_bytes_per_s
+    return round(max(compute, memory) * 1e6 * PS_PER_US)
+
+
+def halve(batch: Batch) -> tuple[Batch, Batch]:
+    """Two half batches: decodes by requests, prefills by tokens, in order.
+
+    A prefill is cut in two where the border would otherwise leave a side below ``LEAST_HALF`` of the tokens. Rows that
+    need logits are the last ones of a batch. A batch of one decode leaves the second half empty.
+    """
+    if bool(batch.is_decode.all()):
+        return _split(batch, len(batch.new_tokens) - len(batch.new_tokens) // 2, 0)
+    ends = np.cumsum(batch.new_tokens)
+    total = int(ends[-1])
+    border = int(np.argmin(np.abs(2 * ends - total))) + 1
+    first = int(ends[border - 1])
+    if min(first, total - first) >= LEAST_HALF * total:
+        return _split(batch, border, 0)
+    cut = int(np.searchsorted(ends, total // 2, side="right"))
+    before = int(ends[cut - 1]) if cut else 0
+    return _split(batch, cut, total // 2 - before)
+
+
+def _split(batch: Batch, request: int, tokens: int) -> tuple[Batch, Batch]:
+    """The border lies ``tokens`` new tokens into ``request``."""
+    new, kv = batch.new_tokens, batch.kv_tokens
+    head_new, head_kv = new[:request], kv[:request]
+    if tokens:
+        head_new = np.append(head_new, tokens)
+        head_kv = np.append(head_kv, kv[request] - new[request] + tokens)
+    tail_new, tail_kv = new[request:].copy(), kv[request:]
+    if tokens:
+        tail_new[0] -= tokens
+    tail_rows = min(batch.logit_rows, len(tail_new))
+    return Batch(head_new, head_kv, batch.logit_rows - tail_rows), Batch(tail_new, tail_kv, tail_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Time of an iteration of two half batches as a function of how long communication takes."""
+
+    alone_ps: float
+    """What no communication overlaps: the first piece of compute, and the host."""
+    beside: list[tuple[float, float, float]]
+    """(compute, communication, share) [ps] of each segment: the longer of the two counts, times its share."""
+
+    def lasting_ps(self, slowdown: float = 1.0) -> int:
+        """Time where communication takes ``slowdown`` times as long as on an idle fabric."""
+        segments = [_core.OverlapSegment(*segment) for segment in self.beside]
+        return round(_core.overlapped_ps(self.alone_ps, segments, slowdown))
+
+
+def two_batch_turns(
+    halves: tuple[IterationCost, IterationCost],
+    communication_ps: tuple[int, int],
+    *,
+    communication_sm_share: float = 0.0,
+) -> Turns:
+    """Two half batches that take turns: while one computes, the other communicates.
+
+    Each half alternates N pieces of equal compute C/N and communication M/N, N the number of its collectives:
+
+        C_a | M_a ∥ C_b | C_a ∥ M_b | … | M_a ∥ C_b | M_b
+
+    so ``C_a/N + N·max(M_a, C_b)/N + (N − 1)·max(C_a, M_b)/N + M_b/N`` and the host once. Pieces of unequal length and
+    collectives too small to be worth hiding are ignored.
+
+    Args:
+        halves: what ``IterationModel.price`` gives for each half. communication_ps: all collectives of each half, as
+        the fabric prices them. communication_sm_share: SMs the collectives keep from the compute they overlap (DeepEP's
+        normal kernels: 20 to 24
+            of 132; 0 for low-latency kernels with receive hooks). Compute then takes 1 / (1 − share) as long.
+
+    Raises:
+        InputError: a share outside 0 … 1.
+    """
+    _check_share("communication_sm_share", communication_sm_share)
+    first, second = halves
+    host_ps = max(first.host_ps, second.host_ps)
+    pieces = max(sum(count for _, count in half.communications) for half in halves)
+    alone = [half.compute_ps - half.host_ps for half in halves]
+    if pieces == 0:
+        return Turns(sum(alone) + host_ps, [])
+    slowed = [compute / (1.0 - communication_sm_share) for compute in alone]
+    front = (slowed[1], float(communication_ps[0]), 1.0)
+    back = (slowed[0], float(communication_ps[1]), (pieces - 1) / pieces)
+    return Turns(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
+
+
+def two_batch_ps(
+    halves: tuple[IterationCost, IterationCost],
+    communication_ps: tuple[int, int],
+    *,
+    communication_sm_share: float = 0.0,
+) -> int:
+    """Time of one iteration whose two half batches take turns, see ``two_batch_turns``."""
+    return two_batch_turns(halves, communication_ps, communication_sm_share=communication_sm_share).lasting_ps()
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0.0 <= value < 1.0:
+        raise InputError(f"{name}: found {value}, expected at least 0 and below 1")

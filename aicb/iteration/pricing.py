@@ -1,0 +1,133 @@
+"""Times of operator lists: sums by phase, with what is estimated, what communicates and what follows the SM clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.estimators.estimator import CostTable, Estimator
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.kernel import Kernel, KernelCost
+from aicb.measurements.clock import clocked_share, clocked_shares
+from aicb.measurements.gpu import Gpu
+from aicb.model.precision import Precision
+from aicb.operators.operator import Communication, Operator, Phase
+
+PHASES = tuple(Phase)
+"""Order of ``IterationCost.phase_ps``."""
+
+PS_PER_US = 1_000_000
+
+FUSED_OPERATORS = frozenset({"k_norm", "rope"})
+"""Run inside the kernel of the operator before them (q_norm): vLLM compiles head norms and RoPE into one kernel, so
+they add their bytes but no launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCost:
+    """Time of one iteration without its communication."""
+
+    compute_ps: int
+    """All phases and the exposed host time."""
+    host_ps: int
+    phase_ps: tuple[int, ...]
+    """By ``PHASES``, of the slowest rank; communication is 0."""
+    communications: tuple[tuple[Communication, int], ...]
+    """Collectives and how often each runs, with the sizes of the rank with the most tokens."""
+    estimated_ps: int
+    """Part of ``compute_ps`` that comes from flagged estimates."""
+    estimated_operators: tuple[str, ...]
+    """Their names, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricedOperators:
+    """Priced operators that depend on the same integers."""
+
+    phase_ps: tuple[int, ...]
+    total_ps: int
+    estimated_ps: int
+    estimated: frozenset[str]
+    communications: tuple[tuple[Communication, int], ...]
+    clocked_ps: int
+    """Part of ``total_ps`` that follows the SM clock."""
+    tensor_ps: int
+    """What the matrix products would take at the nominal peak of the tensor cores."""
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """How operators are priced."""
+
+    estimator: Estimator
+    gpu: Gpu
+    precision: Precision
+
+    @cached_property
+    def launch_floor_us(self) -> float:
+        """What a fused operator saves: the time of a kernel with nothing to do."""
+        return self.estimator.price(Elementwise("add", 1, 1, 0)).time_us
+
+    def load(self, cost: KernelCost, time_us: float) -> tuple[float, float]:
+        """(part of the time that follows the clock, time at the tensor cores' nominal peak) [µs]."""
+        share = clocked_share(time_us, cost.moved_bytes, self.gpu.hbm_bytes_per_s)
+        return share * time_us, cost.flops / self.gpu.peak_flops[cost.dtype] * 1e6
+
+    def loads(self, costs: CostTable, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[3, kernels] time, the part of it that follows the clock, time at the tensor cores' nominal peak [µs]."""
+        shares = clocked_shares(time_us, costs.moved_bytes, self.gpu.hbm_bytes_per_s)
+        return np.array([time_us, shares * time_us, costs.flops / costs.peak_flops(self.gpu) * 1e6])
+
+
+def price_operators(operators: Sequence[Operator], pricing: Pricing) -> PricedOperators:
+    """Sum over a list; fused operators save a launch each."""
+    return price_lists([operators], pricing)[0]
+
+
+def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[PricedOperators]:
+    """``price_operators`` of each list, all worked out together."""
+    computing = [[each for each in listed if not isinstance(each.kernel, Communication)] for listed in lists]
+    operators = [operator for listed in computing for operator in listed]
+    if not operators:
+        return [_summed([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
+    kernels = [operator.kernel for operator in operators if isinstance(operator.kernel, Kernel)]
+    costs = CostTable.of(kernels, pricing.precision)
+    found = pricing.estimator.times(costs)
+    saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)
+    counts = np.array([operator.count for operator in operators])
+    loads_us = pricing.loads(costs, found.time_us - saved_us)
+    loads_ps = np.rint(loads_us * counts * PS_PER_US).astype(np.int64)
+    ends = np.cumsum([len(listed) for listed in computing])[:-1]
+    columns = zip(computing, lists, np.split(loads_ps, ends, axis=1), np.split(found.is_estimate, ends), strict=True)
+    return [_summed(own, listed, own_ps, flags.tolist()) for own, listed, own_ps, flags in columns]
+
+
+def _are_fused(lists: Sequence[Sequence[Operator]]) -> list[bool]:
+    """[operators of all lists] whether each runs inside the kernel of the one before it."""
+    fused: list[bool] = []
+    for listed in lists:
+        names = [operator.name for operator in listed]
+        has_fused_norm = "q_norm" in names
+        fused += [has_fused_norm and name in FUSED_OPERATORS for name in names]
+    return fused
+
+
+def _summed(
+    computing: Sequence[Operator], listed: Sequence[Operator], loads_ps: NDArray[np.int64], are_estimates: list[bool]
+) -> PricedOperators:
+    """One list of which ``computing`` takes ``loads_ps`` [3, computing]: total, clocked and tensor time."""
+    phase_ps = dict.fromkeys(PHASES, 0)
+    estimated_ps, estimated = 0, set()
+    for operator, time_ps, is_estimate in zip(computing, loads_ps[0].tolist(), are_estimates, strict=True):
+        phase_ps[operator.phase] += time_ps
+        if is_estimate:
+            estimated_ps += time_ps
+            estimated.add(operator.name)
+    total_ps, clocked_ps, tensor_ps = loads_ps.sum(axis=1).tolist()
+    communications = tuple((each.kernel, each.count) for each in listed if isinstance(each.kernel, Communication))
+    phases = tuple(phase_ps.values())
+    return PricedOperators(phases, total_ps, estimated_ps, frozenset(estimated), communications, clocked_ps, tensor_ps)

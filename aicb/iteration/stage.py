@@ -1,0 +1,199 @@
+"""Iterations of one pipeline stage, composed in C++ (``aicb/core``) from parts that are priced when first asked for.
+
+C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
+of the lengths, or from Python. What it has not seen yet it names; ``StagePricer.price_missing`` prices that.
+
+Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
+octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
+tiles, so that times jump from a multiple of the tile to the count after it, by up to a sixth, and hardly grow between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aicb._core as _core
+from aicb._core import OperatorGroup
+from aicb.iteration.attention import AttentionPricing
+from aicb.iteration.host import GraphMode
+from aicb.iteration.pricing import IterationCost, PricedOperators
+from aicb.measurements.gpu import Gpu
+from aicb.operators.batch import RankBatches
+from aicb.operators.operator import Communication
+
+Communications = tuple[tuple[Communication, int], ...]
+GroupKey = tuple[OperatorGroup, int, int]
+
+RUN = 16
+"""Token counts in a run of those priced together, where fewer parts are missing."""
+MOST_NAMES = 64
+"""Names of estimated operators are bits of one integer in C++."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameTable:
+    """Numbers by which C++ speaks of operator names and of lists of collectives; shared by the stages of a model."""
+
+    interned: _core.InternTable = field(default_factory=_core.InternTable)
+    _names: dict[str, int] = field(default_factory=dict)
+    _lists: dict[Communications, int] = field(default_factory=lambda: {(): 0})
+    _estimated: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _communications: dict[int, Communications] = field(default_factory=dict)
+
+    def bit(self, name: str) -> int:
+        """The bit of an operator's name."""
+        place = self._names.setdefault(name, len(self._names))
+        assert place < MOST_NAMES, f"more than {MOST_NAMES} names of operators"
+        return 1 << place
+
+    def bits(self, names: frozenset[str]) -> int:
+        return sum(self.bit(name) for name in sorted(names))
+
+    def in_core(self, priced: PricedOperators) -> _core.PricedOperators:
+        """The same with numbers for names and collectives."""
+        sums_ps = (priced.total_ps, priced.estimated_ps, priced.clocked_ps, priced.tensor_ps)
+        names, collectives = self.bits(priced.estimated), self.list_of(priced.communications)
+        return _core.PricedOperators(priced.phase_ps, sums_ps, names, collectives)
+
+    def list_of(self, communications: Communications) -> int:
+        """The number of a list of collectives."""
+        return self._lists.setdefault(communications, len(self._lists))
+
+    def estimated(self, number: int) -> tuple[str, ...]:
+        """Names of a set of estimated operators, sorted."""
+        if number not in self._estimated:
+            bits = self.interned.estimated(number)
+            self._estimated[number] = tuple(sorted(name for name, place in self._names.items() if bits >> place & 1))
+        return self._estimated[number]
+
+    def communications(self, number: int) -> Communications:
+        """The collectives of an iteration."""
+        if number not in self._communications:
+            lists = list(self._lists)
+            whole = [lists[part] for part in self.interned.communications(number)]
+            self._communications[number] = tuple(each for part in whole for each in part)
+        return self._communications[number]
+
+    def cost(self, found: _core.IterationCost) -> IterationCost:
+        return IterationCost(
+            found.compute_ps,
+            found.host_ps,
+            tuple(found.phase_ps),
+            self.communications(found.communications),
+            found.estimated_ps,
+            self.estimated(found.estimated),
+        )
+
+
+class StagePricer:
+    """The pricing of one stage in C++, with the parts and kernels it needs.
+
+    Args:
+        rules: padding, host and clock of the stage.
+        attention: of the model.
+        price_groups: prices groups of operators together.
+        names: of the model.
+        stage: pipeline stage.
+    """
+
+    def __init__(
+        self,
+        rules: _core.StageRules,
+        attention: AttentionPricing,
+        price_groups: Callable[[Sequence[GroupKey]], list[_core.PricedOperators]],
+        names: NameTable,
+        stage: int,
+    ):
+        self._attention, self._price_groups, self._names, self._stage = attention, price_groups, names, stage
+        self.knows_attention = attention.is_in_core(stage)
+        """Whether an event loop in C++ can price iterations without Python."""
+        prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
+        self._graph_sizes = rules.graph_sizes
+        self._inserted: set[GroupKey] = set()
+        self.pricing = _core.StagePricing(rules, prefills, attention.prompt_kernels(stage), names.interned)
+
+    def price(
+        self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
+    ) -> tuple[IterationCost, NDArray[np.int64]]:
+        """The first of ``steps`` iterations that compute ``rows`` of logits, and [steps] ``compute_ps`` of all."""
+        ask = self._of_lengths if self.knows_attention else self._of_times
+        price = ask(ranks, rows, steps, queries)
+        while (found := price()) is None:
+            self.price_missing()
+        return self._names.cost(found[0]), found[1]
+
+    def _of_lengths(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+        counts = np.array(ranks.requests, dtype=np.int64)
+        return lambda: self.pricing.price_queries(
+            ranks.new_tokens, ranks.kv_tokens, counts, rows=rows, steps=steps, queries=queries
+        )
+
+    def _of_times(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
+        is_decode = ranks.is_decode
+        timed = []
+        for batch in ranks.split():
+            prompts, decodes = self._attention.timed(
+                batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage, bit=self._names.bit
+            )
+            tokens, requests, kv_tokens = batch.tokens * queries, len(batch.new_tokens), int(batch.kv_tokens.sum())
+            timed.append((tokens, requests, kv_tokens, self._names.in_core(prompts), decodes))
+        return lambda: self.pricing.price_timed(
+            timed, steps=steps, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
+        )
+
+    def price_missing(self) -> None:
+        """Prices what C++ found missing, all of it together."""
+        missing = list(dict.fromkeys(self.pricing.take_missing_groups()))
+        if len(missing) < RUN:
+            missing = list(dict.fromkeys(each for key in missing for each in self._neighbours(key)))
+        missing = [key for key in missing if key not in self._inserted]
+        for key, priced in zip(missing, self._price_groups(missing), strict=True):
+            self.pricing.insert_group(key, priced)
+        self._inserted.update(missing)
+        for size in dict.fromkeys(self.pricing.take_missing_sizes()):
+            kernels = self._attention.decode_kernels(*size, self._stage)
+            self.pricing.insert_size(size, [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels])
+
+    def _neighbours(self, key: GroupKey) -> list[GroupKey]:
+        """Groups that are priced with this one, itself among them: many together take little more than one alone."""
+        kind, tokens, second = key
+        match kind:
+            case OperatorGroup.TOKENS | OperatorGroup.OTHER_DECODE_KERNELS:
+                return [(kind, count, second) for count in priced_together(tokens, self._graph_sizes)]
+            case OperatorGroup.EXPANDED_CHUNK | OperatorGroup.EXPANDED_PAST | OperatorGroup.MERGED:
+                return [(kind, count, second) for count in priced_together(tokens)]
+        return [key]
+
+
+Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
+
+
+def priced_together(tokens: int, sizes: Sequence[int] = ()) -> list[int]:
+    """Counts that are priced with this one, itself among them: of ``sizes`` where it is one of them, else of those
+    between which C++ interpolates."""
+    if tokens in sizes:
+        first = bisect_left(sizes, tokens) // RUN * RUN
+        return list(sizes[first : first + RUN])
+    return _core.priced_together(tokens, RUN)
+
+
+def stage_rules(graph_sizes: Sequence[int], shares_experts: bool, host: _core.HostTimes, gpu: Gpu) -> _core.StageRules:
+    """``StageRules`` with the clock of a GPU."""
+    clock = None if gpu.clock is None else gpu.clock.core
+    return _core.StageRules(graph_sizes=list(graph_sizes), shares_experts=shares_experts, host=host, clock=clock)
+
+
+def host_times(step_us: float, request_us: float, launch_ps: Callable[[GraphMode], int]) -> _core.HostTimes:
+    """``HostTimes`` with the launching times [ps] of one stage."""
+    return _core.HostTimes(
+        step_us=step_us,
+        request_us=request_us,
+        full_ps=launch_ps(GraphMode.FULL),
+        piecewise_ps=launch_ps(GraphMode.PIECEWISE),
+        eager_ps=launch_ps(GraphMode.EAGER),
+    )

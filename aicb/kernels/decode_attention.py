@@ -1,0 +1,200 @@
+"""Decode attention of grouped queries over a paged cache (FlashAttention-3).
+
+A function of the bytes of KV, Σ S_i · bytes per token; insensitive to how lengths are distributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.kernels.columns import Columns, kv_dtype
+from aicb.kernels.core_times import volume_times
+from aicb.kernels.decode_grid import decode_grid, rows_of_format
+from aicb.kernels.fitting.estimate import VolumeTimes
+from aicb.kernels.fitting.kriging import Floats, Scales
+from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, ReferenceModel, Surface
+from aicb.kernels.fitting.volume import PricedVolume, lengths_between, nearest, through_lengths
+from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
+from aicb.kernels.point import Point, SweptModel, point
+from aicb.kernels.routing import kv_lengths
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.architecture import GroupedQueryAttention
+from aicb.model.partition import kv_heads_per_rank
+from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
+
+PAGED_FLOOR_US, PAGED_UNIT_US, PAGED_COMBINE_US, PAGED_SPLIT_US, PAGED_TAIL = 7.7, 3.1, 2.4, 0.47, 0.75
+"""FA3 decode: launch; an SM's time for one KV head of one sequence, however short; the second kernel, and each
+doubling of splits; power of the wave efficiency. Least squares over the 2721 decode rows of the H200 table: 5.6 %
+median, 15 % p90, which kriging takes to a third."""
+PAGE_TOKENS = 16
+"""vLLM's default block size."""
+FA3_BLOCK_TOKENS = 128
+FA3_MAX_SPLITS = 128
+_COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeAttention(CacheKernel):
+    """One query token per request over a paged GQA cache."""
+
+    operations = ("decode_attention",)
+    cold_operations = frozenset({"decode_attention"})
+    core_role = "decode"
+
+    kv_tokens: NDArray[np.int64]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    kv_dtype: KvDtype | None = field(default=None, kw_only=True)
+    """Format of the cache; ``None``: that of the instance, which the estimator knows."""
+
+    def cost(self, precision: Precision) -> KernelCost:
+        """Queries have the format of the cache, results are bf16."""
+        tokens, element = float(self.kv_tokens.sum()), ELEMENT_BYTES[self.kv_dtype or precision.kv]
+        kv_bytes = tokens * 2.0 * self.kv_heads * self.head_dim * element
+        own_bytes = self.kv_tokens.size * self.heads * self.head_dim * (element + 2.0)
+        return KernelCost(4.0 * self.heads * self.head_dim * tokens, kv_bytes + own_bytes, kv_bytes, "bf16")
+
+    def describe(self) -> str:
+        return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/{self.kv_heads}"
+
+    @classmethod
+    def read(cls, operation: str, row: Columns) -> Self:
+        del operation
+        kv = row.lengths("kv_len", row.integer("batch", 1))
+        heads, kv_heads, head_dim = row.integer("heads"), row.integer("kv_heads"), row.integer("d_qk")
+        return cls(kv, heads, kv_heads, head_dim, kv_dtype=kv_dtype(row))
+
+    @classmethod
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> PagedTimes:
+        assert variant == "bf16" or variant == "fp8"
+        return PagedTimes(measured, variant)
+
+    def variant(self, precision: Precision) -> KvDtype:
+        return self.kv_dtype or precision.kv
+
+    @property
+    def measured_as(self) -> tuple[str, str | None]:
+        return "decode_attention", "bf16"
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
+
+    @classmethod
+    def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
+        for attention, kv, tp in swept.attentions(GroupedQueryAttention):
+            heads, kv_heads = attention.heads // tp, kv_heads_per_rank(attention.kv_heads, tp)
+            shape = {"heads": heads, "kv_heads": kv_heads, "d_qk": attention.head_dim, "d_v": attention.head_dim}
+            per_token = kv_heads * 2 * attention.head_dim * ELEMENT_BYTES["bf16"]
+            for batch, mean, distribution in decode_grid(per_token, swept.max_kv_tokens):
+                lengths = kv_lengths(distribution, batch, mean)
+                size = {"batch": batch, "q_len": 1, "kv_len": sum(lengths) // batch, "page_tokens": PAGE_TOKENS}
+                yield point(
+                    "decode_attention",
+                    kv,
+                    {**shape, **size},
+                    lengths=lengths,
+                    queries=(1,) * batch,
+                    distribution=distribution,
+                    tag=swept.tag(tp),
+                )
+
+
+class PagedTimes(CacheTimes[DecodeAttention]):
+    """FA3 decode over a paged GQA cache: shapes (heads, kv_heads, head_dim, batch, KV tokens).
+
+    Over an fp8 cache FA3 multiplies fp8 queries with it. Where that was not measured, times are those of a bf16 cache
+    of as many bytes, flagged.
+    """
+
+    def __init__(self, measured: MeasuredTimes, kv: KvDtype):
+        gpu, self._kv, self._measured = measured.gpu, kv, measured
+        rows, row_format = rows_of_format(measured, "decode_attention", kv)
+        self._row_element_bytes, self._is_measured_format = ELEMENT_BYTES[row_format], kv == row_format
+        shapes = np.array([[row[name] for name in _COLUMNS] for row in rows], dtype=np.float64)
+        times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
+        volumes = self._volumes(shapes)
+        self.slope_us = 1.13e6 / gpu.hbm_bytes_per_s
+        self.volume_range = (volumes.min() / AXIS_REACH, volumes.max() * AXIS_REACH)
+        self._largest_volume, self._most_sequences = float(volumes.max()), float(shapes[:, 3].max())
+        self._sms = gpu.sms
+        scales = Scales((3.0, 3.0, 4.0, 2.0, 0.3, 2.0, 6.0), (1.0,) * 7, 0.0, 0.1)
+        label = "FA3 paged decode (heads, kv_heads, head_dim, batch)"
+        reference = ReferenceModel(label, 4, self._reference_us, self._coordinates, scales, (1, 2))
+        self.surface = Surface(reference, shapes, times_us)
+
+    def _reference_us(self, shapes: Floats) -> Floats:
+        units = shapes[:, 3] * shapes[:, 1]
+        splits, efficiency = fa3_splits(units, shapes[:, 4], self._sms)
+        memory_us = self.slope_us * self._volumes(shapes) / efficiency**PAGED_TAIL
+        combine_us = np.where(splits > 1, PAGED_COMBINE_US + PAGED_SPLIT_US * np.log2(splits), 0.0)
+        return np.asarray(PAGED_FLOOR_US + np.hypot(memory_us, PAGED_UNIT_US * units / self._sms) + combine_us)
+
+    def _coordinates(self, shapes: Floats) -> Floats:
+        heads, kv_heads, dim, batch, kv = shapes.T
+        splits, efficiency = fa3_splits(batch * kv_heads, kv, self._sms)
+        logs = np.log2([batch * kv_heads, kv, dim, self._volumes(shapes), splits, heads / kv_heads])
+        return np.column_stack([*logs[:4], efficiency, *logs[4:]])
+
+    def _volumes(self, shapes: Floats) -> Floats:
+        """[shapes] bytes of the measured cache."""
+        return np.asarray(2.0 * self._row_element_bytes * shapes[:, 1:].prod(axis=1))
+
+    def site(self, kernel: DecodeAttention, batch: int) -> tuple[Surface, Shape]:
+        return self.surface, (float(kernel.heads), float(kernel.kv_heads), float(kernel.head_dim), float(batch))
+
+    def decode_times(self, kernel: DecodeAttention, batch: int) -> VolumeTimes:
+        volume = self.function(kernel, batch)
+        per_token = kernel.of_one_token().cost(Precision(kv=self._kv)).cold_bytes
+        return volume_times(volume, per_token, kernel, Precision(kv=self._kv), batch, self._measured)
+
+    def _nearest_heads(self, kernel: DecodeAttention) -> int:
+        """A measured number of query heads that share as many KV heads: reading the cache is what takes time."""
+        shapes = self.surface.shapes
+        same = shapes[(shapes[:, 1] == kernel.kv_heads) & (shapes[:, 2] == kernel.head_dim), 0]
+        return nearest(kernel.heads, sorted({int(heads) for heads in same}))
+
+    def function(self, kernel: DecodeAttention, batch: int) -> PricedVolume:
+        """Time as a function of KV bytes for ``batch`` sequences of this geometry."""
+        geometry = (float(self._nearest_heads(kernel)), float(kernel.kv_heads), float(kernel.head_dim))
+        shapes = self.surface.shapes
+        is_own = (shapes[:, :3] == geometry).all(axis=1)
+        per_token = 2.0 * self._row_element_bytes * kernel.kv_heads * kernel.head_dim * batch
+        measured = shapes[is_own & (shapes[:, 3] == batch), 4]
+        lengths = lengths_between(32.0, self._largest_volume / per_token, 1, measured)
+        site = (*geometry, float(batch))
+        function, error = through_lengths(self.surface, site, lengths, lengths * per_token, self.slope_us)
+        measured_tokens = 2.0 * self._row_element_bytes * shapes[:, 1] * shapes[:, 2]
+        own_token = kernel.of_one_token().cost(Precision(kv=self._kv)).cold_bytes
+        octaves = np.abs(np.log2(measured_tokens / own_token)).min()
+        is_far = batch > AXIS_REACH * self._most_sequences or octaves > SITE_REACH_OCTAVES
+        is_estimate = bool(is_far or not self._is_measured_format)
+        kind = "estimate:" if is_estimate else "interpolated" if is_own.any() else "borrowed"
+        return PricedVolume(function, self.volume_range, is_estimate, f"{kind} FA3 paged decode", error)
+
+
+def fa3_splits(units: Floats, kv_tokens: Floats, sms: int) -> tuple[Floats, Floats]:
+    """[shapes] splits of the KV that FlashAttention-3 chooses, and the efficiency of the waves they make.
+
+    One split where ``units`` (KV heads of all sequences) nearly fill the SMs or the cache is short; else the fewest
+    whose last wave is at least 0.85 as full as the best possible (``num_splits_heuristic``, hopper/heuristics.h).
+    """
+    counts = np.arange(1.0, FA3_MAX_SPLITS + 1.0)
+    blocks = np.ceil(kv_tokens / FA3_BLOCK_TOKENS)[:, None]
+    waves = units[:, None] * counts / sms
+    efficiency = np.where(counts <= np.minimum(blocks, sms), waves / np.ceil(waves), 0.0)
+    fewest = (efficiency >= 0.85 * efficiency.max(axis=1, keepdims=True)).argmax(axis=1) + 1.0
+    splits = np.where((units >= 0.8 * sms) | (blocks[:, 0] <= 4), 1.0, fewest)
+    chosen = units * splits / sms
+    return splits, np.asarray(chosen / np.ceil(chosen))
+
+
+def _kv_bytes(row: KernelRow) -> float:
+    elements = row["batch"] * row["kv_len"] * row["kv_heads"] * (row["d_qk"] + row["d_v"])
+    return float(elements * (1 if row.dtype == "fp8" else 2))

@@ -1,0 +1,1 @@
+"""Measured times as functions of the shape: surfaces, kriging, volumes, and the estimates that come of them."""

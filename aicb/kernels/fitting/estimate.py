@@ -1,0 +1,89 @@
+"""Estimates: the time of a kernel with where it comes from, one by one, many at once, or over decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aicb._core as _core
+from boundary.errors import Failure
+
+
+class UnmeasuredShape(Failure, LookupError):
+    """A shape lies outside the measured data and no estimate was allowed; names the nearest measured shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Time of one execution of one kernel."""
+
+    time_us: float
+    is_estimate: bool
+    """True where no measurement within the stated reach supports the time."""
+    source: str
+    """How the time was obtained: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
+    error_of: float | Callable[[], float] = field(compare=False)
+    """``error``, or a function of it: computing it may take longer than the time, and simulations do not ask for it."""
+
+    @property
+    def error(self) -> float:
+        """Relative error of the time that 68 % of predictions keep: from leave-one-out residuals of the measurements
+        nearby, or what a method without measurements leaves on the shipped table."""
+        return self.error_of() if callable(self.error_of) else self.error_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ManyTimes:
+    """[kernels] each."""
+
+    time_us: NDArray[np.float64]
+    is_estimate: NDArray[np.bool_]
+
+
+class DecodeTimes(Protocol):
+    """Decode attention of one geometry and batch size over consecutive iterations."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def error(self) -> float:
+        """Relative error (68 %), see ``Estimate.error``."""
+        ...
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[…, steps] µs, and […] whether they are estimates, of batches with KV lengths ``kv_tokens`` [… , requests].
+
+        In step j every sequence attends to j more tokens than ``kv_tokens`` says. Bit for bit equal to one call per
+        batch and step.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VolumeTimes:
+    """Decode attention as a function of the KV volume, evaluated in C++ (``DecodeTimes``)."""
+
+    times: _core.DecodeTimes
+    source: str
+    error_of: Callable[[], float]
+
+    @property
+    def error(self) -> float:
+        """See ``Estimate.error``."""
+        return self.error_of()
+
+    def __call__(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        time_us, is_estimate = self.times.over(kv_tokens.reshape(-1, kv_tokens.shape[-1]), steps)
+        batches = kv_tokens.shape[:-1]
+        return time_us.reshape(*batches, steps), is_estimate.reshape(batches)
+
+
+def tokens_by_step(kv_tokens: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
+    """[…, steps] Σ_i (S_i + j) over the requests of ``kv_tokens`` [… , requests]."""
+    totals = kv_tokens.sum(axis=-1, keepdims=True) + kv_tokens.shape[-1] * np.arange(steps, dtype=np.int64)
+    return np.asarray(totals, dtype=np.float64)

@@ -1,0 +1,218 @@
+"""The base of all kernels: a shape, what it costs, and where its times come from.
+
+A kernel is a frozen dataclass in a module of this package with all that is known of it: ``cost`` (FLOPs and bytes,
+stated there and nowhere else), the rows of a table that describe it (``read``), the times that measurements give it
+(``fit``), and the points that a profile measures. `aicb.kernels.registry` finds the classes; nothing else lists them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.kernels.columns import Columns
+from aicb.kernels.fitting.estimate import DecodeTimes, Estimate
+from aicb.kernels.fitting.surface import Surface
+from aicb.kernels.point import ListedPlace, Point, SweptModel
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.precision import GemmDtype, Precision
+from boundary.errors import InputError
+
+Shape = tuple[float, ...]
+CoreRole = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """FLOPs and bytes of one execution."""
+
+    flops: float
+    moved_bytes: float
+    """Each operand and result once."""
+    cold_bytes: float
+    """The part that other layers have evicted from L2: weights, KV cache, state."""
+    dtype: GemmDtype
+    """Format that the tensor cores compute in."""
+
+
+class Kernel(ABC):
+    """One kernel of an engine with its shape; a value."""
+
+    __slots__ = ()
+
+    operations: ClassVar[tuple[str, ...]] = ()
+    """Names under which tables of measurements hold its rows."""
+    cold_operations: ClassVar[frozenset[str]] = frozenset()
+    """Those whose weights, cache or state are evicted between layers: profiled with operand sets in turns."""
+    preferred_libraries: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By operation: beginnings of the names of kernels that stand for it in a table, best first."""
+    core_role: ClassVar[CoreRole | None] = None
+    """What the C++ core prices as a function of the lengths of requests, where the estimator gives such functions."""
+    stays_in_cache: ClassVar[bool] = False
+    """Whether its operands, written just before, need not cross the memory bus."""
+
+    @abstractmethod
+    def cost(self, precision: Precision) -> KernelCost:
+        """FLOPs and bytes; ``precision`` gives the formats of KV cache and recurrent state."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The shape in few characters."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, operation: str, row: Columns) -> Self:
+        """The kernel that a row of a table describes.
+
+        Raises:
+            InputError: a column is missing or malformed.
+        """
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[Self] | None:
+        """Times of a variant from the measurements of one GPU; ``None`` where there are too few."""
+
+    def variant(self, precision: Precision) -> Hashable:
+        """What differs between kernels of this class that are measured separately, such as the number format."""
+        del precision
+        return None
+
+    @property
+    def measured_as(self) -> tuple[str, str | None]:
+        """(operation, number format) of the rows that price this kernel; no operation: always with another GPU's."""
+        return "", None
+
+    @classmethod
+    def depends_on_lengths(cls) -> bool:
+        """Whether the time depends on the KV length of each request, and not on sums alone."""
+        return "kv_tokens" in cls.__dataclass_fields__  # type: ignore[attr-defined]
+
+    def weight_bytes(self, elements: int) -> int:
+        """Memory that so many resident parameters of this kernel take."""
+        return 2 * elements
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        """Inputs and outputs in memory while it runs, weights excluded; 0 where engines reuse or chunk them."""
+        del precision
+        return 0
+
+    def check(self) -> None:
+        """Raises ``InputError`` where a dimension is not positive or lengths contradict each other."""
+        for name in self.__dataclass_fields__:  # type: ignore[attr-defined]
+            value = getattr(self, name)
+            if name in NOT_DIMENSIONS or not isinstance(value, int | float):
+                continue
+            if value < 1:
+                raise InputError(f"{type(self).__name__}.{name}: found {value}, expected at least 1")
+
+    @classmethod
+    def profiled_operations(cls) -> tuple[str, ...]:
+        """Those of ``operations`` that libraries of the profiler run."""
+        return cls.operations
+
+    def listed_points(self, place: ListedPlace) -> Iterator[Point]:
+        """Points of a profile for this kernel as an operator list holds it."""
+        del place
+        yield from ()
+
+    @classmethod
+    def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
+        """Points of a profile that follow from a model and not from an operator list."""
+        del swept
+        yield from ()
+
+
+NOT_DIMENSIONS = frozenset({"rows", "moved_bytes", "active_groups", "largest_group_rows"})
+"""Fields that may be below 1."""
+
+AnyKernel = TypeVar("AnyKernel", bound=Kernel, contravariant=True)
+
+
+class KernelTimes(ABC, Generic[AnyKernel]):
+    """Times of one variant of a kernel on one GPU."""
+
+    is_bounded: ClassVar[bool] = False
+    """Whether its times are held to the roofline already."""
+    has_stand_ins: ClassVar[bool] = False
+    """Whether a shape far from its own measurements may take those of another surface."""
+
+    @abstractmethod
+    def price(self, kernel: AnyKernel) -> Estimate:
+        """Time of one execution."""
+
+    def place(self, kernel: AnyKernel) -> tuple[Surface, Shape] | None:
+        """The surface that prices the kernel, and its shape there; ``None`` where it is priced in another way."""
+        del kernel
+        return None
+
+    def parts(self, kernel: AnyKernel) -> tuple[Surface, list[Shape]] | None:
+        """A surface and the shapes whose times add up to the kernel's, for methods that learn from its points."""
+        del kernel
+        return None
+
+
+class SurfaceTimes(KernelTimes[AnyKernel]):
+    """Times of a kernel that are a surface over its shapes."""
+
+    def __init__(self, surface: Surface):
+        self.surface = surface
+
+    @abstractmethod
+    def shape_of(self, kernel: AnyKernel) -> Shape:
+        """Site and axis."""
+
+    def price(self, kernel: AnyKernel) -> Estimate:
+        return self.surface.price(*self.shape_of(kernel))
+
+    def place(self, kernel: AnyKernel) -> tuple[Surface, Shape] | None:
+        return self.surface, self.shape_of(kernel)
+
+
+class CacheKernel(Kernel):
+    """A kernel that reads the KV cache of decodes: one query token of each request, or several as more heads."""
+
+    __slots__ = ()
+
+    kv_tokens: NDArray[np.int64]
+    heads: int
+
+    def over(self, kv_tokens: NDArray[np.int64]) -> Self:
+        """The same geometry over other lengths."""
+        return replace(self, kv_tokens=kv_tokens)  # type: ignore[type-var]
+
+    def with_queries(self, queries: int) -> Self:
+        """So many query tokens of each request, as more heads."""
+        return replace(self, heads=self.heads * queries)  # type: ignore[type-var]
+
+    def of_one_token(self) -> Self:
+        """The same geometry over one KV token."""
+        return self.over(np.ones(1, dtype=np.int64))
+
+
+AnyCacheKernel = TypeVar("AnyCacheKernel", bound=CacheKernel, contravariant=True)
+
+
+class CacheTimes(KernelTimes[AnyCacheKernel]):
+    """Times of a kernel that reads the cache, over consecutive iterations."""
+
+    is_bounded: ClassVar[bool] = True
+
+    @abstractmethod
+    def decode_times(self, kernel: AnyCacheKernel, batch: int) -> DecodeTimes:
+        """Time for ``batch`` sequences; the lengths in ``kernel`` do not matter."""
+
+    def price(self, kernel: AnyCacheKernel) -> Estimate:
+        times = self.decode_times(kernel, len(kernel.kv_tokens))
+        steps, is_far = times(kernel.kv_tokens, 1)
+        return Estimate(float(steps[0]), bool(is_far), times.source, lambda: times.error)
+
+    def site(self, kernel: AnyCacheKernel, batch: int) -> tuple[Surface, Shape] | None:
+        """A surface over KV lengths and the site of so many sequences there; ``None`` where there is none."""
+        del kernel, batch
+        return None

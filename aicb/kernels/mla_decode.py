@@ -1,0 +1,224 @@
+"""Absorbed decode attention of latents (FlashMLA).
+
+A function of the payload of the split-KV schedule, Σ(⌈S_i / 64⌉ + 5) / parts + 5 blocks. The reference follows the
+schedule of equal lengths exactly (``reference/mla_schedule.py``); unequal lengths pay a penalty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aicb._core as _core
+from aicb.kernels.columns import Columns, kv_dtype
+from aicb.kernels.core_times import volume_times
+from aicb.kernels.decode_grid import decode_grid, rows_of_format
+from aicb.kernels.fitting.estimate import VolumeTimes
+from aicb.kernels.fitting.kriging import Floats, Scales
+from aicb.kernels.fitting.surface import AXIS_REACH, ReferenceModel, Surface
+from aicb.kernels.fitting.volume import PricedVolume, lengths_between, nearest, through_lengths
+from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
+from aicb.kernels.point import Point, SweptModel, point
+from aicb.kernels.reference.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS, equal_schedule, head_tiles, parts_of
+from aicb.kernels.routing import kv_lengths
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.architecture import LatentAttention
+from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
+
+UNEQUAL_US = 40.0
+UNEQUAL_SHARE = 0.37
+"""Penalty of unequal KV lengths: 40 µs per unit of relative spread, at most 0.37 of the time. The six unequal rows of
+the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total."""
+_EQUAL_SPREAD = 0.5
+"""Mean absolute deviation / mean of uniform lengths: the spread that costs the full penalty."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MlaDecode(CacheKernel):
+    """Absorbed MLA decode: every head attends to one latent of 576, value 512."""
+
+    operations = ("mla_decode",)
+    cold_operations = frozenset({"mla_decode"})
+    core_role = "decode"
+
+    kv_tokens: NDArray[np.int64]
+    heads: int
+    d_qk: int
+    d_v: int
+    kv_dtype: KvDtype | None = field(default=None, kw_only=True)
+    """Format of the cache; ``None``: that of the instance, which the estimator knows."""
+
+    def cost(self, precision: Precision) -> KernelCost:
+        """Queries have the format of the cache, results are bf16."""
+        tokens, element = float(self.kv_tokens.sum()), ELEMENT_BYTES[self.kv_dtype or precision.kv]
+        kv_bytes = tokens * self.d_qk * element
+        own_bytes = self.kv_tokens.size * self.heads * (self.d_qk * element + self.d_v * 2.0)
+        return KernelCost(2.0 * self.heads * (self.d_qk + self.d_v) * tokens, kv_bytes + own_bytes, kv_bytes, "bf16")
+
+    def describe(self) -> str:
+        return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/1"
+
+    @classmethod
+    def read(cls, operation: str, row: Columns) -> Self:
+        """Query tokens of one request share its KV tiles: they count as more heads."""
+        del operation
+        kv = row.lengths("kv_len", row.integer("batch", 1))
+        heads = row.integer("heads") * row.integer("q_len", 1)
+        d_qk, d_v = row.integer("d_qk", 576), row.integer("d_v", 512)
+        return cls(kv, heads, d_qk, d_v, kv_dtype=kv_dtype(row))
+
+    @classmethod
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> LatentTimes:
+        assert variant == "bf16" or variant == "fp8"
+        return LatentTimes(measured, variant)
+
+    def variant(self, precision: Precision) -> KvDtype:
+        return self.kv_dtype or precision.kv
+
+    @property
+    def measured_as(self) -> tuple[str, str | None]:
+        return "mla_decode", "bf16"
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
+
+    @classmethod
+    def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
+        for attention, kv, tp in swept.attentions(LatentAttention):
+            if attention.indexer is None:
+                for queries in (1, 2):
+                    yield from _points(attention, kv, tp, queries, swept)
+
+
+class LatentTimes(CacheTimes[MlaDecode]):
+    """FlashMLA dense decode: shapes (query heads, batch, KV tokens). Query tokens of a request count as heads."""
+
+    START_US, FILL_US, BLOCK_US, SPLIT_US = 10.0, 16.4, 1.66, 0.217
+    """A request in a part, the pipeline's latency in a long part, one block, one split to combine. Least squares over
+    the 38 equal-length rows of the H200 table: 3.5 % median, 9.6 % p90."""
+    FILL_BLOCKS = 3.0
+    """Blocks over which the latency builds up."""
+    MEMORY_SHARE, THROTTLING, THROTTLING_US = 0.9, 0.143, 300.0
+
+    def __init__(self, measured: MeasuredTimes, kv: KvDtype):
+        rows, row_format = rows_of_format(measured, "mla_decode", kv)
+        rows, self._element_bytes = _fewest_queries(rows), ELEMENT_BYTES[row_format]
+        self._is_measured_format = kv == row_format
+        self._gpu, self._kv, self._measured = measured.gpu, kv, measured
+        shapes = np.array([[row["heads"] * row["q_len"], row["batch"], row["kv_len"]] for row in rows], np.float64)
+        cache_bytes = [float(row["batch"] * row["kv_len"] * row["d_qk"] * self._element_bytes) for row in rows]
+        times_us = np.array([measured.time_us(row, moved) for row, moved in zip(rows, cache_bytes, strict=True)])
+        scales = Scales((3.0, 3.0, 3.0, 3.0, 3.0), (1.0,) * 5, 0.0, 0.05)
+        reference = ReferenceModel(
+            "FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,)
+        )
+        self.surface = Surface(reference, shapes, times_us)
+        self._heads = sorted({int(heads) for heads in shapes[:, 0]})
+        self._tiles = {head_tiles(heads) for heads in self._heads}
+
+    def _schedules(self, shapes: Floats) -> Floats:
+        """[3, shapes] blocks and starts of the longest part, most splits of a request."""
+        found = [
+            equal_schedule(int(batch), math.ceil(kv / BLOCK_TOKENS), parts_of(int(heads), self._gpu.sms))
+            for heads, batch, kv in shapes
+        ]
+        return np.array(found, dtype=np.float64).reshape(-1, 3).T
+
+    def _reference_us(self, shapes: Floats) -> Floats:
+        blocks, starts, splits = self._schedules(shapes)
+        fill_us = self.FILL_US * (1.0 - np.exp(-blocks / self.FILL_BLOCKS))
+        compute_us = self.START_US * starts + fill_us + self.BLOCK_US * blocks
+        moved = shapes[:, 1] * shapes[:, 2] * 576 * self._element_bytes
+        memory_us = self.MEMORY_SHARE * moved / self._gpu.hbm_bytes_per_s * 1e6
+        combine_us = np.where(splits > 1, self.SPLIT_US * splits, 0.0)
+        time_us = (compute_us**4 + memory_us**4) ** 0.25 + combine_us
+        return np.asarray(time_us * (1.0 + self.THROTTLING * np.log1p(time_us / self.THROTTLING_US)))
+
+    def _coordinates(self, shapes: Floats) -> Floats:
+        heads, batch, kv = shapes.T
+        blocks, _, splits = self._schedules(shapes)
+        return np.asarray(np.log2([batch, kv, heads, blocks, splits]).T)
+
+    def payload(self, blocks: NDArray[np.int64], heads: int) -> Floats:
+        """Blocks one SM works through, not rounded; ``blocks`` is Σ_i (⌈S_i / 64⌉ + 5) of the batch."""
+        return np.asarray(blocks / parts_of(heads, self._gpu.sms) + OVERHEAD_BLOCKS)
+
+    def split_kv(self, heads: int) -> _core.SplitKv:
+        """How the lengths of a batch give its ``payload`` and the penalty of unequal ones."""
+        return _core.SplitKv(
+            block_tokens=BLOCK_TOKENS,
+            overhead_blocks=OVERHEAD_BLOCKS,
+            parts=parts_of(heads, self._gpu.sms),
+            unequal_us=UNEQUAL_US,
+            unequal_share=UNEQUAL_SHARE,
+            equal_spread=_EQUAL_SPREAD,
+        )
+
+    def site(self, kernel: MlaDecode, batch: int) -> tuple[Surface, Shape]:
+        return self.surface, (float(kernel.heads), float(batch))
+
+    def decode_times(self, kernel: MlaDecode, batch: int) -> VolumeTimes:
+        volume, payload = self.function(kernel, batch), self.split_kv(kernel.heads)
+        return volume_times(volume, payload, kernel, Precision(kv=self._kv), batch, self._measured)
+
+    def function(self, kernel: MlaDecode, batch: int) -> PricedVolume:
+        """Time as a function of the payload for ``batch`` sequences."""
+        shapes = self.surface.shapes
+        payloads = [
+            float(self.payload(np.array(b * (-(-kv // BLOCK_TOKENS) + OVERHEAD_BLOCKS)), int(h)))
+            for h, b, kv in shapes
+            if head_tiles(int(h)) == head_tiles(kernel.heads)
+        ] or [float(OVERHEAD_BLOCKS + 1), 2000.0]
+        parts = parts_of(kernel.heads, self._gpu.sms)
+        longest = ((max(payloads) - OVERHEAD_BLOCKS) * parts / batch - OVERHEAD_BLOCKS) * BLOCK_TOKENS
+        heads = self._nearest_heads(kernel.heads)
+        own = shapes[(shapes[:, 0] == heads) & (shapes[:, 1] == batch), 2]
+        lengths = lengths_between(BLOCK_TOKENS, longest, BLOCK_TOKENS, own)
+        counts = batch * (np.ceil(lengths / BLOCK_TOKENS) + OVERHEAD_BLOCKS)
+        site = (float(heads), float(batch))
+        volumes = self.payload(counts.astype(np.int64), kernel.heads)
+        slope_us = self.BLOCK_US * (1.0 + self.THROTTLING)
+        function, error = through_lengths(self.surface, site, lengths, volumes, slope_us)
+        is_far = batch > AXIS_REACH * shapes[:, 1].max() or head_tiles(kernel.heads) not in self._tiles
+        is_estimate = bool(is_far or not self._is_measured_format)
+        kind = "estimate:" if is_estimate else "interpolated" if kernel.heads in self._heads else "borrowed"
+        reach = (min(payloads) / AXIS_REACH, max(payloads) * AXIS_REACH)
+        return PricedVolume(function, reach, is_estimate, f"{kind} FlashMLA decode, {kernel.heads} heads", error)
+
+    def _nearest_heads(self, heads: int) -> int:
+        """A measured number of heads that fills as many tiles: tiles are computed whole."""
+        return nearest(heads, [other for other in self._heads if head_tiles(other) == head_tiles(heads)])
+
+
+def _fewest_queries(rows: list[KernelRow]) -> list[KernelRow]:
+    """Of rows with as many query heads in all, the one with the fewest query tokens."""
+    chosen: dict[tuple[int, ...], KernelRow] = {}
+    for row in sorted(rows, key=lambda row: row["q_len"]):
+        chosen.setdefault((row["heads"] * row["q_len"], row["batch"], row["kv_len"]), row)
+    return list(chosen.values())
+
+
+def _points(attention: LatentAttention, kv: KvDtype, tp: int, queries: int, swept: SweptModel) -> Iterator[Point]:
+    """Batches with so many query tokens each; few lengths with more than one."""
+    shape = {"heads": attention.heads // tp, "kv_heads": 1}
+    shape |= {"d_qk": attention.kv_elements, "d_v": attention.kv_lora_rank}
+    for batch, mean, distribution in decode_grid(shape["d_qk"] * ELEMENT_BYTES["bf16"], swept.max_kv_tokens):
+        if queries > 1 and (distribution != "equal" or mean not in (1024, 4096, 16384)):
+            continue
+        lengths = tuple(max(length, queries) for length in kv_lengths(distribution, batch, mean))
+        size = {"batch": batch, "q_len": queries, "kv_len": sum(lengths) // batch, "page_tokens": BLOCK_TOKENS}
+        yield point(
+            "mla_decode",
+            kv,
+            {**shape, **size},
+            lengths=lengths,
+            queries=(queries,) * batch,
+            distribution=distribution,
+            tag=swept.tag(tp),
+        )

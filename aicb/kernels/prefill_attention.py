@@ -1,0 +1,327 @@
+"""Prefill attention: causal, over past and new keys (FlashAttention-3).
+
+FA3 works in tiles of 128 rows, queries times the query heads that share a KV head. The reference is a norm of the
+tiles' FLOPs, the cache's bytes and the longest tile, plus a start per wave of tiles; kriging over q, S/q, heads, head
+dimensions, sharing and waves corrects it. A batch runs in one kernel: n equal requests of H heads are one request of
+n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many heads as its share
+of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after another are an upper
+bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aicb._core as _core
+from aicb.kernels.columns import Columns, chunks, kv_dtype
+from aicb.kernels.fitting.estimate import Estimate
+from aicb.kernels.fitting.kriging import Floats, Scales
+from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, ReferenceModel, Surface, on_grid
+from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
+from aicb.kernels.pairs import causal_pairs
+from aicb.kernels.point import Point, SweptModel, point
+from aicb.kernels.routing import kv_lengths
+from aicb.measurements.table import KernelRow
+from aicb.measurements.timing import MeasuredTimes
+from aicb.model.architecture import GroupedQueryAttention, LatentAttention
+from aicb.model.partition import kv_heads_per_rank
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype, KvDtype, Precision
+from boundary.errors import InputError
+
+TILE_ROWS = 128
+"""Query rows of a tile of FA3, those of all heads that share keys together."""
+FLOOR_US, WAVE_US, TILED_SHARE, CACHE_SHARE, LONGEST_SHARE, NORM = 11.5, 3.3, 1.2, 0.082, 0.007, 0.66
+THROTTLING, THROTTLING_US = 0.069, 1000.0
+"""Least squares over the FA3 prefill rows of the H200 table: 7 % median, which kriging halves. The shares multiply
+times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels slow down with the power limit."""
+_QUERIES = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_PASTS = (0, 512, 2048, 8192, 30720)
+_PROMPTS = ((2, 512), (2, 2048), (2, 4096), (4, 512), (4, 1024), (4, 2048), (8, 256), (8, 1024), (16, 128), (16, 512))
+"""(batch, tokens of each) of prefill batches."""
+_UNEQUAL_PROMPTS = ((4, 512), (4, 2048), (8, 256), (8, 1024), (16, 512), (32, 128))
+"""(batch, mean tokens) of whole prompts of log-normal length."""
+_PREFILL_PAIR_LIMIT = 1 << 28
+"""Largest q·S of a prefill (16 k tokens of a whole prompt)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillAttention(Kernel):
+    """Causal attention of query chunks over past and new keys, one entry per request."""
+
+    operations = ("prefill_attention",)
+    core_role = "prefill"
+
+    new_tokens: NDArray[np.int64]
+    kv_tokens: NDArray[np.int64]
+    heads: int
+    kv_heads: int
+    d_qk: int
+    d_v: int
+    dtype: GemmDtype = "bf16"
+    """Format of queries, keys and values; ``fp8`` is e4m3 with a scale per KV head, the output bf16."""
+
+    def cost(self, precision: Precision) -> KernelCost:
+        del precision
+        width, element_bytes = self.d_qk + self.d_v, ELEMENT_BYTES[self.dtype]
+        flops = 2.0 * self.heads * width * float(causal_pairs(self.new_tokens, self.kv_tokens).sum())
+        kv_bytes = float(self.kv_tokens.sum()) * self.kv_heads * width * element_bytes
+        moved = kv_bytes + float(self.new_tokens.sum()) * self.heads * (self.d_qk * element_bytes + self.d_v * 2.0)
+        return KernelCost(flops, moved, kv_bytes, self.dtype)
+
+    def describe(self) -> str:
+        tokens, keys = int(self.new_tokens.sum()), int(self.kv_tokens.sum())
+        return f"q {tokens} kv {keys} heads {self.heads}/{self.kv_heads} d {self.d_qk}/{self.d_v}"
+
+    @classmethod
+    def read(cls, operation: str, row: Columns) -> Self:
+        del operation
+        new, kv = chunks(row)
+        d_qk, d_v = row.integer("d_qk"), row.integer("d_v")
+        return cls(new, kv, row.integer("heads"), row.integer("kv_heads"), d_qk, d_v, kv_dtype(row) or "bf16")
+
+    @classmethod
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[PrefillAttention]:
+        """Unmeasured fp8 takes the time of bf16, flagged."""
+        if variant == "fp8" and not measured.table.select("prefill_attention", "fp8", "even"):
+            return BorrowedTimes(PrefillTimes(measured, "bf16"))
+        assert variant == "bf16" or variant == "fp8"
+        return PrefillTimes(measured, variant)
+
+    def variant(self, precision: Precision) -> GemmDtype:
+        del precision
+        return self.dtype
+
+    @property
+    def measured_as(self) -> tuple[str, str | None]:
+        return "prefill_attention", "bf16"
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
+
+    def check(self) -> None:
+        super(PrefillAttention, self).check()
+        if (self.new_tokens > self.kv_tokens).any():
+            raise InputError("PrefillAttention.kv_tokens: found fewer than new_tokens, expected past and new tokens")
+
+    @classmethod
+    def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
+        """Over an fp8 cache grouped-query attention multiplies fp8 operands; latents are expanded to bf16."""
+        for gqa, kv, tp in swept.attentions(GroupedQueryAttention):
+            heads, kv_heads = gqa.heads // tp, kv_heads_per_rank(gqa.kv_heads, tp)
+            shape = {"heads": heads, "kv_heads": kv_heads, "d_qk": gqa.head_dim, "d_v": gqa.head_dim}
+            yield from _points(shape, kv, swept, swept.tag(tp))
+        for mla, kv, tp in swept.attentions(LatentAttention):
+            if mla.indexer is None and kv == "bf16":
+                heads = mla.heads // tp
+                shape = {"heads": heads, "kv_heads": heads, "d_qk": mla.qk_head_dim, "d_v": mla.v_head_dim}
+                yield from _points(shape, "bf16", swept, swept.tag(tp))
+
+
+class PrefillTimes(KernelTimes[PrefillAttention]):
+    """FA3 varlen prefill: shapes (heads, kv_heads, d_qk, d_v, requests, KV tokens, new tokens).
+
+    Heads are those of all requests together. How many requests they are changes nothing but whether a shape is one
+    that was measured; in a batch of unequal requests it is not.
+    """
+
+    def __init__(self, measured: MeasuredTimes, dtype: GemmDtype):
+        self._gpu, self._dtype = measured.gpu, dtype
+        rows = measured.table.select("prefill_attention", dtype, "even")
+        shapes = np.array([_shape(row) for row in rows], dtype=np.float64)
+        times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
+        scales = Scales((4.0, 4.0, 4.0, 2.0, 4.0, 2.0, 0.5, 4.0), (1.0,) * 8, 0.0, 0.05)
+        self._name = f"FA3 prefill{' of fp8' if dtype == 'fp8' else ''}"
+        label = f"{self._name} (heads, kv_heads, d_qk, d_v)"
+        self.surface = Surface(
+            ReferenceModel(label, 4, self._reference_us, self._coordinates, scales, (2, 3), _on_grid), shapes, times_us
+        )
+        self._q_range = shapes[:, 6].min() / AXIS_REACH, shapes[:, 6].max() * AXIS_REACH
+        self._longest = shapes[:, 5].max() * AXIS_REACH
+        self._geometries: dict[tuple[int, ...], float] = {}
+        self._in_core: dict[tuple[int, int, int, int], _core.PrefillTimes] = {}
+
+    def price(self, kernel: PrefillAttention) -> Estimate:
+        """One batch, with the error of its largest request and where the time comes from."""
+        geometry = (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v)
+        if geometry not in self._in_core:
+            self._in_core[geometry] = self.in_core(kernel, _UNBOUNDED, is_own=True, transfer=None)
+        times = self._in_core[geometry]
+        time_us, is_measured, is_estimate = times.of(kernel.new_tokens, kernel.kv_tokens)
+
+        def error() -> float:
+            return float(self.surface.errors(self._largest(kernel))[0])
+
+        kind = "measured" if is_measured else "borrowed" if self._octaves_of(kernel) else "interpolated"
+        return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} {self._name}", error)
+
+    def parts(self, kernel: PrefillAttention) -> tuple[Surface, list[Shape]] | None:
+        """Requests one after another."""
+        if self._dtype != "bf16":
+            return None
+        geometry = (float(kernel.heads), float(kernel.kv_heads), float(kernel.d_qk), float(kernel.d_v))
+        requests = zip(kernel.kv_tokens.tolist(), kernel.new_tokens.tolist(), strict=True)
+        return self.surface, [(*geometry, 1.0, float(kv), float(new)) for kv, new in requests]
+
+    def _largest(self, kernel: PrefillAttention) -> Floats:
+        """[1, columns] the request with most FLOPs, scaled to the whole batch."""
+        pairs = causal_pairs(kernel.new_tokens, kernel.kv_tokens)
+        largest = int(pairs.argmax())
+        requests = pairs.sum() / pairs[largest]
+        new, kv = kernel.new_tokens[largest], kernel.kv_tokens[largest]
+        return np.array(
+            [[kernel.heads * requests, kernel.kv_heads * requests, kernel.d_qk, kernel.d_v, requests, kv, new]]
+        )
+
+    def in_core(
+        self,
+        kernel: PrefillAttention,
+        bound: _core.PrefillBound,
+        *,
+        is_own: bool,
+        transfer: _core.PrefillTransfer | None,
+    ) -> _core.PrefillTimes:
+        """The geometry of ``kernel``; ``is_own``: the number format is the measured one."""
+        low, high = self._q_range
+        made = _core.PrefillTimes(
+            (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v),
+            reference=self._reference,
+            bound=bound,
+            element_bytes=ELEMENT_BYTES[kernel.dtype],
+            reach=(low, high, self._longest),
+            is_estimate=self._octaves_of(kernel) > SITE_REACH_OCTAVES or not is_own,
+            keeps_measured=is_own,
+            residuals=self.surface.residuals_near((float(kernel.d_qk), float(kernel.d_v))),
+            transfer=transfer,
+        )
+        shapes = self.surface.shapes
+        heads = shapes[:, 4:5] * (kernel.heads, kernel.kv_heads)
+        is_own_geometry = (shapes[:, :2] == heads).all(axis=1) & (shapes[:, 2:4] == (kernel.d_qk, kernel.d_v)).all(
+            axis=1
+        )
+        for shape, time_us in zip(shapes[is_own_geometry], self.surface.times_us[is_own_geometry], strict=True):
+            requests, kv_tokens, new_tokens = (int(value) for value in shape[4:])
+            made.insert_measured(requests, kv_tokens, new_tokens, float(time_us))
+        return made
+
+    @cached_property
+    def _reference(self) -> _core.PrefillReference:
+        return _core.PrefillReference(
+            floor_us=FLOOR_US,
+            wave_us=WAVE_US,
+            tiled_share=TILED_SHARE,
+            cache_share=CACHE_SHARE,
+            longest_share=LONGEST_SHARE,
+            norm=NORM,
+            throttling=THROTTLING,
+            throttling_us=THROTTLING_US,
+            tile_rows=TILE_ROWS,
+            peak_flops=self._gpu.peak_flops[self._dtype],
+            bytes_per_s=self._gpu.hbm_bytes_per_s,
+            element_bytes=ELEMENT_BYTES[self._dtype],
+            sms=self._gpu.sms,
+        )
+
+    def _octaves_of(self, kernel: PrefillAttention) -> float:
+        """From the geometry of a kernel to the nearest measured one."""
+        geometry = (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v)
+        if geometry not in self._geometries:
+            self._geometries[geometry] = float(self._octaves(np.array([geometry], dtype=np.float64))[0])
+        return self._geometries[geometry]
+
+    def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
+        """[shapes] whether no measurement within reach supports the time of one request."""
+        sites, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
+        is_far = (self._octaves(sites) > SITE_REACH_OCTAVES)[inverse.reshape(-1)]
+        return np.asarray(is_far | ~self._is_inside(shapes[:, 5], shapes[:, 6]))
+
+    def _is_inside(self, kv: NDArray[np.number], new: NDArray[np.number]) -> NDArray[np.bool_]:
+        return np.asarray((new >= self._q_range[0]) & (new <= self._q_range[1]) & (kv <= self._longest))
+
+    def _octaves(self, geometries: Floats) -> Floats:
+        """[geometries] to the nearest measured one, in query heads and in d_qk + d_v; KV heads hardly matter to a
+        compute-bound kernel."""
+        measured = self.surface.shapes
+        heads = np.log2(measured[:, 0] / geometries[:, :1])
+        width = np.log2((measured[:, 2] + measured[:, 3]) / geometries[:, 2:].sum(axis=1, keepdims=True))
+        return np.asarray(np.hypot(heads, width).min(axis=1))
+
+    def _reference_us(self, shapes: Floats) -> Floats:
+        return self._reference.times_us(shapes)
+
+    def _coordinates(self, shapes: Floats) -> Floats:
+        return self._reference.coordinates(shapes)
+
+
+_UNBOUNDED = _core.PrefillBound(peak_flops=math.inf, bytes_per_s=math.inf, resident_bytes=0.0)
+"""Measured times before they are held to the roofline."""
+
+
+def _shape(row: KernelRow) -> tuple[float, ...]:
+    """Equal sequences of one batch count as more heads."""
+    batch = row.shape.get("batch", 1)
+    return row["heads"] * batch, row["kv_heads"] * batch, row["d_qk"], row["d_v"], batch, row["kv_len"], row["q_len"]
+
+
+def _on_grid(shapes: Floats) -> Floats:
+    """Heads, KV and new tokens rounded to 16 values per octave; utilisation varies far more slowly."""
+    kv, new = on_grid(shapes[:, 5]), on_grid(shapes[:, 6])
+    heads = on_grid(shapes[:, 0])
+    sharing = shapes[:, 0] / shapes[:, 1]
+    return np.column_stack([heads, heads / sharing, shapes[:, 2:4], np.ones(len(kv)), np.maximum(kv, new), new])
+
+
+class BorrowedTimes(KernelTimes[PrefillAttention]):
+    """Times of another number format, flagged."""
+
+    def __init__(self, measured: PrefillTimes):
+        self.measured = measured
+
+    def price(self, kernel: PrefillAttention) -> Estimate:
+        found = self.measured.price(kernel)
+        return replace(found, is_estimate=True, source=f"estimate: bf16 {found.source}")
+
+
+def _kv_bytes(row: KernelRow) -> float:
+    return float(
+        row.shape.get("batch", 1)
+        * row["kv_len"]
+        * row["kv_heads"]
+        * (row["d_qk"] + row["d_v"])
+        * ELEMENT_BYTES[row.dtype]
+    )
+
+
+def _points(shape: dict[str, int], dtype: KvDtype, swept: SweptModel, tag: str) -> Iterator[Point]:
+    """One prompt or chunk with its past, and batches of equal prompts; few-token chunks only with a past."""
+    alone = [(1, q, q + past) for q in _QUERIES for past in _PASTS if past or q >= 64]
+    together = [(batch, q, q) for batch, q in _PROMPTS]
+    for batch, q, kv in [*alone, *together]:
+        if batch * q <= swept.max_tokens and kv <= swept.max_kv_tokens and q * kv <= _PREFILL_PAIR_LIMIT:
+            yield point(
+                "prefill_attention",
+                dtype,
+                {**shape, "batch": batch, "q_len": q, "kv_len": kv},
+                queries=(q,) * batch,
+                lengths=(kv,) * batch,
+                distribution="equal",
+                tag=tag,
+            )
+    for batch, mean in _UNEQUAL_PROMPTS:
+        prompts = kv_lengths("lognormal", batch, mean)
+        if sum(prompts) <= swept.max_tokens:
+            yield point(
+                "prefill_attention",
+                dtype,
+                {**shape, "batch": batch, "q_len": sum(prompts) // batch, "kv_len": sum(prompts) // batch},
+                queries=prompts,
+                lengths=prompts,
+                distribution="lognormal",
+                tag=tag,
+            )

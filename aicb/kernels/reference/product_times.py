@@ -1,0 +1,185 @@
+"""Reference times of matrix products: tiles and waves of DeepGEMM, a smooth curve for cuBLAS.
+
+DeepGEMM (fp8) states its tile (``deepgemm_tiles``), so its time is modelled wave by wave:
+
+    compute = waves · (⌈k / 128⌉ steps · time of a step of that tile + start of a wave)
+    time    = launch + (compute³ + memory³)^(1/3), longer by the power limit where kernels last long
+
+A step costs its tensor-core time, a fixed latency, and scale promotion, which is slower where columns straddle weight
+scale blocks. cuBLAS (bf16) does not state its tile: its reference is smooth, and the waves of 128 × 256 tiles are only
+coordinates of the residuals. Constants were least-squares values over the H200 table; residuals of measurements
+correct them, so on another device they shape the interpolation and no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aicb.kernels.fitting.kriging import Floats, Scales
+from aicb.kernels.fitting.surface import ReferenceModel
+from aicb.kernels.reference.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
+from aicb.measurements.gpu import Gpu
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype
+
+_LONG = 1e6
+"""Correlation length of a coordinate that does not matter."""
+_THROTTLING_US = 300.0
+"""Kernels of this length begin to feel the power limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileCosts:
+    """What a wave of DeepGEMM tiles costs."""
+
+    launch_us: float
+    group_us: float
+    """Per local expert, active or not: the scheduler visits each."""
+    step_us: float
+    """Latency of one step of 128 along k."""
+    tensor_share: float
+    """Tensor-core time over that at the nominal peak."""
+    uneven_us: float
+    """Extra promotion time per step and 8192 outputs of a warpgroup, where columns straddle scale blocks."""
+    wave_us: float
+    memory_share: float
+    """Memory time over that at the nominal bandwidth."""
+    throttling: float
+    """Slow-down per e-fold of duration."""
+
+
+DENSE_COSTS = TileCosts(1.37, 0.0, 0.107, 1.10, 0.070, 1.58, 1.19, 0.048)
+MASKED_COSTS = TileCosts(2.83, 0.077, 0.013, 1.28, 0.106, 0.88, 1.18, 0.0)
+CONTIGUOUS_COSTS = TileCosts(6.73, 0.034, 0.055, 1.15, 0.051, 0.83, 1.20, 0.034)
+
+
+def _tiled_us(tiles: Tiles, k: Floats, memory_us: Floats, costs: TileCosts, gpu: Gpu) -> Floats:
+    """[products] time of waves of tiles over memory traffic, without launch."""
+    per_sm = gpu.peak_flops["fp8"] / gpu.sms
+    tensor_us = tiles.rows * tiles.block_n * 128 * 2 / per_sm * 1e6
+    promoted = tiles.rows * tiles.block_n / tiles.warpgroups / 8192
+    step_us = costs.step_us + costs.tensor_share * tensor_us + costs.uneven_us * tiles.is_uneven * promoted
+    compute_us = tiles.waves * (k / 128 * step_us + costs.wave_us)
+    return np.asarray(np.cbrt(compute_us**3 + (costs.memory_share * memory_us) ** 3))
+
+
+def _throttled(time_us: Floats, throttling: float) -> Floats:
+    return np.asarray(time_us * (1.0 + throttling * np.log1p(time_us / _THROTTLING_US)))
+
+
+def _tile_coordinates(tiles: Tiles, gpu: Gpu) -> Floats:
+    """[products, 5] waves, tile, width of the output swizzle, efficiency of the waves."""
+    swizzle = np.where(tiles.block_n % 64 == 0, 2.0, np.where(tiles.block_n % 32 == 0, 1.0, 0.0))
+    efficiency = tiles.blocks / (tiles.waves * gpu.sms)
+    logs = np.log2([tiles.waves, tiles.block_m, tiles.block_n])
+    return np.column_stack([*logs, swizzle, efficiency])
+
+
+def _cold_share(moved_bytes: Floats, gpu: Gpu, is_resident: bool) -> Floats | float:
+    """Share of the traffic that reaches memory: replays of a graph keep small operands in L2."""
+    return np.minimum(moved_bytes / gpu.l2_bytes, 1.0) if is_resident else 1.0
+
+
+def dense_reference(gpu: Gpu, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:
+    """Shapes (n, k, m)."""
+    return _deepgemm_dense(gpu, is_resident) if dtype == "fp8" else _cublas_dense(gpu, is_resident)
+
+
+def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:
+    choose = TileChooser(gpu.sms, "dense")
+
+    def tiles_of(shapes: Floats) -> Tiles:
+        """The choice depends on m by its tiles of 64 rows."""
+        n, k, m = shapes.T
+        rows = np.where(m <= 16, 16.0, np.where(m <= 32, 32.0, np.ceil(m / 64) * 64))
+        return choose(rows, n, k, np.ones(len(n)))
+
+    def reference_us(shapes: Floats) -> Floats:
+        n, k, m = shapes.T
+        moved = n * k + m * (k + 2.0 * n)
+        memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(n * k, gpu, is_resident)
+        busy_us = _tiled_us(tiles_of(shapes), k, memory_us, DENSE_COSTS, gpu)
+        return _throttled(DENSE_COSTS.launch_us + busy_us, DENSE_COSTS.throttling)
+
+    def coordinates(shapes: Floats) -> Floats:
+        return np.column_stack([np.log2(shapes), _tile_coordinates(tiles_of(shapes), gpu)])
+
+    scales = Scales(
+        (3.98, 3.01, 4.85, 5.22, 2.24, 1.13, 0.3, 0.3), (0.1, 0.1, 4.0, 5.0, 2.0, _LONG, _LONG, _LONG), 0.2, 0.03
+    )
+    return ReferenceModel("fp8 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
+
+
+def _cublas_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:
+    def reference_us(shapes: Floats) -> Floats:
+        n, k, m = shapes.T
+        moved = 2.0 * (n * k + m * (k + n))
+        share = np.maximum(_cold_share(2.0 * n * k, gpu, is_resident), 0.3)
+        return _smooth_us(2.0 * m * n * k, moved * share, k, gpu)
+
+    def coordinates(shapes: Floats) -> Floats:
+        n, _, m = shapes.T
+        blocks = np.ceil(m / 128) * np.ceil(n / 256)
+        waves = np.ceil(blocks / gpu.sms)
+        return np.column_stack([np.log2(shapes), np.log2(waves), blocks / (waves * gpu.sms)])
+
+    scales = Scales((4.0, 4.0, 3.0, 3.0, 0.5), (0.1, 0.1, 4.0, 5.0, _LONG), 0.3, 0.1)
+    return ReferenceModel("bf16 gemm (n, k)", 2, reference_us, coordinates, scales, stand_ins=_in_tiles)
+
+
+def _in_tiles(shapes: Floats) -> Floats:
+    """Shapes (n, k, m) with m rounded up to whole tiles of 64 rows: what a GEMM of more than one tile computes."""
+    m = shapes[:, 2]
+    return np.column_stack([shapes[:, :2], np.where(m <= 64, m, np.ceil(m / 64) * 64)])
+
+
+def _smooth_us(flops: Floats, moved_bytes: Floats, k: Floats, gpu: Gpu) -> Floats:
+    """Time of a cuBLAS kernel of unknown tile: compute, memory and latency along k."""
+    compute_us = 1.33 * flops / gpu.peak_flops["bf16"] * 1e6
+    memory_us = 1.17 * moved_bytes / gpu.hbm_bytes_per_s * 1e6
+    latency_us = 0.078 * k / 64
+    return _throttled(3.0 + np.cbrt(compute_us**3 + memory_us**3 + latency_us**3), 0.007)
+
+
+def products_reference(gpu: Gpu) -> ReferenceModel:
+    """Shapes (products, n, k, m) of bf16 batched GEMMs."""
+
+    def reference_us(shapes: Floats) -> Floats:
+        products, n, k, m = shapes.T
+        return _smooth_us(2.0 * products * m * n * k, 2.0 * products * (n * k + m * (n + k)), k, gpu)
+
+    scales = Scales((4.0, 4.0, 4.0, 3.0), (0.1, 0.1, 0.1, 4.0), 0.3, 0.05)
+    return ReferenceModel("bmm (products, n, k)", 3, reference_us, np.log2, scales)
+
+
+def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:
+    """Shapes (experts, active experts, n, k, rows per active expert). bf16 is tiled as fp8 of the same bytes."""
+    size = ELEMENT_BYTES[dtype]
+    costs = MASKED_COSTS if layout == "masked" else CONTIGUOUS_COSTS
+    choose = TileChooser(gpu.sms, layout)
+
+    def tiles_of(shapes: Floats) -> Tiles:
+        _, active, n, k, rows = shapes.T
+        k = k * size
+        if layout == "masked":
+            return choose(np.ceil(rows), n, k, active)
+        padded = np.ceil(rows / CONTIGUOUS_ROWS) * CONTIGUOUS_ROWS * active
+        return choose(padded, n, k, np.ones(len(n)))
+
+    def reference_us(shapes: Floats) -> Floats:
+        groups, active, n, k, rows = shapes.T
+        k = k * size
+        moved = active * (n * k + rows * (k + 2.0 * n))
+        memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(moved, gpu, is_resident)
+        busy_us = _tiled_us(tiles_of(shapes), k, memory_us, costs, gpu)
+        return _throttled(costs.launch_us + costs.group_us * groups + busy_us, costs.throttling)
+
+    def coordinates(shapes: Floats) -> Floats:
+        tiles = tiles_of(shapes)
+        return np.column_stack([np.log2(shapes[:, 1:]), np.log2([tiles.waves, tiles.block_m, tiles.block_n]).T])
+
+    scales = Scales((3.0, 4.0, 4.0, 3.0, 20.0, 2.24, 2.0), (2.0, 0.1, 0.1, 4.0, 5.0, 2.0, _LONG), 0.2, 0.03)
+    return ReferenceModel(
+        f"{layout} grouped {dtype} gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3)
+    )

@@ -1,1 +1,0 @@
-"""Operators of the parts of a layer; `aicb.operator_list` puts them together."""

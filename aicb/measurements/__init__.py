@@ -1,0 +1,1 @@
+"""GPUs: nominal peaks, clock law and tables of measured kernel times."""

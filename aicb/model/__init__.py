@@ -1,0 +1,1 @@
+"""Models, how an instance divides them, and the number formats it computes in."""

@@ -1,0 +1,137 @@
+"""Operators from the shapes of their kernels, with the weights they hold and the bytes of memory-bound ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.kernel import Kernel
+from aicb.model.partition import Partition
+from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row
+from aicb.operators.operator import Communication, Operator, Phase
+
+ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
+"""Activations are bf16 between kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankShape:
+    """What the operators of one rank depend on besides the layer and its tokens."""
+
+    hidden: int
+    partition: Partition
+    precision: Precision
+    count: int
+    """Identical layers: every operator is repeated this often."""
+
+    @property
+    def tp(self) -> int:
+        """Attention tensor parallelism."""
+        return self.partition.tp
+
+    @property
+    def is_fp8(self) -> bool:
+        """GEMMs take quantised activations, so quantisation is listed."""
+        return self.precision.weights == "fp8"
+
+
+def computed(
+    name: str, kernel: Kernel, precision: Precision, *, count: int, phase: Phase, weight_elements: int = 0
+) -> Operator:
+    """A kernel with its FLOPs and bytes."""
+    cost = kernel.cost(precision)
+    return Operator(name, kernel, count, phase, cost.flops, cost.moved_bytes, weight_elements)
+
+
+def gemm(
+    name: str,
+    shape: tuple[int, int, int],
+    dtype: GemmDtype,
+    *,
+    count: int = 1,
+    phase: Phase = Phase.DENSE,
+    output_bytes: int = ACTIVATION_BYTES,
+) -> Operator:
+    """A product of shape ``(m, n, k)`` with a resident ``[n, k]`` weight; ``output_bytes`` is per element."""
+    m, n, k = shape
+    kernel = Gemm(m, n, k, dtype, output_bytes=output_bytes)
+    return computed(name, kernel, _ANY, count=count, phase=phase, weight_elements=n * k)
+
+
+_ANY = Precision()
+"""For kernels that state their formats themselves."""
+
+
+def batched_gemm(name: str, batch: int, shape: tuple[int, int, int], count: int) -> Operator:
+    """``batch`` bf16 products of shape ``(m, n, k)``, each with its own resident ``[k, n]`` weight."""
+    m, n, k = shape
+    kernel = BatchedGemm(batch, m, n, k)
+    return computed(name, kernel, _ANY, count=count, phase=Phase.ATTENTION, weight_elements=batch * n * k)
+
+
+def grouped_gemm(name: str, kernel: GroupedGemm, count: int) -> Operator:
+    """Products of local experts, all of whose weights are resident."""
+    elements = kernel.groups * kernel.n * kernel.k
+    return computed(name, kernel, _ANY, count=count, phase=Phase.EXPERTS, weight_elements=elements)
+
+
+def attention_kernel(name: str, kernel: Kernel, shape: RankShape) -> Operator:
+    """A kernel of attention without weights."""
+    return computed(name, kernel, shape.precision, count=shape.count, phase=Phase.ATTENTION)
+
+
+def elementwise(
+    name: str,
+    kernel: str,
+    shape: tuple[float, int],
+    bytes_per_element: float,
+    *,
+    count: int = 1,
+    weights: int = 0,
+    phase: Phase = Phase.NORM,
+) -> Operator:
+    """A memory-bound kernel over ``shape`` = (rows, columns); fractional expected rows are rounded up.
+
+    ``bytes_per_element`` sums all tensors read and written; bf16 ``weights`` are read once more on top.
+    """
+    rows, cols = shape
+    moved = math.ceil(rows * cols * bytes_per_element) + ACTIVATION_BYTES * weights
+    made = Elementwise(kernel, math.ceil(rows), cols, moved)
+    return computed(name, made, _ANY, count=count, phase=phase, weight_elements=weights)
+
+
+def quant(name: str, rows: float, cols: int, *, count: int, phase: Phase = Phase.NORM) -> Operator:
+    """Dynamic 1x128 quantisation of bf16 activations to e4m3 with fp32 scales."""
+    per_element = ACTIVATION_BYTES + activation_bytes_per_row(cols, "fp8") / cols
+    return elementwise(name, "quant", (rows, cols), per_element, count=count, phase=phase)
+
+
+def silu_mul(name: str, rows: float, intermediate: int, shape: RankShape, *, phase: Phase) -> Operator:
+    """SwiGLU activation of ``[rows, 2·intermediate]``, quantised on the way out with fp8 weights."""
+    written = activation_bytes_per_row(intermediate, shape.precision.weights) / intermediate
+    kernel = "silu_mul_quant" if shape.is_fp8 else "silu_mul"
+    per_element = 2 * ACTIVATION_BYTES + written
+    return elementwise(name, kernel, (rows, intermediate), per_element, count=shape.count, phase=phase)
+
+
+def communicate(
+    name: str,
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"],
+    size_bytes: float,
+    group: Literal["tp", "ep", "pp"],
+    count: int = 1,
+) -> Operator:
+    """A collective; its bytes are the user's to price, so it moves none in this rank's HBM."""
+    return Operator(name, Communication(op, math.ceil(size_bytes), group), count, Phase.COMMUNICATION, 0.0, 0.0, 0)
+
+
+def tp_all_reduce(name: str, tokens: int, shape: RankShape) -> list[Operator]:
+    """All-reduce of ``[tokens, hidden]`` in the TP group; nothing without tensor parallelism."""
+    if shape.tp == 1:
+        return []
+    return [communicate(name, "all_reduce", tokens * shape.hidden * ACTIVATION_BYTES, "tp", shape.count)]

@@ -1,0 +1,95 @@
+"""Operators of the feed-forward networks that every token passes: dense, router, shared expert."""
+
+from __future__ import annotations
+
+from aicb.model.architecture import DenseFfn, MoeFfn
+from aicb.model.partition import MoeLayout, Partition, split
+from aicb.model.precision import ELEMENT_BYTES, ceil_div
+from aicb.operators.build import (
+    ACTIVATION_BYTES,
+    RankShape,
+    communicate,
+    elementwise,
+    gemm,
+    quant,
+    silu_mul,
+    tp_all_reduce,
+)
+from aicb.operators.operator import Operator, Phase
+
+ROUTED_BYTES = ELEMENT_BYTES["fp32"] + 4
+"""Weight (fp32) and expert index (int32) of each expert chosen."""
+
+
+def dense_operators(ffn: DenseFfn, shape: RankShape, tokens: int) -> list[Operator]:
+    """SwiGLU network, divided by tp, and its all-reduce."""
+    swiglu = _swiglu("ffn", ffn.intermediate, shape.tp, shape, tokens)
+    return swiglu + tp_all_reduce("ffn_all_reduce", tokens, shape)
+
+
+def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
+    """What an MoE layer does with the tokens of a rank, whatever their experts: router, shared expert, all-reduce.
+
+    With data-parallel attention and tp > 1 the TP ranks of a token divide it: each routes and dispatches 1/tp of
+    the tokens, the shared expert is whole on each rank, and an all-gather replaces the all-reduce (the
+    sequence-parallel MoE of vLLM).
+    """
+    is_expert_data = shape.partition.moe_layout is MoeLayout.EXPERT_DATA
+    own_tokens = tokens_to_route(shape.partition, tokens)
+    listed = _router(moe, shape, own_tokens)
+    if moe.shared_intermediate:
+        listed += _shared_expert(moe, shape, own_tokens, tp=1 if is_expert_data else shape.tp)
+    if not is_expert_data:
+        return listed + tp_all_reduce("moe_all_reduce", tokens, shape)
+    if shape.tp > 1:
+        size_bytes = own_tokens * shape.tp * shape.hidden * ACTIVATION_BYTES
+        listed.append(communicate("moe_all_gather", "all_gather", size_bytes, "tp", shape.count))
+    return listed
+
+
+def tokens_to_route(partition: Partition, tokens: int) -> int:
+    """Tokens of a rank's batch that this rank routes: its share of the TP group's with dispatch, else all."""
+    return ceil_div(tokens, partition.tp) if partition.moe_layout is MoeLayout.EXPERT_DATA else tokens
+
+
+def _router(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
+    logit_bytes = ELEMENT_BYTES["fp32"]
+    route = gemm(
+        "router",
+        (tokens, moe.experts, shape.hidden),
+        "bf16",
+        count=shape.count,
+        phase=Phase.EXPERTS,
+        output_bytes=logit_bytes,
+    )
+    choose = elementwise(
+        "topk",
+        "grouped_topk" if moe.has_correction_bias else "topk",
+        (tokens, moe.experts),
+        logit_bytes + ROUTED_BYTES * moe.experts_per_token / moe.experts,
+        count=shape.count,
+        weights=moe.experts if moe.has_correction_bias else 0,
+        phase=Phase.EXPERTS,
+    )
+    return [route, choose]
+
+
+def _shared_expert(moe: MoeFfn, shape: RankShape, tokens: int, *, tp: int) -> list[Operator]:
+    listed = _swiglu("shared", moe.shared_intermediate, tp, shape, tokens)
+    size, count = (tokens, shape.hidden), shape.count
+    if moe.has_shared_gate:
+        listed.append(gemm("shared_gate", (tokens, 1, shape.hidden), "bf16", count=count))
+        listed.append(elementwise("shared_gate_mul", "gating", size, 2 * ACTIVATION_BYTES, count=count))
+    listed.append(elementwise("shared_add", "add", size, 3 * ACTIVATION_BYTES, count=count))
+    return listed
+
+
+def _swiglu(name: str, intermediate: int, tp: int, shape: RankShape, tokens: int) -> list[Operator]:
+    width = split(intermediate, tp, f"{name} intermediate columns")
+    dtype, count, hidden = shape.precision.weights, shape.count, shape.hidden
+    return [
+        *([quant(f"{name}_quant", tokens, hidden, count=count)] if shape.is_fp8 else []),
+        gemm(f"{name}_gate_up", (tokens, 2 * width, hidden), dtype, count=count),
+        silu_mul(f"{name}_silu_mul", tokens, width, shape, phase=Phase.NORM),
+        gemm(f"{name}_down", (tokens, hidden, width), dtype, count=count),
+    ]

@@ -1,0 +1,232 @@
+"""Lists the operators of one iteration of one rank, split by what they depend on.
+
+The parts depend on few integers each, so that a caller can memoise them: the rank's tokens, the tokens of the group
+that shares experts, the rows that need logits. Attention alone depends on the vector of lengths. Operators are
+grouped by part, not in execution order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from aicb.experts.profile import RankLoad
+from aicb.model.architecture import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    GatedDeltaNet,
+    GroupedQueryAttention,
+    LatentAttention,
+    Model,
+    MoeFfn,
+    stage_range,
+)
+from aicb.model.partition import MoeLayout, Partition
+from aicb.model.precision import Precision
+from aicb.operators import ffn, gated_delta, gqa, head, mla, moe
+from aicb.operators.batch import Batch
+from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
+from aicb.operators.operator import Operator
+
+
+def token_operators(
+    model: Model, partition: Partition, precision: Precision, *, tokens: int, stage: int = 0
+) -> list[Operator]:
+    """Operators that depend only on the tokens T of the rank.
+
+    Embedding (first stage), norms, projections, RoPE, KV write, dense FFN, router, shared expert, collectives of the
+    TP group, and the ``[T, h]`` sent to the next stage. Without tokens there are none.
+
+    Raises:
+        InputError: the model cannot be divided this way.
+    """
+    if tokens == 0:
+        return []
+    attentions, ffns, layers = _stage_parts(model, partition, stage)
+    shape = RankShape(model.hidden, partition, precision, layers)
+    listed = head.embedding_operators(model, _counted(shape, 1), tokens) if stage == 0 else []
+    listed += _norms(shape, tokens)
+    for attention, count in attentions:
+        counted = _counted(shape, count)
+        match attention:
+            case GroupedQueryAttention():
+                listed += gqa.token_operators(attention, counted, tokens)
+            case LatentAttention():
+                listed += mla.token_operators(attention, counted, tokens)
+            case GatedDeltaNet():
+                listed += gated_delta.token_operators(attention, counted, tokens)
+    for network, count in ffns:
+        counted = _counted(shape, count)
+        match network:
+            case DenseFfn():
+                listed += ffn.dense_operators(network, counted, tokens)
+            case MoeFfn():
+                listed += ffn.moe_token_operators(network, counted, tokens)
+    if stage < partition.pp - 1:
+        listed.append(communicate("stage_send", "send_recv", tokens * model.hidden * ACTIVATION_BYTES, "pp"))
+    return listed
+
+
+def attention_operators(
+    model: Model, partition: Partition, precision: Precision, batch: Batch, *, stage: int = 0
+) -> list[Operator]:
+    """Operators that depend on the (q, S) vector of the batch: attention, MLA expansion, linear attention.
+
+    Raises:
+        InputError: the model cannot be divided this way.
+    """
+    if len(batch.new_tokens) == 0:
+        return []
+    listed: list[Operator] = []
+    attentions, _, _ = _stage_parts(model, partition, stage)
+    for attention, count in attentions:
+        shape = RankShape(model.hidden, partition, precision, count)
+        match attention:
+            case GroupedQueryAttention():
+                listed += gqa.attention_operators(attention, shape, batch)
+            case LatentAttention():
+                listed += mla.attention_operators(attention, shape, batch)
+            case GatedDeltaNet():
+                listed += gated_delta.attention_operators(attention, shape, batch)
+    return listed
+
+
+def expansion_operators(
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    *,
+    part: Literal["chunk", "past", "merge"],
+    tokens: int,
+    stage: int = 0,
+) -> list[Operator]:
+    """Operators around the kernel of prefills of latent attention, which depend on few sums:
+
+    new tokens (``chunk``), cached tokens before them (``past``), and new tokens of requests with a past (``merge``).
+    """
+    listed: list[Operator] = []
+    for attention, count in _stage_parts(model, partition, stage)[0]:
+        if isinstance(attention, LatentAttention):
+            shape = RankShape(model.hidden, partition, precision, count)
+            match part:
+                case "chunk":
+                    listed += mla.chunk_operators(attention, shape, tokens)
+                case "past":
+                    listed += mla.past_operators(attention, shape, tokens)
+                case "merge":
+                    listed += mla.merge_operators(attention, shape, tokens)
+    return listed
+
+
+def expert_operators(
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    *,
+    tokens: int,
+    group_tokens: int,
+    is_decode: bool,
+    stage: int = 0,
+    load: Callable[[MoeFfn, int], RankLoad] | None = None,
+) -> list[Operator]:
+    """Routed experts of one rank, with dispatch and combine where attention is data parallel.
+
+    Args:
+        tokens: tokens of this rank's batch, which it dispatches.
+        group_tokens: distinct tokens over all DP ranks of the EP group; ignored where experts are not shared by DP.
+        is_decode: the whole group decodes: masked layout and low-latency dispatch; else contiguous and normal.
+        load: rows and active experts of the rank in question as a function of the distinct tokens; by default the
+            expectation under uniform routing.
+
+    Raises:
+        InputError: the model cannot be divided this way.
+    """
+    listed: list[Operator] = []
+    _, ffns, _ = _stage_parts(model, partition, stage)
+    distinct = group_tokens if partition.moe_layout is MoeLayout.EXPERT_DATA else tokens
+    for network, count in ffns:
+        if isinstance(network, MoeFfn):
+            listed += moe.expert_operators(
+                network,
+                RankShape(model.hidden, partition, precision, count),
+                tokens=tokens,
+                group_tokens=group_tokens,
+                is_decode=is_decode,
+                load=load(network, distinct) if load and distinct else None,
+            )
+    return listed
+
+
+def head_operators(
+    model: Model, partition: Partition, precision: Precision, *, rows: int, stage: int = 0
+) -> list[Operator]:
+    """Final norm, LM head, gather of logits, sampling; on the last stage and for at least one row only."""
+    if rows == 0 or stage != partition.pp - 1:
+        return []
+    return head.head_operators(model, RankShape(model.hidden, partition, precision, 1), rows)
+
+
+def iteration_operators(
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    batch: Batch,
+    *,
+    group_tokens: int | None = None,
+    stage: int = 0,
+    load: Callable[[MoeFfn, int], RankLoad] | None = None,
+) -> list[Operator]:
+    """All operators of one rank of one stage in one iteration.
+
+    ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
+    ``load`` as in ``expert_operators``.
+    """
+    tokens = batch.tokens
+    shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
+    if group_tokens is None:
+        group_tokens = tokens * partition.dp if shares_experts else tokens
+    return [
+        *token_operators(model, partition, precision, tokens=tokens, stage=stage),
+        *attention_operators(model, partition, precision, batch, stage=stage),
+        *expert_operators(
+            model,
+            partition,
+            precision,
+            tokens=tokens,
+            group_tokens=group_tokens,
+            is_decode=bool(batch.is_decode.all()),
+            stage=stage,
+            load=load,
+        ),
+        *head_operators(model, partition, precision, rows=batch.logit_rows, stage=stage),
+    ]
+
+
+def _norms(shape: RankShape, tokens: int) -> list[Operator]:
+    """Both residual-add norms of every layer (two tensors read, two written) and the quantisation before attention."""
+    size, count = (tokens, shape.hidden), shape.count
+    listed = [
+        elementwise(name, "add_rms_norm", size, 4 * ACTIVATION_BYTES, count=count, weights=shape.hidden)
+        for name in ("input_norm", "post_attention_norm")
+    ]
+    if shape.is_fp8:
+        listed.append(quant("attention_quant", tokens, shape.hidden, count=count))
+    return listed
+
+
+def _counted(shape: RankShape, count: int) -> RankShape:
+    return RankShape(shape.hidden, shape.partition, shape.precision, count)
+
+
+def _stage_parts(
+    model: Model, partition: Partition, stage: int
+) -> tuple[list[tuple[Attention, int]], list[tuple[Ffn, int]], int]:
+    """Distinct attentions and feed-forward networks of a stage with their counts, and its number of layers."""
+    layers = stage_range(model, partition, stage)
+    attentions: dict[Attention, int] = {}
+    ffns: dict[Ffn, int] = {}
+    for layer, count in model.count_layers(layers):
+        attentions[layer.attention] = attentions.get(layer.attention, 0) + count
+        ffns[layer.ffn] = ffns.get(layer.ffn, 0) + count
+    return list(attentions.items()), list(ffns.items()), len(layers)

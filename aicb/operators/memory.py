@@ -1,0 +1,184 @@
+"""Memory of one GPU of an instance: weights, activations, runtime, and the KV blocks that fit in the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from aicb.kernels.kernel import Kernel
+from aicb.measurements.gpu import MIB, Gpu
+from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
+from aicb.model.partition import MoeLayout, Partition
+from aicb.model.precision import Precision, ceil_div
+from aicb.operators.batch import Batch
+from aicb.operators.build import ACTIVATION_BYTES, RankShape
+from aicb.operators.lists import iteration_operators
+from aicb.operators.mtp import draft_model, joining_operators
+from aicb.operators.operator import Operator
+from boundary.errors import InputError
+
+CONTEXT_BYTES = 512 * MIB
+"""CUDA context, cuBLAS workspaces, allocator slack (the constant part of SGLang 0.5.23's reserve)."""
+COMMUNICATOR_BYTES = 392 * MIB
+"""NCCL buffers of an instance with several GPUs (the larger of the values aiconfigurator books)."""
+GRAPH_BYTES_PER_SEQUENCE = 2 * MIB
+"""CUDA graphs, per sequence of the largest captured batch (SGLang 0.5.23's reserve)."""
+LOW_LATENCY_TOKENS = 128
+"""Tokens per rank for which DeepEP's low-latency buffers are laid out at least (SGLang's default)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceMemory:
+    """Memory plan of the fullest rank: the one of the pipeline stage with the fewest KV blocks."""
+
+    weights_bytes: int
+    kv_bytes_per_token_per_rank: int
+    state_bytes_per_request_per_rank: int
+    activation_bytes: int
+    runtime_bytes: int
+    available_kv_bytes: int
+    """What is left for KV blocks, the state of ``max_seqs`` requests already taken off."""
+    num_kv_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    gpu_memory_utilization: float
+    max_batched_tokens: int
+    max_seqs: int
+    block_tokens: int
+    cuda_graphs: bool
+    has_draft_layer: bool
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise InputError(
+                f"gpu_memory_utilization: found {self.gpu_memory_utilization}, expected above 0 and at most 1"
+            )
+        for name in ("max_batched_tokens", "max_seqs", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: found {getattr(self, name)}, expected at least 1")
+
+
+def instance_memory(
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    gpu: Gpu,
+    *,
+    gpu_memory_utilization: float = 0.9,
+    max_batched_tokens: int = 8192,
+    max_seqs: int = 256,
+    block_tokens: int = 16,
+    cuda_graphs: bool = True,
+    has_draft_layer: bool = False,
+) -> InstanceMemory:
+    """Plans the memory of the fullest rank: KV gets what utilisation leaves after all else.
+
+    ``blocks = ⌊(utilisation · HBM − weights − activations − runtime − max_seqs · state) / (block · KV per token)⌋``.
+    Activations are the residual stream and the tensors of the largest single operator of a full prefill batch;
+    memory fragmentation and allocator caching are ignored. ``has_draft_layer`` adds a multi-token-prediction layer to
+    the last stage: its weights and its KV cache.
+
+    Raises:
+        InputError: weights, or weights and all else, do not fit; the model cannot be divided this way.
+    """
+    limits = _Limits(
+        gpu_memory_utilization=gpu_memory_utilization,
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        block_tokens=block_tokens,
+        cuda_graphs=cuda_graphs,
+        has_draft_layer=has_draft_layer,
+    )
+    gpu.check(precision)
+    plans = [_stage_memory(model, partition, precision, gpu, limits, stage) for stage in range(partition.pp)]
+    return min((plan for plan in plans if plan.kv_bytes_per_token_per_rank), key=lambda plan: plan.num_kv_blocks)
+
+
+def resident_weight_bytes(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> int:
+    """Weights that one rank of a stage holds: those its operators read.
+
+    MLA counts kv_b for prefills and the bf16 copies of W_UK and W_UV that decodes absorb, as vLLM keeps both.
+    """
+    mixed = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
+    by_name = {op.name: op for op in iteration_operators(model, partition, precision, mixed, stage=stage)}
+    return sum(op.count * weight_bytes(op) for op in by_name.values())
+
+
+def draft_weight_bytes(model: Model, partition: Partition, precision: Precision) -> int:
+    """Weights that one rank of the last stage holds for a draft layer.
+
+    It shares the LM head, and the embedding where the first stage is also the last.
+    """
+    one_stage = replace(partition, pp=1)
+    shape = RankShape(model.hidden, one_stage, precision, 1)
+    whole = resident_weight_bytes(draft_model(model), one_stage, precision)
+    joining = sum(weight_bytes(operator) for operator in joining_operators(shape, 1))
+    embedding = ACTIVATION_BYTES * ceil_div(model.vocab, partition.tp) * model.hidden
+    is_head_tied = model.has_tied_embeddings
+    shared = embedding * (1 if is_head_tied else 2)
+    return whole - shared + joining + (embedding if partition.pp > 1 and not is_head_tied else 0)
+
+
+def weight_bytes(operator: Operator) -> int:
+    """Bytes of one operator's weights in memory, block scales of fp8 included."""
+    kernel = operator.kernel
+    return kernel.weight_bytes(operator.weight_elements) if isinstance(kernel, Kernel) else 0
+
+
+def _stage_memory(
+    model: Model, partition: Partition, precision: Precision, gpu: Gpu, limits: _Limits, stage: int
+) -> InstanceMemory:
+    weights = resident_weight_bytes(model, partition, precision, stage)
+    per_token = kv_bytes_per_token_per_rank(model, partition, precision, stage)
+    if limits.has_draft_layer and stage == partition.pp - 1:
+        weights += draft_weight_bytes(model, partition, precision)
+        per_token += kv_bytes_per_token_per_rank(draft_model(model), replace(partition, pp=1), precision)
+    usable = int(limits.gpu_memory_utilization * gpu.hbm_bytes)
+    where = f"{gpu.name} at gpu_memory_utilization {limits.gpu_memory_utilization}"
+    if weights > usable:
+        raise InputError(
+            f"model {model.name}: found {weights} bytes of {precision.weights} weights per GPU ({partition}),"
+            f" expected at most {usable} bytes available ({where})"
+        )
+    activations = _activation_bytes(model, partition, precision, limits, stage)
+    runtime = _runtime_bytes(model, partition, limits)
+    state = state_bytes_per_rank(model, partition, precision, stage)
+    needed = weights + activations + runtime + limits.max_seqs * state
+    available = usable - needed
+    if available < limits.block_tokens * per_token:
+        raise InputError(
+            f"model {model.name}: found {needed} bytes of weights, activations, state and runtime per GPU"
+            f" ({partition}), expected room for a KV block within {usable} bytes available ({where})"
+        )
+    blocks = available // (limits.block_tokens * per_token) if per_token else 0
+    return InstanceMemory(weights, per_token, state, activations, runtime, available, blocks)
+
+
+def _activation_bytes(model: Model, partition: Partition, precision: Precision, limits: _Limits, stage: int) -> int:
+    tokens = limits.max_batched_tokens
+    rows = min(limits.max_seqs, tokens)
+    batch = Batch(np.array([tokens]), np.array([tokens]), logit_rows=rows)
+    listed = iteration_operators(model, partition, precision, batch, stage=stage)
+    residual = tokens * model.hidden * ACTIVATION_BYTES
+    kernels = [operator.kernel for operator in listed if isinstance(operator.kernel, Kernel)]
+    return residual + max(kernel.tensor_bytes(precision) for kernel in kernels)
+
+
+def _runtime_bytes(model: Model, partition: Partition, limits: _Limits) -> int:
+    graphs = GRAPH_BYTES_PER_SEQUENCE * limits.max_seqs if limits.cuda_graphs else 0
+    communicators = COMMUNICATOR_BYTES if partition.gpus > 1 else 0
+    return CONTEXT_BYTES + graphs + communicators + _expert_buffer_bytes(model, partition, limits)
+
+
+def _expert_buffer_bytes(model: Model, partition: Partition, limits: _Limits) -> int:
+    """DeepEP's low-latency buffers: two to send and two to receive, of bf16 rows with room for scales, per expert."""
+    networks = [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
+    if partition.moe_layout is not MoeLayout.EXPERT_DATA or not networks:
+        return 0
+    slots = max(network.experts for network in networks) + partition.redundant_experts
+    tokens = max(LOW_LATENCY_TOKENS, ceil_div(limits.max_seqs, partition.tp))
+    row_bytes = 2 * model.hidden + 4 * ceil_div(model.hidden, 128)
+    return 4 * slots * tokens * row_bytes

@@ -1,0 +1,160 @@
+"""Operators of multi-head latent attention (DeepSeek-V2/V3): absorbed for decodes, expanded for prefills.
+
+A decode attends to the latents themselves, with W_UK folded into the query and W_UV applied to the result
+(arXiv 2405.04434, section 2.1.2). A prefill expands latents to keys and values, of its new tokens and again of its
+cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp. With an indexer attention
+is sparse and absorbed throughout (``layers/sparse_mla.py``).
+
+An fp8 cache of dense attention is e4m3 with one scale: decodes multiply fp8 queries with it, prefills expand it to
+bf16.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.model.architecture import LatentAttention
+from aicb.model.partition import split
+from aicb.model.precision import ELEMENT_BYTES
+from aicb.operators import sparse_mla
+from aicb.operators.batch import Batch
+from aicb.operators.build import (
+    ACTIVATION_BYTES,
+    RankShape,
+    attention_kernel,
+    batched_gemm,
+    elementwise,
+    gemm,
+    quant,
+    tp_all_reduce,
+)
+from aicb.operators.operator import Operator, Phase
+
+
+def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Down-projections (whole on every TP rank), latent norms, query expansion, RoPE, latent write, output."""
+    heads = split(mla.heads, shape.tp, "attention heads")
+    count, dtype, hidden = shape.count, shape.precision.weights, shape.hidden
+    query_width, value_width = heads * mla.qk_head_dim, heads * mla.v_head_dim
+    if mla.q_lora_rank is None:
+        listed = [
+            gemm("q", (tokens, query_width, hidden), dtype, count=count),
+            gemm("kv_a", (tokens, mla.kv_elements, hidden), dtype, count=count),
+        ]
+    else:
+        rank = mla.q_lora_rank
+        listed = [
+            gemm("qkv_a", (tokens, rank + mla.kv_elements, hidden), dtype, count=count),
+            _latent_norm("q_a_norm", tokens, rank, count),
+            *([quant("q_b_quant", tokens, rank, count=count)] if shape.is_fp8 else []),
+            gemm("q_b", (tokens, query_width, rank), dtype, count=count),
+        ]
+    cached_bytes = mla.kv_bytes(shape.precision.kv) - (mla.indexer.cache_bytes if mla.indexer else 0)
+    written = ACTIVATION_BYTES + cached_bytes / mla.kv_elements
+    rotated = (heads + 1) * mla.qk_rope_head_dim
+    listed += [
+        _latent_norm("kv_a_norm", tokens, mla.kv_lora_rank, count),
+        elementwise("rope", "rope", (tokens, rotated), 2 * ACTIVATION_BYTES, count=count),
+        elementwise(
+            "kv_write", f"latent_write{_cache_suffix(mla, shape)}", (tokens, mla.kv_elements), written, count=count
+        ),
+    ]
+    if mla.indexer is not None:
+        listed += sparse_mla.indexer_token_operators(mla, mla.indexer, shape, tokens)
+    if shape.is_fp8:
+        listed.append(quant("o_quant", tokens, value_width, count=count))
+    listed.append(gemm("o", (tokens, hidden, value_width), dtype, count=count))
+    return listed + tp_all_reduce("attention_all_reduce", tokens, shape)
+
+
+def attention_operators(mla: LatentAttention, shape: RankShape, batch: Batch) -> list[Operator]:
+    """The decodes of the batch absorbed, its prefills expanded; all absorbed where attention is sparse."""
+    if mla.indexer is not None:
+        return sparse_mla.attention_operators(mla, mla.indexer, shape, batch)
+    is_decode = batch.is_decode
+    listed = []
+    if is_decode.any():
+        listed += _absorbed(mla, shape, batch.kv_tokens[is_decode])
+    if not is_decode.all():
+        listed += _expanded(mla, shape, batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode])
+    return listed
+
+
+def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> list[Operator]:
+    heads, sequences = split(mla.heads, shape.tp, "attention heads"), len(kv)
+    d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
+    is_fp8 = shape.precision.kv == "fp8"
+    return [
+        batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
+        *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),
+        attention_kernel("mla_decode", MlaDecode(kv, heads, d_qk, d_v), shape),
+        batched_gemm("o_unabsorb", heads, (sequences, mla.v_head_dim, mla.kv_lora_rank), shape.count),
+    ]
+
+
+def _expanded(mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv: NDArray[np.int64]) -> list[Operator]:
+    heads = split(mla.heads, shape.tp, "attention heads")
+    attention = PrefillAttention(new, kv, heads, heads, mla.qk_head_dim, mla.v_head_dim)
+    return [
+        *chunk_operators(mla, shape, int(new.sum())),
+        *past_operators(mla, shape, int((kv - new).sum())),
+        attention_kernel("prefill_attention", attention, shape),
+        *merge_operators(mla, shape, int(new[kv > new].sum())),
+    ]
+
+
+def chunk_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Expansion of the latents of so many new tokens of prefills."""
+    return _expand_latents(mla, shape, tokens, "kv_b") if tokens else []
+
+
+def past_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Gathering and expansion of so many cached latents before the chunks of prefills."""
+    if not tokens:
+        return []
+    copied = ELEMENT_BYTES[shape.precision.kv] + ACTIVATION_BYTES
+    size, kernel = (tokens, mla.kv_elements), f"latent_gather{_cache_suffix(mla, shape)}"
+    gather = elementwise("past_latent_gather", kernel, size, copied, count=shape.count, phase=Phase.ATTENTION)
+    return [gather, *_expand_latents(mla, shape, tokens, "past_kv_b")]
+
+
+def merge_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Attention to past and to new keys joined, for so many new tokens of prefills that have a past."""
+    if not tokens:
+        return []
+    size = (tokens, split(mla.heads, shape.tp, "attention heads") * mla.v_head_dim)
+    moved = 3 * ACTIVATION_BYTES
+    return [elementwise("past_merge", "merge_states", size, moved, count=shape.count, phase=Phase.ATTENTION)]
+
+
+def _cache_suffix(mla: LatentAttention, shape: RankShape) -> str:
+    """Of the kernels that write or gather latents: the cache's format."""
+    if shape.precision.kv == "bf16":
+        return ""
+    return "_fp8" if mla.indexer is None else "_sparse_fp8"
+
+
+def _expand_latents(mla: LatentAttention, shape: RankShape, tokens: int, name: str) -> list[Operator]:
+    """kv_b over ``tokens`` latents, then keys assembled from their expanded part and the shared rotary part."""
+    heads, count, dtype = split(mla.heads, shape.tp, "attention heads"), shape.count, shape.precision.weights
+    width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    expand = gemm(name, (tokens, width, mla.kv_lora_rank), dtype, count=count, phase=Phase.ATTENTION)
+    key_width = heads * mla.qk_head_dim
+    read_and_written = ACTIVATION_BYTES * (1 + (heads * mla.qk_nope_head_dim + mla.qk_rope_head_dim) / key_width)
+    assemble = elementwise(
+        f"{name}_assemble_k",
+        "assemble_k",
+        (tokens, key_width),
+        read_and_written,
+        count=count,
+        phase=Phase.ATTENTION,
+    )
+    quantise = [quant(f"{name}_quant", tokens, mla.kv_lora_rank, count=count)] if shape.is_fp8 else []
+    return [*quantise, expand, assemble]
+
+
+def _latent_norm(name: str, tokens: int, width: int, count: int) -> Operator:
+    return elementwise(name, "rms_norm", (tokens, width), 2 * ACTIVATION_BYTES, count=count, weights=width)

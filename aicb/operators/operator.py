@@ -1,0 +1,59 @@
+"""Operators of one iteration: what is computed and what is sent, with shapes, FLOPs and bytes.
+
+Shapes are per rank. Identical layers are listed once with their ``count``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from aicb.kernels.kernel import Kernel
+
+
+class Phase(Enum):
+    """Where an operator belongs in the per-phase breakdown of reports."""
+
+    ATTENTION = "attention"
+    """Kernels that depend on the lengths of requests: attention, MLA expansion and absorption, linear attention."""
+    DENSE = "dense"
+    """GEMMs that every token passes: projections, dense FFN, shared expert."""
+    EXPERTS = "experts"
+    """Router and routed experts, with the kernels between them."""
+    HEAD = "head"
+    """Embedding, final norm, LM head, sampling."""
+    NORM = "norm_and_small"
+    """Memory-bound kernels between projections: norms, RoPE, quantisation, activation, KV write."""
+    COMMUNICATION = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A collective between the ranks of a group of the instance; priced by the user of this package.
+
+    ``size_bytes`` follows nccl-tests: the full buffer; for all_to_all what one rank sends in total.
+    """
+
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    size_bytes: int
+    group: Literal["tp", "ep", "pp"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """One operator of an iteration, repeated ``count`` times (once per identical layer)."""
+
+    name: str
+    kernel: Kernel | Communication
+    count: int
+    phase: Phase
+    flops: float
+    """Algorithmic FLOPs of one execution."""
+    moved_bytes: float
+    """Bytes read and written by one execution, weights included once."""
+    weight_elements: int
+    """Parameters the rank holds for one execution, inactive experts included; 0 where it has none of its own.
+
+    Kernels that share weights in a mixed batch (prefill and decode forms of one layer) each state them.
+    """
