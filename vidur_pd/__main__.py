@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from vidur_pd.cli_validate import validate
 from vidur_pd.cli_workload import app as workload_app
 
 if TYPE_CHECKING:
+    from vidur_pd.metrics.summary import Summary
     from vidur_pd.simulation import Progress, Simulation
 
 app = typer.Typer(
@@ -75,9 +76,10 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
-    from vidur_pd.cli_summary import print_result
     from vidur_pd.input_files import input_files
+    from vidur_pd.metrics.console import print_result
     from vidur_pd.metrics.output import result_folder, stream_files, write_files
+    from vidur_pd.metrics.summary_file import summary_tree
 
     simulation = _prepare(config, settings or [])
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
@@ -87,7 +89,7 @@ def run(
             write_files(result, folder)
         folder.place()
     if as_json:
-        print(json.dumps(result.summary))
+        print(json.dumps(summary_tree(result.summary)))
         _warn_of_losses({str(out): result.summary})
     else:
         print_result(result.summary)
@@ -130,6 +132,7 @@ def compare(
     from boundary.result_folder import ResultFolder, place_all
     from vidur_pd.input_files import input_files
     from vidur_pd.metrics.output import result_folder, write_files
+    from vidur_pd.metrics.summary_file import summary_tree
     from vidur_pd.report import COMPARISON_FILE, write_comparison_page
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
@@ -151,7 +154,7 @@ def compare(
         write_comparison_page([(name, folder.files) for name, folder in folders.items()], page)
         place_all([*folders.values(), whole])
     if as_json:
-        print(json.dumps({name: result.summary for name, result in results.items()}))
+        print(json.dumps({name: summary_tree(result.summary) for name, result in results.items()}))
     else:
         _print_comparison([out / name for name in names])
         print(f"comparison {out / COMPARISON_FILE}")
@@ -232,9 +235,9 @@ def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
         yield advance
 
 
-def _warn_of_losses(summaries: dict[str, dict[str, Any]]) -> None:
+def _warn_of_losses(summaries: dict[str, Summary]) -> None:
     """Says on standard error how many requests of each run were not served, and why."""
-    from vidur_pd.cli_summary import not_served
+    from vidur_pd.metrics.console import not_served
 
     for name, summary in summaries.items():
         for line in not_served(summary):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from netsim import LogsLinks
 from netsim.units import PS_PER_MS
 from vidur_pd._core import Flight, Loop, Notice
-from vidur_pd.account import Account
 from vidur_pd.assembly import Parts, assemble
 from vidur_pd.config import SimulationConfig
 from vidur_pd.events import EventQueue, Priority
@@ -25,13 +24,13 @@ from vidur_pd.faults.script import FaultScript
 from vidur_pd.instance import Instance, Rank
 from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
-from vidur_pd.metrics.faults import Recovered
+from vidur_pd.metrics.account import Account
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.metrics.records import Records, Stream
-from vidur_pd.metrics.summary import summarise
+from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.summary import Effort, RecoveredRequests
 from vidur_pd.request import Request, request_of
-from vidur_pd.result import Result
 from vidur_pd.routing import RankRouter
 from vidur_pd.workload import Workload
 
@@ -337,8 +336,6 @@ class Simulation:
     def _result(self, records: Records) -> Result:
         table, tally = records.finish(), records.tally
         cast(LogsLinks, self._network).update_link_log()
-        summary = summarise(tally, self._log, self._config.slo)
-        summary |= self._account.sections(tally, summary["makespan_s"], self._recovered(), self._effort())
         return Result(
             config=self._config,
             workload=self._workload,
@@ -350,30 +347,28 @@ class Simulation:
             end_ps=self._queue.now_ps,
             flows=self._kv_sender.flows or [],
             topology=self._parts.topology,
-            summary=summary,
+            summary=self._account.summary(tally, self._recovered(), self._hand_over.retried_parts, self._effort()),
         )
 
-    def _effort(self) -> dict[str, Any]:
-        """What simulating it took."""
+    def _effort(self) -> Effort:
         from vidur_pd import __version__
 
-        return {
-            "wall_s": time.perf_counter() - self._started_wall_s,
-            "cpu_s": time.process_time() - self._started_cpu_s,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "iterations": self._log.iterations,
-            "events": self._loop.executed,
-            "version": __version__,
-        }
+        return Effort(
+            wall_s=time.perf_counter() - self._started_wall_s,
+            cpu_s=time.process_time() - self._started_cpu_s,
+            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            iterations=self._log.iterations,
+            events=self._loop.executed,
+            version=__version__,
+        )
 
-    def _recovered(self) -> Recovered:
+    def _recovered(self) -> RecoveredRequests:
         recovery = self._recovery
-        return Recovered(
+        return RecoveredRequests(
             recomputed=recovery.recomputed,
             retried=recovery.retried,
             rerouted=self._hand_over.rerouted,
             failed=recovery.failed,
-            transfers_retried=self._hand_over.retried_parts,
         )
 
 

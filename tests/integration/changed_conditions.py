@@ -51,7 +51,8 @@ def means(results: list[Result]) -> dict[str, float]:
     """By metric, the mean over all requests of all results; metrics that no request has are left out."""
     found = {}
     for metric in METRICS:
-        values = [result.summary[metric]["mean"] for result in results if result.summary[metric]["mean"] is not None]
+        found_means = [getattr(result.summary, metric).mean for result in results]
+        values = [mean for mean in found_means if mean is not None]
         if values:
             found[metric] = float(np.mean(values))
     return found

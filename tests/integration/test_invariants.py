@@ -121,7 +121,7 @@ def check_every_request_has_an_end(result: Result, rows: list[tuple[int, int, in
         else:
             assert request.generated_tokens == request.output_tokens
     summary = result.summary
-    assert summary["completed"] + summary["rejected"] == summary["requests"] == len(rows)
+    assert summary.completed + summary.rejected == summary.requests == len(rows)
 
 
 def check_the_order_of_stamps(result: Result) -> None:
@@ -177,7 +177,7 @@ def check_iterations(result: Result) -> None:
         decoded += len(run.ends_ps) * run.decode_tokens
     completed = [record for record in result.requests if record.status is RequestStatus.COMPLETED]
     assert computed >= sum(request.prompt_tokens + request.output_tokens - 1 for request in completed)
-    if not result.summary["preemptions"]:
+    if not result.summary.preemptions:
         assert decoded == sum(request.output_tokens - 1 for request in completed)
 
 

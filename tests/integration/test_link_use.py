@@ -132,8 +132,8 @@ def test_collectives_that_change_speed_carry_their_bytes_all_the_same() -> None:
         )
         for coupling in ("isolated", "fluid")
     )
-    assert beside.summary["communication"]["contention_s"] > 0.01
-    assert beside.summary["simulator"]["iterations"] == alone.summary["simulator"]["iterations"]
+    assert beside.summary.communication.contention_s > 0.01
+    assert beside.summary.simulator.iterations == alone.summary.simulator.iterations
     assert beside.links.total_bytes(COLLECTIVE) == pytest.approx(alone.links.total_bytes(COLLECTIVE), rel=1e-9)
 
 

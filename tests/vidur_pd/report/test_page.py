@@ -15,8 +15,8 @@ import pytest
 
 from boundary.errors import InputError
 from netsim import BackendUnavailable
-from tests.vidur_pd.report_page import Page, parse_page
-from tests.vidur_pd.report_run import Shape, write_run
+from tests.vidur_pd.report.report_page import Page, parse_page
+from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import write_report
 
 MOST_BYTES = 8_000_000
