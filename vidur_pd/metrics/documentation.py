@@ -16,8 +16,8 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from vidur_pd.metrics import summary
 from vidur_pd.metrics.columns import Column
-from vidur_pd.metrics.iterations import ITERATION_COLUMNS
-from vidur_pd.metrics.links import LINK_COLUMNS
+from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
+from vidur_pd.metrics.link_columns import LINK_COLUMNS
 from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
 from vidur_pd.metrics.result import FLOW_COLUMNS
 

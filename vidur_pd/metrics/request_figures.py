@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.columns import TEXT, Column
-from vidur_pd.request import STATUSES, RequestStatus
 
 if TYPE_CHECKING:
     from vidur_pd.metrics.requests import RequestTable
@@ -75,31 +74,27 @@ def _figure(name: str, unit: str, figure: str, meaning: str, *, in_report: bool 
     return Column(name, unit, attrgetter(figure), meaning, in_report=in_report)
 
 
-def _stamp(name: str, figure: str, meaning: str) -> Column[RequestTable]:
-    return Column(name, "s", attrgetter(figure), meaning, is_exact=True)
+def _stamp(name: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
+    return Column(name, "s", attrgetter(figure), meaning, is_exact=True, in_report=in_report)
+
+
+def _span(name: str, begin: str, end: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
+    """From one instant to another, where a request has come to both."""
+
+    def values(table: RequestTable) -> NDArray[np.int64]:
+        begins_ps, ends_ps = getattr(table, begin), getattr(table, end)
+        return np.where((begins_ps != NEVER) & (ends_ps != NEVER), ends_ps - begins_ps, NEVER)
+
+    return Column(name, "s", values, meaning, in_report=in_report)
 
 
 def _completed(table: RequestTable, times_ps: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.where(table.has(RequestStatus.COMPLETED), times_ps, NEVER)
-
-
-def _transferred(table: RequestTable, times_ps: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.where(table.kv_arrived_ps != NEVER, times_ps, NEVER)
-
-
-def _ends(table: RequestTable) -> NDArray[np.object_]:
-    """The end of each request, with its reason."""
-    texts = np.array([status.value for status in STATUSES], dtype=object)[table.status]
-    if table.reasons:
-        for row in np.flatnonzero(~table.has(RequestStatus.COMPLETED)).tolist():
-            reason = table.reasons.get(int(table.index[row]))
-            texts[row] += "" if reason is None else f": {reason}"
-    return texts
+    return np.where(table.is_completed, times_ps, NEVER)
 
 
 def _exposed(table: RequestTable) -> NDArray[np.int64]:
-    exposed_ps: NDArray[np.int64] = np.maximum(table.kv_arrived_ps - table.prefill_completed_ps, 0)
-    return exposed_ps
+    exposed_ps = np.maximum(table.kv_arrived_ps - table.prefill_completed_ps, 0)
+    return np.where(table.kv_arrived_ps != NEVER, exposed_ps, NEVER)
 
 
 REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
@@ -126,20 +121,10 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
     ),
     Column("e2e_s", "s", lambda table: _completed(table, table.e2e_ps), "arrival to last token, if completed"),
     _figure("pd_p2p_comm_bytes", "bytes", "kv_bytes", "KV that crossed between instances"),
-    Column(
-        "pd_p2p_comm_time_s",
-        "s",
-        lambda table: _transferred(table, table.kv_arrived_ps - table.kv_sent_ps),
-        "duration of its KV transfer",
-    ),
-    Column(
-        "kv_exposed_s",
-        "s",
-        lambda table: _transferred(table, _exposed(table)),
-        "part of it after the end of the prompt",
-    ),
+    _span("pd_p2p_comm_time_s", "kv_sent_ps", "kv_arrived_ps", "duration of its KV transfer"),
+    Column("kv_exposed_s", "s", _exposed, "part of it after the end of the prompt"),
     _figure("preemptions", "", "preemptions", "times that it lost its KV blocks to others"),
-    Column("status", TEXT, _ends, "`completed`, `rejected: reason` or `failed: reason`"),
+    Column("status", TEXT, attrgetter("end"), "`completed`, `rejected: reason` or `failed: reason`"),
     _figure("restarts", "", "restarts", "times that it began again after a fault", in_report=False),
 )
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""

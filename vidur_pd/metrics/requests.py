@@ -85,6 +85,21 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
         return np.asarray(self.status == STATUSES.index(status))
 
     @property
+    def is_completed(self) -> NDArray[np.bool_]:
+        """[requests]"""
+        return self.has(RequestStatus.COMPLETED)
+
+    @property
+    def end(self) -> NDArray[np.object_]:
+        """[requests] how each has ended, with its reason."""
+        texts = np.array([status.value for status in STATUSES], dtype=object)[self.status]
+        if self.reasons:
+            for row in np.flatnonzero(~self.is_completed).tolist():
+                reason = self.reasons.get(int(self.index[row]))
+                texts[row] += "" if reason is None else f": {reason}"
+        return texts
+
+    @property
     def ttft_ps(self) -> Times:
         """[requests] arrival to the first token; of completed requests."""
         return self.first_token_ps - self.arrived_ps

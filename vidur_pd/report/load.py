@@ -17,8 +17,8 @@ from boundary.quoting import quoted
 from boundary.text_files import read_text
 from boundary.yaml_text import parse_yaml_mapping
 from vidur_pd.metrics.columns import Column, numbers, texts
-from vidur_pd.metrics.iterations import ITERATION_COLUMNS
-from vidur_pd.metrics.links import LINK_COLUMNS
+from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
+from vidur_pd.metrics.link_columns import LINK_COLUMNS
 from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
 from vidur_pd.metrics.summary import Summary
 from vidur_pd.metrics.summary_file import MOST, read_summary
