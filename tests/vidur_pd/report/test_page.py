@@ -55,6 +55,9 @@ def own_run(whole_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole_run, tmp_path / "run"))
 
 
+COUNTS = {"requests": 1, "completed": 1, "rejected": 0, "failed": 0}
+
+
 def edit_summary(folder: Path, change: Callable[[dict[str, object]], None]) -> None:
     path = folder / "summary.json"
     tree = json.loads(path.read_text())
@@ -403,7 +406,7 @@ def without_iteration_column(folder: Path) -> None:
         (without_iteration_column, ["iterations.parquet", "waiting", "missing"]),
         (damaged("summary.json", "{"), ["summary.json", "JSON"]),
         (damaged("summary.json", '{"requests": "many"}'), ["summary.json", "requests", "'many'"]),
-        (damaged("summary.json", '{"requests": 1, "completed": 1, "slo": 3}'), ["summary.json", "slo", "3"]),
+        (damaged("summary.json", json.dumps(COUNTS | {"slo": 3})), ["summary.json", "slo", "3"]),
         (damaged("links.parquet", "no parquet"), ["links.parquet", "Parquet"]),
         (damaged("config.yaml", "a: [1"), ["config.yaml", "YAML"]),
     ],
