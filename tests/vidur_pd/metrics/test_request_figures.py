@@ -60,7 +60,7 @@ def test_stages_are_forgotten_when_a_request_begins_again_and_nothing_else_is() 
     again.restart(1)  # whose first token the user has
     forgotten = {name for name in stamps if getattr(again, name) is None}
     assert forgotten == {name for name, kind in KINDS.items() if kind == "Stage"}
-    assert forgotten == {"scheduled_ps", "prefill_completed_ps", "kv_sent_ps", "kv_arrived_ps"}
+    assert forgotten >= {"scheduled_ps", "prefill_completed_ps", "kv_sent_ps", "kv_arrived_ps"}
 
 
 def served() -> Result:
