@@ -1,7 +1,8 @@
 """Request-level simulation of LLM serving with prefill/decode disaggregation.
 
-Public names: `simulate` runs a configuration and returns a `Result`; `load_config` reads one, `Workload` is what serves
-as requests. They are imported when they are first asked for, as they bring numpy and pydantic with them.
+Public names: `simulate` runs a configuration and returns a `Result`, which `write_result` puts into a folder;
+`load_config` reads a configuration, a `Workload` holds requests. They are imported when they are first asked for, as
+they bring numpy and pydantic with them.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vidur_pd.config import SimulationConfig
     from vidur_pd.config.file import load_config
-    from vidur_pd.result import Result
+    from vidur_pd.metrics.result import Result
     from vidur_pd.simulation.api import simulate
+    from vidur_pd.simulation.output import write_result
     from vidur_pd.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["Result", "SimulationConfig", "Workload", "load_config", "simulate"]
+__all__ = ["Result", "SimulationConfig", "Workload", "load_config", "simulate", "write_result"]
 
 _HOMES = {
-    "Result": "vidur_pd.result",
+    "Result": "vidur_pd.metrics.result",
     "SimulationConfig": "vidur_pd.config",
     "Workload": "vidur_pd.workload",
     "load_config": "vidur_pd.config.file",
     "simulate": "vidur_pd.simulation.api",
+    "write_result": "vidur_pd.simulation.output",
 }
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from vidur_pd.commands.validate import validate
 from vidur_pd.commands.workload import app as workload_app
 
 if TYPE_CHECKING:
+    from vidur_pd.metrics.summary import Summary
     from vidur_pd.simulation import Progress
 
 app = typer.Typer(
@@ -75,10 +76,11 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one simulation and write requests.csv, summary.json, config.yaml and report.html."""
-    from vidur_pd.commands.printed_result import print_result
-    from vidur_pd.metrics.output import result_folder, stream_files, write_files
+    from vidur_pd.metrics.console import print_result
+    from vidur_pd.metrics.summary_file import summary_tree
     from vidur_pd.simulation.api import prepare
     from vidur_pd.simulation.input_files import input_files
+    from vidur_pd.simulation.output import result_folder, stream_files, write_files
 
     simulation = prepare(config, settings=settings or [])
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
@@ -88,7 +90,7 @@ def run(
             write_files(result, folder)
         folder.place()
     if as_json:
-        print(json.dumps(result.summary))
+        print(json.dumps(summary_tree(result.summary)))
         _warn_of_losses({str(out): result.summary})
     else:
         print_result(result.summary)
@@ -129,10 +131,11 @@ def compare(
 ) -> None:
     """Run one configuration on several network backends and compare the results."""
     from boundary.result_folder import ResultFolder, place_all
-    from vidur_pd.metrics.output import result_folder, write_files
+    from vidur_pd.metrics.summary_file import summary_tree
     from vidur_pd.report import COMPARISON_FILE, write_comparison_page
     from vidur_pd.simulation.api import prepare
     from vidur_pd.simulation.input_files import input_files
+    from vidur_pd.simulation.output import result_folder, write_files
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
     if len(set(names)) < 2 or len(set(names)) != len(names):
@@ -154,7 +157,7 @@ def compare(
         write_comparison_page([(name, folder.files) for name, folder in folders.items()], page)
         place_all([*folders.values(), whole])
     if as_json:
-        print(json.dumps({name: result.summary for name, result in results.items()}))
+        print(json.dumps({name: summary_tree(result.summary) for name, result in results.items()}))
     else:
         _print_comparison([out / name for name in names])
         print(f"comparison {out / COMPARISON_FILE}")
@@ -216,9 +219,9 @@ def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
         yield advance
 
 
-def _warn_of_losses(summaries: dict[str, dict[str, Any]]) -> None:
+def _warn_of_losses(summaries: dict[str, Summary]) -> None:
     """Says on standard error how many requests of each run were not served, and why."""
-    from vidur_pd.commands.printed_result import not_served
+    from vidur_pd.metrics.console import not_served
 
     for name, summary in summaries.items():
         for line in not_served(summary):

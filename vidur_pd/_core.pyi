@@ -8,29 +8,17 @@ from numpy.typing import NDArray
 
 from aicb._core import IterationPricing
 from netsim import LinkLog, PeriodicLoads, SteppedNetwork
+from vidur_pd.metrics.request_figures import RequestFigures
 from vidur_pd.scheduling.policy import RequestView
 from vidur_pd.workload.request import RequestStatus
 
-class Request:
+class Request(RequestFigures[int, int | None, int | None, int | None]):
     """One request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 
     ``prompt_tokens`` (P) and ``output_tokens`` (D) are the original ones for ever; preemption changes only the
-    progress. Raises ``InputError`` for a prompt or an output of less than one token.
+    progress. Its figures are set by whoever computes them, those of progress by its rank alone.
+    Raises ``InputError`` for a prompt or an output of less than one token.
     """
-
-    scheduled_ps: int | None
-    prefill_completed_ps: int | None
-    kv_sent_ps: int | None
-    kv_arrived_ps: int | None
-    first_token_ps: int | None
-    last_token_ps: int | None
-    completed_ps: int | None
-    prefill_instance: int | None
-    decode_instance: int | None
-    restarts: int
-    """How often it began again after a fault."""
-    kv_bytes: int | None
-    """Bytes that crossed between instances, if something was handed over."""
 
     def __init__(
         self,
@@ -58,32 +46,14 @@ class Request:
         """Content ids of the prompt's consecutive blocks (Mooncake: 512 tokens each), the last maybe partial."""
 
     @property
-    def context_tokens(self) -> int:
-        """What prefill computes: the prompt, and what had been generated before the last restart."""
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens found in the prefix cache at the first admission."""
-
-    @property
-    def resident_tokens(self) -> int:
-        """Tokens of the context that the decode instance had when it reserved blocks; the others are transferred."""
-
-    @property
     def status(self) -> RequestStatus: ...
     @property
     def status_reason(self) -> str | None:
         """Why it was rejected or failed."""
 
     @property
-    def preemptions(self) -> int: ...
-    @property
     def computed_tokens(self) -> int:
         """Tokens whose KV the present instance has, or is computing in the iteration under way."""
-
-    @property
-    def generated_tokens(self) -> int:
-        """Output tokens sampled so far; never falls, except when decode repeats the first token of prefill."""
 
     @property
     def is_running(self) -> bool:

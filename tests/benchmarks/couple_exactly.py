@@ -20,7 +20,7 @@ from pathlib import Path
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from vidur_pd.config import SimulationConfig
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import generator, load_workload
 
@@ -66,7 +66,7 @@ def run(network: dict[str, object], requests: int) -> Result:
 
 
 def figures(result: Result) -> list[float]:
-    return [1e3 * result.summary[metric][statistic] for metric, statistic in METRICS]
+    return [1e3 * getattr(getattr(result.summary, metric), statistic) for metric, statistic in METRICS]
 
 
 def main() -> None:
@@ -81,9 +81,9 @@ def main() -> None:
     print(f"{'':28s}{'CPU s':>8s}" + "".join(f"{f'{metric[:-2]} {what}':>18s}" for metric, what in METRICS))
     for name, result in found.items():
         cells = [f"{ms:8.2f} ms {100 * (ms / of - 1):+5.1f} %" for ms, of in zip(figures(result), exact, strict=True)]
-        print(f"{name:28s}{result.summary['simulator']['cpu_s']:8.1f}" + "".join(f"{cell:>20s}" for cell in cells))
+        print(f"{name:28s}{result.summary.simulator.cpu_s:8.1f}" + "".join(f"{cell:>20s}" for cell in cells))
     allowed_s = REFERENCE_S * arguments.requests / 200
-    cpu_s = found["exact on packet"].summary["simulator"]["cpu_s"]
+    cpu_s = found["exact on packet"].summary.simulator.cpu_s
     print(f"exact on packet: {cpu_s:.0f} s of {allowed_s:.0f} s, ratio {cpu_s / allowed_s:.2f}")
 
 

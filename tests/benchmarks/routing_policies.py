@@ -11,9 +11,9 @@ About two minutes on one core; prints.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from vidur_pd.config.file import load_config
+from vidur_pd.metrics.summary import Summary
 from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import generator, load_workload
 
@@ -39,7 +39,7 @@ ROUTING: tuple[dict[str, str], ...] = (
 )
 
 
-def summary_of(routing: dict[str, str], *, has_bursts: bool) -> dict[str, Any]:
+def summary_of(routing: dict[str, str], *, has_bursts: bool) -> Summary:
     settings = [f"routing={routing}", "output={iterations: false, links: false}"]
     if has_bursts:
         settings.append(f"workload={BURSTS}")
@@ -62,8 +62,8 @@ def main() -> None:
             ("tpot_s", "p99", 1e3, 1),
             ("e2e_s", "mean", 1, 2),
         ):
-            cells.append(" / ".join(f"{scale * each[name][key]:.{digits}f}" for each in found))
-        cells.append(" / ".join(f"{100 * each['goodput_share']:.1f} %" for each in found))
+            cells.append(" / ".join(f"{scale * getattr(getattr(each, name), key):.{digits}f}" for each in found))
+        cells.append(" / ".join(f"{100 * each.goodput_share:.1f} %" for each in found))
         label = ", ".join(f"{field}: {policy}" for field, policy in routing.items())
         print(f"| {f'`{label}`' if label else 'default'} | {' | '.join(cells)} |", flush=True)
 

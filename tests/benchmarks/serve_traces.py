@@ -131,7 +131,7 @@ def run(case: str, requests: int, traces: Path, *, is_streamed: bool) -> dict[st
     import yaml
 
     from vidur_pd.__main__ import _prepare
-    from vidur_pd.metrics.output import stream_result, write_result
+    from vidur_pd.simulation.output import stream_result, write_result
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
@@ -151,9 +151,9 @@ def run(case: str, requests: int, traces: Path, *, is_streamed: bool) -> dict[st
         "wall_s": time.perf_counter() - begin_s,
         "cpu_s": time.process_time(),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        "requests": result.summary["requests"],
-        "completed": result.summary["completed"],
-        "iterations": result.summary["simulator"]["iterations"],
+        "requests": result.summary.requests,
+        "completed": result.summary.completed,
+        "iterations": result.summary.simulator.iterations,
     }
 
 

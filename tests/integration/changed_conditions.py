@@ -13,7 +13,7 @@ from netsim.units import parse_rate_bps
 from tests.integration.random_configurations import Scenario
 from tests.integration.run_checks import simulate
 from vidur_pd.config import SimulationConfig
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.workload import Workload
 from vidur_pd.workload.transform import jittered, time_scaled
 
@@ -51,7 +51,8 @@ def means(results: list[Result]) -> dict[str, float]:
     """By metric, the mean over all requests of all results; metrics that no request has are left out."""
     found = {}
     for metric in METRICS:
-        values = [result.summary[metric]["mean"] for result in results if result.summary[metric]["mean"] is not None]
+        found_means = [getattr(result.summary, metric).mean for result in results]
+        values = [mean for mean in found_means if mean is not None]
         if values:
             found[metric] = float(np.mean(values))
     return found

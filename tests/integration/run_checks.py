@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections import Counter
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 import numpy as np
@@ -30,8 +31,9 @@ from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics import records
 from vidur_pd.metrics.links import USE
 from vidur_pd.metrics.request_rows import requests_csv
+from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.stream import ParquetStream, arrow_table
-from vidur_pd.result import Result
+from vidur_pd.metrics.summary import Effort, Summary
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import SimulationState, assemble
@@ -83,18 +85,18 @@ def check_summary(result: Result) -> None:
     """Counts, means and percentiles are those of the rows, computed in exact decimals."""
     rows, summary = rows_of(result), result.summary
     ends = Counter(row["status"].partition(":")[0] for row in rows)
-    assert {name: summary[name] for name in ("completed", "rejected", "failed")} == {
+    assert {name: getattr(summary, name) for name in ("completed", "rejected", "failed")} == {
         name: ends[name] for name in ("completed", "rejected", "failed")
     }
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
         values = sorted(Decimal(row[metric]) for row in rows if row[metric])
-        for name, found in summary[metric].items():
+        for name, found in dataclasses.asdict(getattr(summary, metric)).items():
             if not values:
                 assert found is None
                 continue
             expected = sum(values) / len(values) if name == "mean" else quantile(values, SHARES[name])
             assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-15), (metric, name)
-    assert summary["preemptions"] == sum(int(row["preemptions"]) for row in rows)
+    assert summary.preemptions == sum(int(row["preemptions"]) for row in rows)
 
 
 def quantile(ordered: list[Decimal], share: Decimal) -> Decimal:
@@ -155,8 +157,8 @@ def check_stream(result: Result, folder: Path) -> None:
         assert pq.read_table(folder / "iterations.parquet").equals(arrow_table(result.iterations.columns()))
 
 
-def _summary(result: Result) -> dict[str, Any]:
-    return {name: section for name, section in result.summary.items() if name != "simulator"}
+def _summary(result: Result) -> Summary:
+    return dataclasses.replace(result.summary, simulator=Effort())
 
 
 def run_scenario(scenario: Scenario, folder: Path) -> Result:

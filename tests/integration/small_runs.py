@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vidur_pd.config import SimulationConfig
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import api
 from vidur_pd.workload import Workload
 

@@ -14,7 +14,7 @@ from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.execution.coupling.plan import COLLECTIVE, KV, plan_coupling
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.energy import GPU_POWER
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import SimulationState, assemble
@@ -64,7 +64,7 @@ def test_parts_of_every_request_add_up_to_its_latency(finished: Finished) -> Non
     tokens = np.array([record.output_tokens for record in result.requests])
     assert (parts[:, PARTS.index("stall")] <= longest_step_ps).all()
     assert (parts[:, PARTS.index("decode_compute")] >= (tokens - 1) * shortest_compute_ps(result)).all()
-    assert sum(result.summary["attribution_s"].values()) == pytest.approx(result.summary["e2e_s"]["mean"], rel=1e-12)
+    assert sum(result.summary.attribution_s.values()) == pytest.approx(result.summary.e2e_s.mean, rel=1e-12)
 
 
 def check_parts(result: Result) -> NDArray[np.int64]:
@@ -87,28 +87,28 @@ def shortest_compute_ps(result: Result) -> int:
 
 def test_sources_of_communication_time_are_those_of_the_coupling(finished: Finished) -> None:
     network, result, _ = finished
-    found = result.summary["communication"]
-    shares = found["shares"]
+    found = result.summary.communication
+    shares = found.shares
     assert sum(shares.values()) == pytest.approx(1.0)
     expected = {"isolated": "priced", "fluid": "stretched", "exact": "simulated"}[network["coupling"]]
-    assert found["collectives"] == expected
+    assert found.collectives == expected
     iterations_s = sum(int(run.communication_ps.sum()) for run in result.iterations.runs) / 1e12
-    assert found["collectives_s"] == pytest.approx(iterations_s)
+    assert found.collectives_s == pytest.approx(iterations_s)
     on_the_way_s = sum(j.kv_arrived_ps - j.kv_sent_ps for j in result.requests) / 1e12
-    assert found["kv_transfers_s"] == pytest.approx(on_the_way_s)
-    kv_share = found["kv_transfers_s"] / (found["kv_transfers_s"] + found["collectives_s"])
+    assert found.kv_transfers_s == pytest.approx(on_the_way_s)
+    kv_share = found.kv_transfers_s / (found.kv_transfers_s + found.collectives_s)
     match name_of(network):
         case "analytical-isolated":
             assert shares["priced"] == 1.0
         case "fluid-exact" | "packet-exact":
             assert shares["simulated"] == 1.0
-            assert found["contention_s"] > 0
+            assert found.contention_s > 0
         case "fluid-fluid":
             assert shares["simulated"] == pytest.approx(kv_share)
             assert shares["stretched"] > 0
         case _:
             assert shares["simulated"] == pytest.approx(kv_share)
-            assert shares["stretched"] == 0.0 == found["contention_s"]
+            assert shares["stretched"] == 0.0 == found.contention_s
 
 
 def test_links_carry_the_bytes_of_transfers_and_collectives(finished: Finished) -> None:
@@ -135,19 +135,19 @@ def test_bytes_of_collectives_between_priced_sizes_are_near_those_of_their_plans
         simulate(config(TENSOR, topology=NODES, engine=FAST, network={"coupling": coupling}), rows)
         for coupling in ("isolated", "exact")
     )
-    assert priced.summary["simulator"]["iterations"] == flown.summary["simulator"]["iterations"]
+    assert priced.summary.simulator.iterations == flown.summary.simulator.iterations
     carried = [result.links.total_bytes(COLLECTIVE).sum() for result in (priced, flown)]
     assert carried[0] == pytest.approx(carried[1], rel=0.01)
 
 
 def test_energy_lies_between_idle_and_limit_and_grows_with_compute(finished: Finished) -> None:
     _, result, _ = finished
-    power, energy, makespan_s = GPU_POWER["h200"], result.summary["energy"], result.summary["makespan_s"]
-    assert energy["is_estimate"]
-    assert 8 * power.idle_w * makespan_s < energy["gpu_j"] < 8 * power.limit_w * makespan_s
+    power, energy, makespan_s = GPU_POWER["h200"], result.summary.energy, result.summary.makespan_s
+    assert energy.is_estimate
+    assert 8 * power.idle_w * makespan_s < energy.gpu_j < 8 * power.limit_w * makespan_s
     computing_s = 4 * sum(int(run.compute_ps.sum()) for run in result.iterations.runs) / 1e12
     expected_j = 8 * power.idle_w * makespan_s + (power.limit_w - power.idle_w) * computing_s
-    assert energy["gpu_j"] == pytest.approx(expected_j) == pytest.approx(sum(energy["pools_j"].values()))
+    assert energy.gpu_j == pytest.approx(expected_j) == pytest.approx(sum(energy.pools_j.values()))
 
 
 def test_parts_add_up_with_chunks_pipelines_drafts_and_preemption() -> None:
@@ -170,8 +170,8 @@ def test_a_cluster_of_unknown_power_has_no_energy() -> None:
     assert energy_estimate([PoolActivity("p", "some-gpu", 8, 1.0)], 2.0, 10) is None
     one_j = energy_estimate([PoolActivity("p", "h200", 1, 1.0)], 2.0, 10)
     assert one_j is not None
-    assert one_j["gpu_j"] == pytest.approx(79.7 * 2 + (700 - 79.7))
-    assert one_j["gpu_j_per_output_token"] == pytest.approx(one_j["gpu_j"] / 10)
+    assert one_j.gpu_j == pytest.approx(79.7 * 2 + (700 - 79.7))
+    assert one_j.gpu_j_per_output_token == pytest.approx(one_j.gpu_j / 10)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from netsim.config import build, parse_spec
 from netsim.units import PS_PER_S, PS_PER_US
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 
 RATES_GBPS = (400, 200, 100, 50, 25)
 MODES = ("pull", "push", "layerwise")

@@ -28,7 +28,7 @@ from tests.integration.random_configurations import Scenario, random_scenario
 from tests.integration.run_checks import run_scenario, simulate
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.config import SimulationConfig
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 
 BOUND: Final = 0.01
 SHIFTS: Final = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.integration.small_runs import config, pool, simulate
 from tests.integration.test_invariants import SLOW
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 
 ROWS = st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 2_000), st.integers(1, 120)), min_size=1, max_size=14)
 """(arrival in µs, prompt tokens, output tokens)"""
@@ -67,7 +68,7 @@ def test_runs_of_decode_iterations_give_the_same_requests_as_single_ones(
     with_runs = simulate(config(**sections), rows)
     single = simulate(config(**one_iteration_at_a_time(sections)), rows)
     assert list(requests_csv(with_runs.table)) == list(requests_csv(single.table))
-    assert with_runs.summary["simulator"]["iterations"] == single.summary["simulator"]["iterations"]
+    assert with_runs.summary.simulator.iterations == single.summary.simulator.iterations
     assert gaps(with_runs) == gaps(single)
 
 
@@ -98,8 +99,8 @@ def test_runs_in_a_contended_fabric_stay_within_a_thousandth_of_single_iteration
     single = simulate(config(**one_iteration_at_a_time(sections)), rows)
     assert len(with_runs.iterations.runs) < len(single.iterations.runs) / 2
     for name in ("ttft_s", "tpot_s", "e2e_s"):
-        for figure, value in single.summary[name].items():
-            assert with_runs.summary[name][figure] == pytest.approx(value, rel=1e-3), (name, figure)
+        for figure, value in asdict(getattr(single.summary, name)).items():
+            assert getattr(getattr(with_runs.summary, name), figure) == pytest.approx(value, rel=1e-3), (name, figure)
     for fast, slow in zip(with_runs.requests, single.requests, strict=True):
         assert fast.completed_ps == pytest.approx(slow.completed_ps, rel=1e-3)
 

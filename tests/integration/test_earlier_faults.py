@@ -8,7 +8,7 @@ import pytest
 
 from aicb import load_model
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 
 PAIR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 BURST = [(10_000 * i, 2_000, 20) for i in range(12)]
@@ -26,7 +26,7 @@ def test_decode_never_starts_before_its_kv_and_a_slower_network_delays_it() -> N
         for request in run.requests:
             assert request.first_token_ps <= request.kv_arrived_ps < request.completed_ps
     assert all(s > f for s, f in zip(stamps(slow, "kv_arrived_ps"), stamps(fast, "kv_arrived_ps"), strict=True))
-    assert slow.summary["e2e_s"]["mean"] > fast.summary["e2e_s"]["mean"]
+    assert slow.summary.e2e_s.mean > fast.summary.e2e_s.mean
 
 
 def test_halving_the_nic_rate_never_makes_kv_arrive_earlier() -> None:
@@ -65,7 +65,7 @@ def test_a_hybrid_model_hands_its_state_over_even_after_a_prompt_of_one_token() 
 
 def test_prompts_longer_than_the_token_budget_are_chunked_and_not_stuck() -> None:
     result = simulate(config([pool("m", "mixed")], engine={"max_batched_tokens": 512}), [(0, 5_000, 3)])
-    assert result.summary["completed"] == 1
+    assert result.summary.completed == 1
     prefills = [run for run in result.iterations.runs if run.prefill_tokens]
     assert [run.prefill_tokens for run in prefills] == [512] * 9 + [392]
 
@@ -133,14 +133,14 @@ def test_preempted_requests_keep_their_lengths_and_their_first_token() -> None:
     for request in preempted:
         assert (request.prompt_tokens, request.output_tokens) == (100, 200)
         assert request.first_token_ps < request.last_token_ps
-    assert result.summary["completed"] == 16
+    assert result.summary.completed == 16
 
 
 @pytest.mark.parametrize("field", ["tp", "dp"])
 def test_changing_the_partition_changes_the_time(field: str) -> None:
     one = simulate(config([pool("m", "mixed")]), [(0, 1_000, 10)] * 4)
     two = simulate(config([pool("m", "mixed", **{field: 2})]), [(0, 1_000, 10)] * 4)
-    assert two.summary["e2e_s"]["mean"] < one.summary["e2e_s"]["mean"]
+    assert two.summary.e2e_s.mean < one.summary.e2e_s.mean
 
 
 def test_an_infinitely_fast_network_leaves_the_compute_timeline() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool, requests, simulate
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import api
 from vidur_pd.simulation.plan import plan_simulation
 
@@ -38,7 +38,7 @@ def run(
 
 
 def mean_ms(result: Result, metric: str) -> float:
-    return 1e3 * float(result.summary[f"{metric}_s"]["mean"])
+    return 1e3 * float(getattr(result.summary, f"{metric}_s").mean)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_redundant_experts_take_back_part_of_the_skew(long: Result) -> None:
     skewed = run(rows=LONG_ROWS, expert_load="power_law:1.2")
     copies = run({"redundant_experts": 32}, rows=LONG_ROWS, expert_load="power_law:1.2")
     assert mean_ms(copies, "ttft") < mean_ms(skewed, "ttft")
-    less = [result.summary["pools"][0]["kv_blocks_per_rank"] for result in (copies, long)]
+    less = [result.summary.pools[0]["kv_blocks_per_rank"] for result in (copies, long)]
     assert less[0] < less[1]
 
 
@@ -87,8 +87,8 @@ def test_drafts_pay_off_as_they_are_accepted(plain: Result) -> None:
     assert mean_ms(always, "tpot") < mean_ms(often, "tpot") < mean_ms(never, "tpot")
     assert mean_ms(always, "tpot") < 0.6 * mean_ms(plain, "tpot")
     assert mean_ms(always, "ttft") == mean_ms(plain, "ttft")
-    assert always.summary["itl_s"]["p50"] == 0.0  # two of three tokens come with the one before
-    assert never.summary["itl_s"]["p50"] > 0.0
+    assert always.summary.itl_s.p50 == 0.0  # two of three tokens come with the one before
+    assert never.summary.itl_s.p50 > 0.0
 
 
 @pytest.mark.parametrize("coupling", ["isolated", "fluid", "exact"])
@@ -106,7 +106,7 @@ def test_every_request_gets_its_tokens_with_drafts(coupling: str) -> None:
 
 def test_drafts_take_memory_of_the_pools_that_decode(plain: Result) -> None:
     blocks, drafted = (
-        [pool["kv_blocks_per_rank"] for pool in result.summary["pools"]] for result in (plain, run(speculative={}))
+        [pool.kv_blocks_per_rank for pool in result.summary.pools] for result in (plain, run(speculative={}))
     )
     assert blocks[0] == drafted[0]
     assert blocks[1] > drafted[1]
@@ -143,8 +143,8 @@ def test_the_shared_expert_on_a_stream_of_its_own_saves_time() -> None:
 def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
     """Host time rests on no kernel estimate and is part of the whole."""
     roofline, forest = (run(rows=LONG_ROWS, estimator=name) for name in ("roofline", "forest"))
-    assert long.summary["estimates"] < 0.1
-    assert roofline.summary["estimates"] > 0.9
+    assert long.summary.estimates < 0.1
+    assert roofline.summary.estimates > 0.9
     assert mean_ms(forest, "tpot") == pytest.approx(mean_ms(long, "tpot"), rel=0.2)
     assert mean_ms(forest, "tpot") != mean_ms(long, "tpot")
 

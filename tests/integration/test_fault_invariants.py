@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.plan import KV
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation.api import simulate
 from vidur_pd.workload.request import RequestStatus
 
@@ -114,7 +115,7 @@ def check_every_request_has_an_end(result: Result, rows: int) -> None:
         else:
             assert request.status_reason
     summary = result.summary
-    assert summary["completed"] + summary["rejected"] + summary["failed"] == summary["requests"] == rows
+    assert summary.completed + summary.rejected + summary.failed == summary.requests == rows
 
 
 def check_the_order_of_stamps(result: Result) -> None:
@@ -151,11 +152,11 @@ def check_kv_bytes(result: Result) -> None:
 
 def cut_flows(result: Result) -> int:
     """Most flows that faults can have cut: one for each layer and pair of GPUs of a transfer."""
-    faults = result.summary.get("faults")
+    faults = result.summary.faults
     if faults is None:
         return 0
-    cuts = sum(faults["requests"].values()) + faults["transfers_retried"]
-    gpus = max(pool["gpus"] // pool["instances"] for pool in result.summary["pools"])
+    cuts = sum(asdict(faults.requests).values()) + faults.transfers_retried
+    gpus = max(pool.gpus // pool.instances for pool in result.summary.pools)
     return cuts * len(load_model(result.config.model).pattern) * gpus
 
 

@@ -6,7 +6,7 @@ leaf0.0. Kernels are priced by the roofline, which is enough here.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from tests.integration.test_fault_invariants import (
 )
 from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.kv_transfer.delivery import GIVEN_UP
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.summary_file import summary_tree
 from vidur_pd.simulation.api import simulate
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.workload import BlockHashes
@@ -62,7 +63,7 @@ def reasons(result: Result) -> set[str | None]:
 
 
 def acted(result: Result) -> dict[str, int]:
-    counts: dict[str, int] = result.summary["faults"]["requests"]
+    counts: dict[str, int] = asdict(result.summary.faults.requests)
     return {name: count for name, count in counts.items() if count}
 
 
@@ -88,7 +89,7 @@ def test_a_decode_instance_that_fails_loses_its_requests_to_the_other(mode: str)
     the 480 that were asked for, with 468 gaps between them."""
     fault = {"kind": "instance", "instance": "d-0", "at_s": 0.1, "for_s": 0.1}
     result = run(TWO_AND_TWO, fault, kv_transfer={"mode": mode})
-    assert result.summary["completed"] == 12
+    assert result.summary.completed == 12
     assert launches_between(result, "d-0", 0.1, 0.2) == 0
     assert launches_between(result, "d-0", 0.2, 9.0) > 0
     assert acted(result)["recomputed"] > 0
@@ -118,14 +119,14 @@ def test_fail_ends_the_requests_of_the_instance_and_no_others() -> None:
     assert {record.status_reason for record in failed} == {"gpu2 failed"}
     assert {record.decode_instance for record in failed} == {"d-0"}
     assert acted(result) == {"failed": len(failed)}
-    assert result.summary["completed"] == 12 - len(failed)
+    assert result.summary.completed == 12 - len(failed)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_prefill_instance_that_fails_for_ever_leaves_all_prompts_to_the_other(mode: str) -> None:
     fault = {"kind": "instance", "instance": "p-0", "at_s": 0.1}
     result = run(TWO_AND_TWO, fault, kv_transfer={"mode": mode})
-    assert result.summary["completed"] == 12
+    assert result.summary.completed == 12
     later = [index for index, (arrived_us, _, _) in enumerate(ROWS) if arrived_us > 100_000]
     assert set(later) <= set(routed_to(result, "p-1", "prefill_instance"))
 
@@ -136,17 +137,17 @@ def test_without_any_decode_instance_requests_wait_or_fail(policy: str) -> None:
     fault = {"kind": "instance", "instance": "d-0", "at_s": 0.05, "for_s": 0.5}
     result = run(PAIR, fault, recovery={"without_instance": policy})
     if policy == "wait":
-        assert result.summary["completed"] == 12
+        assert result.summary.completed == 12
         assert min(request.completed_ps or 0 for request in ended(result)) > 0.55 * PS_PER_S
     else:
-        assert result.summary["failed"] == 12
+        assert result.summary.failed == 12
         assert reasons(result) == {NO_INSTANCE}
 
 
 def test_requests_that_wait_for_an_instance_that_never_returns_fail_in_the_end() -> None:
     result = run(MIXED, *({"kind": "instance", "instance": name, "at_s": 0.1} for name in ("m-0", "m-1")))
     assert reasons(result) == {NO_INSTANCE}
-    assert result.summary["failed"] == 12
+    assert result.summary.failed == 12
 
 
 def test_a_gpu_that_is_three_times_slower_makes_its_instance_three_times_slower() -> None:
@@ -167,7 +168,7 @@ def test_a_gpu_that_is_three_times_slower_makes_its_instance_three_times_slower(
 def test_a_draining_instance_finishes_what_it_has_and_gets_nothing() -> None:
     """m-0 gets requests 0, 2, 4 by turns until 100 ms, and none from then to 220 ms; nothing is lost."""
     result = run(MIXED, {"kind": "drain", "instance": "m-0", "at_s": 0.09, "for_s": 0.2})
-    assert result.summary["completed"] == 12
+    assert result.summary.completed == 12
     assert routed_to(result, "m-0") == [0, 2, 4]
     assert acted(result) == {}
 
@@ -194,7 +195,7 @@ def test_a_transfer_over_a_nic_that_fails_is_sent_again(backend: str, mode: str)
     result = run(PAIR, {"kind": "nic", "gpu": 0, "at_s": at_s, "for_s": 0.005}, rows=ROWS[:1], **sections)
     [request] = ended(result)
     assert request.status is RequestStatus.COMPLETED
-    assert result.summary["faults"]["transfers_retried"] > 0
+    assert result.summary.faults.transfers_retried > 0
     assert (request.kv_arrived_ps or 0) > plain.kv_arrived_ps + 0.004 * PS_PER_S
     assert 800 * 147_456 < (result.requests[0].kv_bytes or 0) < 2 * 800 * 147_456
 
@@ -208,7 +209,7 @@ def test_a_transfer_without_retries_left_loses_its_request() -> None:
     failed = run(PAIR, fault, rows=ROWS[:1], topology=slow, recovery={"requests": "fail", "transfer_retries": 0})
     assert reasons(failed) == {GIVEN_UP}
     again = run(PAIR, fault, rows=ROWS[:1], topology=slow, recovery={"transfer_retries": 0})
-    assert again.summary["completed"] == 1
+    assert again.summary.completed == 1
     assert acted(again) == {"recomputed": 1}
 
 
@@ -226,10 +227,10 @@ def test_a_spine_link_that_flaps_costs_no_request(backend: str) -> None:
         "up_s": 0.002,
     }
     result = run(TWO_AND_TWO, flap, topology=topology, network=network)
-    assert result.summary["completed"] == 12
-    assert len(result.summary["faults"]["events"]) == 50
+    assert result.summary.completed == 12
+    assert len(result.summary.faults.events) == 50
     if backend == "fluid":  # another path at once: nothing is cut
-        assert result.summary["faults"]["transfers_retried"] == 0
+        assert result.summary.faults.transfers_retried == 0
 
 
 @pytest.mark.parametrize("coupling", ["isolated", "fluid", "exact"])
@@ -238,7 +239,7 @@ def test_an_instance_whose_gpus_cannot_reach_each_other_is_down(coupling: str) -
     rows = [(10_000, 300, 60)]
     fault = {"kind": "link", "between": ["gpu1", "leaf0.0"], "at_s": 0.05, "for_s": 0.2}
     result = run([pool("m", "mixed", tp=2)], fault, rows=rows, network={"coupling": coupling})
-    assert result.summary["completed"] == 1
+    assert result.summary.completed == 1
     assert launches_between(result, "m-0", 0.05, 0.25) == 0
     assert launches_between(result, "m-0", 0.0, 0.05) > 0
     assert acted(result) == {"recomputed": 1}
@@ -252,7 +253,7 @@ def test_an_instance_on_packets_returns_when_routing_has_heard_of_the_repair(rer
     fault = {"kind": "link", "between": ["gpu1", "leaf0.0"], "at_s": 0.05, "for_s": 0.04}
     rows = [(10_000, 300, 20), (85_000, 20, 2)]
     result = run([pool("m", "mixed", tp=2)], fault, rows=rows, network=network, recovery={"max_attempts": 2})
-    assert result.summary["completed"] == 2
+    assert result.summary.completed == 2
     back_s = 0.09 if reroute_delay == "0us" else 0.12
     assert launches_between(result, "m-0", back_s - 0.005, back_s) == 0
     assert launches_between(result, "m-0", back_s - 1e-9, back_s + 0.05) > 0
@@ -271,9 +272,9 @@ def test_packets_of_a_collective_survive_an_outage_shorter_than_their_patience()
         rows=rows,
         network=network,
     )
-    assert result.summary["completed"] == 1
+    assert result.summary.completed == 1
     assert acted(result) == {}
-    assert 150e-6 < result.summary["makespan_s"] - plain.summary["makespan_s"] < 500e-6
+    assert 150e-6 < result.summary.makespan_s - plain.summary.makespan_s < 500e-6
 
 
 def test_a_slow_link_slows_the_transfers_over_it_by_what_it_lost() -> None:
@@ -296,7 +297,7 @@ def test_a_slow_link_slows_the_collectives_over_it(coupling: str, backend: str) 
     """Priced on the fabric as it is, they take what flows on the network take."""
     rows = [(10_000, 2_000, 60)]
     priced, simulated, whole = (
-        run(TENSOR_PAIR, *faults, rows=rows, network={"coupling": how, "backend": backend}).summary["makespan_s"]
+        run(TENSOR_PAIR, *faults, rows=rows, network={"coupling": how, "backend": backend}).summary.makespan_s
         for how, faults in ((coupling, [SLOW_CABLE]), ("exact", [SLOW_CABLE]), (coupling, []))
     )
     assert priced > 2.5 * whole
@@ -327,7 +328,7 @@ def test_a_pfc_storm_holds_transfers_for_as_long_as_it_lasts() -> None:
     """The NIC of the prefill instance is paused from 0 to 150 ms: no KV arrives before, and nothing fails."""
     fault = {"kind": "pfc_storm", "between": ["leaf0.0", "gpu0"], "at_s": 0.0, "for_s": 0.15}
     result = run(PAIR, fault, rows=ROWS[:4], network={"backend": "packet", "roce": QUICK})
-    assert result.summary["completed"] == 4
+    assert result.summary.completed == 4
     assert min(request.kv_arrived_ps or 0 for request in ended(result)) > 0.15 * PS_PER_S
 
 
@@ -370,7 +371,7 @@ def test_a_transfer_given_up_before_its_prefill_ends_does_not_stay_in_hand_over_
                 },
             ]
             result = run(TWO_AND_TWO, *faults, kv_transfer={"mode": mode}, **sections)
-            assert result.summary["completed"] == 6
+            assert result.summary.completed == 6
             recomputed.append(acted(result).get("recomputed", 0))
     assert max(recomputed[:5]) > 0
     assert max(recomputed[5:]) > 0
@@ -385,7 +386,7 @@ def test_faults_may_overlap() -> None:
         {"kind": "slow_gpu", "gpu": 1, "at_s": 0.03, "for_s": 0.01, "factor": 1.5},
     ]
     result = run(MIXED, *faults, rows=[*ROWS, (400_000, 100, 5), (400_001, 100, 5)])
-    assert result.summary["completed"] == 14
+    assert result.summary.completed == 14
     assert launches_between(result, "m-0", 0.05, 0.3) == 0
     assert launches_between(result, "m-0", 0.3, 9.0) > 0
 
@@ -410,18 +411,18 @@ def test_slo_loss_minutes_are_those_of_windows_below_the_objective() -> None:
     fault = {"kind": "instance", "instance": "m-0", "at_s": 0.45, "for_s": 0.3}
     slo = {"ttft_s": 0.04, "tpot_s": 1.0, "window_s": 0.1, "attainment": 1.0}
     result = run([pool("m", "mixed")], fault, rows=rows, slo=slo)
-    loss = result.summary["faults"]["slo_loss_minutes"]
+    loss = result.summary.faults.slo_loss_minutes
     late = [request.index for request in ended(result) if (request.first_token_ps or 0) - request.arrived_ps > 4e10]
     assert late == [5, 6, 7]
-    assert loss["total"] == pytest.approx(3 * 0.1 / 60)
-    assert loss["during_faults"] == pytest.approx(loss["total"])
-    assert (loss["before_faults"], loss["after_faults"]) == (0.0, 0.0)
-    assert loss["beyond_fault_free"] == pytest.approx(loss["total"])
-    assert loss["worst_attainment"] == 0.0
+    assert loss.total == pytest.approx(3 * 0.1 / 60)
+    assert loss.during_faults == pytest.approx(loss.total)
+    assert (loss.before_faults, loss.after_faults) == (0.0, 0.0)
+    assert loss.beyond_fault_free == pytest.approx(loss.total)
+    assert loss.worst_attainment == 0.0
 
 
 def test_a_run_without_faults_has_no_account_of_them() -> None:
-    assert "faults" not in run(PAIR, rows=ROWS[:2]).summary
+    assert "faults" not in summary_tree(run(PAIR, rows=ROWS[:2]).summary)
 
 
 @pytest.mark.parametrize(

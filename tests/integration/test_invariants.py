@@ -13,7 +13,7 @@ from aicb import load_model
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.coupling.plan import COLLECTIVE, KV
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.workload.request import RequestStatus
 
 ROWS = st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 3_000), st.integers(1, 40)), min_size=1, max_size=25)
@@ -121,7 +121,7 @@ def check_every_request_has_an_end(result: Result, rows: list[tuple[int, int, in
         else:
             assert request.generated_tokens == request.output_tokens
     summary = result.summary
-    assert summary["completed"] + summary["rejected"] == summary["requests"] == len(rows)
+    assert summary.completed + summary.rejected == summary.requests == len(rows)
 
 
 def check_the_order_of_stamps(result: Result) -> None:
@@ -177,7 +177,7 @@ def check_iterations(result: Result) -> None:
         decoded += len(run.ends_ps) * run.decode_tokens
     completed = [record for record in result.requests if record.status is RequestStatus.COMPLETED]
     assert computed >= sum(request.prompt_tokens + request.output_tokens - 1 for request in completed)
-    if not result.summary["preemptions"]:
+    if not result.summary.preemptions:
         assert decoded == sum(request.output_tokens - 1 for request in completed)
 
 

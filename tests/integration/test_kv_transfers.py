@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.workload.request import RequestStatus
 
 PAIR = [pool("p", "prefill"), pool("d", "decode")]
@@ -26,7 +26,7 @@ def test_a_request_that_overtakes_another_in_the_prefill_does_not_wait_for_it_in
     result = simulate(config(pools, engine=engine, kv_transfer={"mode": mode}), rows)
     first, second = result.requests[:2]
     assert second.prefill_completed_ps < first.prefill_completed_ps
-    assert result.summary["completed"] == 3
+    assert result.summary.completed == 3
 
 
 @pytest.mark.parametrize("mode", ["pull", "push", "layerwise"])
@@ -45,7 +45,7 @@ def test_every_mode_works_when_iterations_are_flows(mode: str) -> None:
     pools = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
     rows = [(10_000 * i, 500, 5) for i in range(6)]
     result = simulate(config(pools, network={"coupling": "exact"}, kv_transfer={"mode": mode}), rows)
-    assert result.summary["completed"] == 6
+    assert result.summary.completed == 6
     assert kv_bytes(result) == [500 * 147_456] * 6
 
 
@@ -62,7 +62,7 @@ def test_a_request_of_one_token_need_not_fit_into_the_decode_pool() -> None:
 def test_a_request_too_long_for_disaggregation_goes_to_a_mixed_instance() -> None:
     pools = [pool("p", "prefill"), pool("d", "decode", engine={"num_kv_blocks": 20}), pool("m", "mixed")]
     result = simulate(config(pools), [(0, 1_000, 5), (0, 100, 5), (0, 1_000, 5)])
-    assert result.summary["completed"] == 3
+    assert result.summary.completed == 3
     assert [record.prefill_instance for record in result.requests] == ["m-0", "p-0", "m-0"]
 
 
@@ -76,9 +76,9 @@ def test_least_tokens_spreads_requests_over_decode_instances() -> None:
 
 def test_a_run_in_which_every_request_is_refused_has_a_summary_without_latencies() -> None:
     result = simulate(config(PAIR, engine={"num_kv_blocks": 4}), [(0, 1_000, 5), (100, 2_000, 5)])
-    assert result.summary["rejected"] == 2
-    assert result.summary["ttft_s"]["mean"] is None
-    assert result.summary["throughput"]["requests_per_s"] is None
+    assert result.summary.rejected == 2
+    assert result.summary.ttft_s.mean is None
+    assert result.summary.throughput.requests_per_s is None
     assert result.iterations.columns()["end_s"].shape == (0,)
 
 
@@ -90,12 +90,12 @@ def test_kv_blocks_count_while_they_are_held_and_while_they_wait_for_their_trans
     """
     result = simulate(config(PAIR, engine={"num_kv_blocks": 200}), [(0, 1_600, 2)])
     request = result.requests[0]
-    prefill, decode = result.summary["pools"]
+    prefill, decode = result.summary.pools
     makespan_ps = request.completed_ps - request.arrived_ps
     held_ps = request.kv_arrived_ps - request.scheduled_ps
-    assert prefill["kv_use_max"] == pytest.approx(100 / 199)
-    assert prefill["kv_use_mean"] == pytest.approx(100 / 199 * held_ps / makespan_ps)
-    assert decode["kv_use_max"] == pytest.approx(101 / 199)
+    assert prefill.kv_use_max == pytest.approx(100 / 199)
+    assert prefill.kv_use_mean == pytest.approx(100 / 199 * held_ps / makespan_ps)
+    assert decode.kv_use_max == pytest.approx(101 / 199)
 
 
 def test_every_gap_between_tokens_is_counted_once() -> None:

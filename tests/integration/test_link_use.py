@@ -12,7 +12,7 @@ import pytest
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.coupling.plan import COLLECTIVE, KV
 from vidur_pd.metrics.links import OFFERED, USE
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 
 ROUNDING = 1e-9
 FINE = {"link_windows": 10_000}
@@ -133,8 +133,8 @@ def test_collectives_that_change_speed_carry_their_bytes_all_the_same() -> None:
         )
         for coupling in ("isolated", "fluid")
     )
-    assert beside.summary["communication"]["contention_s"] > 0.01
-    assert beside.summary["simulator"]["iterations"] == alone.summary["simulator"]["iterations"]
+    assert beside.summary.communication.contention_s > 0.01
+    assert beside.summary.simulator.iterations == alone.summary.simulator.iterations
     assert beside.links.total_bytes(COLLECTIVE) == pytest.approx(alone.links.total_bytes(COLLECTIVE), rel=1e-9)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from vidur_pd.config.file import load_config
+from vidur_pd.metrics.result import Result
 from vidur_pd.report.figures_coupling import link_heat_map
-from vidur_pd.result import Result
 from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import generator, load_workload
 
@@ -30,7 +30,7 @@ def oversubscribed() -> Result:
 
 
 def ttft_p99(result: Result) -> float:
-    return float(result.summary["ttft_s"]["p99"])
+    return float(result.summary.ttft_s.p99)
 
 
 def test_uplinks_of_a_quarter_raise_p99_ttft_by_a_fifth_and_more_against_no_contention(oversubscribed: Result) -> None:
@@ -68,8 +68,8 @@ def test_the_links_log_shows_the_uplinks_as_the_full_ones(oversubscribed: Result
 
 
 def test_time_on_the_way_is_where_the_latency_goes(oversubscribed: Result) -> None:
-    parts = oversubscribed.summary["attribution_s"]
-    alone = run("network.backend=analytical").summary["attribution_s"]
+    parts = oversubscribed.summary.attribution_s
+    alone = run("network.backend=analytical").summary.attribution_s
     grown = {name: parts[name] - alone[name] for name in parts}
     assert max(grown, key=lambda name: grown[name]) == "kv_transfer"
-    assert np.isclose(sum(grown.values()), oversubscribed.summary["e2e_s"]["mean"] - sum(alone.values()))
+    assert np.isclose(sum(grown.values()), oversubscribed.summary.e2e_s.mean - sum(alone.values()))

@@ -18,7 +18,7 @@ from tests.integration.small_runs import config, pool, requests, simulate
 from tests.integration.test_command_line import CONFIG, vidur_pd
 from vidur_pd.clock import Priority
 from vidur_pd.metrics.request_rows import requests_csv
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import assemble
@@ -68,17 +68,17 @@ def test_kv_transfers_as_packets_take_as_long_as_as_fluids_and_their_headers(cou
     """Without collectives both couplings are the transfers alone: 52 bytes more per 4096, and an acknowledgement of 60
     bytes that nothing hinders. Start and end of a path add a few microseconds; transfers take milliseconds."""
     packets, fluids = run(SINGLE, backend="packet", coupling=coupling), run(SINGLE, coupling=coupling)
-    assert packets.summary["completed"] == fluids.summary["completed"] == len(ROWS)
+    assert packets.summary.completed == fluids.summary.completed == len(ROWS)
     first = [kv_ps(result)[0] for result in (packets, fluids)]
     assert first[0] / first[1] == pytest.approx(4148 / 4096, rel=2e-3)
-    assert packets.summary["network"]["backend"] == "packet"
-    assert packets.summary["network"]["coupling"] == coupling
+    assert packets.summary.network.backend == "packet"
+    assert packets.summary.network.coupling == coupling
 
 
 def test_collectives_as_packets_are_slower_than_as_fluids_by_little_and_both_couplings_agree() -> None:
     """Two ranks on two servers: all-reduces of small batches are latency, which packets add their serialisation to."""
     found = {
-        (backend, coupling): run(TENSOR, backend=backend, coupling=coupling).summary["tpot_s"]["mean"]
+        (backend, coupling): run(TENSOR, backend=backend, coupling=coupling).summary.tpot_s.mean
         for backend in ("fluid", "packet")
         for coupling in ("isolated", "exact")
     }
@@ -104,7 +104,7 @@ def test_requests_whose_kv_the_network_gives_up_fail_and_leave_nothing_behind(mo
     result = run_without(1, SINGLE, kv_transfer={"mode": mode})
     ended = result.requests
     assert {request.status for request in ended} == {RequestStatus.FAILED}
-    assert result.summary["failed"] == len(ROWS)
+    assert result.summary.failed == len(ROWS)
     rows = list(csv.DictReader("".join(requests_csv(result.table)).splitlines()))
     assert {row["status"] for row in rows} == {"failed: the network gave up its KV transfer"}
     assert all(row["prefill_completed_at_s"] and not row["kv_arrived_at_s"] for row in rows)

@@ -16,9 +16,9 @@ from boundary.errors import InputError
 from boundary.plain_text import MOST_NAME_CHARACTERS
 from netsim import Topology
 from netsim.topology import CableTable, NodeKind
-from vidur_pd.metrics.output import stream_result, write_result
 from vidur_pd.report import write_report
 from vidur_pd.simulation.api import prepare, simulate
+from vidur_pd.simulation.output import stream_result, write_result
 from vidur_pd.workload import Workload, read_trace
 from vidur_pd.workload.writing import write_trace
 

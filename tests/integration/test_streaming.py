@@ -17,12 +17,12 @@ from boundary.errors import InputError
 from boundary.result_record import RECORD_FILE
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
 from vidur_pd.metrics import records
-from vidur_pd.metrics.output import stream_result, write_result
 from vidur_pd.metrics.quantities import exact_sum, seconds_text
-from vidur_pd.metrics.request_rows import EXACT
+from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
 from vidur_pd.report import comparison_table, load, write_comparison, write_report
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.api import prepare
+from vidur_pd.simulation.output import stream_result, write_result
 from vidur_pd.workload import Workload
 
 from .small_runs import config, pool
@@ -63,9 +63,9 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def as_text(rows: pd.DataFrame) -> list[dict[str, str]]:
     """Rows of ``requests.parquet`` as ``requests.csv`` has them: exact seconds, from the integer columns."""
-    found = []
+    found, exact = [], [column.name for column in REQUEST_COLUMNS if column.is_exact]
     for row in rows.to_dict("records"):
-        exact_ps = {name: row[name.removesuffix("_s") + "_ps"] for name in EXACT}
+        exact_ps = {name: row[name.removesuffix("_s") + "_ps"] for name in exact}
         first_ps, arrived_ps = exact_ps["first_token_at_s"], exact_ps["arrived_at_s"]
         is_completed = row["status"] == "completed"
         exact_ps["ttft_s"] = first_ps - arrived_ps if is_completed else None

@@ -24,9 +24,9 @@ from boundary.result_folder import finish_result
 from boundary.result_record import RECORD_FILE, STAGING_NAME, fingerprint, read_record
 from tests.integration.killed_commands import ROOT, Commands, End
 from tests.ordinary_user import NOBODY, folder_for_all, python_as_nobody
-from vidur_pd.metrics.output import RESULT_FILES, write_result
 from vidur_pd.report import single
 from vidur_pd.simulation.api import prepare
+from vidur_pd.simulation.output import RESULT_FILES, write_result
 
 from .small_runs import config as small_config
 from .small_runs import pool, requests

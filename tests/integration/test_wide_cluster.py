@@ -16,5 +16,5 @@ def test_five_hundred_instances_among_four_thousand_servers_serve(kind: str, bac
     pools = [pool("p", "prefill", tp=8, instances=250), pool("d", "decode", tp=8, instances=250)]
     result = simulate(config(pools, topology=topology, network={"backend": backend, "coupling": coupling}), ROWS)
     assert result.topology.gpus == 32_000
-    assert result.summary["completed"] == len(ROWS)
+    assert result.summary.completed == len(ROWS)
     assert {record.prefill_instance for record in result.requests} == {f"p-{index}" for index in range(250)}

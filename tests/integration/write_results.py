@@ -6,11 +6,12 @@ What simulating took is left out, so that equal simulations give equal bytes.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tests.integration.random_configurations import random_scenario, with_faults
 from tests.integration.run_checks import run_scenario
-from vidur_pd.metrics.output import write_result
+from vidur_pd.simulation.output import write_result
 
 
 def write_results(folder: Path, seeds: list[int]) -> None:
@@ -21,7 +22,8 @@ def write_results(folder: Path, seeds: list[int]) -> None:
             scenario = with_faults(scenario, folder / f"{seed}-bare")
         output = scenario.tree["output"] | {"trace": True, "flows": True, "iterations": True}
         result = run_scenario(scenario.with_fields(output=output), folder / f"{seed}-configuration")
-        result.summary["simulator"] |= {"wall_s": 0.0, "cpu_s": 0.0, "peak_rss_bytes": 0}
+        effort = replace(result.summary.simulator, wall_s=0.0, cpu_s=0.0, peak_rss_bytes=0)
+        result = replace(result, summary=replace(result.summary, simulator=effort))
         write_result(result, folder / str(seed))
 
 

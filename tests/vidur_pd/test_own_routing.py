@@ -13,7 +13,7 @@ import pytest
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.cluster.routing import Candidate, Routing
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.scheduling import RequestView
 from vidur_pd.simulation import api
 from vidur_pd.simulation.plan import plan_simulation

@@ -36,7 +36,8 @@ void translate(std::exception_ptr error) {
 }
 
 void bind_request(py::module_& module) {
-    py::class_<Request, RequestPtr>(module, "Request")
+    py::class_<Request, RequestPtr> request(module, "Request");
+    request
         .def(py::init<std::int64_t, std::string, Tokens, Tokens, TimePs, std::optional<std::vector<std::int64_t>>>(),
              py::arg("index"), py::arg("request_id"), py::arg("prompt_tokens"), py::arg("output_tokens"),
              py::arg("arrived_ps"), py::arg("block_hashes") = py::none())
@@ -46,24 +47,8 @@ void bind_request(py::module_& module) {
         .def_readonly("output_tokens", &Request::output_tokens)
         .def_readonly("arrived_ps", &Request::arrived_ps)
         .def_readonly("block_hashes", &Request::block_hashes)
-        .def_readonly("context_tokens", &Request::context_tokens)
-        .def_readonly("cached_tokens", &Request::cached_tokens)
-        .def_readonly("resident_tokens", &Request::resident_tokens)
-        .def_readonly("preemptions", &Request::preemptions)
         .def_readonly("status_reason", &Request::status_reason)
-        .def_readwrite("prefill_instance", &Request::prefill_instance)
-        .def_readwrite("decode_instance", &Request::decode_instance)
-        .def_readwrite("kv_bytes", &Request::kv_bytes)
-        .def_readonly("restarts", &Request::restarts)
-        .def_readwrite("scheduled_ps", &Request::scheduled_ps)
-        .def_readwrite("prefill_completed_ps", &Request::prefill_completed_ps)
-        .def_readwrite("kv_sent_ps", &Request::kv_sent_ps)
-        .def_readwrite("kv_arrived_ps", &Request::kv_arrived_ps)
-        .def_readwrite("first_token_ps", &Request::first_token_ps)
-        .def_readwrite("last_token_ps", &Request::last_token_ps)
-        .def_readwrite("completed_ps", &Request::completed_ps)
         .def_readonly("computed_tokens", &Request::computed_tokens)
-        .def_readonly("generated_tokens", &Request::generated_tokens)
         .def_readonly("is_running", &Request::is_running)
         .def_readonly("is_in_flight", &Request::is_in_flight)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
@@ -71,6 +56,8 @@ void bind_request(py::module_& module) {
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
         .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"))
         .def("restart", &Request::restart, py::arg("kept"));
+#define REQUEST_FIGURE(type, name, is_stage) request.def_readwrite(#name, &Request::name);
+#include "request_figures.inc"
 }
 
 void bind_pools(py::module_& module) {

@@ -26,52 +26,21 @@ Stage make_stage(TimePs compute_ps, TimePs communication_ps, std::int32_t load, 
 
 py::dict columns_of(const Runs& runs) {
     py::dict columns;
-    columns["instance"] = array(runs.instance);
-    columns["steps"] = array(runs.steps);
-    columns["start_ps"] = array(runs.start_ps);
-    columns["idle_communication_ps"] = array(runs.idle_communication_ps);
-    columns["host_ps"] = array(runs.host_ps);
-    columns["estimated_ps"] = array(runs.estimated_ps);
-    columns["requests"] = array(runs.requests);
-    columns["prefill_tokens"] = array(runs.prefill_tokens);
-    columns["decode_tokens"] = array(runs.decode_tokens);
-    columns["waiting"] = array(runs.waiting);
-    columns["running"] = array(runs.running);
-    columns["kv_blocks_first"] = array(runs.kv_blocks_first);
-    columns["kv_blocks_last"] = array(runs.kv_blocks_last);
+#define RUN_COLUMN(name) columns[#name] = array(runs.name);
+    RUN_COLUMNS(RUN_COLUMN)
+#undef RUN_COLUMN
     py::list phases;
     for (const auto& phase_ps : runs.phase_ps) phases.append(array(phase_ps));
     columns["phase_ps"] = phases;
-    columns["ends_ps"] = array(runs.ends_ps);
-    columns["compute_ps"] = array(runs.compute_ps);
-    columns["communication_ps"] = array(runs.communication_ps);
     return columns;
 }
 
 py::dict columns_of(const RequestColumns& rows) {
     py::dict columns;
     columns["index"] = array(rows.index);
-    columns["cached_tokens"] = array(rows.cached_tokens);
-    columns["resident_tokens"] = array(rows.resident_tokens);
-    columns["context_tokens"] = array(rows.context_tokens);
-    columns["generated_tokens"] = array(rows.generated_tokens);
-    columns["restarts"] = array(rows.restarts);
-    columns["preemptions"] = array(rows.preemptions);
     columns["status"] = array(rows.status);
-    columns["prefill_instance"] = array(rows.prefill_instance);
-    columns["decode_instance"] = array(rows.decode_instance);
-    columns["kv_bytes"] = array(rows.kv_bytes);
-    columns["scheduled_ps"] = array(rows.scheduled_ps);
-    columns["prefill_completed_ps"] = array(rows.prefill_completed_ps);
-    columns["kv_sent_ps"] = array(rows.kv_sent_ps);
-    columns["kv_arrived_ps"] = array(rows.kv_arrived_ps);
-    columns["first_token_ps"] = array(rows.first_token_ps);
-    columns["last_token_ps"] = array(rows.last_token_ps);
-    columns["completed_ps"] = array(rows.completed_ps);
-    columns["prefill_compute_ps"] = array(rows.prefill_compute_ps);
-    columns["prefill_communication_ps"] = array(rows.prefill_communication_ps);
-    columns["decode_compute_ps"] = array(rows.decode_compute_ps);
-    columns["decode_communication_ps"] = array(rows.decode_communication_ps);
+#define REQUEST_FIGURE(type, name, is_stage) columns[#name] = array(rows.name);
+#include "request_figures.inc"
     columns["reasons"] = rows.reasons;
     return columns;
 }

@@ -44,15 +44,36 @@ class KvUse {
     std::vector<Use> instances_;
 };
 
+// Columns of `Runs`.
+// clang-format off
+#define RUN_COLUMNS(X)                          \
+    /* [runs] */                                \
+    X(instance)                                 \
+    X(steps)                                    \
+    X(start_ps)                                 \
+    X(idle_communication_ps)                    \
+    X(host_ps)                                  \
+    X(estimated_ps)                             \
+    X(requests)                                 \
+    X(prefill_tokens)                           \
+    X(decode_tokens)                            \
+    X(waiting)                                  \
+    X(running)                                  \
+    X(kv_blocks_first)                          \
+    X(kv_blocks_last)                           \
+    /* [iterations] */                          \
+    X(ends_ps)                                  \
+    X(compute_ps)                               \
+    X(communication_ps)
+// clang-format on
+
 // Runs of iterations, one after another: consecutive iterations of one instance with one composition.
 struct Runs {
-    // [runs]
-    std::vector<std::int64_t> instance, steps, start_ps, idle_communication_ps, host_ps, estimated_ps, requests;
-    std::vector<std::int64_t> prefill_tokens, decode_tokens, waiting, running, kv_blocks_first, kv_blocks_last;
+#define RUN_COLUMN(name) std::vector<std::int64_t> name;
+    RUN_COLUMNS(RUN_COLUMN)
+#undef RUN_COLUMN
     // [phases][runs] parts of the first iteration's compute time; later ones differ from it in attention alone.
     std::array<std::vector<std::int64_t>, kComputePhases> phase_ps;
-    // [iterations]
-    std::vector<std::int64_t> ends_ps, compute_ps, communication_ps;
 };
 
 // How many requests a flight served, and what was there when it had ended.

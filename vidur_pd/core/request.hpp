@@ -40,8 +40,8 @@ struct Request {
           prompt_tokens(prompt_tokens),
           output_tokens(output_tokens),
           arrived_ps(arrived_ps),
-          block_hashes(std::move(block_hashes)),
-          context_tokens(prompt_tokens) {
+          block_hashes(std::move(block_hashes)) {
+        context_tokens = prompt_tokens;
         check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
         check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
         if (!this->block_hashes) return;
@@ -72,9 +72,11 @@ struct Request {
         context_tokens = prompt_tokens + kept;
         resident_tokens = 0;
         status = Status::kWaiting;
-        scheduled_ps = prefill_completed_ps = kv_sent_ps = kv_arrived_ps = std::nullopt;
+#define REQUEST_FIGURE(type, name, is_stage) \
+    if (is_stage) name = {};
+#include "request_figures.inc"
         if (kept == 0) first_token_ps = last_token_ps = std::nullopt;
-        prefill_time = decode_time = {};
+        prefill_compute_ps = prefill_communication_ps = decode_compute_ps = decode_communication_ps = 0;
         is_counting = false;
         ++restarts;
     }
@@ -88,27 +90,14 @@ struct Request {
     // [block hashes] of all content up to the end of each: the same id after another prefix is other content.
     std::vector<std::uint64_t> contents;
 
-    Tokens context_tokens;  // computed by prefill: the prompt, and what was generated before the last restart
-    Tokens cached_tokens = 0;
-    Tokens resident_tokens = 0;
-    std::int64_t preemptions = 0;
+    // What is recorded of it, as vidur_pd/metrics/request_figures.py lists it.
+#define REQUEST_FIGURE(type, name, is_stage) type name{};
+#include "request_figures.inc"
+
     std::int64_t vain_preemptions = 0;  // since its last token
     Status status = Status::kWaiting;
     std::optional<std::string> status_reason;
-
-    std::optional<TimePs> scheduled_ps, prefill_completed_ps, kv_sent_ps, kv_arrived_ps;
-    std::optional<TimePs> first_token_ps, last_token_ps, completed_ps;
-
     Tokens computed_tokens = 0;
-    Tokens generated_tokens = 0;
-
-    // Where it went; its ranks know the rest.
-    std::optional<std::int64_t> prefill_instance, decode_instance;
-    std::int64_t restarts = 0;             // how often it began again after a fault
-    std::optional<std::int64_t> kv_bytes;  // that crossed between instances, if something was handed over
-
-    // Time of the iterations that it was in, before and after the end of its prompt.
-    InstanceTime prefill_time, decode_time;
 
     // Begins to count what its instance does from now on; `done` is what it has done before.
     void begin(const InstanceTime& done) {
@@ -118,9 +107,9 @@ struct Request {
     // Counts what its instance has done since.
     void count(const InstanceTime& done) {
         if (!is_counting) return;
-        InstanceTime& time = prefill_completed_ps ? decode_time : prefill_time;
-        time.compute_ps += done.compute_ps - counted_from.compute_ps;
-        time.communication_ps += done.communication_ps - counted_from.communication_ps;
+        (prefill_completed_ps ? decode_compute_ps : prefill_compute_ps) += done.compute_ps - counted_from.compute_ps;
+        (prefill_completed_ps ? decode_communication_ps : prefill_communication_ps) +=
+            done.communication_ps - counted_from.communication_ps;
         counted_from = done;
     }
 

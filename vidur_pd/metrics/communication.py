@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from vidur_pd.execution.coupling.plan import CouplingPlan, Treatment
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import to_seconds
+from vidur_pd.metrics.summary import CommunicationSummary
 
 
-def communication_sources(plan: CouplingPlan, log: IterationLog, transfers_ps: int) -> dict[str, Any]:
+def communication_sources(plan: CouplingPlan, log: IterationLog, transfers_ps: int) -> CommunicationSummary:
     """Seconds of communication by source, and the share of each source in all of them.
 
     Collectives count what they add to the iterations of all instances; with two-batch overlap that is what compute does
@@ -25,11 +24,11 @@ def communication_sources(plan: CouplingPlan, log: IterationLog, transfers_ps: i
     total_ps = log.communication_ps + transfers_ps
     by_source = {source: sources.get(source, 0) for source in Treatment}
     by_source[plan.transfers] += transfers_ps
-    return {
-        "collectives_s": to_seconds(log.communication_ps),
-        "contention_s": to_seconds(contention_ps),
-        "kv_transfers_s": to_seconds(transfers_ps),
-        "collectives": plan.collectives.value,
-        "kv_transfers": plan.transfers.value,
-        "shares": {source.value: part / total_ps if total_ps else 0.0 for source, part in by_source.items()},
-    }
+    return CommunicationSummary(
+        collectives_s=to_seconds(log.communication_ps),
+        contention_s=to_seconds(contention_ps),
+        kv_transfers_s=to_seconds(transfers_ps),
+        collectives=plan.collectives.value,
+        kv_transfers=plan.transfers.value,
+        shares={source.value: part / total_ps if total_ps else 0.0 for source, part in by_source.items()},
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from vidur_pd.metrics.summary import EnergySummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,19 @@ class PoolActivity:
     """Time that its GPUs have computed, summed over them."""
 
 
-def energy_estimate(pools: Sequence[PoolActivity], makespan_s: float, output_tokens: int) -> dict[str, Any] | None:
+def energy_estimate(pools: Sequence[PoolActivity], makespan_s: float, output_tokens: int) -> EnergySummary | None:
     """Joules per pool and in all, flagged as an estimate; ``None`` where the power of some pool's GPU is not known."""
     if any(pool.gpu not in GPU_POWER for pool in pools):
         return None
     joules = {pool.name: _joules(pool, makespan_s) for pool in pools}
     total_j = sum(joules.values())
-    return {
-        "is_estimate": True,
-        "gpu_j": total_j,
-        "gpu_j_per_output_token": total_j / output_tokens if output_tokens else None,
-        "pools_j": joules,
-        "sources": {gpu: GPU_POWER[gpu].source for gpu in sorted({pool.gpu for pool in pools})},
-    }
+    return EnergySummary(
+        is_estimate=True,
+        gpu_j=total_j,
+        gpu_j_per_output_token=total_j / output_tokens if output_tokens else None,
+        pools_j=joules,
+        sources={gpu: GPU_POWER[gpu].source for gpu in sorted({pool.gpu for pool in pools})},
+    )
 
 
 def _joules(pool: PoolActivity, makespan_s: float) -> float:

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from aicb import Phase
 from vidur_pd import _core
+from vidur_pd.metrics.columns import values_of
+from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS, IterationRows
 from vidur_pd.metrics.quantities import PS_PER_S
 
-COMPUTE_PHASES = tuple(phase for phase in Phase if phase is not Phase.COMMUNICATION)
-"""Order of the core's phases."""
+PHASES = tuple(phase.value for phase in Phase if phase is not Phase.COMMUNICATION)
+"""Phases of compute time, in the order of the core."""
 
-Column = NDArray[np.generic] | list[str]
+Columns = dict[str, NDArray[Any]]
+"""[iterations] by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,55 +119,13 @@ class IterationLog:
     def _table(self) -> dict[str, Any]:
         return self._core.take_runs()
 
-    def columns(self) -> dict[str, Column]:
-        """Columns of ``iterations.parquet``, one entry per iteration, ordered by end time within each instance."""
-        return iteration_columns(self._table, self.instances, self._kv_blocks)
+    def columns(self) -> Columns:
+        """Columns of ``iterations.parquet``."""
+        return self._columns(self._table)
 
-    def take_columns(self) -> dict[str, Column]:
+    def take_columns(self) -> Columns:
         """The same of what has been kept since the last call, and of nothing that `columns` will have."""
-        return iteration_columns(self._core.take_runs(), self.instances, self._kv_blocks)
+        return self._columns(self._core.take_runs())
 
-
-def iteration_columns(
-    table: dict[str, Any], instances: tuple[tuple[str, str], ...], kv_blocks: tuple[int, ...]
-) -> dict[str, Column]:
-    """One entry per iteration, from the core's table of runs."""
-    steps, ends_ps, compute_ps = table["steps"], table["ends_ps"], table["compute_ps"]
-    names, pools = zip(*instances, strict=True)
-    first = np.cumsum(steps) - steps
-
-    def spread(values: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.repeat(values, steps)
-
-    index = spread(table["instance"])
-    start_ps = np.concatenate((np.zeros(min(len(ends_ps), 1), dtype=np.int64), ends_ps[:-1]))
-    start_ps[first] = table["start_ps"]
-    columns: dict[str, Column] = {
-        "instance": np.array(names, dtype=object)[index],
-        "pool": np.array(pools, dtype=object)[index],
-        "start_s": start_ps / PS_PER_S,
-        "end_s": ends_ps / PS_PER_S,
-    }
-    for field in ("requests", "prefill_tokens", "decode_tokens", "waiting", "running"):
-        columns[field] = spread(table[field])
-    columns["kv_blocks_used"] = _between(table["kv_blocks_first"], table["kv_blocks_last"], steps)
-    columns["kv_blocks_total"] = np.array(kv_blocks, dtype=np.int64)[index]
-    columns["compute_s"] = compute_ps / PS_PER_S
-    columns["communication_s"] = table["communication_ps"] / PS_PER_S
-    columns["idle_communication_s"] = spread(table["idle_communication_ps"]) / PS_PER_S
-    columns["host_s"] = spread(table["host_ps"]) / PS_PER_S
-    for phase, first_ps in zip(COMPUTE_PHASES, table["phase_ps"], strict=True):
-        part_ps = spread(first_ps)
-        if phase is Phase.ATTENTION:  # what later iterations of a run differ in
-            part_ps = part_ps + compute_ps - spread(compute_ps[first])
-        columns[f"{phase.value}_s"] = part_ps / PS_PER_S
-    columns["estimated_s"] = spread(table["estimated_ps"]) / PS_PER_S
-    return columns
-
-
-def _between(first: NDArray[np.int64], last: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[iterations] from the first value of each run to its last, in equal steps."""
-    step = np.arange(int(steps.sum())) - np.repeat(np.cumsum(steps) - steps, steps)
-    rise = (last - first) / np.maximum(steps - 1, 1)
-    used: NDArray[np.int64] = np.floor(np.repeat(first, steps) + step * np.repeat(rise, steps)).astype(np.int64)
-    return used
+    def _columns(self, runs: dict[str, Any]) -> Columns:
+        return values_of(ITERATION_COLUMNS, IterationRows(runs, PHASES, self.instances, self._kv_blocks))

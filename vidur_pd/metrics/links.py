@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from netsim import LinkLog, Topology
 from netsim.topology import LinkKind
 from vidur_pd.execution.coupling.plan import TRAFFIC, CouplingPlan, Treatment
+from vidur_pd.metrics.columns import values_of
+from vidur_pd.metrics.link_columns import LINK_COLUMNS, LinkRows
 from vidur_pd.metrics.quantities import PS_PER_S
 
 USE: Final = "use"
@@ -42,8 +44,8 @@ def measures(plan: CouplingPlan) -> tuple[str, str]:
 
 def link_columns(
     log: LinkLog, topology: Topology, plan: CouplingPlan, changes: Sequence[CapacityChange], end_ps: int
-) -> dict[str, Any]:
-    """Rows for every (traffic, window, link) that carried something; the last window ends with the run.
+) -> dict[str, NDArray[Any]]:
+    """[rows] by name; the last window ends with the run.
 
     A link that is down counts as if it was up: what shows there is the rest of iterations that were in progress.
     """
@@ -51,19 +53,20 @@ def link_columns(
     names = np.array(topology.node_name, dtype=object)
     start_ps = window * log.window_ps
     until_ps = np.minimum(start_ps + log.window_ps, np.maximum(end_ps, start_ps + 1))
-    return {
-        "link": link,
-        "src": names[topology.link_src[link]],
-        "dst": names[topology.link_dst[link]],
-        "kind": np.array([kind.name.lower() for kind in LinkKind], dtype=object)[topology.link_kind[link]],
-        "capacity_bps": topology.capacity_bps[link],
-        "traffic": np.array(TRAFFIC, dtype=object)[traffic],
-        "measure": np.array(measures(plan), dtype=object)[traffic],
-        "window_start_s": start_ps / PS_PER_S,
-        "window_end_s": until_ps / PS_PER_S,
-        "carried_bytes": carried_bytes,
-        "capacity_bytes": _capacity_bytes(topology, link, start_ps, until_ps, changes),
-    }
+    rows = LinkRows(
+        link=link,
+        src=names[topology.link_src[link]],
+        dst=names[topology.link_dst[link]],
+        kind=np.array([kind.name.lower() for kind in LinkKind], dtype=object)[topology.link_kind[link]],
+        capacity_bps=topology.capacity_bps[link],
+        traffic=np.array(TRAFFIC, dtype=object)[traffic],
+        measure=np.array(measures(plan), dtype=object)[traffic],
+        start_ps=start_ps,
+        until_ps=until_ps,
+        carried_bytes=carried_bytes,
+        capacity_bytes=_capacity_bytes(topology, link, start_ps, until_ps, changes),
+    )
+    return values_of(LINK_COLUMNS, rows)
 
 
 def _capacity_bytes(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vidur_pd.metrics.summary import Distribution
+
 PS_PER_S = 10**12
 
 
@@ -25,7 +27,7 @@ def exact_sum(values: NDArray[np.int64]) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
 
 
-def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> dict[str, float | None]:
+def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> Distribution:
     """mean, p50, p90 and p99 of values that occur ``weights`` times each; ``None`` where there are none.
 
     Quantiles interpolate linearly between order statistics, as if each value stood ``weights`` times in the list.
@@ -33,7 +35,7 @@ def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | Non
     counts = np.ones(len(values_s), dtype=np.int64) if weights is None else weights
     total = int(counts.sum())
     if total == 0:
-        return {"mean": None, "p50": None, "p90": None, "p99": None}
+        return Distribution()
     order = np.argsort(values_s, kind="stable")
     ordered, last_position = values_s[order], np.cumsum(counts[order]) - 1
 
@@ -47,4 +49,4 @@ def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | Non
         return at(below) + (exact - below) * (at(above) - at(below))
 
     mean = float(np.dot(values_s, counts) / total)
-    return {"mean": mean, "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99)}
+    return Distribution(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99))

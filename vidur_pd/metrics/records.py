@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from vidur_pd._core import Loop
 from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.metrics.iterations import Column, IterationLog
+from vidur_pd.metrics.iterations import Columns, IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.requests import RequestTable
 from vidur_pd.metrics.tally import RequestTally
@@ -25,7 +25,7 @@ class Stream(Protocol):
         """Requests that have ended, in the order of their ends."""
         ...
 
-    def add_iterations(self, columns: dict[str, Column]) -> None:
+    def add_iterations(self, columns: Columns) -> None:
         """Iterations that have ended."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,52 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.metrics.request_figures import NEVER, RequestFigures
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
 
-NEVER = -1
-"""In a column of times, bytes or instances: does not apply (``core/request_log.hpp``)."""
+__all__ = ["NEVER", "RequestRecord", "RequestTable", "Times", "seconds"]
 
 Times = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
-    """One request; times are picoseconds, ``None`` where a stage was not reached."""
+@dataclass(slots=True, eq=False)
+class RequestRecord(RequestFigures[int, int | None, int | None, str]):
+    """One request; ``None`` where a figure does not apply, an empty name where there is no instance."""
 
     index: int
     request_id: str
     arrived_ps: int
     prompt_tokens: int
     output_tokens: int
-    cached_tokens: int
-    resident_tokens: int
-    """Prompt tokens that the decode instance had when it reserved blocks."""
-    context_tokens: int
-    """What its last prefill had to compute: the prompt, and tokens kept from before a restart."""
-    generated_tokens: int
-    preemptions: int
-    restarts: int
-    """How often it began again after a fault."""
     status: RequestStatus
     status_reason: str | None
-    prefill_instance: str
-    decode_instance: str
-    kv_bytes: int | None
-    """Bytes that crossed between instances."""
-    scheduled_ps: int | None
-    prefill_completed_ps: int | None
-    kv_sent_ps: int | None
-    kv_arrived_ps: int | None
-    first_token_ps: int | None
-    last_token_ps: int | None
-    completed_ps: int | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RequestTable:
-    """Columns over requests that have ended; ``NEVER`` where a stage was not reached."""
+@dataclass(slots=True, eq=False)
+class RequestTable(RequestFigures[Times, Times, Times, Times]):
+    """Columns over requests that have ended; ``NEVER`` where a figure does not apply."""
 
+    index: Times
+    """Rows in the workload."""
     request_id: NDArray[np.object_]
     arrived_ps: Times
     prompt_tokens: Times
@@ -64,47 +46,20 @@ class RequestTable:
     """Positions in ``STATUSES``."""
     reasons: dict[int, str]
     """Why a request was rejected or failed, by its index."""
-    index: Times
-    cached_tokens: Times
-    resident_tokens: Times
-    """Prompt tokens that the decode instance had when it reserved blocks."""
-    context_tokens: Times
-    """What the last prefill had to compute: the prompt, and tokens kept from before a restart."""
-    generated_tokens: Times
-    preemptions: Times
-    restarts: Times
-    """How often it began again after a fault."""
-    prefill_instance: Times
-    """Positions in ``instances``."""
-    decode_instance: Times
-    kv_bytes: Times
-    scheduled_ps: Times
-    prefill_completed_ps: Times
-    kv_sent_ps: Times
-    kv_arrived_ps: Times
-    first_token_ps: Times
-    last_token_ps: Times
-    completed_ps: Times
-    prefill_compute_ps: Times
-    """Of the iterations that it was in up to the end of its prompt; the others likewise."""
-    prefill_communication_ps: Times
-    decode_compute_ps: Times
-    decode_communication_ps: Times
     instances: tuple[str, ...]
+    """Names of instances, by what the columns of instances hold."""
 
     @classmethod
     def of(cls, workload: Workload, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
         """From what the core's request log hands over, in the order in which the requests have ended."""
-        columns = {name: column for name, column in taken.items() if name != "reasons"}
-        index = columns["index"]
+        index = taken["index"]
         return cls(
             request_id=np.array([workload.request_ids[number] for number in index.tolist()], dtype=object),
             arrived_ps=workload.arrived_ps[index],
             prompt_tokens=workload.prefill_tokens[index],
             output_tokens=workload.decode_tokens[index],
-            reasons=dict(taken["reasons"]),
             instances=instances,
-            **columns,
+            **taken | {"reasons": dict(taken["reasons"])},
         )
 
     def __len__(self) -> int:
@@ -130,6 +85,21 @@ class RequestTable:
         return np.asarray(self.status == STATUSES.index(status))
 
     @property
+    def is_completed(self) -> NDArray[np.bool_]:
+        """[requests]"""
+        return self.has(RequestStatus.COMPLETED)
+
+    @property
+    def end(self) -> NDArray[np.object_]:
+        """[requests] how each has ended, with its reason."""
+        texts = np.array([status.value for status in STATUSES], dtype=object)[self.status]
+        if self.reasons:
+            for row in np.flatnonzero(~self.is_completed).tolist():
+                reason = self.reasons.get(int(self.index[row]))
+                texts[row] += "" if reason is None else f": {reason}"
+        return texts
+
+    @property
     def ttft_ps(self) -> Times:
         """[requests] arrival to the first token; of completed requests."""
         return self.first_token_ps - self.arrived_ps
@@ -148,36 +118,24 @@ class RequestTable:
         return np.where(gaps > 0, tpot_ps, NEVER)
 
     def records(self) -> list[RequestRecord]:
-        return list(self._each())
+        columns = (self._of_records(field.name) for field in fields(RequestRecord))
+        return [RequestRecord(*row) for row in zip(*columns, strict=True)]
 
-    def _each(self) -> Iterator[RequestRecord]:
-        stamps = (
-            self.kv_bytes,
-            self.scheduled_ps,
-            self.prefill_completed_ps,
-            self.kv_sent_ps,
-            self.kv_arrived_ps,
-            self.first_token_ps,
-            self.last_token_ps,
-            self.completed_ps,
-        )
-        columns = zip(
-            *(of.tolist() for of in (self.index, self.request_id, self.arrived_ps, self.prompt_tokens)),
-            *(of.tolist() for of in (self.output_tokens, self.cached_tokens, self.resident_tokens)),
-            *(of.tolist() for of in (self.context_tokens, self.generated_tokens, self.preemptions, self.restarts)),
-            (STATUSES[status] for status in self.status.tolist()),
-            (self.reasons.get(index) for index in self.index.tolist()),
-            self.names(self.prefill_instance),
-            self.names(self.decode_instance),
-            *(_absent(column) for column in stamps),
-            strict=True,
-        )
-        return (RequestRecord(*row) for row in columns)
+    def _of_records(self, name: str) -> Iterable[Any]:
+        """[requests] a field of the records."""
+        if name == "status":
+            return (STATUSES[status] for status in self.status.tolist())
+        if name == "status_reason":
+            return (self.reasons.get(index) for index in self.index.tolist())
+        column: NDArray[Any] = getattr(self, name)
+        match RequestFigures.__annotations__.get(name):
+            case "Place":
+                return self.names(column)
+            case "Maybe" | "Stage":
+                return (None if value == NEVER else value for value in column.tolist())
+        values: list[Any] = column.tolist()
+        return values
 
 
 def seconds(times_ps: Times) -> NDArray[np.float64]:
     return times_ps / PS_PER_S
-
-
-def _absent(column: Times) -> Iterator[int | None]:
-    return (None if value == NEVER else value for value in column.tolist())

@@ -8,7 +8,6 @@ arrives. A window with arrivals is lost if the share of them that completed and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Fault
 from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.metrics.summary import SloLoss
 from vidur_pd.metrics.tally import RequestTally
 
 PS_PER_MINUTE = 60 * PS_PER_S
@@ -23,7 +23,7 @@ PARTS = ("before_faults", "during_faults", "after_faults")
 FOR_EVER = np.iinfo(np.int64).max
 
 
-def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault]) -> dict[str, Any]:
+def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault]) -> SloLoss:
     """Lost minutes in all; of windows that end before the first fault begins, that overlap a fault, and of the others.
 
     ``beyond_fault_free`` is what exceeds the rate of loss before the first fault, carried on over all windows; ``None``
@@ -42,14 +42,14 @@ def slo_loss_minutes(tally: RequestTally, slo: SloConfig, faults: Sequence[Fault
     before = windows["before_faults"]
     expected = lost["before_faults"] / len(before) * len(number) if len(before) else None
     minutes = width_ps / PS_PER_MINUTE
-    return {
-        "total": sum(lost.values()) * minutes,
+    return SloLoss(
+        total=sum(lost.values()) * minutes,
         **{part: count * minutes for part, count in lost.items()},
-        "beyond_fault_free": None if expected is None else max(0.0, sum(lost.values()) - expected) * minutes,
-        "worst_attainment": float(shares.min()),
-        "window_s": slo.window_s,
-        "objective": slo.attainment,
-    }
+        beyond_fault_free=None if expected is None else max(0.0, sum(lost.values()) - expected) * minutes,
+        worst_attainment=float(shares.min()),
+        window_s=slo.window_s,
+        objective=slo.attainment,
+    )
 
 
 def _parts(begins_ps: NDArray[np.int64], ends_ps: NDArray[np.int64], faults: Sequence[Fault]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from vidur_pd.metrics.iterations import Column
+from vidur_pd.metrics.iterations import Columns
 from vidur_pd.metrics.request_rows import request_columns
 from vidur_pd.metrics.requests import RequestTable
 
@@ -49,7 +49,7 @@ class ParquetStream:
     def add_requests(self, table: RequestTable) -> None:
         self._add("requests.parquet", arrow_table(request_columns(table)))
 
-    def add_iterations(self, columns: dict[str, Column]) -> None:
+    def add_iterations(self, columns: Columns) -> None:
         if self._with_iterations:
             self._add("iterations.parquet", arrow_table(columns))
 

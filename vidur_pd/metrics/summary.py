@@ -1,79 +1,293 @@
-"""The figures of ``summary.json``."""
+"""``summary.json``, field by field: what a simulation writes there, what the report reads, what the documents list.
+
+Rates are per second of simulated time, and shares between 0 and 1. A figure is ``None`` where a run has nothing that it
+could be taken from.
+
+Fields without a default are in every result; others may be missing in one of an earlier version.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from vidur_pd.config import SloConfig
-from vidur_pd.metrics.iterations import IterationLog
-from vidur_pd.metrics.quantities import distribution, to_seconds
-from vidur_pd.metrics.requests import NEVER, seconds
-from vidur_pd.metrics.tally import RequestTally
-from vidur_pd.metrics.under_load import under_load
-from vidur_pd.workload.request import RequestStatus
-
-ITL_HISTOGRAM_BINS = 60
-MOST_REASONS = 20
-"""Of requests not served, in the summary."""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
-def summarise(tally: RequestTally, log: IterationLog, slo: SloConfig) -> dict[str, Any]:
-    """Counts, throughput, latency distributions, goodput and the share of time on estimates.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotServed:
+    """Requests that were rejected or failed for one reason."""
 
-    The makespan runs from the first arrival to the last completion: ``throughput`` and ``goodput`` include the drain,
-    as those of vLLM's benchmark do (``vllm bench serve`` divides by the duration of the whole run); ``under_load`` does
-    not. Latencies are those of completed requests. Goodput counts completed requests that meet every objective, and
-    ``goodput_share`` is their part of all requests: those that were rejected or failed have missed. A request of one
-    token meets the TPOT objective. Rates are ``None`` where nothing completed.
-    """
-    completed = tally.count(RequestStatus.COMPLETED)
-    makespan_s = to_seconds(tally.makespan_ps)
-    ttft_ps, tpot_ps = tally.ttft_ps, tally.tpot_ps
-    met = int(np.count_nonzero(tally.is_served(slo)))
-    gap_s, gap_count = log.gaps()
-    return {
-        "requests": len(tally),
-        "completed": completed,
-        "rejected": tally.count(RequestStatus.REJECTED),
-        "failed": tally.count(RequestStatus.FAILED),
-        "not_served": [
-            {"status": outcome.status, "reason": outcome.reason, "requests": outcome.requests}
-            for outcome in tally.not_served.most_frequent()[:MOST_REASONS]
-        ],
-        "makespan_s": makespan_s,
-        "throughput": {
-            "requests_per_s": _rate(completed, makespan_s),
-            "input_tokens_per_s": _rate(tally.input_tokens, makespan_s),
-            "output_tokens_per_s": _rate(tally.output_tokens, makespan_s),
-        },
-        "under_load": under_load(tally, slo),
-        "cached_input_share": tally.cached_tokens / tally.input_tokens if completed else None,
-        "ttft_s": distribution(seconds(ttft_ps)),
-        "tpot_s": distribution(seconds(tpot_ps[tpot_ps != NEVER])),
-        "itl_s": distribution(gap_s, gap_count),
-        "e2e_s": distribution(seconds(tally.e2e_ps)),
-        "slo": slo.model_dump(),
-        "goodput": _rate(met, makespan_s),
-        "goodput_share": met / len(tally) if len(tally) else None,
-        "estimates": log.estimated_ps / log.compute_ps if log.compute_ps else 0.0,
-        "preemptions": tally.preemptions,
-        "itl_histogram": _histogram(gap_s, gap_count),
-    }
+    status: str = ""
+    """``rejected`` or ``failed``."""
+    reason: str = ""
+    """Of numbers in it the range over these requests."""
+    requests: int = 0
 
 
-def _rate(count: int, duration_s: float) -> float | None:
-    return count / duration_s if duration_s > 0 else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Completed requests and their tokens over the makespan."""
+
+    requests_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
 
 
-def _histogram(values_s: NDArray[np.float64], counts: NDArray[np.int64]) -> dict[str, list[float] | list[int]]:
-    """Counts in bins of equal ratio from the smallest to the largest positive gap."""
-    positive = values_s > 0
-    if not positive.any():
-        return {"edges_s": [], "counts": []}
-    low, high = float(values_s[positive].min()), float(values_s[positive].max())
-    edges = np.geomspace(low * 0.999, high * 1.001, ITL_HISTOGRAM_BINS + 1)
-    binned, _ = np.histogram(values_s[positive], bins=edges, weights=counts[positive])
-    return {"edges_s": edges.tolist(), "counts": np.rint(binned).astype(int).tolist()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderLoad:
+    """Rates while requests arrived, after a warm-up (``metrics/under_load.py``)."""
+
+    from_s: float = 0.0
+    until_s: float = 0.0
+    arrivals_per_s: float | None = None
+    requests_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    goodput: float | None = None
+    """Requests that met every objective, per second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Mean and percentiles of a latency."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives:
+    """Service-level objectives of the configuration."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    attainment: float | None = None
+    """Share of the requests of a window that have to meet both."""
+    window_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Gaps between consecutive tokens of a request, over all requests; empty where there are none."""
+
+    edges_s: tuple[float, ...] = ()
+    """One more than there are counts."""
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSummary:
+    """Which requests were served."""
+
+    name: str = ""
+    digest: str = ""
+    """Equal for equal requests."""
+    source: str = ""
+    trimmed_requests: int = 0
+    """Requests that were made shorter to fit."""
+    skipped_rows: int = 0
+    """Rows of the trace without output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSummary:
+    """The network that was simulated."""
+
+    backend: str = ""
+    coupling: str = ""
+    """Of collectives with other traffic, as it was in force."""
+    topology: Mapping[str, object] = field(default_factory=dict)
+    """As in the configuration."""
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSummary:
+    """One pool of instances."""
+
+    name: str = ""
+    role: str = ""
+    hardware: str = ""
+    clock_as: str | None = None
+    """GPU whose clock under load was measured, where it is not this one's."""
+    instances: int
+    tp: int
+    ep: int
+    dp: int
+    pp: int
+    gpus: int
+    """Of all instances."""
+    kv_blocks_per_rank: int = 0
+    busy_share: float | None = None
+    """Of the makespan, mean over instances and pipeline stages."""
+    kv_use_mean: float | None = None
+    """Share of the KV blocks, mean over the makespan."""
+    kv_use_max: float | None = None
+
+    @property
+    def partition(self) -> str:
+        degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp), ("PP", self.pp))
+        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatedOperator:
+    """An operator that was priced without a measurement at least once."""
+
+    pool: str = ""
+    operator: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What simulating it took."""
+
+    wall_s: float | None = None
+    cpu_s: float | None = None
+    peak_rss_bytes: int = 0
+    iterations: int = 0
+    events: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationSummary:
+    """Where the time of communication comes from (``metrics/communication.py``)."""
+
+    collectives_s: float | None = None
+    """What they add to iterations, summed over instances."""
+    contention_s: float | None = None
+    """Beyond their time on an idle fabric."""
+    kv_transfers_s: float | None = None
+    """First byte to last byte, summed over requests."""
+    collectives: str = ""
+    """``priced``, ``stretched`` or ``simulated``."""
+    kv_transfers: str = ""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Of all seconds of communication, by what they rest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergySummary:
+    """An estimate of the energy of the GPUs (``metrics/energy.py``)."""
+
+    is_estimate: bool = True
+    gpu_j: float | None = None
+    gpu_j_per_output_token: float | None = None
+    pools_j: Mapping[str, float] = field(default_factory=dict)
+    """By pool."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Of the powers, by GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultEvent:
+    """Something that failed or was slow."""
+
+    kind: str = ""
+    target: str = ""
+    at_s: float = 0.0
+    until_s: float | None = None
+    """``None``: for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredRequests:
+    """How often recovery acted on requests."""
+
+    recomputed: int = 0
+    """Times that one began again with the tokens its user had."""
+    retried: int = 0
+    """Times that one began again from nothing."""
+    rerouted: int = 0
+    """Times that one got another decode instance while its prefill instance had its KV."""
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloLoss:
+    """Minutes in windows that missed the objective (``metrics/slo_loss.py``)."""
+
+    total: float | None = None
+    before_faults: float | None = None
+    during_faults: float | None = None
+    after_faults: float | None = None
+    beyond_fault_free: float | None = None
+    """More than the rate before the first fault; ``None`` without a window before it."""
+    worst_attainment: float | None = None
+    """Smallest share of the requests of a window that met the objectives."""
+    window_s: float | None = None
+    objective: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSummary:
+    """What faults did."""
+
+    events: tuple[FaultEvent, ...] = ()
+    """By their beginning."""
+    requests: RecoveredRequests = RecoveredRequests()
+    transfers_retried: int = 0
+    """KV transfers that were cut and sent again."""
+    slo_loss_minutes: SloLoss = SloLoss()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The whole file. Latencies are those of completed requests."""
+
+    requests: int
+    completed: int
+    rejected: int
+    failed: int
+    not_served: tuple[NotServed, ...] = ()
+    """The most frequent reasons first, at most 20."""
+    makespan_s: float = 0.0
+    """First arrival to last completion."""
+    throughput: Throughput = Throughput()
+    under_load: UnderLoad | None = None
+    """``None`` where all requests came at once, or none completed."""
+    cached_input_share: float | None = None
+    """Of the prompt tokens of completed requests."""
+    ttft_s: Distribution = Distribution()
+    """Arrival to first token."""
+    tpot_s: Distribution = Distribution()
+    """(last token − first token)/(output tokens − 1); requests of a single token left out."""
+    itl_s: Distribution = Distribution()
+    """Gaps between consecutive tokens, over all requests."""
+    e2e_s: Distribution = Distribution()
+    """Arrival to last token."""
+    slo: Objectives = Objectives()
+    goodput: float | None = None
+    """Completed requests that met every objective, per second of the makespan."""
+    goodput_share: float | None = None
+    """Their part of all requests."""
+    estimates: float | None = None
+    """Share of compute time that rests on flagged estimates."""
+    preemptions: int = 0
+    itl_histogram: Histogram = Histogram()
+    model: str = ""
+    hardware: str = ""
+    """GPU of the first pool."""
+    seed: int | None = None
+    workload: WorkloadSummary = WorkloadSummary()
+    network: NetworkSummary = NetworkSummary()
+    pools: tuple[PoolSummary, ...] = ()
+    estimated_operators: tuple[EstimatedOperator, ...] = ()
+    simulator: Effort = Effort()
+    communication: CommunicationSummary = CommunicationSummary()
+    attribution_s: Mapping[str, float] = field(default_factory=dict)
+    """Mean seconds of each part of the end-to-end latency (``metrics/attribution.py``); they add up to its mean."""
+    energy: EnergySummary | None = None
+    """``None`` where the power of some pool's GPU is not known."""
+    faults: FaultSummary | None = field(default=None, metadata={"left_out": True})
+    """Left out where nothing failed."""
+
+    @property
+    def gpus(self) -> int:
+        """Of all pools."""
+        return sum(pool.gpus for pool in self.pools)
+
+    def per_gpu(self, rate: float | None) -> float | None:
+        return rate / self.gpus if rate is not None and self.gpus else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vidur_pd.metrics.iterations import IterationLog, IterationRun
     from vidur_pd.metrics.requests import RequestRecord
-    from vidur_pd.result import Result
+    from vidur_pd.metrics.result import Result
 
 PS_PER_US = 1_000_000
 REQUESTS_PID = 0

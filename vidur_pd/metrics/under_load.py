@@ -7,19 +7,18 @@ came first have left) but at most half of the time in which requests arrive, and
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.config import SloConfig
 from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.metrics.summary import UnderLoad
 from vidur_pd.metrics.tally import RequestTally
 
 Moments = NDArray[np.float64]
 
 
-def under_load(tally: RequestTally, slo: SloConfig) -> dict[str, Any] | None:
+def under_load(tally: RequestTally, slo: SloConfig) -> UnderLoad | None:
     """Rates in the window; ``None`` where all requests arrive at once, or none completed.
 
     Prompts count when the first token is there, output tokens evenly from the first to the last; of completed requests,
@@ -43,12 +42,12 @@ def under_load(tally: RequestTally, slo: SloConfig) -> dict[str, Any] | None:
     overlap = np.clip(np.minimum(ended, until_s) - np.maximum(began, from_s), 0, None)
     share = np.divide(overlap, ended - began, out=np.zeros_like(overlap), where=ended > began)
     output = np.count_nonzero(inside(began)) + float(np.dot(gaps, share))
-    return {
-        "from_s": from_s,
-        "until_s": until_s,
-        "arrivals_per_s": np.count_nonzero(inside(arrived)) / length_s,
-        "requests_per_s": np.count_nonzero(inside(ended)) / length_s,
-        "input_tokens_per_s": float(tally.input_tokens_each[inside(began)].sum()) / length_s,
-        "output_tokens_per_s": output / length_s,
-        "goodput": np.count_nonzero(inside(ended) & met) / length_s,
-    }
+    return UnderLoad(
+        from_s=from_s,
+        until_s=until_s,
+        arrivals_per_s=np.count_nonzero(inside(arrived)) / length_s,
+        requests_per_s=np.count_nonzero(inside(ended)) / length_s,
+        input_tokens_per_s=float(tally.input_tokens_each[inside(began)].sum()) / length_s,
+        output_tokens_per_s=output / length_s,
+        goodput=np.count_nonzero(inside(ended) & met) / length_s,
+    )

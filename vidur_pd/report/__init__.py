@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vidur_pd.metrics.summary import Summary
     from vidur_pd.report.differences import ComparisonRow
-    from vidur_pd.report.summary import Summary
 
 __all__ = [
     "COMPARISON_FILE",
@@ -107,7 +107,7 @@ def comparison_warnings(out_dirs: Sequence[Path]) -> list[str]:
 
 
 def _summaries(out_dirs: Sequence[Path]) -> dict[str, Summary]:
-    from vidur_pd.report.summary import read_summary
+    from vidur_pd.metrics.summary_file import read_summary
 
     labels = _labels(out_dirs)
     return {label: read_summary(folder / "summary.json") for label, folder in zip(labels, out_dirs, strict=True)}

@@ -47,8 +47,8 @@ def _warnings(runs: Sequence[RunOutput]) -> str:
         if summary.completed < summary.requests:
             lost = summary.requests - summary.completed
             parts.append(f"{lost:,} of {summary.requests:,} requests were not completed")
-        if (summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE:
-            parts.append(f"{percent(summary.estimates_share)} of the time rests on estimates, not on measurements")
+        if (summary.estimates or 0.0) > ESTIMATES_WARNING_SHARE:
+            parts.append(f"{percent(summary.estimates)} of the time rests on estimates, not on measurements")
         if parts:
             notes.append(note_html(f"{run.label}: {'; '.join(parts)}.", is_warning=True))
     return "".join(notes)
@@ -98,8 +98,8 @@ def flatten(tree: object, path: str = "") -> dict[str, str]:
 def _latency(runs: Sequence[RunOutput]) -> str:
     curves = [latency_curves(run, run.label) for run in runs]
     objectives = {
-        "ttft": _common([run.summary.slo_ttft_s for run in runs]),
-        "tpot": _common([run.summary.slo_tpot_s for run in runs]),
+        "ttft": _common([run.summary.slo.ttft_s for run in runs]),
+        "tpot": _common([run.summary.slo.tpot_s for run in runs]),
     }
     charts = [
         distribution_chart(metric, [each[metric] for each in curves], objectives.get(metric)) for metric in LATENCIES
@@ -129,7 +129,7 @@ def efficiency_chart(runs: Sequence[RunOutput]) -> Chart | None:
     """Output tokens per second and GPU against the speed that a user sees, one point per run."""
     traces = []
     for place, run in enumerate(runs):
-        rate, tpot = run.summary.per_gpu(run.summary.output_tokens_per_s), run.summary.tpot.p50
+        rate, tpot = run.summary.per_gpu(run.summary.throughput.output_tokens_per_s), run.summary.tpot_s.p50
         if rate is None or not tpot:
             continue
         hover = f"%{{x:.3g}} tokens/s per user, %{{y:.4g}} tokens/s per GPU<extra>{label(run.label)}</extra>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
-from vidur_pd.report.summary import Summary
+from vidur_pd.metrics.summary import Summary
 from vidur_pd.report.text import count, digits, duration, percent
 
 Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
@@ -13,27 +13,27 @@ METRICS: tuple[Metric, ...] = (
     ("GPUs", lambda s: float(s.gpus), count),
     ("Completed requests", lambda s: float(s.completed), count),
     ("Requests not served", lambda s: float(s.requests - s.completed), count),
-    ("Requests/s, whole run", lambda s: s.requests_per_s, digits),
+    ("Requests/s, whole run", lambda s: s.throughput.requests_per_s, digits),
     ("Requests/s under load", lambda s: None if s.under_load is None else s.under_load.requests_per_s, digits),
-    ("Input tokens/s, whole run", lambda s: s.input_tokens_per_s, digits),
-    ("Output tokens/s, whole run", lambda s: s.output_tokens_per_s, digits),
+    ("Input tokens/s, whole run", lambda s: s.throughput.input_tokens_per_s, digits),
+    ("Output tokens/s, whole run", lambda s: s.throughput.output_tokens_per_s, digits),
     (
         "Output tokens/s under load",
         lambda s: None if s.under_load is None else s.under_load.output_tokens_per_s,
         digits,
     ),
-    ("Output tokens/s per GPU", lambda s: s.per_gpu(s.output_tokens_per_s), digits),
-    ("TTFT p50", lambda s: s.ttft.p50, duration),
-    ("TTFT p99", lambda s: s.ttft.p99, duration),
-    ("TPOT p50", lambda s: s.tpot.p50, duration),
-    ("TPOT p99", lambda s: s.tpot.p99, duration),
-    ("ITL p99", lambda s: s.itl.p99, duration),
-    ("E2E p50", lambda s: s.e2e.p50, duration),
-    ("E2E p99", lambda s: s.e2e.p99, duration),
-    ("Goodput (requests/s)", lambda s: s.goodput_requests_per_s, digits),
+    ("Output tokens/s per GPU", lambda s: s.per_gpu(s.throughput.output_tokens_per_s), digits),
+    ("TTFT p50", lambda s: s.ttft_s.p50, duration),
+    ("TTFT p99", lambda s: s.ttft_s.p99, duration),
+    ("TPOT p50", lambda s: s.tpot_s.p50, duration),
+    ("TPOT p99", lambda s: s.tpot_s.p99, duration),
+    ("ITL p99", lambda s: s.itl_s.p99, duration),
+    ("E2E p50", lambda s: s.e2e_s.p50, duration),
+    ("E2E p99", lambda s: s.e2e_s.p99, duration),
+    ("Goodput (requests/s)", lambda s: s.goodput, digits),
     ("All requests within SLO", lambda s: s.goodput_share, percent),
-    ("Time on estimates", lambda s: s.estimates_share, percent),
-    ("Simulator wall time", lambda s: s.simulator_wall_s, duration),
+    ("Time on estimates", lambda s: s.estimates, percent),
+    ("Simulator wall time", lambda s: s.simulator.wall_s, duration),
 )
 
 
@@ -55,8 +55,8 @@ CONDITIONS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ..
     ("requests", lambda s: s.requests, lambda value: f"{value:,}"),
     ("seed", lambda s: s.seed, count),
     ("model", lambda s: s.model, str),
-    ("TTFT objective", lambda s: s.slo_ttft_s, duration),
-    ("TPOT objective", lambda s: s.slo_tpot_s, duration),
+    ("TTFT objective", lambda s: s.slo.ttft_s, duration),
+    ("TPOT objective", lambda s: s.slo.tpot_s, duration),
 )
 """What a comparison of systems holds fixed, beside which requests they are."""
 
@@ -80,9 +80,9 @@ def _unlike(base: Summary, other: Summary) -> list[str]:
     ]
     if base.requests != other.requests:
         return found
-    if not (base.workload_digest and other.workload_digest):
+    if not (base.workload.digest and other.workload.digest):
         return ["requests of which no digest says whether they are the same", *found]
-    return found if base.workload_digest == other.workload_digest else ["other arrivals or lengths of requests", *found]
+    return found if base.workload.digest == other.workload.digest else ["other arrivals or lengths of requests", *found]
 
 
 def compare_summaries(summaries: Mapping[str, Summary]) -> list[ComparisonRow]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vidur_pd.metrics.summary import Summary
 from vidur_pd.report.charts import (
     FAINT,
     ROW_FONT,
@@ -23,7 +24,6 @@ from vidur_pd.report.charts import (
 )
 from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
-from vidur_pd.report.summary import Summary
 from vidur_pd.report.text import digits, duration, percent, table_html
 
 MOST_LINKS = 24
@@ -115,7 +115,7 @@ def sources_table(summary: Summary) -> str:
     """Shares of communication time by what they rest on; empty for results that do not record them."""
     rows = [
         [SOURCES.get(source, source), percent(share)]
-        for source, share in summary.communication_shares.items()
+        for source, share in summary.communication.shares.items()
         if share > 0
     ]
     if not rows:
@@ -125,11 +125,12 @@ def sources_table(summary: Summary) -> str:
 
 def energy_text(summary: Summary) -> str | None:
     """Energy in words, or ``None`` where it is not known."""
-    if summary.gpu_j is None:
+    if summary.energy is None or summary.energy.gpu_j is None:
         return None
-    mean_w = summary.gpu_j / summary.makespan_s / summary.gpus if summary.makespan_s and summary.gpus else None
-    per_gpu = f", {digits(mean_w)} W per GPU over {duration(summary.makespan_s)}" if mean_w is not None else ""
-    return f"{digits(summary.gpu_j / 1e3)} kJ in GPUs{per_gpu}: board limit while computing, idle power otherwise"
+    gpu_j, makespan_s = summary.energy.gpu_j, summary.makespan_s
+    mean_w = gpu_j / makespan_s / summary.gpus if makespan_s and summary.gpus else None
+    per_gpu = f", {digits(mean_w)} W per GPU over {duration(makespan_s)}" if mean_w is not None else ""
+    return f"{digits(gpu_j / 1e3)} kJ in GPUs{per_gpu}: board limit while computing, idle power otherwise"
 
 
 def _words(name: str) -> str:

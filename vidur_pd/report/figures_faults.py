@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
+from vidur_pd.metrics.summary import FaultEvent, FaultSummary
 from vidur_pd.report.charts import (
     INK,
     Chart,
@@ -22,7 +24,6 @@ from vidur_pd.report.charts import (
 from vidur_pd.report.figures_load import token_rates
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, middles, time_edges
-from vidur_pd.report.summary import FaultEvent, Summary
 from vidur_pd.report.text import digits, duration, percent, table_html
 
 MOST_SHADED = 200
@@ -42,7 +43,7 @@ NETWORK_COLOUR = "#8e4ec6"
 
 def fault_timeline(run: RunOutput) -> Chart | None:
     """Output tokens per second and mean TTFT by arrival, with every fault as a shaded interval."""
-    events = run.summary.faults
+    events = () if run.summary.faults is None else run.summary.faults.events
     if not events or run.requests.empty:
         return None
     edges = time_edges(run.span_s, at_most=80)
@@ -126,14 +127,18 @@ def _names(events: Sequence[FaultEvent]) -> list[Properties]:
     ]
 
 
-def fault_tables(summary: Summary) -> str:
+def fault_tables(faults: FaultSummary) -> str:
     """SLO-loss minutes with what recovery did, and the events."""
-    loss, acted = summary.slo_loss_minutes, summary.fault_actions
-    rows = [[name.replace("_", " "), f"{count:,.0f}"] for name, count in acted.items()]
-    parts = ("total", "before_faults", "during_faults", "after_faults", "beyond_fault_free")
-    rows += [[f"SLO-loss minutes, {part.replace('_', ' ')}", digits(loss[part])] for part in parts if part in loss]
-    if "worst_attainment" in loss:
-        rows.append(["smallest attainment of a window", percent(loss["worst_attainment"])])
+    acted = {f"requests {each.name}": getattr(faults.requests, each.name) for each in fields(faults.requests)}
+    acted["transfers retried"] = faults.transfers_retried
+    rows = [[name, f"{count:,}"] for name, count in acted.items()]
+    loss = faults.slo_loss_minutes
+    for part in ("total", "before_faults", "during_faults", "after_faults", "beyond_fault_free"):
+        minutes = getattr(loss, part)
+        if minutes is not None:
+            rows.append([f"SLO-loss minutes, {part.replace('_', ' ')}", digits(minutes)])
+    if loss.worst_attainment is not None:
+        rows.append(["smallest attainment of a window", percent(loss.worst_attainment)])
     events = [
         [
             event.kind,
@@ -141,9 +146,9 @@ def fault_tables(summary: Summary) -> str:
             duration(event.at_s),
             "for ever" if event.until_s is None else duration(event.until_s),
         ]
-        for event in summary.faults[:MOST_LISTED]
+        for event in faults.events[:MOST_LISTED]
     ]
     text = table_html(("What faults cost", ""), rows, text_columns=1)
-    if len(summary.faults) > MOST_LISTED:
-        events.append([f"{len(summary.faults) - MOST_LISTED:,} more", "", "", ""])
+    if len(faults.events) > MOST_LISTED:
+        events.append([f"{len(faults.events) - MOST_LISTED:,} more", "", "", ""])
     return text + (table_html(("Fault", "Of", "From", "Until"), events, text_columns=2) if events else "")

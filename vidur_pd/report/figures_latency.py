@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from vidur_pd.metrics.summary import Histogram
 from vidur_pd.report.charts import (
     STAGE_COLOURS,
     Chart,
@@ -26,7 +27,6 @@ from vidur_pd.report.charts import (
 )
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import MOST_CURVE_POINTS, Floats, cumulative_curve, thin
-from vidur_pd.report.summary import ItlHistogram
 
 TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
 LOG_AXIS_RATIO = 8.0
@@ -53,9 +53,9 @@ def sample_curve(name: str, values: pd.Series[float]) -> Curve:
     return Curve(name, *cumulative_curve(sample), is_thinned=bool(np.isfinite(sample).sum() > MOST_CURVE_POINTS))
 
 
-def histogram_curve(name: str, histogram: ItlHistogram | None) -> Curve:
+def histogram_curve(name: str, histogram: Histogram) -> Curve:
     """The distribution at the upper edge of each bin; a last bin without an upper end is drawn at its lower edge."""
-    if histogram is None or sum(histogram.counts) == 0:
+    if sum(histogram.counts) == 0:
         return Curve(name, np.empty(0), np.empty(0))
     edges, counts = np.array(histogram.edges_s), np.array(histogram.counts, dtype=float)
     uppers = np.where(np.isfinite(edges[1:]), edges[1:], edges[:-1])
@@ -167,7 +167,7 @@ def ttft_over_time(run: RunOutput) -> Chart | None:
         showlegend=False,
     )
     low, high = completed["ttft_s"].quantile(0.01), completed["ttft_s"].max()
-    slo = run.summary.slo_ttft_s
+    slo = run.summary.slo.ttft_s
     if low > 0 and high > LOG_AXIS_RATIO * low:
         y_axis = log_axis("TTFT (s)", completed["ttft_s"], [near_slo(slo, high) or 0.0])
     else:
@@ -267,7 +267,7 @@ def slo_shares(run: RunOutput) -> tuple[float | None, float | None]:
     summary = run.summary
     if not total:
         return None, None
-    ttft_met = None if summary.slo_ttft_s is None else float((completed["ttft_s"] <= summary.slo_ttft_s).sum()) / total
+    ttft_met = None if summary.slo.ttft_s is None else float((completed["ttft_s"] <= summary.slo.ttft_s).sum()) / total
     tpot = completed["tpot_s"].fillna(0.0)
-    tpot_met = None if summary.slo_tpot_s is None else float((tpot <= summary.slo_tpot_s).sum()) / total
+    tpot_met = None if summary.slo.tpot_s is None else float((tpot <= summary.slo.tpot_s).sum()) / total
     return ttft_met, tpot_met

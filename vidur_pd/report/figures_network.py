@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from vidur_pd.metrics.summary import PoolSummary
 from vidur_pd.report.charts import (
     FAINT,
     LINK_COLOURS,
@@ -25,7 +26,6 @@ from vidur_pd.report.charts import (
 )
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
-from vidur_pd.report.summary import PoolSummary
 from vidur_pd.report.text import duration
 
 BITS_PER_BYTE = 8

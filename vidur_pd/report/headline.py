@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vidur_pd.metrics.reasons import Outcome, Outcomes
+from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
 from vidur_pd.report.load import RunOutput
-from vidur_pd.report.summary import Latency, Summary
 from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
 
 ESTIMATES_WARNING_SHARE = 0.01
@@ -16,7 +16,7 @@ def headline(run: RunOutput) -> str:
     """Warnings, tiles, and what the tiles count."""
     summary = run.summary
     banners = []
-    share = summary.estimates_share or 0.0
+    share = summary.estimates or 0.0
     if share > ESTIMATES_WARNING_SHARE:
         named = list(dict.fromkeys(item.operator for item in summary.estimated_operators))
         where = f": {', '.join(named[:MOST_NAMED])}" if named else ""
@@ -80,38 +80,38 @@ def _tiles(run: RunOutput) -> list[Tile]:
         _rate_tile("Requests", summary, "requests_per_s", "requests/s"),
         _rate_tile("Input tokens", summary, "input_tokens_per_s", "tokens/s"),
         _rate_tile("Output tokens", summary, "output_tokens_per_s", "tokens/s"),
-        _latency_tile("TTFT", summary.ttft, summary),
-        _latency_tile("TPOT", summary.tpot, summary),
-        _latency_tile("ITL", summary.itl, summary),
-        _latency_tile("E2E", summary.e2e, summary),
+        _latency_tile("TTFT", summary.ttft_s, summary),
+        _latency_tile("TPOT", summary.tpot_s, summary),
+        _latency_tile("ITL", summary.itl_s, summary),
+        _latency_tile("E2E", summary.e2e_s, summary),
         _goodput_tile(run),
         Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
         Tile(
             "Time on estimates",
-            percent(summary.estimates_share),
+            percent(summary.estimates),
             "not backed by a measurement",
-            is_warning=(summary.estimates_share or 0.0) > ESTIMATES_WARNING_SHARE,
+            is_warning=(summary.estimates or 0.0) > ESTIMATES_WARNING_SHARE,
         ),
-        Tile("Simulator", duration(summary.simulator_wall_s), f"wall time, version {summary.simulator_version or '?'}"),
+        Tile("Simulator", duration(summary.simulator.wall_s), f"wall time, version {summary.simulator.version or '?'}"),
     ]
 
 
 def _goodput_tile(run: RunOutput) -> Tile:
     summary = run.summary
-    objectives = (("TTFT", summary.slo_ttft_s), ("TPOT", summary.slo_tpot_s))
+    objectives = (("TTFT", summary.slo.ttft_s), ("TPOT", summary.slo.tpot_s))
     met = [
         f"{name} ≤ {value:g} s: {percent(share)}"
         for (name, value), share in zip(objectives, slo_shares(run), strict=True)
         if value is not None
     ]
-    rate = _with_unit(summary.goodput_requests_per_s, "requests/s")
+    rate = _with_unit(summary.goodput, "requests/s")
     both = f"both: {percent(summary.goodput_share)} of all requests"
     return Tile("Goodput within SLO", rate, "; ".join([*met, both]), is_warning=not summary.goodput_share)
 
 
 def _rate_tile(name: str, summary: Summary, rate: str, unit: str) -> Tile:
     """Over the whole run, with the rate under load and that per GPU below."""
-    whole: float | None = getattr(summary, rate)
+    whole: float | None = getattr(summary.throughput, rate)
     notes = []
     if summary.under_load is not None:
         notes.append(f"{digits(getattr(summary.under_load, rate))} under load")
@@ -123,7 +123,7 @@ def _rate_tile(name: str, summary: Summary, rate: str, unit: str) -> Tile:
     return Tile(f"{name}, whole run", _with_unit(whole, unit), ", ".join(notes))
 
 
-def _latency_tile(name: str, latency: Latency, summary: Summary) -> Tile:
+def _latency_tile(name: str, latency: Distribution, summary: Summary) -> Tile:
     of = "" if summary.completed == summary.requests else f"; of {summary.completed:,} completed"
     return Tile(f"{name} p50", duration(latency.p50), f"p90 {duration(latency.p90)}, p99 {duration(latency.p99)}{of}")
 

@@ -16,51 +16,18 @@ from boundary.errors import InputError
 from boundary.quoting import quoted
 from boundary.text_files import read_text
 from boundary.yaml_text import parse_yaml_mapping
-from vidur_pd.report.summary import MOST, Summary, read_summary
+from vidur_pd.metrics.columns import Column, numbers, texts
+from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
+from vidur_pd.metrics.link_columns import LINK_COLUMNS
+from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
+from vidur_pd.metrics.summary import Summary
+from vidur_pd.metrics.summary_file import MOST, read_summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REQUEST_TEXT = ("request_id", "prefill_instance", "decode_instance", "status")
-REQUEST_NUMBERS = (
-    "arrived_at_s",
-    "prefill_tokens",
-    "decode_tokens",
-    "cached_tokens",
-    "scheduled_at_s",
-    "prefill_completed_at_s",
-    "kv_sent_at_s",
-    "kv_arrived_at_s",
-    "first_token_at_s",
-    "completed_at_s",
-    "ttft_s",
-    "tpot_s",
-    "e2e_s",
-    "pd_p2p_comm_bytes",
-    "pd_p2p_comm_time_s",
-    "kv_exposed_s",
-    "preemptions",
-)
 MOST_ITERATIONS = 4_000_000
 """While they are read and drawn, iterations take 250 bytes each."""
-PHASES = ("attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s")
-"""Columns of ``iterations.parquet`` that are parts of ``compute_s``."""
-ITERATION_TEXT = ("instance", "pool")
-ITERATION_NUMBERS = (
-    "start_s",
-    "end_s",
-    "prefill_tokens",
-    "decode_tokens",
-    "waiting",
-    "running",
-    "kv_blocks_used",
-    "kv_blocks_total",
-    "compute_s",
-    "communication_s",
-    *PHASES,
-)
-LINK_TEXT = ("link", "src", "dst", "kind", "traffic", "measure")
-LINK_NUMBERS = ("capacity_bps", "window_start_s", "window_end_s", "carried_bytes", "capacity_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +38,7 @@ class RunOutput:
     folder: Path
     summary: Summary
     requests: pd.DataFrame
-    """One row per request: text columns `REQUEST_TEXT`, float columns `REQUEST_NUMBERS` (NaN where empty)."""
+    """One row per request: words, and numbers as floats (NaN where empty), by the names of `REQUEST_COLUMNS`."""
     iterations: pd.DataFrame | None
     """Sorted by instance and start; text columns are categories."""
     iteration_rows: int
@@ -110,13 +77,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
     path, links, iterations = folder / "iterations.parquet", folder / "links.parquet", None
     iteration_rows = _rows(path)
     if path.exists() and iteration_rows <= MOST_ITERATIONS:
-        iterations = _read_parquet(
-            path,
-            ITERATION_TEXT,
-            ITERATION_NUMBERS,
-            categories=ITERATION_TEXT,
-            sorted_by=("instance", "start_s"),
-        )
+        iterations = _read_parquet(path, ITERATION_COLUMNS, has_categories=True, sorted_by=("instance", "start_s"))
     return RunOutput(
         label=label or folder.resolve().name,
         folder=folder,
@@ -124,7 +85,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
         requests=_read_requests(folder),
         iterations=iterations,
         iteration_rows=iteration_rows,
-        links=_read_parquet(links, LINK_TEXT, LINK_NUMBERS, categories=LINK_TEXT) if links.exists() else None,
+        links=_read_parquet(links, LINK_COLUMNS, has_categories=True) if links.exists() else None,
         config_text=config_text,
         config=config,
     )
@@ -154,23 +115,24 @@ def distinct_labels(folders: Sequence[Path]) -> list[str]:
 def _read_requests(folder: Path) -> pd.DataFrame:
     path, streamed = folder / "requests.csv", folder / "requests.parquet"
     if streamed.exists() and not path.exists():
-        return _read_parquet(streamed, REQUEST_TEXT, REQUEST_NUMBERS, sorted_by=("arrived_at_s",))
-    return _read_csv(path, REQUEST_TEXT, REQUEST_NUMBERS)
+        return _read_parquet(streamed, REQUEST_COLUMNS, sorted_by=("arrived_at_s",))
+    return _read_csv(path, REQUEST_COLUMNS)
 
 
-def _read_csv(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
-    """The named columns, numbers as floats (NaN where empty)."""
+def _read_csv(path: Path, columns: Sequence[Column[Any]]) -> pd.DataFrame:
+    """The columns that the report reads, numbers as floats (NaN where empty)."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    words, figures = texts(columns), numbers(columns)
     options = arrow_csv.ConvertOptions(
-        include_columns=[*text, *numbers],
-        column_types=dict.fromkeys(text, pa.string()) | dict.fromkeys(numbers, pa.float64()),
+        include_columns=[*words, *figures],
+        column_types=dict.fromkeys(words, pa.string()) | dict.fromkeys(figures, pa.float64()),
         null_values=[""],
     )
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            _require(path, next(csv.reader(file), []), (*text, *numbers))
+            _require(path, next(csv.reader(file), []), (*words, *figures))
         parsing = arrow_csv.ParseOptions(newlines_in_values=True)
         reading = arrow_csv.ReadOptions(use_threads=False)
         table = arrow_csv.read_csv(path, reading, parsing, options)
@@ -180,22 +142,22 @@ def _read_csv(path: Path, text: Sequence[str], numbers: Sequence[str]) -> pd.Dat
         raise
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, pa.ArrowInvalid):
-            _refuse_words(path, numbers)
+            _refuse_words(path, figures)
         raise InputError(f"{path}: cannot be read as CSV ({' '.join(str(error).split())})") from None
-    columns = {name: _strings(table[name]) for name in text} | {name: table[name].to_numpy() for name in numbers}
-    if any((np.abs(columns[name]) <= MOST).sum() + table[name].null_count < len(table) for name in numbers):
-        _refuse_words(path, numbers)
-    return pd.DataFrame(columns, copy=False)
+    found = {name: _strings(table[name]) for name in words} | {name: table[name].to_numpy() for name in figures}
+    if any((np.abs(found[name]) <= MOST).sum() + table[name].null_count < len(table) for name in figures):
+        _refuse_words(path, figures)
+    return pd.DataFrame(found, copy=False)
 
 
-def _refuse_words(path: Path, numbers: Sequence[str]) -> None:
+def _refuse_words(path: Path, figures: Sequence[str]) -> None:
     """Raises: InputError naming the first cell that is neither empty nor a number up to `MOST`; nothing without one."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv_rows(file, str(path))
         _, header = next(rows, (1, []))
         for line, cells in rows:
             row = dict(zip(header, cells, strict=False))
-            for name in numbers:
+            for name in figures:
                 if row.get(name) and not _is_number(row[name]):
                     found = quoted(row[name])
                     raise InputError(f"{path}: line {line}: {name}: found {found}, expected a finite number")
@@ -230,24 +192,21 @@ def _categories(column: pa.ChunkedArray[Any]) -> pd.Categorical:
 
 
 def _read_parquet(
-    path: Path,
-    text: Sequence[str],
-    numbers: Sequence[str],
-    *,
-    categories: Sequence[str] = (),
-    sorted_by: Sequence[str] = (),
+    path: Path, columns: Sequence[Column[Any]], *, has_categories: bool = False, sorted_by: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """The named columns, numbers as floats (NaN where empty), ``categories`` of the text as such.
+    """The columns that the report reads, numbers as floats (NaN where empty), words as categories if so wanted.
 
     They are read one by one, since all at once take several times the memory.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    words, figures = texts(columns), numbers(columns)
+
     def column(name: str) -> Any:
         values = file.read([name], use_threads=False)[name]
-        if name in text:
-            return _categories(values) if name in categories else _strings(values.cast(pa.string()))
+        if name in words:
+            return _categories(values) if has_categories else _strings(values.cast(pa.string()))
         try:
             read = values.cast(pa.float64()).to_numpy()
         except pa.ArrowException as error:
@@ -258,11 +217,11 @@ def _read_parquet(
         return read
 
     try:
-        with pq.ParquetFile(path, read_dictionary=categories) as file:
-            _require(path, file.schema_arrow.names, (*text, *numbers))
+        with pq.ParquetFile(path, read_dictionary=words if has_categories else ()) as file:
+            _require(path, file.schema_arrow.names, (*words, *figures))
             keys = [column(name) for name in reversed(sorted_by)]
             rows = np.lexsort([getattr(key, "codes", key) for key in keys]) if keys else slice(None)
-            return pd.DataFrame({name: column(name)[rows] for name in (*text, *numbers)}, copy=False)
+            return pd.DataFrame({name: column(name)[rows] for name in (*words, *figures)}, copy=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PoolSummary, Summary
+from vidur_pd.metrics.summary_file import plain_text
 from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
 from vidur_pd.report.figures_faults import fault_tables, fault_timeline
 from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
@@ -31,7 +33,6 @@ from vidur_pd.report.figures_phases import batch_chart, phase_charts
 from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
-from vidur_pd.report.summary import PoolSummary, Summary
 from vidur_pd.report.text import (
     digits,
     duration,
@@ -51,7 +52,7 @@ def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
         Section("headline", "Headline", headline(run)),
         Section("latency", "Latency", _latency(run)),
         Section("load", "Load and throughput", charts_html([*throughput_charts(run), arrivals_chart(run)])),
-        *([Section("faults", "Faults", _faults(run))] if run.summary.fault_actions else []),
+        *([Section("faults", "Faults", _faults(run, run.summary.faults))] if run.summary.faults is not None else []),
         Section("instances", "Instances", _instances(run)),
         Section("iterations", "Iterations", _iterations(run)),
         Section("network", "Network", _network(run)),
@@ -77,10 +78,18 @@ def run_facts(run: RunOutput) -> list[tuple[str, str]]:
         ("Model", summary.model or "not recorded"),
         ("Hardware", summary.hardware or "not recorded"),
         ("Cluster", f"{pools}; {_gpus(summary.gpus)} in all" if pools else "not recorded"),
-        ("Network", ", ".join(text for text in (summary.topology, summary.network) if text) or "not recorded"),
+        ("Network", _network_text(summary.network) or "not recorded"),
         ("Workload", workload_text(run)),
         *([("Energy (estimate)", energy)] if energy is not None else []),
     ]
+
+
+def _network_text(network: NetworkSummary) -> str:
+    """Topology, backend and coupling."""
+    kinds = ((network.backend, "backend"), (network.coupling, "coupling"))
+    return ", ".join(
+        [*filter(None, [plain_text(network.topology)]), *(f"{name} {kind}" for name, kind in kinds if name)]
+    )
 
 
 def _gpus(number: int) -> str:
@@ -112,13 +121,13 @@ def _latency(run: RunOutput) -> str:
         return note_html("Left out: no request completed, so there is no latency to show.")
     summary = run.summary
     curves = latency_curves(run, run.label)
-    objectives = {"ttft": summary.slo_ttft_s, "tpot": summary.slo_tpot_s}
+    objectives = {"ttft": summary.slo.ttft_s, "tpot": summary.slo.tpot_s}
     charts = [distribution_chart(metric, [curve], objectives.get(metric)) for metric, curve in curves.items()]
     return charts_html([attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)])
 
 
-def _faults(run: RunOutput) -> str:
-    return charts_html([fault_timeline(run)]) + fault_tables(run.summary)
+def _faults(run: RunOutput, faults: FaultSummary) -> str:
+    return charts_html([fault_timeline(run)]) + fault_tables(faults)
 
 
 def _instances(run: RunOutput) -> str:

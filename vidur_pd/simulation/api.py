@@ -10,7 +10,7 @@ from typing import Any
 from boundary.errors import InputError
 from vidur_pd.config import SimulationConfig
 from vidur_pd.config.file import load_config, parse_config
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.driver import Progress
 from vidur_pd.simulation.plan import plan_simulation
@@ -28,7 +28,7 @@ def simulate(
     settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Result:
-    """The result of one simulation, as ``vidur-pd run`` gives it; ``result.write(folder)`` writes its files.
+    """The result of one simulation, as ``vidur-pd run`` gives it; `vidur_pd.write_result` writes its files.
 
     Args:
         config: paths in a file are relative to its folder, paths in a mapping to the current one.

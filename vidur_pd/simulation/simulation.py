@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import resource
 import time
-from typing import Any
 
 from netsim import LogsLinks
 from netsim.units import PS_PER_MS
 from vidur_pd._core import Loop
-from vidur_pd.account import Account
 from vidur_pd.clock import EventQueue
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import Exchanges
 from vidur_pd.kv_transfer.sender import KvSender
-from vidur_pd.metrics.faults import Recovered
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.records import Records, Stream
-from vidur_pd.metrics.summary import summarise
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.summary import Effort, RecoveredRequests
+from vidur_pd.simulation.account import Account
 from vidur_pd.simulation.cluster_control import ClusterControl
 from vidur_pd.simulation.driver import Driver, Progress
 from vidur_pd.simulation.lifecycle import RequestLifecycle
@@ -113,8 +111,6 @@ class Simulation:
     def _result(self, records: Records) -> Result:
         table, tally = records.finish(), records.tally
         self._network.update_link_log()
-        summary = summarise(tally, self._log, self.config.slo)
-        summary |= self._account.sections(tally, summary["makespan_s"], self._recovered(), self._effort())
         return Result(
             config=self.config,
             workload=self._workload,
@@ -126,28 +122,28 @@ class Simulation:
             end_ps=self._queue.now_ps,
             flows=self._kv_sender.flows or [],
             topology=self._plan.topology,
-            summary=summary,
+            summary=self._account.summary(
+                tally, self._recovered(), self._lifecycle.hand_over.retried_parts, self._effort()
+            ),
         )
 
-    def _effort(self) -> dict[str, Any]:
-        """What simulating it took."""
+    def _effort(self) -> Effort:
         from vidur_pd import __version__
 
-        return {
-            "wall_s": time.perf_counter() - self._started_wall_s,
-            "cpu_s": time.process_time() - self._started_cpu_s,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "iterations": self._log.iterations,
-            "events": self._loop.executed,
-            "version": __version__,
-        }
+        return Effort(
+            wall_s=time.perf_counter() - self._started_wall_s,
+            cpu_s=time.process_time() - self._started_cpu_s,
+            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            iterations=self._log.iterations,
+            events=self._loop.executed,
+            version=__version__,
+        )
 
-    def _recovered(self) -> Recovered:
-        recovery, hand_over = self._lifecycle.recovery, self._lifecycle.hand_over
-        return Recovered(
+    def _recovered(self) -> RecoveredRequests:
+        recovery = self._lifecycle.recovery
+        return RecoveredRequests(
             recomputed=recovery.recomputed,
             retried=recovery.retried,
-            rerouted=hand_over.rerouted,
+            rerouted=self._lifecycle.hand_over.rerouted,
             failed=recovery.failed,
-            transfers_retried=hand_over.retried_parts,
         )

@@ -6,7 +6,7 @@ and faults leave nothing behind.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.integration.test_fault_invariants import (
 )
 from tests.vidur_pd.kv_modes.watched import COUPLINGS, FIRST_TOKENS, MODES, TWO_AND_TWO, Watched, watch
 from vidur_pd.metrics.requests import RequestRecord
-from vidur_pd.result import Result
+from vidur_pd.metrics.result import Result
 from vidur_pd.workload import BlockHashes
 from vidur_pd.workload.request import RequestStatus
 
@@ -145,7 +145,7 @@ def test_scarce_rooms_are_freed_and_everything_drains(mode: str, first_token: st
     transfer = {"mode": mode, "first_token": first_token}
     topology = {"kind": "rail_optimized", "gpus_per_node": stages, "nic": nic}
     watched = watch(pools, rows, engine=engine, kv_transfer=transfer, topology=topology)
-    assert watched.result.summary["completed"] == len(rows)
+    assert watched.result.summary.completed == len(rows)
     for record in watched.result.requests:
         orders = watched.orders[record.index]
         assert orders[-1].until_tokens == record.context_tokens
@@ -212,9 +212,9 @@ def test_faults_leave_nothing_behind(mode: str, case: str, coupling: str) -> Non
     check_the_order_of_stamps(result)
     check_kv_bytes(result)
     assert watched.is_network_empty
-    acted = result.summary["faults"]
+    acted = result.summary.faults
     if case == "sent again after cuts":
-        assert acted["transfers_retried"] > 0
-        assert result.summary["completed"] == len(ROWS)
+        assert acted.transfers_retried > 0
+        assert result.summary.completed == len(ROWS)
     elif case.startswith("given up"):
-        assert sum(acted["requests"].values()) > 0
+        assert sum(asdict(acted.requests).values()) > 0

@@ -24,7 +24,7 @@ def test_the_mode_of_the_readme_sends_long_prompts_layer_by_layer(
     monkeypatch.chdir(tmp_path)
     rows = [(0, 500, 3), (200_000, 600, 3)]
     watched = watch([pool("p", "prefill"), pool("d", "decode")], rows, kv_transfer={"mode": "by_length:ByLength"})
-    assert watched.result.summary["completed"] == 2
+    assert watched.result.summary.completed == 2
     assert watched.orders == {
         0: [Order(0, 500, had_room=True, was_prefilled=True)],
         1: [

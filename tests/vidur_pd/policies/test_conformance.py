@@ -66,7 +66,7 @@ def test_requests_pass_from_prefill_to_decode(policy: type[Policy] | None, mode:
     sections: dict[str, Any] = {"kv_transfer": {"mode": mode}, "output": {"flows": True}}
     sections["engine"] = {"policy": name_of(policy), "num_kv_blocks": 150, "max_batched_tokens": 300}
     result = simulate(config(pools, **sections), [(2_000 * i, 1 + 170 * i % 1900, 2 + 7 * i % 90) for i in range(24)])
-    assert result.summary["completed"] == 24
+    assert result.summary.completed == 24
     check_run(result)
 
 

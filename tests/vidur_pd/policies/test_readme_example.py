@@ -21,7 +21,7 @@ def test_the_policies_of_the_readme_serve_every_request(tmp_path: Path) -> None:
     pools = [pool("m", "mixed", instances=2)]
     rows = [(1_000 * i, 100 + 7 * i, 40) for i in range(40)]
     result = simulate(config(pools, engine=engine, routing={"policy": f"{places[1]}:CacheAware"}), rows)
-    assert result.summary["completed"] == 40
-    assert result.summary["preemptions"] > 0
+    assert result.summary.completed == 40
+    assert result.summary.preemptions > 0
     waits_ps = [each.scheduled_ps - each.arrived_ps for each in result.requests]
     assert waits_ps[39] < waits_ps[30] < waits_ps[20]

@@ -167,14 +167,19 @@ def run(case: Case, network: dict[str, Any]) -> Latencies:
     ]
     summary = result.summary
     return Latencies(
-        ttft=1e3 * summary["ttft_s"]["mean"],
-        ttft_p99=1e3 * summary["ttft_s"]["p99"],
-        tpot=1e3 * summary["tpot_s"]["mean"],
-        tpot_p99=1e3 * summary["tpot_s"]["p99"],
+        ttft=_ms(summary.ttft_s.mean),
+        ttft_p99=_ms(summary.ttft_s.p99),
+        tpot=_ms(summary.tpot_s.mean),
+        tpot_p99=_ms(summary.tpot_s.p99),
         kv=float(np.mean(kv_ms)),
         kv_p99=float(np.percentile(kv_ms, 99)),
-        wall_s=summary["simulator"]["wall_s"],
+        wall_s=summary.simulator.wall_s or 0.0,
     )
+
+
+def _ms(latency_s: float | None) -> float:
+    assert latency_s is not None, "no request completed"
+    return 1e3 * latency_s
 
 
 def bursts(case: Case) -> Workload:

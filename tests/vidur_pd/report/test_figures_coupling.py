@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.vidur_pd.report_page import unpack
-from tests.vidur_pd.report_run import write_run
+from tests.vidur_pd.report.report_page import unpack
+from tests.vidur_pd.report.report_run import write_run
 from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
 from vidur_pd.report.load import read_run
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.commands.printed_result import not_served, print_result
-from vidur_pd.result import Result
+from vidur_pd.metrics.console import not_served, print_result
+from vidur_pd.metrics.result import Result
 
 ENGINE = {"estimator": "roofline", "max_model_len": 1000}
 
@@ -20,15 +20,15 @@ def served(*rows: tuple[int, int, int]) -> Result:
 
 def test_requests_that_were_refused_are_said_with_reason_and_number(capsys: pytest.CaptureFixture[str]) -> None:
     summary = served((0, 100, 3), (10_000, 2000, 3), (20_000, 3000, 3), (900_000, 100, 3)).summary
-    assert (summary["completed"], summary["rejected"]) == (2, 2)
-    (outcome,) = summary["not_served"]
-    assert outcome["requests"] == 2
+    assert (summary.completed, summary.rejected) == (2, 2)
+    (outcome,) = summary.not_served
+    assert outcome.requests == 2
     print_result(summary)
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 of 4 requests were not served (2 rejected, 0 failed)" in printed
     assert "goodput counts them as missed" in printed
-    assert "2001 to 3001" in outcome["reason"]
-    assert f"2 rejected: {outcome['reason']}" in printed
+    assert "2001 to 3001" in outcome.reason
+    assert f"2 rejected: {outcome.reason}" in printed
     assert "of 2 completed" in printed
     assert "50.0 % of all requests meet the objectives" in printed
     assert "under load" in printed
@@ -37,7 +37,7 @@ def test_requests_that_were_refused_are_said_with_reason_and_number(capsys: pyte
 def test_nothing_is_said_where_all_completed(capsys: pytest.CaptureFixture[str]) -> None:
     summary = served((0, 100, 3)).summary
     assert list(not_served(summary)) == []
-    assert summary["not_served"] == []
+    assert summary.not_served == ()
     print_result(summary)
     printed = capsys.readouterr().out
     assert "not served" not in printed

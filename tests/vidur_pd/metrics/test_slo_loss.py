@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vidur_pd.hand_made_requests import Served, tally_of
+from tests.vidur_pd.metrics.hand_made_requests import Served, tally_of
 from vidur_pd.config import SloConfig
 from vidur_pd.faults.plan import Draining, Fault
 from vidur_pd.metrics.quantities import PS_PER_S
@@ -31,20 +31,20 @@ def test_windows_are_lost_whole_and_told_apart_by_the_faults() -> None:
     early = [(30, 0.5), (100, 2.0), (160, None), (170, 3.0), (220, 0.5)]
     made = requests(*early, (230, 2.0), (280, 1.5), (300, 0.1), (301, 2.0), (400, 1))
     loss = slo_loss_minutes(made, SLO, [fault(155, 205)])
-    assert (loss["before_faults"], loss["during_faults"], loss["after_faults"]) == (1.0, 1.0, 1.0)
-    assert loss["total"] == 3.0
-    assert loss["worst_attainment"] == 0.0
+    assert (loss.before_faults, loss.during_faults, loss.after_faults) == (1.0, 1.0, 1.0)
+    assert loss.total == 3.0
+    assert loss.worst_attainment == 0.0
 
 
 def test_what_is_beyond_the_fault_free_part_is_what_exceeds_the_rate_before() -> None:
     """One of the two windows before is lost, so that half of the six windows would be lost anyway; four are."""
     made = requests((0, 0.5), (60, 2.0), (120, 2.0), (180, 2.0), (240, 2.0), (300, 0.5))
     loss = slo_loss_minutes(made, SLO, [fault(125, 250)])
-    assert loss["total"] == 4.0
-    assert loss["beyond_fault_free"] == pytest.approx(1.0)
+    assert loss.total == 4.0
+    assert loss.beyond_fault_free == pytest.approx(1.0)
 
 
 def test_without_a_window_before_the_faults_nothing_is_known_about_the_fault_free_part() -> None:
     loss = slo_loss_minutes(requests((10, 2.0)), SLO, [fault(5, None)])
-    assert loss["beyond_fault_free"] is None
-    assert loss["during_faults"] == 1.0
+    assert loss.beyond_fault_free is None
+    assert loss.during_faults == 1.0

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.vidur_pd.report_run import Shape, write_run
+from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import write_report
 from vidur_pd.report.figures_faults import MOST_LABELLED, MOST_SHADED, fault_tables, fault_timeline
 from vidur_pd.report.load import read_run
@@ -58,7 +58,7 @@ def test_a_link_that_flaps_all_the_time_does_not_flood_the_chart(tmp_path: Path)
     assert len(layout["shapes"]) == MOST_SHADED
     assert [note["text"] for note in layout["annotations"]] == ["link_flap x"]
     assert "300 further intervals" in chart.reading
-    assert "460 more" in fault_tables(run.summary)
+    assert "460 more" in fault_tables(run.summary.faults)
 
 
 def test_names_of_many_faults_are_few_and_on_lines_in_turn(tmp_path: Path) -> None:

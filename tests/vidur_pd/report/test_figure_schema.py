@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from tests.vidur_pd.report_page import parse_page
-from tests.vidur_pd.report_run import Shape, write_run
+from tests.vidur_pd.report.report_page import parse_page
+from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import write_comparison, write_report
 
 

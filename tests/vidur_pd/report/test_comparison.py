@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from boundary.errors import InputError
-from tests.vidur_pd.report_page import Page, parse_page
-from tests.vidur_pd.report_run import Shape, write_run
+from tests.vidur_pd.report.report_page import Page, parse_page
+from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import comparison_table, comparison_warnings, write_comparison
 from vidur_pd.report.comparison import flatten
 

@@ -15,8 +15,8 @@ import pytest
 
 from boundary.errors import InputError
 from netsim import BackendUnavailable
-from tests.vidur_pd.report_page import Page, parse_page
-from tests.vidur_pd.report_run import Shape, write_run
+from tests.vidur_pd.report.report_page import Page, parse_page
+from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import write_report
 
 MOST_BYTES = 8_000_000
@@ -53,6 +53,9 @@ def page(whole_run: Path) -> Page:
 def own_run(whole_run: Path, tmp_path: Path) -> Path:
     """A copy that a test may damage."""
     return Path(shutil.copytree(whole_run, tmp_path / "run"))
+
+
+COUNTS = {"requests": 1, "completed": 1, "rejected": 0, "failed": 0}
 
 
 def edit_summary(folder: Path, change: Callable[[dict[str, object]], None]) -> None:
@@ -403,7 +406,7 @@ def without_iteration_column(folder: Path) -> None:
         (without_iteration_column, ["iterations.parquet", "waiting", "missing"]),
         (damaged("summary.json", "{"), ["summary.json", "JSON"]),
         (damaged("summary.json", '{"requests": "many"}'), ["summary.json", "requests", "'many'"]),
-        (damaged("summary.json", '{"requests": 1, "completed": 1, "slo": 3}'), ["summary.json", "slo", "3"]),
+        (damaged("summary.json", json.dumps(COUNTS | {"slo": 3})), ["summary.json", "slo", "3"]),
         (damaged("links.parquet", "no parquet"), ["links.parquet", "Parquet"]),
         (damaged("config.yaml", "a: [1"), ["config.yaml", "YAML"]),
     ],

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.vidur_pd.report_page import unpack
-from tests.vidur_pd.report_run import NIC_BPS, Shape, write_run
+from tests.vidur_pd.report.report_page import unpack
+from tests.vidur_pd.report.report_run import NIC_BPS, Shape, write_run
+from vidur_pd.metrics.summary import Histogram, Objectives
 from vidur_pd.report.charts import Chart, compact, label, log_axis
 from vidur_pd.report.figures_instances import measure_activity
 from vidur_pd.report.figures_latency import (
@@ -32,7 +33,6 @@ from vidur_pd.report.figures_network import busiest_links, line_rates_bps, mean_
 from vidur_pd.report.figures_phases import phase_charts, phase_seconds
 from vidur_pd.report.load import distinct_labels, read_run
 from vidur_pd.report.page import charts_html
-from vidur_pd.report.summary import ItlHistogram
 from vidur_pd.report.text import digits, duration
 
 STAMPS = [
@@ -253,7 +253,7 @@ def test_a_farther_objective_is_told_in_words_and_leaves_the_axis_to_the_data(sl
 def test_a_far_objective_is_not_drawn_over_the_run_either(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", Shape(requests=20, qps=1.0)))
     assert layout_of(ttft_over_time(run))["annotations"][0]["text"] == "SLO 2 s, beyond the axis"
-    soon = dataclasses.replace(run, summary=dataclasses.replace(run.summary, slo_ttft_s=0.1))
+    soon = dataclasses.replace(run, summary=dataclasses.replace(run.summary, slo=Objectives(ttft_s=0.1)))
     assert layout_of(ttft_over_time(soon))["shapes"][0]["y0"] == 0.1
 
 
@@ -289,7 +289,7 @@ def test_a_transfer_uses_the_nics_of_the_smaller_side(tmp_path: Path) -> None:
 
 def test_a_histogram_is_drawn_at_the_upper_edges_of_its_bins() -> None:
     """Empty bins at both ends are left out; 1 of 4 gaps lies below 2 s, all below 4 s."""
-    curve = histogram_curve("run", ItlHistogram((0.0, 1.0, 2.0, 3.0, 4.0, 5.0), (0, 1, 0, 3, 0)))
+    curve = histogram_curve("run", Histogram(edges_s=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0), counts=(0, 1, 0, 3, 0)))
     assert curve.values_s.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert curve.shares.tolist() == [0.0, 0.25, 0.25, 1.0]
 

@@ -12,7 +12,7 @@ from boundary.output_files import naming_failures
 from boundary.result_folder import ResultFolder
 
 if TYPE_CHECKING:
-    from vidur_pd.result import Result
+    from vidur_pd.metrics.result import Result
     from vidur_pd.simulation import Progress, Simulation
 
 RESULT_FILES = frozenset(
@@ -103,10 +103,11 @@ def stream_files(simulation: Simulation, folder: ResultFolder, progress: Progres
 def _write_rest(result: Result, folder: ResultFolder) -> None:
     """Files whose size does not follow the number of requests, the report as the last."""
     from vidur_pd.config.file import dump_config
+    from vidur_pd.metrics.summary_file import summary_tree
     from vidur_pd.report import REPORT_FILE, write_page
 
     files = folder.files
-    (files / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+    (files / "summary.json").write_text(json.dumps(summary_tree(result.summary), indent=2) + "\n", encoding="utf-8")
     (files / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
     if result.config.output.links:
         write_parquet(files / "links.parquet", result.link_columns())

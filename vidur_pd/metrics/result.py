@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,9 +12,11 @@ from netsim import LinkLog, Topology
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.plan import CouplingPlan
 from vidur_pd.kv_transfer.sender import FlowRow
+from vidur_pd.metrics.columns import KEY, Column, values_of
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import CapacityChange, link_columns
 from vidur_pd.metrics.requests import RequestRecord, RequestTable
+from vidur_pd.metrics.summary import Summary
 from vidur_pd.workload import Workload
 
 
@@ -35,23 +36,12 @@ class Result:
     """When the last thing happened."""
     flows: list[FlowRow]
     topology: Topology
-    summary: dict[str, Any]
+    summary: Summary
 
     @cached_property
     def requests(self) -> list[RequestRecord]:
         """The table as records."""
         return self.table.records()
-
-    def write(self, folder: str | Path) -> None:
-        """Writes requests.csv, summary.json, config.yaml, report.html and what ``output`` asks for.
-
-        Raises:
-            InputError: where a result cannot be, or a file of the user would be in its way.
-            OutputError: the disk is full.
-        """
-        from vidur_pd.metrics.output import write_result
-
-        write_result(self, Path(folder))
 
     def link_columns(self) -> dict[str, Any]:
         """Columns of ``links.parquet``."""
@@ -59,5 +49,18 @@ class Result:
 
     def flow_columns(self) -> dict[str, Any]:
         """Columns of ``flows.parquet``: every flow of every KV transfer, in order of arrival of its transfer."""
-        names = ("src", "dst", "size_bytes", "start_ps", "end_ps")
-        return {name: np.array([getattr(flow, name) for flow in self.flows], dtype=np.int64) for name in names}
+        return values_of(FLOW_COLUMNS, self.flows)
+
+
+def _of_flows(name: str, unit: str, meaning: str) -> Column[list[FlowRow]]:
+    return Column(name, unit, lambda rows: np.array([getattr(row, name) for row in rows], dtype=np.int64), meaning)
+
+
+FLOW_COLUMNS: Final = (
+    _of_flows("src", KEY, "GPU that sends"),
+    _of_flows("dst", KEY, "GPU that receives"),
+    _of_flows("size_bytes", "bytes", "size of the flow"),
+    _of_flows("start_ps", "ps", "first byte"),
+    _of_flows("end_ps", "ps", "last byte"),
+)
+"""Columns of ``flows.parquet``."""

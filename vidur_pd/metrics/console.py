@@ -1,0 +1,100 @@
+"""What ``vidur-pd run`` prints of a finished simulation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from vidur_pd.metrics.summary import Summary, Throughput, UnderLoad
+
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+QUANTILES = ("mean", "p50", "p90", "p99")
+MOST_REASONS = 3
+
+
+def print_result(summary: Summary) -> None:
+    """Headline figures, and what they leave out."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console()
+    for line in _headline(summary):
+        console.print(escape(line), highlight=False)
+    color = "bold red" if summary.requests and not summary.completed else "yellow"
+    for line in _warnings(summary):
+        console.print(f"[{color}]{escape(line)}[/]", highlight=False)
+    console.print(_latencies(summary))
+
+
+def _headline(summary: Summary) -> Iterator[str]:
+    gpus = Counter[str]()
+    for pool in summary.pools:
+        gpus[pool.hardware] += pool.gpus
+    yield (
+        f"{summary.model} on {' + '.join(f'{number} × {kind}' for kind, number in gpus.items())}: "
+        f"{summary.completed} of {summary.requests} requests in {summary.makespan_s:.1f} simulated seconds "
+        f"({summary.simulator.wall_s:.1f} s of wall time)"
+    )
+    rates, cached = summary.throughput, summary.cached_input_share
+    if rates.requests_per_s is None:
+        return
+    yield f"whole run: {rates.requests_per_s:.2f} requests/s, {_tokens(rates)}" + (
+        f"; {100 * cached:.0f} % of the input was cached" if cached else ""
+    )
+    load = summary.under_load
+    if load is not None:
+        yield (
+            f"under load ({load.from_s:.1f} s to the last arrival at {load.until_s:.1f} s): "
+            f"{load.requests_per_s:.2f} of {load.arrivals_per_s:.2f} requests/s, {_tokens(load)}"
+        )
+    yield (
+        f"{100 * (summary.goodput_share or 0.0):.1f} % of all requests meet the objectives: "
+        f"{summary.goodput:.2f} requests/s over the whole run"
+    )
+
+
+def _tokens(rates: Throughput | UnderLoad) -> str:
+    return f"{rates.input_tokens_per_s:.0f} input and {rates.output_tokens_per_s:.0f} output tokens/s"
+
+
+def _warnings(summary: Summary) -> Iterator[str]:
+    yield from not_served(summary)
+    workload = summary.workload
+    if workload.skipped_rows:
+        yield f"{workload.skipped_rows} rows of the workload without output were skipped"
+    if workload.trimmed_requests:
+        yield f"{workload.trimmed_requests} requests were trimmed to fit"
+    if summary.estimates is not None and summary.estimates > 0.01:
+        yield f"{100 * summary.estimates:.1f} % of compute time rests on roofline estimates"
+
+
+def not_served(summary: Summary) -> Iterator[str]:
+    """How many requests were refused or failed, and the most frequent reasons; nothing where all completed."""
+    lost = summary.requests - summary.completed
+    if not lost:
+        return
+    yield (
+        f"{lost} of {summary.requests} requests were not served ({summary.rejected} rejected, "
+        f"{summary.failed} failed): latencies are of the others alone, goodput counts them as missed"
+    )
+    shown = summary.not_served[:MOST_REASONS]
+    for outcome in shown:
+        yield f"{outcome.requests} {outcome.status}: {outcome.reason}"
+    further = lost - sum(outcome.requests for outcome in shown)
+    if further:
+        yield f"{further} for other reasons (see not_served in summary.json)"
+
+
+def _latencies(summary: Summary) -> Any:
+    from rich.table import Table
+
+    is_part = summary.completed < summary.requests
+    table = Table(f"ms, of {summary.completed} completed" if is_part else "ms", *QUANTILES)
+    for name in LATENCIES:
+        latency = getattr(summary, name)
+        cells = [getattr(latency, key) for key in QUANTILES]
+        table.add_row(
+            name.removesuffix("_s").upper(), *("–" if cell is None else f"{1e3 * cell:.1f}" for cell in cells)
+        )
+    return table

@@ -1,0 +1,110 @@
+"""``docs/results.md``: columns and fields of the result files, from the lists that write and read them.
+
+python -m vidur_pd.metrics.documentation docs/results.md
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from vidur_pd.metrics import summary
+from vidur_pd.metrics.columns import Column
+from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
+from vidur_pd.metrics.link_columns import LINK_COLUMNS
+from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
+from vidur_pd.metrics.result import FLOW_COLUMNS
+
+OPENING: Final = """# Result files
+
+Written by `python -m vidur_pd.metrics.documentation docs/results.md` from the definitions in `vidur_pd/metrics/`.
+How figures are defined is in [vidur_pd/README.md](../vidur_pd/README.md#metrics).
+"""
+TABLES: Final[tuple[tuple[str, str, Sequence[Column[Any]]], ...]] = (
+    (
+        "requests.csv",
+        "One row per request, in the order of the workload; empty where something does not apply. `requests.parquet` "
+        "(with `--stream`) has the same columns in the order in which requests end, and those marked * also as integer "
+        "picoseconds (`…_ps`).",
+        REQUEST_COLUMNS,
+    ),
+    ("iterations.parquet", "One row per iteration, ordered by its end on each instance.", ITERATION_COLUMNS),
+    ("links.parquet", "One row for every window, link and class of traffic that it carried.", LINK_COLUMNS),
+    ("flows.parquet", "On request: one row per flow of a KV transfer.", FLOW_COLUMNS),
+)
+UNITS: Final = (
+    ("_per_s", "1/s"),
+    ("_j_per_output_token", "J"),
+    ("_s", "s"),
+    ("_j", "J"),
+    ("_bytes", "bytes"),
+    ("_minutes", "min"),
+    ("goodput", "1/s"),
+    *(
+        (name, "share")
+        for name in ("share", "shares", "estimates", "attainment", "objective", "kv_use_mean", "kv_use_max")
+    ),
+)
+"""Units by how a name ends."""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [OPENING]
+    for name, about, columns in TABLES:
+        rows = [(f"`{each.name}`{'*' if each.is_exact else ''}", each.unit, each.meaning) for each in columns]
+        parts.append(f"## {name}\n\n{about}\n\n{_table(('column', 'unit', 'what it is'), rows)}")
+    about = _markdown(" ".join((inspect.getdoc(summary) or "").split("\n\n")[1].split()))
+    rows = [(f"`{path}`", unit, meaning) for path, unit, meaning in _fields(summary.Summary, "", "")]
+    parts.append(f"## summary.json\n\n{about}\n\n{_table(('field', 'unit', 'what it is'), rows)}")
+    return "\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
+
+
+def _fields(section: type[Any], prefix: str, unit: str) -> Iterator[tuple[str, str, str]]:
+    """(path, unit, meaning) of every field, those of its sections below it."""
+    told, hints = _docstrings(section), get_type_hints(section)
+    for each in fields(section):
+        own = next((name for suffix, name in UNITS if each.name.endswith(suffix)), unit)
+        hint, path = hints[each.name], prefix + each.name
+        if get_origin(hint) in (Union, types.UnionType):
+            hint = next(part for part in get_args(hint) if part is not type(None))
+        if get_origin(hint) is tuple:
+            hint, path = get_args(hint)[0], path + "[]"
+        if get_origin(hint) is Mapping:
+            path += ".*"
+        if is_dataclass(hint):
+            about = (inspect.getdoc(hint) or "").split("\n\n")[0].replace("\n", " ")
+            yield path, "", _markdown(" ".join((*([told[each.name]] if each.name in told else []), about)))
+            yield from _fields(hint, f"{path}.", own)  # type: ignore[arg-type]
+        else:
+            yield path, "text" if hint is str else own, _markdown(told.get(each.name, ""))
+
+
+def _markdown(text: str) -> str:
+    return text.replace("``None``", "`null`").replace("``", "`")
+
+
+def _docstrings(section: type[Any]) -> dict[str, str]:
+    """Texts below the fields of a class."""
+    (definition,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for node, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[ast.unparse(node.target)] = " ".join(str(below.value.value).split())
+    return found
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

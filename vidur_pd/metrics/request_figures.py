@@ -1,0 +1,130 @@
+"""What is known of a request, each figure defined once.
+
+`RequestFigures` lists what the core keeps. From it the build makes the fields of the C++ request, their log and their
+bindings (``core/request_figures.py``); the types of `vidur_pd.request.Request`, of the table of ended requests and of
+its records inherit from it. `REQUEST_COLUMNS` lists the columns of ``requests.csv`` and ``requests.parquet``: these
+files, the report and ``docs/results.md`` follow it.
+
+A new figure is a line in the one or in both lists, and the place that computes it: C++ or Python sets
+``request.new_figure``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.metrics.columns import TEXT, Column
+
+if TYPE_CHECKING:
+    from vidur_pd.metrics.requests import RequestTable
+
+NEVER: Final = -1
+"""Number that stands for a figure that does not apply, in a column (``core/request_log.hpp``)."""
+
+Value = TypeVar("Value")
+"""Type of a figure that every request has; 0 at first."""
+Maybe = TypeVar("Maybe")
+"""Type of a figure that may not apply; it does not until it is set."""
+Stage = TypeVar("Stage")
+"""Type of the instant of a stage; it is forgotten when the request begins again after a fault."""
+Place = TypeVar("Place")
+"""Type of a figure that is an instance, and may not apply."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestFigures(Generic[Value, Maybe, Stage, Place]):
+    """Figures that the core keeps of a request, from its arrival to its end; times are picoseconds."""
+
+    cached_tokens: Value
+    """Prompt tokens found in the prefix cache at the first admission."""
+    resident_tokens: Value
+    """Tokens of the context that the decode instance had when it reserved blocks; the others are transferred."""
+    context_tokens: Value
+    """What its last prefill had to compute: the prompt, and tokens kept from before a restart."""
+    generated_tokens: Value
+    """Output tokens sampled so far; never falls, except when decode repeats the first token of prefill."""
+    preemptions: Value
+    restarts: Value
+    """How often it began again after a fault."""
+    prefill_instance: Place
+    decode_instance: Place
+    kv_bytes: Maybe
+    """Bytes that crossed between instances, if something was handed over."""
+    scheduled_ps: Stage
+    prefill_completed_ps: Stage
+    kv_sent_ps: Stage
+    kv_arrived_ps: Stage
+    first_token_ps: Maybe
+    last_token_ps: Maybe
+    completed_ps: Maybe
+    prefill_compute_ps: Value
+    """Compute time of the iterations that it was in up to the end of its prompt; the next three likewise."""
+    prefill_communication_ps: Value
+    """As far as compute does not hide it."""
+    decode_compute_ps: Value
+    decode_communication_ps: Value
+
+
+def _figure(name: str, unit: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
+    return Column(name, unit, attrgetter(figure), meaning, in_report=in_report)
+
+
+def _stamp(name: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
+    return Column(name, "s", attrgetter(figure), meaning, is_exact=True, in_report=in_report)
+
+
+def _span(name: str, begin: str, end: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
+    """From one instant to another, where a request has come to both."""
+
+    def values(table: RequestTable) -> NDArray[np.int64]:
+        begins_ps, ends_ps = getattr(table, begin), getattr(table, end)
+        return np.where((begins_ps != NEVER) & (ends_ps != NEVER), ends_ps - begins_ps, NEVER)
+
+    return Column(name, "s", values, meaning, in_report=in_report)
+
+
+def _completed(table: RequestTable, times_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(table.is_completed, times_ps, NEVER)
+
+
+def _exposed(table: RequestTable) -> NDArray[np.int64]:
+    exposed_ps = np.maximum(table.kv_arrived_ps - table.prefill_completed_ps, 0)
+    return np.where(table.kv_arrived_ps != NEVER, exposed_ps, NEVER)
+
+
+REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
+    Column("request_id", TEXT, attrgetter("request_id"), "name of the request, as in the workload"),
+    _stamp("arrived_at_s", "arrived_ps", "arrival at the front end"),
+    _figure("prefill_tokens", "tokens", "prompt_tokens", "tokens of the prompt"),
+    _figure("decode_tokens", "tokens", "output_tokens", "tokens of the output"),
+    _figure("cached_tokens", "tokens", "cached_tokens", "prompt tokens that the prefix cache had"),
+    Column("prefill_instance", TEXT, lambda table: table.names(table.prefill_instance), "instance of the prompt"),
+    Column("decode_instance", TEXT, lambda table: table.names(table.decode_instance), "instance of the output"),
+    _stamp("scheduled_at_s", "scheduled_ps", "begin of its first iteration"),
+    _stamp("prefill_completed_at_s", "prefill_completed_ps", "end of its prompt"),
+    _stamp("kv_sent_at_s", "kv_sent_ps", "first byte of its KV transfer"),
+    _stamp("kv_arrived_at_s", "kv_arrived_ps", "last byte of its KV transfer"),
+    _stamp("first_token_at_s", "first_token_ps", "first token at the user"),
+    _stamp("completed_at_s", "completed_ps", "last token at the user"),
+    Column("ttft_s", "s", lambda table: _completed(table, table.ttft_ps), "arrival to first token, if completed"),
+    Column(
+        "tpot_s",
+        "s",
+        lambda table: _completed(table, table.tpot_ps),
+        "(last token − first token)/(output tokens − 1), if completed",
+        is_exact=True,
+    ),
+    Column("e2e_s", "s", lambda table: _completed(table, table.e2e_ps), "arrival to last token, if completed"),
+    _figure("pd_p2p_comm_bytes", "bytes", "kv_bytes", "KV that crossed between instances"),
+    _span("pd_p2p_comm_time_s", "kv_sent_ps", "kv_arrived_ps", "duration of its KV transfer"),
+    Column("kv_exposed_s", "s", _exposed, "part of it after the end of the prompt"),
+    _figure("preemptions", "", "preemptions", "times that it lost its KV blocks to others"),
+    Column("status", TEXT, attrgetter("end"), "`completed`, `rejected: reason` or `failed: reason`"),
+    _figure("restarts", "", "restarts", "times that it began again after a fault", in_report=False),
+)
+"""Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""

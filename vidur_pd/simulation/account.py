@@ -1,0 +1,190 @@
+"""The summary of a run, put together from what was counted while it went on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidur_pd.config import PoolConfig
+from vidur_pd.metrics.communication import communication_sources
+from vidur_pd.metrics.energy import PoolActivity, energy_estimate
+from vidur_pd.metrics.faults import fault_summary
+from vidur_pd.metrics.iterations import IterationLog
+from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
+from vidur_pd.metrics.requests import NEVER, seconds
+from vidur_pd.metrics.summary import (
+    Effort,
+    EstimatedOperator,
+    Histogram,
+    NetworkSummary,
+    NotServed,
+    Objectives,
+    PoolSummary,
+    RecoveredRequests,
+    Summary,
+    Throughput,
+    WorkloadSummary,
+)
+from vidur_pd.metrics.tally import RequestTally
+from vidur_pd.metrics.under_load import under_load
+from vidur_pd.workload import Workload
+from vidur_pd.workload.request import RequestStatus
+
+if TYPE_CHECKING:
+    from vidur_pd.simulation.state import SimulationState
+
+ITL_HISTOGRAM_BINS = 60
+MOST_REASONS = 20
+"""Of requests not served, in the summary."""
+
+
+class Account:
+    """What is known of a run beside its requests, and the summary of both."""
+
+    def __init__(self, state: SimulationState, workload: Workload, log: IterationLog) -> None:
+        self._plan = state.plan
+        self._config = state.plan.config
+        self._workload = workload
+        self._instances = state.instances
+        self._log = log
+
+    def summary(
+        self, tally: RequestTally, recovered: RecoveredRequests, transfers_retried: int, effort: Effort
+    ) -> Summary:
+        """Figures of requests, what was simulated, and where time and energy went.
+
+        The makespan runs from the first arrival to the last completion: ``throughput`` and ``goodput`` include the
+        drain, as those of vLLM's benchmark do (``vllm bench serve`` divides by the duration of the whole run);
+        ``under_load`` does not. ``goodput_share`` counts requests that were rejected or failed as missed. A request of
+        one token meets the TPOT objective.
+        """
+        slo, log = self._config.slo, self._log
+        completed, makespan_s = tally.count(RequestStatus.COMPLETED), to_seconds(tally.makespan_ps)
+        met = int(np.count_nonzero(tally.is_served(slo)))
+        tpot_ps, (gap_s, gap_count) = tally.tpot_ps, log.gaps()
+        return Summary(
+            requests=len(tally),
+            completed=completed,
+            rejected=tally.count(RequestStatus.REJECTED),
+            failed=tally.count(RequestStatus.FAILED),
+            not_served=_not_served(tally),
+            makespan_s=makespan_s,
+            throughput=_throughput(tally, completed, makespan_s),
+            under_load=under_load(tally, slo),
+            cached_input_share=tally.cached_tokens / tally.input_tokens if completed else None,
+            ttft_s=distribution(seconds(tally.ttft_ps)),
+            tpot_s=distribution(seconds(tpot_ps[tpot_ps != NEVER])),
+            itl_s=distribution(gap_s, gap_count),
+            e2e_s=distribution(seconds(tally.e2e_ps)),
+            slo=Objectives(**slo.model_dump()),
+            goodput=_rate(met, makespan_s),
+            goodput_share=met / len(tally) if len(tally) else None,
+            estimates=log.estimated_ps / log.compute_ps if log.compute_ps else 0.0,
+            preemptions=tally.preemptions,
+            itl_histogram=_histogram(gap_s, gap_count),
+            model=self._plan.model.name,
+            hardware=next(iter(self._plan.pools.values())).gpu.name,
+            seed=self._config.seed,
+            workload=self._workload_summary(),
+            network=self._network(),
+            pools=tuple(self._pool(pool, makespan_s) for pool in self._config.cluster.pools),
+            estimated_operators=self._estimated_operators(),
+            simulator=effort,
+            communication=communication_sources(self._plan.coupling, log, tally.transfers_ps),
+            attribution_s=tally.mean_parts_s(),
+            energy=energy_estimate(self._activities(), makespan_s, tally.output_tokens),
+            faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
+        )
+
+    def _workload_summary(self) -> WorkloadSummary:
+        workload = self._workload
+        return WorkloadSummary(
+            name=workload.name,
+            digest=workload.digest,
+            source=workload.source,
+            trimmed_requests=workload.trimmed_requests,
+            skipped_rows=workload.skipped_rows,
+        )
+
+    def _network(self) -> NetworkSummary:
+        return NetworkSummary(
+            backend=self._config.network.backend,
+            coupling=self._plan.coupling.in_force,
+            topology=self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
+            gpus=self._plan.topology.gpus,
+        )
+
+    def _estimated_operators(self) -> tuple[EstimatedOperator, ...]:
+        """Operators priced by flagged estimates at least once, by pool."""
+        met = {
+            (instance.placement.pool, operator)
+            for instance in self._instances
+            for operator in instance.executor.estimated_operators()
+        }
+        return tuple(EstimatedOperator(pool=pool, operator=operator) for pool, operator in sorted(met))
+
+    def _activities(self) -> list[PoolActivity]:
+        """What the GPUs of each pool did."""
+        return [self._activity(pool) for pool in self._config.cluster.pools]
+
+    def _activity(self, pool: PoolConfig) -> PoolActivity:
+        # A stage computes while its own flight is in it, so each GPU works a share 1 / pp of what is booked.
+        computing_s = float(self._log.computing_ps[self._indices(pool)].sum()) / PS_PER_S
+        computing_gpu_s = computing_s * pool.gpus_per_instance / pool.pp
+        gpus = pool.instances * pool.gpus_per_instance
+        return PoolActivity(pool.name, self._plan.pools[pool.name].gpu.name, gpus, computing_gpu_s)
+
+    def _indices(self, pool: PoolConfig) -> list[int]:
+        return [instance.index for instance in self._instances if instance.placement.pool == pool.name]
+
+    def _pool(self, pool: PoolConfig, makespan_s: float) -> PoolSummary:
+        indices = self._indices(pool)
+        busy_s = float(self._log.busy_ps[indices].sum()) / PS_PER_S
+        mean, peak = self._log.kv_share(indices, makespan_s)
+        gpu = self._plan.pools[pool.name].gpu
+        return PoolSummary(
+            name=pool.name,
+            role=pool.role,
+            hardware=gpu.name,
+            clock_as=gpu.clock_as,
+            instances=pool.instances,
+            tp=pool.tp,
+            ep=pool.ep,
+            dp=pool.dp,
+            pp=pool.pp,
+            gpus=pool.instances * pool.gpus_per_instance,
+            kv_blocks_per_rank=self._instances[indices[0]].ranks[0].state.usable_blocks,
+            busy_share=busy_s / (makespan_s * pool.instances * pool.pp) if makespan_s else None,
+            kv_use_mean=mean,
+            kv_use_max=peak,
+        )
+
+
+def _not_served(tally: RequestTally) -> tuple[NotServed, ...]:
+    outcomes = tally.not_served.most_frequent()[:MOST_REASONS]
+    return tuple(NotServed(status=each.status, reason=each.reason, requests=each.requests) for each in outcomes)
+
+
+def _throughput(tally: RequestTally, completed: int, makespan_s: float) -> Throughput:
+    return Throughput(
+        requests_per_s=_rate(completed, makespan_s),
+        input_tokens_per_s=_rate(tally.input_tokens, makespan_s),
+        output_tokens_per_s=_rate(tally.output_tokens, makespan_s),
+    )
+
+
+def _rate(count: int, duration_s: float) -> float | None:
+    return count / duration_s if duration_s > 0 else None
+
+
+def _histogram(values_s: NDArray[np.float64], counts: NDArray[np.int64]) -> Histogram:
+    """Counts in bins of equal ratio from the smallest to the largest positive gap."""
+    positive = values_s > 0
+    if not positive.any():
+        return Histogram()
+    low, high = float(values_s[positive].min()), float(values_s[positive].max())
+    edges = np.geomspace(low * 0.999, high * 1.001, ITL_HISTOGRAM_BINS + 1)
+    binned, _ = np.histogram(values_s[positive], bins=edges, weights=counts[positive])
+    return Histogram(edges_s=tuple(edges.tolist()), counts=tuple(np.rint(binned).astype(int).tolist()))
