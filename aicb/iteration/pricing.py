@@ -95,7 +95,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     if not operators:
         return [_summed([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
     kernels = [operator.kernel for operator in operators if isinstance(operator.kernel, Kernel)]
-    costs = CostTable.of(kernels, pricing.precision)
+    costs = CostTable.from_costs(kernels, [operator.cost for operator in operators])
     found = pricing.estimator.times(costs)
     saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)
     counts = np.array([operator.count for operator in operators])
