@@ -21,7 +21,7 @@ ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """What the operators of one rank depend on besides the layer and its tokens."""
+    """Dependencies of a rank's operators besides the layer and its tokens."""
 
     hidden: int
     partition: Partition

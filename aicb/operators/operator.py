@@ -13,7 +13,7 @@ from aicb.kernels.kernel import Kernel, KernelCost
 
 
 class Phase(Enum):
-    """Where an operator belongs in the per-phase breakdown of reports."""
+    """Place of an operator in the per-phase breakdown of reports."""
 
     ATTENTION = "attention"
     """Kernels that depend on the lengths of requests: attention, MLA expansion and absorption, linear attention."""
