@@ -1,4 +1,4 @@
-"""Attention of the ranks of an instance: kernels and groups of operators for C++, and times of kernels it does not know.
+"""Attention of the ranks of an instance: kernels and groups of operators for C++, and times of those it does not know.
 
 C++ knows attention over all keys and linear attention, where the estimator gives their times as functions
 (``CoreEstimator``). Sparse attention and the other estimators are priced here, batch by batch.
