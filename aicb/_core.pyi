@@ -202,7 +202,7 @@ class PrefillKernel:
         """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams."""
 
 class OperatorGroup(Enum):
-    """What a part depends on, see aicb/core/part.hpp."""
+    """Groups of operators by what they depend on, see aicb/core/priced_operators.hpp."""
 
     TOKENS = 0
     OTHER_DECODE_KERNELS = 1
@@ -237,7 +237,7 @@ class PricedOperators:
         """The same kernels with so much exposed time, all phases in proportion."""
 
 def priced_together(tokens: int, run: int) -> list[int]:
-    """Counts that are priced with this one: about ``run`` of those between which parts are interpolated."""
+    """Counts that are priced with this one: about ``run`` of those between which groups are interpolated."""
 
 class PromptKernels:
     """Which kernels run over prompts besides those that are functions of all lengths."""
@@ -327,7 +327,7 @@ class IterationPricing:
         """
 
 class StagePricing(IterationPricing):
-    """Prices the iterations of one pipeline stage from parts that Python prices."""
+    """Prices the iterations of one pipeline stage from groups of operators that Python prices."""
 
     def __init__(
         self, rules: StageRules, prefills: list[PrefillKernel], others: PromptKernels, interned: InternTable

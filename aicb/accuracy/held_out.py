@@ -1,4 +1,4 @@
-"""How far estimated kernel times lie from measured ones (``vidur-pd validate --only compute``).
+"""Errors of estimated kernel times against measured ones (``vidur-pd validate --only compute``).
 
 *Held out*: the shapes of a kernel are divided by group (whole (n, k) of a GEMM, one m of all sites, whole batch column
 of an attention kernel) into five folds; each fold is predicted from the other four, so 20 % are held out at a time and
@@ -81,8 +81,8 @@ def _dense(estimator: InterpolationEstimator) -> Iterator[Case]:
     held: tuple[tuple[str, tuple[int, ...]], ...] = (("(n, k)", (0, 1)), ("m", (2,)))
     for dtype in GEMM_DTYPES:
         for groups, columns in held:
-            work = partial(_gemm, dtype=dtype)
-            yield Case(f"{dtype} GEMM", groups, surface_of(estimator, Gemm, dtype), columns, work)
+            kernel_of = partial(_gemm, dtype=dtype)
+            yield Case(f"{dtype} GEMM", groups, surface_of(estimator, Gemm, dtype), columns, kernel_of)
 
 
 def _grouped(estimator: InterpolationEstimator) -> Iterator[Case]:

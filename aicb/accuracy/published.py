@@ -1,4 +1,4 @@
-"""How far estimates lie from published tables of the same GPU and kernels.
+"""Errors of estimates against published tables of the same GPU and kernels.
 
 The tables are those of aiconfigurator 095f58a (Apache-2.0): other machines, builds and timing methods, to which nothing
 here is fitted. They are not shipped: who has them as ``NAME.csv.gz`` names their folder.

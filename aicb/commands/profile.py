@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Device(StrEnum):
-    """Where kernels run."""
+    """Device that kernels run on."""
 
     CUDA = "cuda"
     CPU = "cpu"

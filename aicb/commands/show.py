@@ -38,7 +38,7 @@ TABLE_COLUMNS = 120
 
 
 class RequestPhase(StrEnum):
-    """Which requests a shown batch holds."""
+    """Kind of requests in a shown batch."""
 
     PREFILL = "prefill"
     DECODE = "decode"

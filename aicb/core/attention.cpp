@@ -77,7 +77,7 @@ void StageAttention::add_decodes(const std::int64_t* kv_tokens, const DecodeSize
 }
 
 void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                                  PricedTable& parts, PricedOperators& sum) {
+                                  PricedTable& groups, PricedOperators& sum) {
     for (const PrefillKernel& kernel : prefills_) {
         const auto found = kernel.times->of(new_tokens, kv_tokens, count);
         const KernelLoad& load = kernel.load;
@@ -88,24 +88,24 @@ void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int
         add_attention(sum, to_ps(found.time_us * executions), to_ps(clocked * found.time_us * executions),
                       to_ps(tensor_us * executions), found.is_estimate ? load.name : 0);
     }
-    if (others_.expand_latents) add_expansions(new_tokens, kv_tokens, count, parts, sum);
+    if (others_.expand_latents) add_expansions(new_tokens, kv_tokens, count, groups, sum);
     if (others_.are_recurrent) {
         const std::int64_t tokens = std::accumulate(new_tokens, new_tokens + count, std::int64_t{0});
-        sum += parts.between(OperatorGroup::kRecurrentPrompts, tokens, static_cast<std::int64_t>(count));
+        sum += groups.between(OperatorGroup::kRecurrentPrompts, tokens, static_cast<std::int64_t>(count));
     }
 }
 
 void StageAttention::add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                                    PricedTable& parts, PricedOperators& sum) const {
+                                    PricedTable& groups, PricedOperators& sum) const {
     std::int64_t chunk = 0, past = 0, merged = 0;
     for (std::size_t i = 0; i < count; ++i) {
         chunk += new_tokens[i];
         past += kv_tokens[i] - new_tokens[i];
         merged += kv_tokens[i] > new_tokens[i] ? new_tokens[i] : 0;
     }
-    sum += parts.between(OperatorGroup::kExpandedChunk, chunk);
-    if (past > 0) sum += parts.between(OperatorGroup::kExpandedPast, past);
-    if (merged > 0) sum += parts.between(OperatorGroup::kMerged, merged);
+    sum += groups.between(OperatorGroup::kExpandedChunk, chunk);
+    if (past > 0) sum += groups.between(OperatorGroup::kExpandedPast, past);
+    if (merged > 0) sum += groups.between(OperatorGroup::kMerged, merged);
 }
 
 }  // namespace aicb

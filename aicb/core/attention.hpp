@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "decode_times.hpp"
-#include "part.hpp"
 #include "prefill_times.hpp"
+#include "priced_operators.hpp"
 
 namespace aicb {
 
@@ -56,11 +56,11 @@ struct StepLoads {
     void assign(std::size_t steps) {
         for (auto* column : {&total_ps, &clocked_ps, &tensor_ps}) column->assign(steps, 0);
     }
-    // Adds a part to every step.
-    void add(const PricedOperators& part) {
-        for (TimePs& time_ps : total_ps) time_ps += part.total_ps;
-        for (TimePs& time_ps : clocked_ps) time_ps += part.clocked_ps;
-        for (TimePs& time_ps : tensor_ps) time_ps += part.tensor_ps;
+    // Adds a group to every step.
+    void add(const PricedOperators& group) {
+        for (TimePs& time_ps : total_ps) time_ps += group.total_ps;
+        for (TimePs& time_ps : clocked_ps) time_ps += group.clocked_ps;
+        for (TimePs& time_ps : tensor_ps) time_ps += group.tensor_ps;
     }
 };
 
@@ -92,14 +92,14 @@ class StageAttention {
     void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, PricedOperators& first);
     // Adds prefills with the other kernels over prompts.
     void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                      PricedTable& parts, PricedOperators& sum);
+                      PricedTable& groups, PricedOperators& sum);
 
     std::vector<DecodeSize> missing_sizes;
 
   private:
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);
     void add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                        PricedTable& parts, PricedOperators& sum) const;
+                        PricedTable& groups, PricedOperators& sum) const;
 
     std::vector<PrefillKernel> prefills_;
     PromptKernels others_;

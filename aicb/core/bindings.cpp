@@ -366,7 +366,7 @@ void bind_pricing(py::module_& module) {
         .def("take_missing_groups",
              [](StagePricing& pricing) {
                  std::vector<std::tuple<OperatorGroup, std::int64_t, std::int64_t>> taken;
-                 for (const GroupKey& key : std::exchange(pricing.parts.missing, {})) {
+                 for (const GroupKey& key : std::exchange(pricing.groups.missing, {})) {
                      taken.emplace_back(key.kind, key.first, key.second);
                  }
                  return taken;
@@ -382,9 +382,9 @@ void bind_pricing(py::module_& module) {
         .def(
             "insert_group",
             [](StagePricing& pricing, const std::tuple<OperatorGroup, std::int64_t, std::int64_t>& key,
-               const PricedOperators& part) {
+               const PricedOperators& priced) {
                 const auto [kind, first, second] = key;
-                pricing.parts.insert({kind, first, second}, part);
+                pricing.groups.insert({kind, first, second}, priced);
             },
             py::arg("key"), py::arg("priced"))
         .def(

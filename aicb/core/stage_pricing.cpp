@@ -65,7 +65,7 @@ bool StagePricing::price_timed(const TimedAttention& timed, IterationCost& first
     for (std::size_t rank = 0; rank < timed.ranks.size(); ++rank) {
         const auto& own = timed.ranks[rank];
         shared.group_tokens += padded(padding, own.tokens);
-        first_ = token_part(padding, own.tokens);
+        first_ = token_group(padding, own.tokens);
         if (timed.is_decode && own.tokens > 0) first_ += other_decode_kernels(padding, own.tokens, true);
         first_ += own.prompts;
         loads_.assign(loads_.total_ps.size());
@@ -81,7 +81,7 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
                           std::vector<TimePs>& compute_ps) {
     InternTable::Collectives lists{};
     const PricedOperators all = common(padding, shared, lists);
-    if (!parts.missing.empty() || !attention.missing_sizes.empty()) return false;
+    if (!groups.missing.empty() || !attention.missing_sizes.empty()) return false;
 
     const HostTimes& host = rules_.host;
     const auto exposed_ps = static_cast<TimePs>(
@@ -141,25 +141,25 @@ std::int64_t StagePricing::padded(const Padding& padding, std::int64_t tokens) c
     return padding.is_captured ? padding.tokens : std::max<std::int64_t>(tokens, 1);
 }
 
-PricedOperators StagePricing::token_part(const Padding& padding, std::int64_t tokens) {
+PricedOperators StagePricing::token_group(const Padding& padding, std::int64_t tokens) {
     const std::int64_t computed = padded(padding, tokens);
-    return padding.is_captured ? parts.at({OperatorGroup::kTokens, computed, 0})
-                               : parts.between(OperatorGroup::kTokens, computed);
+    return padding.is_captured ? groups.at({OperatorGroup::kTokens, computed, 0})
+                               : groups.between(OperatorGroup::kTokens, computed);
 }
 
 // Kernels of attention that do not read the cache, of a rank with so many decodes' tokens.
 PricedOperators StagePricing::other_decode_kernels(const Padding& padding, std::int64_t tokens, bool is_decode) {
     const std::int64_t computed = is_decode ? padded(padding, tokens) : tokens;
-    return padding.is_captured ? parts.at({OperatorGroup::kOtherDecodeKernels, computed, 0})
-                               : parts.between(OperatorGroup::kOtherDecodeKernels, computed);
+    return padding.is_captured ? groups.at({OperatorGroup::kOtherDecodeKernels, computed, 0})
+                               : groups.between(OperatorGroup::kOtherDecodeKernels, computed);
 }
 
 void StagePricing::price_rank(std::size_t number, const Padding& padding, std::int64_t queries, bool is_decode) {
     const Rank& rank = ranks_[number];
-    first_ = token_part(padding, rank.tokens);
+    first_ = token_group(padding, rank.tokens);
     if (rank.prefills > 0) {
         attention.add_prefills(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
-                               parts, first_);
+                               groups, first_);
     }
     // With prefills no full graph is replayed, whose padding kernels would compute.
     if (rank.decodes > 0) {
@@ -195,9 +195,9 @@ void StagePricing::keep_slower(std::size_t rank) {
 PricedOperators StagePricing::common(const Padding& padding, const Shared& shared, InternTable::Collectives& lists) {
     const std::int64_t most = padding.tokens, group = rules_.shares_experts ? shared.group_tokens : most;
     const OperatorGroup kind = shared.is_decode ? OperatorGroup::kMaskedExperts : OperatorGroup::kContiguousExperts;
-    PricedOperators made = padding.is_captured ? parts.at({kind, most, group}) : parts.between(kind, most, group);
-    const PricedOperators& head = parts.at({OperatorGroup::kHead, shared.rows, 0});
-    lists = {token_part(padding, most).communications, made.communications, head.communications};
+    PricedOperators made = padding.is_captured ? groups.at({kind, most, group}) : groups.between(kind, most, group);
+    const PricedOperators& head = groups.at({OperatorGroup::kHead, shared.rows, 0});
+    lists = {token_group(padding, most).communications, made.communications, head.communications};
     made += head;
     return made;
 }

@@ -1,4 +1,4 @@
-// Composition of an iteration of one pipeline stage from its parts, as aicb/iteration/model.py describes it.
+// Composition of an iteration of one pipeline stage from its groups, as aicb/iteration/model.py describes it.
 #pragma once
 
 #include <aicb/flat_map.hpp>
@@ -12,7 +12,7 @@
 
 #include "attention.hpp"
 #include "clock.hpp"
-#include "part.hpp"
+#include "priced_operators.hpp"
 
 namespace aicb {
 
@@ -81,7 +81,7 @@ class StagePricing final : public IterationPricing {
     // The same with attention that is timed elsewhere.
     bool price_timed(const TimedAttention& timed, IterationCost& first, std::vector<TimePs>& compute_ps);
 
-    PricedTable parts;
+    PricedTable groups;
     StageAttention attention;
 
   private:
@@ -99,7 +99,7 @@ class StagePricing final : public IterationPricing {
         std::int64_t rows;
         bool is_decode;
     };
-    PricedOperators token_part(const Padding& padding, std::int64_t tokens);
+    PricedOperators token_group(const Padding& padding, std::int64_t tokens);
     PricedOperators other_decode_kernels(const Padding& padding, std::int64_t tokens, bool is_decode);
     void price_rank(std::size_t rank, const Padding& padding, std::int64_t queries, bool is_decode);
     bool finish(const Padding& padding, const Shared& shared, IterationCost& first, std::vector<TimePs>& compute_ps);

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import aicb._core as _core
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
-from aicb.kernels.kernel import CacheKernel, Kernel
+from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
@@ -32,7 +32,11 @@ class CostTable:
     @classmethod
     def of(cls, kernels: Sequence[Kernel], precision: Precision) -> CostTable:
         """Costs with cache and state in the formats of ``precision``."""
-        costs = [kernel.cost(precision) for kernel in kernels]
+        return cls.from_costs(kernels, [kernel.cost(precision) for kernel in kernels])
+
+    @classmethod
+    def from_costs(cls, kernels: Sequence[Kernel], costs: Sequence[KernelCost]) -> CostTable:
+        """One cost per kernel."""
         columns = np.array([(cost.flops, cost.moved_bytes, cost.dtype == "fp8") for cost in costs]).reshape(-1, 3)
         return cls(kernels, columns[:, 0], columns[:, 1], columns[:, 2] > 0)
 

@@ -55,7 +55,7 @@ class Forest:
 
 
 class ForestEstimator:
-    """Prices work by forests; never below the roofline of the device.
+    """Times of kernels by forests; never below the roofline of the device.
 
     Raises:
         InputError: no measurements are shipped for this GPU, or scikit-learn is not installed.

@@ -1,6 +1,6 @@
 """Times of many operators at once, from columns instead of objects.
 
-For sweeps and searches: the work of one kind is a table of numbers, priced without a Python loop over its rows. The
+For sweeps and searches: kernels of one kind are a table of numbers, priced without a Python loop over its rows. The
 times are those of ``price``, the roofline included.
 """
 

@@ -1,4 +1,4 @@
-"""Which estimator prices a GPU: by its name, and by what the GPU's table holds.
+"""The estimator of a GPU: by its name, and by what the GPU's table holds.
 
 A table of another origin may hold some kinds of kernels only (``aicb import`` of GEMM times, a profile without
 FlashMLA). What it holds is priced from it; the rest is transferred from the H200 (`transfer.py`) and flagged.
@@ -31,7 +31,7 @@ def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing =
     """The estimator of this name: interpolation, forest, transfer, roofline, or auto.
 
     ``auto`` takes the GPU's table where it has one, else ``transfer``. ``interpolation`` of a table that lacks kinds of
-    work transfers those.
+    kernels transfers those.
 
     Raises:
         InputError: unknown name, no measurements of this GPU, or no fp8 on it.

@@ -65,7 +65,7 @@ def _error(found: Estimate | DecodeTimes) -> float:
 
 
 class TransferEstimator:
-    """Prices work on ``gpu`` by the utilisation of the same shape on ``measured_gpu``.
+    """Times of kernels on ``gpu`` by the utilisation of the same shape on ``measured_gpu``.
 
     Raises:
         InputError: no measurements of ``measured_gpu`` are shipped, or fp8 weights on a GPU without fp8.

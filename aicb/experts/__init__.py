@@ -1,1 +1,1 @@
-"""How tokens choose experts, where experts live, and what the slowest rank computes."""
+"""Expert load: the choice of tokens, the placement of experts, the load of the slowest rank."""

@@ -1,4 +1,4 @@
-"""How unevenly tokens choose experts, and what the slowest rank of an EP group gets to compute.
+"""Expert load: how unevenly tokens choose experts.
 
 Dispatch and combine are barriers, so a layer lasts as long as its slowest rank: the one with the most rows. Layers draw
 independently, so an iteration of many layers costs the *mean over draws of the maximum over ranks*, which

@@ -1,4 +1,4 @@
-"""Where the physical expert slots of an EP group live, and how many rows each rank gets.
+"""Placement of the physical expert slots of an EP group on its ranks, and the rows each rank gets.
 
 Without redundant slots rank r holds experts r·G … (r + 1)·G − 1. With them, slots are filled and placed by the greedy
 rule of DeepSeek's expert-parallel load balancer (github.com/deepseek-ai/EPLB, global policy):

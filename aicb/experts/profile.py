@@ -1,4 +1,4 @@
-"""What the slowest rank of an EP group computes, as a function of the tokens of the group.
+"""Load of the slowest rank of an EP group as a function of the group's tokens.
 
 Values are means over draws, evaluated on a geometric grid of token counts and interpolated linearly between, so that a
 caller may ask for every iteration. Rows grow with √tokens above their mean: a chord on a quarter octave lies at most

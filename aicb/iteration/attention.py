@@ -1,4 +1,4 @@
-"""Attention of the ranks of an instance: kernels and parts for C++, and times where C++ does not know the kernels.
+"""Attention of the ranks of an instance: kernels and groups of operators for C++, and times of those it does not know.
 
 C++ knows attention over all keys and linear attention, where the estimator gives their times as functions
 (``CoreEstimator``). Sparse attention and the other estimators are priced here, batch by batch.
@@ -79,7 +79,7 @@ class AttentionPricing:
         return is_known and isinstance(self._pricing.estimator, CoreEstimator)
 
     def prompt_kernels(self, stage: int) -> _core.PromptKernels:
-        """Which kernels run over prompts besides attention itself."""
+        """Choice of the kernels that run over prompts besides attention itself."""
         kinds = self._attentions(stage)
         return _core.PromptKernels(
             expand_latents=any(isinstance(kind, LatentAttention) for kind in kinds),

@@ -1,4 +1,4 @@
-"""What the host adds to an iteration: a small model of vLLM 0.24 (V1 engine, asynchronous scheduling).
+"""Host time of an iteration: a small model of vLLM 0.24 (V1 engine, asynchronous scheduling).
 
 Three effects, each with one or two parameters.
 
@@ -32,7 +32,7 @@ timed in the engine's process in one session, took 1.08 ms per layer of Qwen3-30
 
 
 class GraphMode(Enum):
-    """How much of an iteration is replayed from CUDA graphs."""
+    """Share of an iteration that is replayed from CUDA graphs."""
 
     FULL = "full"
     """Decode-only batches up to the largest captured size."""

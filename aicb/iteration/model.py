@@ -1,11 +1,11 @@
 """Compute time of one iteration of a serving instance.
 
-An instance runs ``dp`` ranks in lockstep; each prices its own batch and every layer waits for the slowest. The parts of
-an iteration depend on few integers (tokens, rows) and are priced once; only attention depends on the lengths.
+An instance runs ``dp`` ranks in lockstep; each prices its own batch and every layer waits for the slowest. Groups of
+operators depend on few integers (tokens, rows) and are priced once; only attention depends on the lengths.
 
     iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + host
 
-The sum is taken in C++ (``aicb.iteration.stage``); this module prices the parts that are not attention.
+The sum is taken in C++ (``aicb.iteration.stage``); this module prices the groups that are not attention.
 
 Assumes that all layers of one kind cost the same, so that a maximum per layer is the maximum of the sums; exact for
 models with one kind of attention. Tensor-parallel ranks of one data-parallel rank do the same work. Routed experts are

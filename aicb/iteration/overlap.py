@@ -107,7 +107,7 @@ class Turns:
     """Time of an iteration of two half batches as a function of how long communication takes."""
 
     alone_ps: float
-    """What no communication overlaps: the first piece of compute, and the host."""
+    """Time that no communication overlaps: the first piece of compute, and the host."""
     beside: list[tuple[float, float, float]]
     """(compute, communication, share) [ps] of each segment: the longer of the two counts, times its share."""
 

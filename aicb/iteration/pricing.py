@@ -56,12 +56,12 @@ class PricedOperators:
     clocked_ps: int
     """Part of ``total_ps`` that follows the SM clock."""
     tensor_ps: int
-    """What the matrix products would take at the nominal peak of the tensor cores."""
+    """Time of the matrix products at the nominal peak of the tensor cores."""
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """How operators are priced."""
+    """An estimator with the GPU and the formats it prices for."""
 
     estimator: Estimator
     gpu: Gpu
@@ -69,7 +69,7 @@ class Pricing:
 
     @cached_property
     def launch_floor_us(self) -> float:
-        """What a fused operator saves: the time of a kernel with nothing to do."""
+        """Time that a fused operator saves: that of a kernel with nothing to do."""
         return self.estimator.price(Elementwise("add", 1, 1, 0)).time_us
 
     def load(self, cost: KernelCost, time_us: float) -> tuple[float, float]:
@@ -95,7 +95,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     if not operators:
         return [_summed([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
     kernels = [operator.kernel for operator in operators if isinstance(operator.kernel, Kernel)]
-    costs = CostTable.of(kernels, pricing.precision)
+    costs = CostTable.from_costs(kernels, [operator.cost for operator in operators])
     found = pricing.estimator.times(costs)
     saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)
     counts = np.array([operator.count for operator in operators])

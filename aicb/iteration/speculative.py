@@ -75,5 +75,5 @@ class SpeculativeCost:
 
 
 def later(batches: Sequence[Batch], tokens: int) -> list[Batch]:
-    """The same decodes ``tokens`` further on."""
+    """Decodes after ``tokens`` more tokens each."""
     return [replace(batch, kv_tokens=batch.kv_tokens + tokens) for batch in batches]

@@ -1,9 +1,10 @@
-"""Iterations of one pipeline stage, composed in C++ (``aicb/core``) from parts that are priced when first asked for.
+"""Iterations of one pipeline stage, composed in C++ (``aicb/core``) from groups of operators.
 
-C++ composes an iteration from parts that depend on few integers and from attention, whose times it knows as functions
-of the lengths, or from Python. What it has not seen yet it names; ``StagePricer.price_missing`` prices that.
+C++ composes an iteration from groups of operators that depend on few integers each (tokens, rows), and from attention,
+whose times it has as functions of the lengths, or from Python. Groups it has not seen yet it lists;
+``StagePricer.price_missing`` prices them.
 
-Token counts of eager iterations and of expanded latents take thousands of values. Parts are priced at 128 counts per
+Token counts of eager iterations and of expanded latents take thousands of values. Groups are priced at 128 counts per
 octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
 tiles, so that times jump from a multiple of the tile to the count after it, by up to a sixth, and hardly grow between.
 """
@@ -30,14 +31,14 @@ Communications = tuple[tuple[Communication, int], ...]
 GroupKey = tuple[OperatorGroup, int, int]
 
 RUN = 16
-"""Token counts in a run of those priced together, where fewer parts are missing."""
+"""Token counts in a run of those priced together, where fewer groups are missing."""
 MOST_NAMES = 64
 """Names of estimated operators are bits of one integer in C++."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
-    """Numbers by which C++ speaks of operator names and of lists of collectives; shared by the stages of a model."""
+    """Numbers that stand for operator names and lists of collectives in C++; shared by the stages of a model."""
 
     interned: _core.InternTable = field(default_factory=_core.InternTable)
     _names: dict[str, int] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class NameTable:
         return sum(self.bit(name) for name in sorted(names))
 
     def in_core(self, priced: PricedOperators) -> _core.PricedOperators:
-        """The same with numbers for names and collectives."""
+        """Priced operators for C++, with numbers for names and collectives."""
         sums_ps = (priced.total_ps, priced.estimated_ps, priced.clocked_ps, priced.tensor_ps)
         names, collectives = self.bits(priced.estimated), self.list_of(priced.communications)
         return _core.PricedOperators(priced.phase_ps, sums_ps, names, collectives)
@@ -91,7 +92,7 @@ class NameTable:
 
 
 class StagePricer:
-    """The pricing of one stage in C++, with the parts and kernels it needs.
+    """The pricing of one stage in C++, with the groups and kernels it needs.
 
     Args:
         rules: padding, host and clock of the stage.

@@ -52,7 +52,7 @@ class Kernel(ABC):
     preferred_libraries: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By operation: beginnings of the names of kernels that stand for it in a table, best first."""
     core_role: ClassVar[CoreRole | None] = None
-    """What the C++ core prices as a function of the lengths of requests, where the estimator gives such functions."""
+    """Kind of kernel that the C++ core prices as a function of lengths, where the estimator gives such functions."""
     stays_in_cache: ClassVar[bool] = False
     """Whether its operands, written just before, need not cross the memory bus."""
 
@@ -79,7 +79,7 @@ class Kernel(ABC):
         """Times of a variant from the measurements of one GPU; ``None`` where there are too few."""
 
     def variant(self, precision: Precision) -> Hashable:
-        """What differs between kernels of this class that are measured separately, such as the number format."""
+        """The difference between kernels of this class that are measured separately, such as the number format."""
         del precision
         return None
 
@@ -183,7 +183,7 @@ class CacheKernel(Kernel):
     heads: int
 
     def over(self, kv_tokens: NDArray[np.int64]) -> Self:
-        """The same geometry over other lengths."""
+        """The kernel of this geometry over other lengths."""
         return replace(self, kv_tokens=kv_tokens)  # type: ignore[type-var]
 
     def with_queries(self, queries: int) -> Self:
@@ -191,7 +191,7 @@ class CacheKernel(Kernel):
         return replace(self, heads=self.heads * queries)  # type: ignore[type-var]
 
     def of_one_token(self) -> Self:
-        """The same geometry over one KV token."""
+        """The kernel of this geometry over one KV token."""
         return self.over(np.ones(1, dtype=np.int64))
 
 

@@ -150,7 +150,7 @@ class LatentTimes(CacheTimes[MlaDecode]):
         return np.asarray(blocks / parts_of(heads, self._gpu.sms) + OVERHEAD_BLOCKS)
 
     def split_kv(self, heads: int) -> _core.SplitKv:
-        """How the lengths of a batch give its ``payload`` and the penalty of unequal ones."""
+        """The schedule that turns the lengths of a batch into its ``payload`` and the penalty of unequal ones."""
         return _core.SplitKv(
             block_tokens=BLOCK_TOKENS,
             overhead_blocks=OVERHEAD_BLOCKS,

@@ -40,7 +40,7 @@ layout, the host's hint of rows per expert, and tokens per KV page."""
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What to measure. Two points are equal if their shapes are, whatever model they came from."""
+    """One measurement to make. Points are equal if their shapes are, whatever model they came from."""
 
     op: str
     """Operation, in the words of ``aicb/measurements/table.py``."""
@@ -106,7 +106,7 @@ def point(
 
 @dataclass(frozen=True, slots=True)
 class ListedPlace:
-    """Where an operator list holds a kernel: of which model, on how many ranks, for how many tokens."""
+    """The place of a kernel in an operator list: of which model, on how many ranks, for how many tokens."""
 
     model: Model
     operator: str

@@ -1,4 +1,4 @@
-"""How many rows each expert gets: balanced and skewed routing, deterministic in its seed.
+"""Rows of each expert under balanced and skewed routing, deterministic in the seed.
 
 Every distribution gives each token ``k`` distinct experts, so no expert has more rows than there are tokens.
 """

@@ -113,7 +113,7 @@ class SparsePrefillTimes(KernelTimes[SparseMlaPrefill]):
 
 
 class SparseShape(Protocol):
-    """What the costs of prefills and of decodes share."""
+    """Fields that the costs of prefills and of decodes share."""
 
     @property
     def kv_tokens(self) -> NDArray[np.int64]: ...

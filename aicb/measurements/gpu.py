@@ -57,7 +57,7 @@ class Gpu:
     l2_bytes: int
     source: str
     clock: ClockLaw | None = None
-    """How the SM clock falls under load. Times are taken as measured if absent."""
+    """Law by which the SM clock falls under load. Times are taken as measured if absent."""
     clock_as: str | None = None
     """GPU whose law ``clock`` is, where it is borrowed."""
     interconnect_as: str | None = None

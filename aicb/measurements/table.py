@@ -293,7 +293,7 @@ def _rows(cells: Cells) -> Iterator[KernelRow]:
 
 
 def _cells(rows: Sequence[KernelRow]) -> Cells:
-    """What `_rows` makes these rows from."""
+    """Columns that `_rows` makes these rows from."""
     named = {name: [getattr(row, name) for row in rows] for name in (*_BEFORE, *_AFTER) if name != "bytes"}
     applying = {name for row in rows for name in row.shape}
     shapes = {name: [row.shape.get(name) for row in rows] for name in applying}

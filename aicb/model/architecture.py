@@ -217,7 +217,7 @@ class Model:
 
     name: str = field(compare=False)
     source: str = field(compare=False)
-    """Where the dimensions come from."""
+    """Source of the dimensions."""
     hidden: int
     vocab: int
     has_tied_embeddings: bool

@@ -1,4 +1,4 @@
-"""Finding a model: built in by name, or by path from a Hugging Face ``config.json`` or a YAML file of our own form."""
+"""Models by name if built in, or by path from a Hugging Face ``config.json`` or a YAML file of our own form."""
 
 from __future__ import annotations
 

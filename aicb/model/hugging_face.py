@@ -1,4 +1,4 @@
-"""Reads the dimensions of a model from a Hugging Face ``config.json``.
+"""Dimensions of a model from a Hugging Face ``config.json``.
 
 Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored; architecture features that
 would, but are not modelled (biases, sliding windows), are refused. A checkpoint may be quantised to fp8 in blocks of

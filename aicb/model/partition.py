@@ -1,4 +1,4 @@
-"""How a model is divided over the GPUs of one serving instance."""
+"""Division of a model over the GPUs of one serving instance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PartitionError(InputError):
 
 
 class MoeLayout(Enum):
-    """Where experts live and how tokens reach them."""
+    """Placement of experts and the way of tokens to them."""
 
     TENSOR = "tensor"
     """ep = 1: every rank holds all experts, each sliced by tp; all-reduce of [T, h]."""
@@ -68,7 +68,7 @@ class Partition:
 
     @property
     def moe_layout(self) -> MoeLayout:
-        """Where the routed experts of this instance live."""
+        """Layout of the routed experts of this instance."""
         if self.ep == 1:
             return MoeLayout.TENSOR
         return MoeLayout.EXPERT_IN_TENSOR if self.dp == 1 else MoeLayout.EXPERT_DATA

@@ -1,4 +1,4 @@
-"""What one rank computes in one iteration."""
+"""Batches of one rank, and of all ranks of an instance, in one iteration."""
 
 from __future__ import annotations
 

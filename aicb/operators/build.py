@@ -10,7 +10,7 @@ from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.grouped_gemm import GroupedGemm
-from aicb.kernels.kernel import Kernel
+from aicb.kernels.kernel import Kernel, KernelCost
 from aicb.model.partition import Partition
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row
 from aicb.operators.operator import Communication, Operator, Phase
@@ -21,7 +21,7 @@ ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """What the operators of one rank depend on besides the layer and its tokens."""
+    """Dependencies of a rank's operators besides the layer and its tokens."""
 
     hidden: int
     partition: Partition
@@ -44,8 +44,7 @@ def computed(
     name: str, kernel: Kernel, precision: Precision, *, count: int, phase: Phase, weight_elements: int = 0
 ) -> Operator:
     """A kernel with its FLOPs and bytes."""
-    cost = kernel.cost(precision)
-    return Operator(name, kernel, count, phase, cost.flops, cost.moved_bytes, weight_elements)
+    return Operator(name, kernel, count, phase, kernel.cost(precision), weight_elements)
 
 
 def gemm(
@@ -127,7 +126,10 @@ def communicate(
     count: int = 1,
 ) -> Operator:
     """A collective; its bytes are the user's to price, so it moves none in this rank's HBM."""
-    return Operator(name, Communication(op, math.ceil(size_bytes), group), count, Phase.COMMUNICATION, 0.0, 0.0, 0)
+    return Operator(name, Communication(op, math.ceil(size_bytes), group), count, Phase.COMMUNICATION, _NOTHING, 0)
+
+
+_NOTHING = KernelCost(0.0, 0.0, 0.0, "bf16")
 
 
 def tp_all_reduce(name: str, tokens: int, shape: RankShape) -> list[Operator]:

@@ -28,7 +28,7 @@ def dense_operators(ffn: DenseFfn, shape: RankShape, tokens: int) -> list[Operat
 
 
 def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
-    """What an MoE layer does with the tokens of a rank, whatever their experts: router, shared expert, all-reduce.
+    """Operators of an MoE layer over the tokens of a rank, whatever their experts: router, shared expert, all-reduce.
 
     With data-parallel attention and tp > 1 the TP ranks of a token divide it: each routes and dispatches 1/tp of
     the tokens, the shared expert is whole on each rank, and an all-gather replaces the all-reduce (the

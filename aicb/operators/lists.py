@@ -1,4 +1,4 @@
-"""Lists the operators of one iteration of one rank, split by what they depend on.
+"""Operator lists of one iteration of one rank, split by what they depend on.
 
 The parts depend on few integers each, so that a caller can memoise them: the rank's tokens, the tokens of the group
 that shares experts, the rows that need logits. Attention alone depends on the vector of lengths. Operators are

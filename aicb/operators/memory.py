@@ -38,7 +38,7 @@ class InstanceMemory:
     activation_bytes: int
     runtime_bytes: int
     available_kv_bytes: int
-    """What is left for KV blocks, the state of ``max_seqs`` requests already taken off."""
+    """Memory left for KV blocks, the state of ``max_seqs`` requests already taken off."""
     num_kv_blocks: int
 
 

@@ -164,6 +164,6 @@ def _weighted_sum(rows: float, tokens: float, hidden: int, count: int) -> Operat
 
 
 def _sum_of_copies(tokens: int, copies: float, hidden: int, count: int) -> Operator:
-    """What combine brought back, ``copies`` rows per token, summed at the token's rank."""
+    """Sum of the ``copies`` rows per token that combine brought back, at the token's rank."""
     per_element = ACTIVATION_BYTES * (copies + 1)
     return elementwise("moe_reduce", "unpermute", (tokens, hidden), per_element, count=count, phase=Phase.EXPERTS)

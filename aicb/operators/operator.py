@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from aicb.kernels.kernel import Kernel
+from aicb.kernels.kernel import Kernel, KernelCost
 
 
 class Phase(Enum):
-    """Where an operator belongs in the per-phase breakdown of reports."""
+    """Place of an operator in the per-phase breakdown of reports."""
 
     ATTENTION = "attention"
     """Kernels that depend on the lengths of requests: attention, MLA expansion and absorption, linear attention."""
@@ -48,12 +48,20 @@ class Operator:
     kernel: Kernel | Communication
     count: int
     phase: Phase
-    flops: float
-    """Algorithmic FLOPs of one execution."""
-    moved_bytes: float
-    """Bytes read and written by one execution, weights included once."""
+    cost: KernelCost
+    """Of one execution; nothing for a collective."""
     weight_elements: int
     """Parameters the rank holds for one execution, inactive experts included; 0 where it has none of its own.
 
     Kernels that share weights in a mixed batch (prefill and decode forms of one layer) each state them.
     """
+
+    @property
+    def flops(self) -> float:
+        """Algorithmic FLOPs of one execution."""
+        return self.cost.flops
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes read and written by one execution, weights included once."""
+        return self.cost.moved_bytes

@@ -1,4 +1,4 @@
-"""Compiles kernels in parallel before they are measured.
+"""Parallel compilation of kernels before they are measured.
 
 Libraries that compile at first use (DeepGEMM: seconds per kernel on one core) keep their kernels in a cache on disk
 that processes share. Worker processes run every point once, so that the measuring process finds the kernels ready;

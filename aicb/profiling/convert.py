@@ -1,4 +1,4 @@
-"""Chooses, among measured kernels, those of a shipped table: one per operation and shape.
+"""Choice, among measured kernels, of those of a shipped table: one per operation and shape.
 
 A profile holds every kernel that ran (vLLM's, our Triton one); `KernelTable` averages rows of equal shape, so a table
 must not hold two kernels of one shape. Rows that differ only in what a table has no column for are sorted out here: of

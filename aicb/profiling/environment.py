@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the shape: device, driver, libraries, revision."""
+"""Environment of a measurement: device, driver, libraries, revision."""
 
 from __future__ import annotations
 

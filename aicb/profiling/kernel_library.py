@@ -1,4 +1,4 @@
-"""What the profiler needs of a kernel library, and how a kernel proves that it computes the right thing."""
+"""Interface of kernel libraries, and the proof that a kernel computes the right thing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kernel:
     run: Callable[[], object]
     """Launches the kernel on the current stream; never synchronises."""
     outputs: Sequence[torch.Tensor] = ()
-    """What ``run`` writes; poisoned before a check, so that a kernel that writes nothing fails it."""
+    """Tensors that ``run`` writes; poisoned before a check, so that a kernel that writes nothing fails it."""
     error: Callable[[], float] | None = None
     """‖out − ref‖ / ‖ref‖ of what ``outputs`` hold now, against a reference in higher precision (on a part of the
     output where it is large). ``None``: the kernel only moves the host or the memory."""

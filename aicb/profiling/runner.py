@@ -40,7 +40,7 @@ class ContextLost(RuntimeError):
 
 @dataclass(slots=True)
 class Report:
-    """What a run did; printed at its end and stored with the table."""
+    """Results of a run; printed at its end and stored with the table."""
 
     measured: Counter[str] = field(default_factory=Counter)
     """By kernel."""
@@ -57,7 +57,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to run a plan."""
+    """Settings of a run."""
 
     device: str
     budget_s: float

@@ -29,7 +29,7 @@ _COARSE_STRIDE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to sweep."""
+    """Models, formats and sizes to sweep."""
 
     models: tuple[Model, ...]
     weights: tuple[WeightDtype, ...] = ("bf16", "fp8")

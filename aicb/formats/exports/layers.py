@@ -83,7 +83,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """What is exported: ``batch_size`` equal requests per data-parallel rank.
+    """An export: ``batch_size`` equal requests per data-parallel rank.
 
     ``seq_tokens`` is the prompt length of a prefill and the KV length of a decode.
     """

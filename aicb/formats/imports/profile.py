@@ -34,7 +34,7 @@ def read(rows: list[dict[str, str]], path: Path) -> tuple[list[dict[str, str]], 
 
 
 def _device(provenance: Path) -> str:
-    """What the profiler says it ran on."""
+    """The device that the profiler ran on."""
     try:
         facts = parse_json(read_text(provenance, "provenance"), str(provenance), "provenance")
         return str(facts["environment"]["device"])

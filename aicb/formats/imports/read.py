@@ -1,4 +1,4 @@
-"""Reads foreign files (CSV, gzipped CSV, Parquet) and hands their rows to the importer of their origin."""
+"""Foreign files (CSV, gzipped CSV, Parquet), read by the importer of their origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importers produce: rows of ``kernels.csv``, and what a user must know about them."""
+"""Products of importers: rows of ``kernels.csv`` and the cautions that go with them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write_table(imported: Imported, gpu: Gpu, directory: Path) -> None:
 
 
 def table_paths(directory: Path) -> list[Path]:
-    """What `write_table` writes."""
+    """Files that `write_table` writes."""
     return [directory / TABLE_FILE, directory / "provenance.json"]
 
 

@@ -25,7 +25,7 @@ class Estimate:
     is_estimate: bool
     """True where no measurement within the stated reach supports the time."""
     source: str
-    """How the time was obtained: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
+    """Origin of the time: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
     error_of: float | Callable[[], float] = field(compare=False)
     """``error``, or a function of it: computing it may take longer than the time, and simulations do not ask for it."""
 

@@ -30,7 +30,7 @@ NORMAL_MEDIAN = 0.6745
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """How fast residuals change. Lengths are in the unit of the coordinates, octaves mostly."""
+    """Lengths over which residuals change. They are in the unit of the coordinates, octaves mostly."""
 
     lengths: tuple[float, ...]
     """Correlation lengths of what all shapes share."""

@@ -31,7 +31,7 @@ FEW_SHAPES = 32
 
 @dataclass(frozen=True, slots=True)
 class ReferenceModel:
-    """What is known about a kernel before it is measured."""
+    """The model of a kernel that measurements correct."""
 
     label: str
     """Name in sources, with the columns of the site."""

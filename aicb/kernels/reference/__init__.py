@@ -1,1 +1,1 @@
-"""How libraries divide work among SMs, and the reference times that follow: shapes that measurements correct."""
+"""Reference times of kernels: how libraries divide work among SMs, and the times that follow."""

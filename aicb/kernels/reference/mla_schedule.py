@@ -1,4 +1,4 @@
-"""How FlashMLA divides a batch among the SMs (split KV).
+"""FlashMLA's schedule: the division of a batch among the SMs (split KV).
 
 An SM works on up to 64 query heads of one request at a time, in blocks of 64 tokens of its latent cache. The metadata
 kernel cuts the sequence of all blocks into as many parts as there are SMs, each with the same *payload*: its blocks

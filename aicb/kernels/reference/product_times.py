@@ -31,7 +31,7 @@ _THROTTLING_US = 300.0
 
 @dataclass(frozen=True, slots=True)
 class TileCosts:
-    """What a wave of DeepGEMM tiles costs."""
+    """Costs of a wave of DeepGEMM tiles."""
 
     launch_us: float
     group_us: float

@@ -1,4 +1,4 @@
-#include "part.hpp"
+#include "priced_operators.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -89,7 +89,7 @@ PricedOperators PricedOperators::scaled_to(TimePs new_total_ps) const {
 }
 
 const PricedOperators& PricedTable::at(const GroupKey& key) {
-    if (const PricedOperators* found = parts_.find(key.packed())) return *found;
+    if (const PricedOperators* found = groups_.find(key.packed())) return *found;
     missing.push_back(key);
     return kNothing;
 }

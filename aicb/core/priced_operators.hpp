@@ -19,13 +19,13 @@ struct PricedOperators {
     std::uint64_t estimated = 0;      // one bit per name of an operator
     std::int32_t communications = 0;  // number of the list; 0 is the empty one
 
-    // Times and estimates; the collectives stay those of this part.
+    // Times and estimates; the collectives stay those of this one.
     PricedOperators& operator+=(const PricedOperators& other);
     // The same kernels with so much exposed time, all phases in proportion.
     PricedOperators scaled_to(TimePs new_total_ps) const;
 };
 
-// What a part depends on.
+// Groups of operators, by what they depend on.
 enum class OperatorGroup : std::uint8_t {
     kTokens,              // tokens of a rank
     kOtherDecodeKernels,  // tokens of a rank of decodes: kernels of attention that do not read the cache
@@ -53,10 +53,10 @@ struct GroupKey {
 // interpolates. A count that is not one of those is priced alone.
 std::vector<std::int64_t> priced_together(std::int64_t tokens, std::int64_t run);
 
-// Parts of one stage. What is asked for and not there is noted in `missing` and counts nothing.
+// Groups of one stage. What is asked for and not there is noted in `missing` and counts nothing.
 class PricedTable {
   public:
-    void insert(const GroupKey& key, const PricedOperators& part) { parts_.insert(key.packed(), part); }
+    void insert(const GroupKey& key, const PricedOperators& group) { groups_.insert(key.packed(), group); }
     const PricedOperators& at(const GroupKey& key);
 
     // Linear in the tokens between two of 128 grid points per octave, from the count after the lower one: both are
@@ -70,7 +70,7 @@ class PricedTable {
   private:
     PricedOperators along_second(OperatorGroup kind, std::int64_t first, std::int64_t second);
 
-    FlatMap<PricedOperators> parts_;
+    FlatMap<PricedOperators> groups_;
 };
 
 }  // namespace aicb
