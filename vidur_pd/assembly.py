@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import simccl
 from aicb import Model, Precision, load_model
 from boundary.errors import InputError
-from netsim import NetworkBackend, SharesCapacity, Topology, create_backend
+from netsim import Fabric, NetworkBackend, SharesCapacity, Topology, create_backend
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd._core import Flight, Loop
 from vidur_pd.cluster import Placement, build_cluster, with_nvlink_of
@@ -18,7 +18,6 @@ from vidur_pd.execution.communication import CommunicationPricer
 from vidur_pd.execution.coupling import CouplingPlan, Treatment, plan_coupling
 from vidur_pd.execution.exact import ExactLauncher
 from vidur_pd.execution.executor import Exchanges, InstanceExecutor
-from vidur_pd.execution.live_fabric import LiveFabric
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.instance import Instance
 from vidur_pd.kv import BlockPool, CountingBlockPool, PrefixCachingBlockPool
@@ -48,8 +47,8 @@ class Parts:
     pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
     coupling: CouplingPlan
-    fabric: LiveFabric
-    """What becomes of links."""
+    fabric: Fabric
+    """What becomes of links; the network follows it."""
     faults: tuple[Fault, ...]
 
     def launcher(
@@ -106,7 +105,8 @@ def assemble(config: SimulationConfig, hash_block_tokens: int | None = None) -> 
     network = create_backend(config.network.backend, cluster.topology, config.network.roce)
     stack = simccl.Stack(config.network.collectives)
     roce = config.network.roce
-    fabric = LiveFabric(cluster.topology)
+    fabric = Fabric(cluster.topology)
+    fabric.carry_with(network)
     priced_on = None if plan.collectives is Treatment.SIMULATED else fabric
     pricers = {
         gpu: CommunicationPricer(cluster.topology, plan.pricing_backend, gpu, stack, roce=roce, live=priced_on)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from vidur_pd._core import Flight, Loop
 from vidur_pd.cluster import Placement
-from vidur_pd.execution.executor import InstanceExecutor
 from vidur_pd.execution.exact import ExactLauncher
+from vidur_pd.execution.executor import InstanceExecutor
 from vidur_pd.request import Request
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState, ScheduledBatch, VllmV1
 

@@ -280,7 +280,7 @@ class Simulation:
         elif is_open:
             self._recovery.in_service_again()
 
-    def links_change(self, links: Sequence[int], *, is_up: bool) -> None:
+    def links_change(self) -> None:
         self._loop.traffic_changes(self._queue.now_ps)
 
     def capacity_changes(self, links: Sequence[int], capacity_bps: Sequence[float]) -> None:

@@ -12,8 +12,8 @@ from netsim import Topology
 from netsim.topology import LinkKind
 
 if TYPE_CHECKING:
+    from netsim.fabric import Gpus
     from vidur_pd.execution.communication import CollectiveCost
-    from vidur_pd.execution.live_fabric import Gpus
 
 
 class AlikeServers:

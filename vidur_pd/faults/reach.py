@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import Topology
-from vidur_pd.execution.live_fabric import LiveFabric
+from netsim import Fabric
 from vidur_pd.instance import Instance
 
 
@@ -21,9 +20,9 @@ class Reach:
     parts, may meet any link between switches, and are concerned by all of these.
     """
 
-    def __init__(self, instances: Sequence[Instance], topology: Topology, fabric: LiveFabric) -> None:
+    def __init__(self, instances: Sequence[Instance], fabric: Fabric) -> None:
         self._instances = instances
-        self._topology = topology
+        self._topology = fabric.topology
         self._fabric = fabric
         self._detoured: set[int] = set()
         """Indices of instances."""
