@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Fabric:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._network: FailsLinks | None = None
+        self._follower: weakref.ref[FailsLinks] | None = None
         self._failures: Counter[int] = Counter()
         self._slow_downs: dict[int, list[float]] = {}
         self._down: set[int] = set()
@@ -63,11 +64,15 @@ class Fabric:
         """
         if not isinstance(network, FailsLinks):
             raise BackendError(f"fabric: found a {type(network).__name__}, expected a network whose links can fail")
-        self._network = network
+        self._follower = weakref.ref(network)  # whoever uses the network owns it
         for link in sorted(self._down):
             network.set_link_up(link, False)
         for link, share in sorted(self._shares.items()):
             network.set_capacity_share(link, share)
+
+    @property
+    def _network(self) -> FailsLinks | None:
+        return None if self._follower is None else self._follower()
 
     @cached_property
     def intact_router(self) -> Router:
@@ -135,8 +140,8 @@ class Fabric:
 
     def _set_link_up(self, link: int, is_up: bool) -> None:
         (self._down.discard if is_up else self._down.add)(link)
-        if self._network is not None:
-            self._network.set_link_up(link, is_up)
+        if (network := self._network) is not None:
+            network.set_link_up(link, is_up)
         if "router" in self.__dict__:  # made when somebody first asks
             self.router.set_link_up(link, is_up)
         self._touch(link)
@@ -145,8 +150,8 @@ class Fabric:
         self._shares.pop(link, None)
         if share < 1:
             self._shares[link] = share
-        if self._network is not None:
-            self._network.set_capacity_share(link, share)
+        if (network := self._network) is not None:
+            network.set_capacity_share(link, share)
         self._touch(link)
 
     def _touch(self, link: int) -> None:
