@@ -13,10 +13,13 @@ from netsim.backend import (
     LinkStats,
     LogsLinks,
     NetworkBackend,
+    PausesLinks,
     SharesCapacity,
+    capabilities_of,
     create_backend,
 )
 from netsim.errors import BackendError, BackendUnavailable, NoPath
+from netsim.fabric import Fabric
 from netsim.flow import NO_FLOW, FlowGraph, FlowGraphError
 from netsim.routing import Router
 from netsim.topologies import (
@@ -47,6 +50,7 @@ __all__ = [
     "BackendUnavailable",
     "Completion",
     "DragonflyShape",
+    "Fabric",
     "FailsLinks",
     "FlowGraph",
     "FlowGraphError",
@@ -60,6 +64,7 @@ __all__ = [
     "NetworkBackend",
     "NoPath",
     "NodeKind",
+    "PausesLinks",
     "PeriodicLoads",
     "Router",
     "SharesCapacity",
@@ -68,6 +73,7 @@ __all__ = [
     "Uplinks",
     "WireFormat",
     "alibaba_hpn",
+    "capabilities_of",
     "create_backend",
     "dcn_plus",
     "dragonfly",

@@ -21,8 +21,31 @@ if TYPE_CHECKING:
 BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 """Names that `create_backend` knows; not every build contains all of them."""
 
-PACKET_BACKENDS: Final = ("packet", "ns3")
-"""Those that simulate packets, with the settings of `netsim.roce.RoceConfig`."""
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend does, for those who plan a run with it."""
+
+    simulates_packets: bool = False
+    """With the settings of `netsim.roce.RoceConfig`; links can be paused (`PausesLinks`)."""
+    shares_links: bool = True
+    """Flows slow each other down."""
+    carries_loads: bool = False
+    """A load can stand for flows (`SharesCapacity`)."""
+
+
+_CAPABILITIES: Final = {
+    "analytical": Capabilities(shares_links=False),
+    "fluid": Capabilities(carries_loads=True),
+    "packet": Capabilities(simulates_packets=True),
+    "ns3": Capabilities(simulates_packets=True),
+}
+
+
+def capabilities_of(backend: str) -> Capabilities:
+    """Of the backend of that name; of one that is not known, those that all have."""
+    return _CAPABILITIES.get(backend, Capabilities())
+
 
 FIRST_WINDOW_PS: Final = PS_PER_S // 64
 """Of a log of links; our choice: 15.6 ms show a burst of transfers."""
@@ -136,6 +159,18 @@ class FailsLinks(Protocol):
 
     def set_capacity_share(self, link: int, share: float) -> None:
         """The link has 0 < ``share`` ≤ 1 of its capacity from now on. Raises: BackendError, for other values."""
+        ...
+
+
+@runtime_checkable
+class PausesLinks(Protocol):
+    """A backend whose links can be paused by a storm of PFC frames."""
+
+    def set_storm(self, link: int, priority: int, is_storming: bool) -> None:
+        """From now on the far end of a link keeps its sender paused in a class, or no longer.
+
+        Raises: BackendError, for an unknown link or a priority that cannot be paused.
+        """
         ...
 
 

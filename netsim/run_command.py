@@ -163,13 +163,13 @@ def _roce_config(
     backend: str, config: Path | None, simai_config: Path | None, settings: list[str], files: _Files
 ) -> RoceConfig | None:
     """The settings in force; ``None`` where the backend knows no packets."""
-    from netsim.backend import PACKET_BACKENDS
+    from netsim.backend import capabilities_of
     from netsim.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
     from netsim.simai_config import read_simai_config
 
     given = {"--config": config, "--simai-config": simai_config, "--set": settings or None, **files.wanted()}
     options = [option for option, value in given.items() if value is not None]
-    if backend not in PACKET_BACKENDS:
+    if not capabilities_of(backend).simulates_packets:
         if options:
             raise InputError(f"{options[0]}: found backend {backend}, expected packet or ns3, which simulate packets")
         return None

@@ -166,11 +166,11 @@ def compare(
 
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
     """The settings of a run of a comparison: where packets cannot carry the coupling, collectives are isolated."""
-    from netsim.backend import PACKET_BACKENDS
+    from netsim.backend import capabilities_of
     from vidur_pd.config.file import load_config
 
     with_backend = [*settings, f"network.backend={backend}"]
-    if load_config(config, with_backend).network.coupling != "fluid" or backend not in PACKET_BACKENDS:
+    if load_config(config, with_backend).network.coupling != "fluid" or not capabilities_of(backend).simulates_packets:
         return with_backend
     sys.stderr.write(f"vidur-pd: {backend}: coupling 'isolated' instead of 'fluid', which needs link loads\n")
     return [*with_backend, "network.coupling=isolated"]

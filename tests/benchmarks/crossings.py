@@ -4,8 +4,8 @@
     python -m tests.benchmarks.crossings [--requests N]
 
 Small PD clusters, by coupling and mode of KV transfers. Counted are calls of functions and methods of the cores of
-``vidur_pd`` and ``netsim`` while the simulation runs, each ``Loop.run`` included, which comes back with a notice;
-attributes are not. Prints; ``tests/integration/test_crossings.py`` gates.
+``vidur_pd`` and ``netsim`` while the simulation runs, each ``Loop.run`` included, which ends with a notice; attributes
+are not. Prints; ``tests/integration/test_crossings.py`` gates.
 """
 
 from __future__ import annotations

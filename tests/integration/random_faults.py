@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from netsim.backend import PACKET_BACKENDS
+from netsim.backend import capabilities_of
 from netsim.topology import LinkKind
 from vidur_pd.config import SimulationConfig
 from vidur_pd.simulation.plan import plan_simulation
@@ -36,7 +36,7 @@ def random_fault(choose: random.Random, bare: SimulationConfig, until_s: float) 
     kinds = ["gpu", "instance", "drain", "straggler", "slow_gpu", "link", "link_flap", "slow_link"]
     if (topology.link_kind != LinkKind.NVLINK).any():
         kinds.append("nic")
-    if bare.network.backend in PACKET_BACKENDS and topology.link_kind[link] != LinkKind.NVLINK:
+    if capabilities_of(bare.network.backend).simulates_packets and topology.link_kind[link] != LinkKind.NVLINK:
         kinds.append("pfc_storm")
     kind = choose.choice(kinds)
     fields: dict[str, Any] = {

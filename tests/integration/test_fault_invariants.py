@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aicb.model.catalog import load_model
-from netsim.backend import PACKET_BACKENDS
+from netsim.backend import capabilities_of
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.config import SimulationConfig
@@ -146,7 +146,7 @@ def check_kv_bytes(result: Result) -> None:
     counted = sum(record.kv_bytes or 0 for record in result.requests)
     assert all((record.kv_bytes or 0) >= 0 for record in result.requests)
     assert carried >= counted - 1
-    if result.config.network.backend not in PACKET_BACKENDS:
+    if not capabilities_of(result.config.network.backend).simulates_packets:
         assert carried <= counted + 1 + cut_flows(result)
 
 

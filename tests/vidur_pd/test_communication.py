@@ -5,11 +5,10 @@ import pytest
 
 import simccl
 from aicb import Communication
-from netsim import Topology, rail_optimized
+from netsim import Fabric, Topology, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.execution.communication.live_fabric import LiveFabric
 from vidur_pd.execution.communication.pricer import CollectiveCost, CommunicationPricer
 from vidur_pd.simulation.plan import plan_simulation
 
@@ -61,11 +60,11 @@ def test_a_cost_is_that_of_the_fabric_as_it_is(backend: str) -> None:
 
     Packets have 4 % of headers; the whole NIC is not the bottleneck, as a flow gets 93 % of it."""
     fabric, gpus, what = rail_optimized(2, 8), (0, 8), Communication("all_to_all", 64 << 20, "ep")
-    live = LiveFabric(fabric)
+    live = Fabric(fabric)
     pricer = CommunicationPricer(fabric, backend, "h200", live=live)
     whole = pricer.cost(what, gpus)
     cable = first_of(fabric, whole, LinkKind.NIC)
-    live.set_share(cable, 0.25)
+    live.slow_down(cable, 0.25)
     slow = pricer.cost(what, gpus)
     least_ps = float(slow.link_bytes[slow.links == cable][0]) * 8e12 / (0.25 * float(fabric.capacity_bps[cable]))
     busy_ps = float(slow.link_busy_ps[slow.links == cable][0])
@@ -73,7 +72,7 @@ def test_a_cost_is_that_of_the_fabric_as_it_is(backend: str) -> None:
     assert busy_ps < 1.05 * least_ps
     assert busy_ps <= slow.duration_ps < 1.05 * busy_ps
     assert slow.duration_ps > 3.5 * whole.duration_ps
-    live.set_share(cable, 1.0)
+    live.speed_up(cable, 0.25)
     assert pricer.cost(what, gpus) is whole
 
 
@@ -82,11 +81,11 @@ def test_a_collective_takes_another_path_round_a_failed_link(backend: str) -> No
     """Two segments meet at two spines: without the cable to one of them the bytes go over the other."""
     fabric = rail_optimized(4, 2, spines=2, nodes_per_segment=2)
     gpus, what = (0, 4), Communication("all_to_all", 1 << 20, "ep")
-    live = LiveFabric(fabric)
+    live = Fabric(fabric)
     pricer = CommunicationPricer(fabric, backend, "h200", live=live)
     whole = pricer.cost(what, gpus)
     failed = first_of(fabric, whole, LinkKind.FABRIC)
-    live.set_link_up(failed, False)
+    live.fail([failed])
     round_it = pricer.cost(what, gpus)
     assert failed not in round_it.links
     assert round_it.link_bytes.sum() == whole.link_bytes.sum()
@@ -102,10 +101,10 @@ def first_of(fabric: Topology, cost: CollectiveCost, kind: LinkKind) -> int:
 def test_a_server_with_a_slow_nvlink_stands_for_no_other(slow_server: int) -> None:
     """A quarter of one GPU's NVLink is felt in its server alone, also where that is the one that stands for all."""
     fabric, what = rail_optimized(3, 8), Communication("all_reduce", 64 << 20, "tp")
-    live = LiveFabric(fabric)
+    live = Fabric(fabric)
     pricer = CommunicationPricer(fabric, "fluid", "h200", live=live)
     is_nvlink = (fabric.link_src == 8 * slow_server) & (fabric.link_kind == LinkKind.NVLINK)
-    live.set_share(int(np.flatnonzero(is_nvlink)[0]), 0.25)
+    live.slow_down(int(np.flatnonzero(is_nvlink)[0]), 0.25)
     times = [pricer.cost(what, tuple(range(8 * server, 8 * server + 8))).duration_ps for server in range(3)]
     whole = [time for server, time in enumerate(times) if server != slow_server]
     assert whole[0] == whole[1]

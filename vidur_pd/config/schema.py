@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
 from boundary.quoting import quoted
-from netsim.backend import PACKET_BACKENDS
+from netsim.backend import capabilities_of
 from netsim.config import TopologySpec
 from netsim.roce import RoceConfig
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
@@ -217,7 +217,7 @@ class NetworkConfig(Section):
         if not isinstance(tree, Mapping):
             return tree
         tree = dict(tree)
-        if tree.get("backend") in PACKET_BACKENDS:
+        if capabilities_of(str(tree.get("backend"))).simulates_packets:
             tree.setdefault("coupling", "isolated")
         roce = tree.get("roce", {})
         if isinstance(roce, RoceConfig):

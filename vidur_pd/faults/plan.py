@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from netsim import LinkKind, Topology
-from netsim.backend import PACKET_BACKENDS
+from netsim import BACKENDS, LinkKind, Topology, capabilities_of
 from netsim.units import PS_PER_S
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.config import SimulationConfig
@@ -173,10 +172,11 @@ class _Names:
         return tuple(links)
 
     def storm_links(self, spec: PfcStormFault, field: str) -> tuple[int, ...]:
-        if self._backend not in PACKET_BACKENDS:
+        if not capabilities_of(self._backend).simulates_packets:
+            pausing = [name for name in BACKENDS if capabilities_of(name).simulates_packets]
             raise InputError(
                 f"{field}.kind: found 'pfc_storm' with backend {self._backend!r}, which has no pauses, "
-                f"expected backend {' or '.join(PACKET_BACKENDS)}"
+                f"expected backend {' or '.join(pausing)}"
             )
         links = self.cable(spec.between, field)
         if (self._topology.link_kind[list(links)] == LinkKind.NVLINK).any():

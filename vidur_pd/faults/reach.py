@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from netsim import Fabric
 from vidur_pd.cluster.instance import Instance
-from vidur_pd.execution.communication.live_fabric import LiveFabric
 
 
 class Reach:
@@ -20,7 +20,7 @@ class Reach:
     parts, may meet any link between switches, and are reached by all of these.
     """
 
-    def __init__(self, instances: Sequence[Instance], fabric: LiveFabric) -> None:
+    def __init__(self, instances: Sequence[Instance], fabric: Fabric) -> None:
         self._instances = instances
         self._topology = fabric.topology
         self._fabric = fabric

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
-from netsim import FailsLinks, NetworkBackend
-from netsim.backend import PACKET_BACKENDS
-from netsim.packet import PacketBackend
+from netsim import Fabric, NetworkBackend, PausesLinks, capabilities_of
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.config import SimulationConfig
-from vidur_pd.execution.communication.live_fabric import LiveFabric
 from vidur_pd.execution.coupling.plan import CouplingPlan, Treatment
 from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.faults.plan import Draining, Effect, Fault, InstanceDown, LinksDown, LinksSlow, Slowness, Storm
@@ -63,18 +60,18 @@ class FaultScript:
         coupling: CouplingPlan,
         instances: Sequence[Instance],
         network: NetworkBackend,
-        fabric: LiveFabric,
+        fabric: Fabric,
         queue: EventQueue,
         cluster: Cluster,
     ) -> None:
         self._faults, self._instances = faults, instances
-        self._network, self._topology, self._fabric = network, fabric.topology, fabric
+        self._network, self._fabric = network, fabric
         self._reach = Reach(instances, fabric)
         self._queue = queue
         self._cluster = cluster
         self._drains_degraded = config.recovery.degraded == "drain"
         self._prices_collectives = coupling.collectives is not Treatment.SIMULATED
-        is_delayed = config.network.backend in PACKET_BACKENDS and not self._prices_collectives
+        is_delayed = capabilities_of(config.network.backend).simulates_packets and not self._prices_collectives
         self._reroute_ps = config.network.roce.reroute_delay if is_delayed else 0
         self._changes_to_route = 0
         """Changes of links that routing has not heard of yet."""
@@ -86,8 +83,6 @@ class FaultScript:
         self._closed: set[int] = set()
         self._severed: set[int] = set()
         self._slowness: dict[int, list[float]] = {instance.index: [] for instance in self._instances}
-        self._links_down: Counter[int] = Counter()
-        self._link_shares: dict[int, list[float]] = {}
         self._storms: Counter[tuple[int, int]] = Counter()
 
     def schedule(self) -> None:
@@ -170,16 +165,9 @@ class FaultScript:
     # Links.
 
     def _fail_links(self, links: Sequence[int], begins: bool) -> None:
-        changed = []
-        for link in links:
-            self._links_down[link] += 1 if begins else -1
-            if self._links_down[link] == int(begins):
-                changed.append(link)
+        changed = self._fabric.fail(links) if begins else self._fabric.repair(links)
         if not changed:
             return
-        for link in changed:
-            cast(FailsLinks, self._network).set_link_up(link, not begins)
-            self._fabric.set_link_up(link, not begins)
         self._cluster.links_change()
         self._unheard.update(instance.index for instance in self._tell(changed))
         self._changes_to_route += 1
@@ -216,15 +204,9 @@ class FaultScript:
             self._count_down(instance, begins=True, reason=SEVERED)
 
     def _slow_links(self, effect: LinksSlow, begins: bool) -> None:
-        capacities = []
         for link in effect.links:
-            shares = self._link_shares.setdefault(link, [])
-            (shares.append if begins else shares.remove)(effect.share)
-            share = float(np.prod(shares))
-            cast(FailsLinks, self._network).set_capacity_share(link, share)
-            self._fabric.set_share(link, share)
-            capacities.append(share * float(self._topology.capacity_bps[link]))
-        self._cluster.capacity_change(effect.links, capacities)
+            (self._fabric.slow_down if begins else self._fabric.speed_up)(link, effect.share)
+        self._cluster.capacity_change(effect.links, [self._fabric.capacity_bps(link) for link in effect.links])
         self._tell(effect.links)
 
     def _storm(self, effect: Storm, begins: bool) -> None:
@@ -232,4 +214,5 @@ class FaultScript:
             key = (link, effect.priority)
             self._storms[key] += 1 if begins else -1
             if self._storms[key] == int(begins):
-                cast(PacketBackend, self._network).set_storm(link, effect.priority, begins)
+                assert isinstance(self._network, PausesLinks)
+                self._network.set_storm(link, effect.priority, begins)

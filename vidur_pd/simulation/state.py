@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import simccl
-from netsim import NetworkBackend, SharesCapacity, create_backend
+from netsim import Fabric, NetworkBackend, SharesCapacity, create_backend
 from vidur_pd._core import Flight, Loop
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.cluster.placement import Placement
-from vidur_pd.execution.communication.live_fabric import LiveFabric
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.plan import Treatment
@@ -31,8 +30,8 @@ class SimulationState:
 
     plan: SimulationPlan
     network: NetworkBackend
-    fabric: LiveFabric
-    """What becomes of links."""
+    fabric: Fabric
+    """What becomes of links; the network follows it."""
     pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
     instances: tuple[Instance, ...]
@@ -62,7 +61,8 @@ def assemble(plan: SimulationPlan) -> SimulationState:
     config, topology = plan.config, plan.topology
     network = create_backend(config.network.backend, topology, config.network.roce)
     stack, roce = simccl.Stack(config.network.collectives), config.network.roce
-    fabric = LiveFabric(topology)
+    fabric = Fabric(topology)
+    fabric.carry_with(network)
     priced_on = None if plan.coupling.collectives is Treatment.SIMULATED else fabric
     pricers = {
         gpu: CommunicationPricer(topology, plan.coupling.pricing_backend, gpu, stack, roce=roce, live=priced_on)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import Completion, FailsLinks, FlowGraph, GraphHandle, Topology, create_backend
-from netsim.backend import PACKET_BACKENDS
+from netsim import Completion, Fabric, FlowGraph, GraphHandle, NetworkBackend, Topology, capabilities_of, create_backend
+from netsim.fabric import INTACT, FabricState
 from netsim.roce import RoceConfig
-from netsim.routing import Router as PathFinder
-from vidur_pd.execution.communication.live_fabric import INTACT, FabricState
 from vidur_pd.execution.communication.servers import AlikeServers
 from vidur_pd.execution.network_clock import FAR_PS
 
@@ -41,25 +38,20 @@ class IdleFabric:
 
     def __init__(self, topology: Topology, backend: str, roce: RoceConfig | None) -> None:
         """``roce``: settings of a packet-level backend."""
-        self._topology, self._backend, self._roce = topology, backend, roce
+        self._backend, self._roce = backend, roce
+        self._is_renewed = capabilities_of(backend).simulates_packets
         self.servers = AlikeServers(topology)
-        self._paths = PathFinder(topology)
-        self._state = INTACT
-        self._idle = create_backend(backend, topology, roce)
+        self._fabric = Fabric(topology)
+        self._idle = self._new_network()
 
     def run(self, graph: FlowGraph, state: FabricState = INTACT) -> IdleRun | None:
         """What the graph takes in a state of the links; ``None`` if it does not come to an end."""
-        if self._backend in PACKET_BACKENDS:
-            self._idle = create_backend(self._backend, self._topology, self._roce)
-            self._change(INTACT, state)
+        self._fabric.become(state)
+        if self._is_renewed:
+            self._idle = self._new_network()
             if state.down:
                 self._idle.advance((self._roce or RoceConfig()).reroute_delay)
-        else:
-            self._change(self._state, state)
-        for link in sorted(self._state.down ^ state.down):
-            self._paths.set_link_up(link, link not in state.down)
-        self._state = state
-        ways = self._paths.routes(graph.src, graph.dst, graph.flow_label)
+        ways = self._fabric.router.routes(graph.src, graph.dst, graph.flow_label)
         links = self._links(graph, ways[1])
         before, start_ps = self._idle.link_stats(links), self._idle.now_ps
         handle = self._idle.submit(graph, start_ps)
@@ -76,18 +68,16 @@ class IdleFabric:
 
     def _links(self, graph: FlowGraph, on_ways: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rising: links that the graph may touch. Packets may be spread over others than those of their flows."""
-        if self._backend in PACKET_BACKENDS:
-            return np.arange(self._topology.links)
-        _, back = self._paths.routes(graph.src, graph.dst, graph.flow_label, is_reverse=True)
+        if self._is_renewed:
+            return np.arange(self._fabric.topology.links)
+        _, back = self._fabric.router.routes(graph.src, graph.dst, graph.flow_label, is_reverse=True)
         return np.unique(np.concatenate((on_ways, back)))
 
-    def _change(self, old: FabricState, new: FabricState) -> None:
-        """Brings the links of the copy from one state to another."""
-        network, shares = cast(FailsLinks, self._idle), dict(new.shares)
-        for link in sorted(old.down ^ new.down):
-            network.set_link_up(link, link not in new.down)
-        for link in sorted({link for link, _ in old.shares ^ new.shares}):
-            network.set_capacity_share(link, shares.get(link, 1.0))
+    def _new_network(self) -> NetworkBackend:
+        """An idle one in the state that links have."""
+        network = create_backend(self._backend, self._fabric.topology, self._roce)
+        self._fabric.carry_with(network)
+        return network
 
     def _end_of(self, handle: GraphHandle) -> Completion:
         while True:

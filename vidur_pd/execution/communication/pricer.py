@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 import simccl
 from aicb import Communication
-from netsim import FlowGraph, Topology
+from netsim import Fabric, FlowGraph, Topology
+from netsim.fabric import INTACT, FabricState, Gpus
 from netsim.roce import RoceConfig
 from vidur_pd.execution.communication.idle_fabric import IdleFabric
-from vidur_pd.execution.communication.live_fabric import INTACT, FabricState, Gpus, LiveFabric
 
 CollectiveKey = tuple[str, int, Gpus]
 """Operation, bytes, GPUs."""
@@ -76,7 +76,7 @@ class CommunicationPricer:
         stack: simccl.Stack = simccl.Stack.NCCL,
         *,
         roce: RoceConfig | None = None,
-        live: LiveFabric | None = None,
+        live: Fabric | None = None,
     ) -> None:
         """``roce``: settings of a packet-level backend. ``live``: what becomes of links; ``None``: nothing."""
         simccl.check_measured(stack, gpu)
@@ -85,7 +85,7 @@ class CommunicationPricer:
         self._gpu = gpu
         self._closed_form = backend == "analytical"
         self._fabric = IdleFabric(topology, backend, roce)
-        self._live = LiveFabric(topology) if live is None else live
+        self._live = Fabric(topology) if live is None else live
         self._communicators: dict[Gpus, simccl.Communicator] = {}
         self._whole = _Known(INTACT)
         self._states: OrderedDict[FabricState, _Known] = OrderedDict()

@@ -12,7 +12,7 @@ from netsim import Topology
 from netsim.topology import LinkKind
 
 if TYPE_CHECKING:
-    from vidur_pd.execution.communication.live_fabric import Gpus
+    from netsim.fabric import Gpus
     from vidur_pd.execution.communication.pricer import CollectiveCost
 
 

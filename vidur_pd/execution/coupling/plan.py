@@ -16,14 +16,8 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from boundary.errors import InputError
-from netsim.backend import PACKET_BACKENDS
+from netsim import capabilities_of
 from vidur_pd.config import SimulationConfig
-
-SHARING_BACKENDS = ("fluid",)
-"""Backends on whose links a load can stand for flows (``netsim.SharesCapacity``)."""
-UNSHARED_BACKENDS = ("analytical",)
-"""Backends on which flows do not see each other."""
-
 
 TRAFFIC: Final = ("kv", "collective")
 """What flows of each ``FlowGraph.traffic`` are."""
@@ -61,27 +55,27 @@ def plan_coupling(config: SimulationConfig) -> CouplingPlan:
     _check(config)
     network = config.network
     in_force = network.coupling
-    if in_force == "fluid" and network.backend not in SHARING_BACKENDS:
+    if in_force == "fluid" and not capabilities_of(network.backend).carries_loads:
         in_force = "isolated"
     collectives = {"isolated": Treatment.PRICED, "fluid": Treatment.STRETCHED, "exact": Treatment.SIMULATED}
     return CouplingPlan(
         in_force=in_force,
         pricing_backend=_pricing_backend(network.backend, in_force),
         collectives=collectives[in_force],
-        transfers=Treatment.PRICED if network.backend in UNSHARED_BACKENDS else Treatment.SIMULATED,
+        transfers=Treatment.SIMULATED if capabilities_of(network.backend).shares_links else Treatment.PRICED,
     )
 
 
 def _pricing_backend(backend: str, coupling: str) -> str:
     """ns-3 can live but once in a process; ``packet`` gives the same times. For a forecast ``fluid`` will do."""
-    if backend not in PACKET_BACKENDS:
+    if not capabilities_of(backend).simulates_packets:
         return backend
     return "fluid" if coupling == "exact" else "packet"
 
 
 def _check(config: SimulationConfig) -> None:
     network = config.network
-    if network.coupling == "fluid" and network.backend in PACKET_BACKENDS:
+    if network.coupling == "fluid" and capabilities_of(network.backend).simulates_packets:
         raise InputError(
             f"network.coupling: found 'fluid' with backend {network.backend!r}, on which load cannot stand for flows, "
             "expected 'isolated' or 'exact' (or backend 'fluid')"
@@ -92,7 +86,7 @@ def _check(config: SimulationConfig) -> None:
         raise InputError("network.coupling: found 'exact' with a pool of pp > 1, expected 'isolated' or 'fluid'")
     if any(config.engine_of(pool).overlap.two_batch for pool in config.cluster.pools):
         raise InputError("network.coupling: found 'exact' with two-batch overlap, expected 'isolated' or 'fluid'")
-    if network.backend in UNSHARED_BACKENDS:
+    if not capabilities_of(network.backend).shares_links:
         raise InputError(
             f"network.coupling: found 'exact' with backend {network.backend!r}, which has no contention to couple"
         )

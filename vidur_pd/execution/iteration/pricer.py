@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, Turns, two_batch_turns
 from aicb._core import IterationPricing
+from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Flight, Loop, Stage
 from vidur_pd.cluster.placement import Placement
-from vidur_pd.execution.communication.live_fabric import FabricState, Gpus
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
 from vidur_pd.execution.iteration.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
 
