@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         parse_expert_load,
     )
     from aicb.iteration.model import IterationModel
-    from aicb.iteration.overlap import Overlap, Turns, halve, two_batch_ps, two_batch_turns
+    from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve, two_batch_overlap, two_batch_ps
     from aicb.iteration.pricing import IterationCost
     from aicb.iteration.speculative import Drafting, SpeculativeCost
     from aicb.kernels.fitting.estimate import UnmeasuredShape
@@ -63,7 +63,7 @@ __all__ = [
     "RankBatches",
     "RecordedLoad",
     "SpeculativeCost",
-    "Turns",
+    "TwoBatchOverlap",
     "UniformLoad",
     "UnmeasuredShape",
     "ZipfLoad",
@@ -84,8 +84,8 @@ __all__ = [
     "stage_layers",
     "state_bytes_per_rank",
     "token_operators",
+    "two_batch_overlap",
     "two_batch_ps",
-    "two_batch_turns",
 ]
 
 _MODULES = {
@@ -111,7 +111,7 @@ _MODULES = {
     "RankBatches": "aicb.operators.batch",
     "RecordedLoad": "aicb.experts.load",
     "SpeculativeCost": "aicb.iteration.speculative",
-    "Turns": "aicb.iteration.overlap",
+    "TwoBatchOverlap": "aicb.iteration.overlap",
     "UniformLoad": "aicb.experts.load",
     "UnmeasuredShape": "aicb.kernels.fitting.estimate",
     "ZipfLoad": "aicb.experts.load",
@@ -133,7 +133,7 @@ _MODULES = {
     "state_bytes_per_rank": "aicb.model.architecture",
     "token_operators": "aicb.operators.lists",
     "two_batch_ps": "aicb.iteration.overlap",
-    "two_batch_turns": "aicb.iteration.overlap",
+    "two_batch_overlap": "aicb.iteration.overlap",
 }
 """Where each name is defined: imported when first asked for."""
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns the raw H200 kernel probe into the table shipped in ``aicb/data/h200``.
+"""TwoBatchOverlap the raw H200 kernel probe into the table shipped in ``aicb/data/h200``.
 
     python scripts/build_h200_table.py RAW_DIRECTORY [OUTPUT_DIRECTORY]
 

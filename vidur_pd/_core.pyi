@@ -60,7 +60,7 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
         """Admitted by a rank, in an iteration or between two."""
 
     @property
-    def is_in_flight(self) -> bool:
+    def is_in_iteration(self) -> bool:
         """In an iteration under way."""
 
     @property
@@ -151,7 +151,7 @@ class RankState:
     def running_requests(self) -> int: ...
     @property
     def outstanding_tokens(self) -> int:
-        """To compute before every local request is a plain decode, those in flight included."""
+        """To compute before every local request is a plain decode, those in iteration included."""
 
     @property
     def load_tokens(self) -> int:
@@ -341,11 +341,11 @@ class Stage:
         host_ps: int = 0,
         phase_ps: Sequence[int] = ...,
         estimated_ps: int = 0,
-        alone_ps: float = 0.0,
-        beside: Sequence[tuple[float, float, float]] = ...,
+        not_overlapped_ps: float = 0.0,
+        overlapped: Sequence[tuple[float, float, float]] = ...,
     ) -> None:
         """``communication_ps``: all collectives one after another; ``load``: number of what it leaves on links;
-        ``estimated_ps``: part of compute that rests on estimates; ``alone_ps``, ``beside``: see ``aicb.Turns``, less
+        ``estimated_ps``: part of compute that rests on estimates; ``not_overlapped_ps``, ``beside``: see ``aicb.Turns``, less
         ``compute_ps``."""
 
     @property
@@ -354,16 +354,16 @@ class Stage:
     def communication_ps(self) -> int: ...
     @property
     def exposed_ps(self) -> int:
-        """At the present stretch."""
+        """At the present slowdown."""
 
     @property
-    def stretch(self) -> float:
+    def slowdown(self) -> float:
         """How much longer communication takes than on an idle fabric."""
 
     @property
     def load(self) -> int: ...
 
-class Flight:
+class RunningIteration:
     """An iteration, or a run of equal decode iterations, in progress on an instance."""
 
     ends_ps: NDArray[np.int64]
@@ -404,23 +404,23 @@ class Flight:
     def is_pipelined(self) -> bool: ...
     @property
     def communication_ps(self) -> int:
-        """Of one step at the present stretch, over all stages, as far as compute does not hide it."""
+        """Of one step at the present slowdown, over all stages, as far as compute does not hide it."""
 
     def set_stages(self, stages: list[Stage], compute_ps: NDArray[np.int64]) -> None:
-        """The price of the flight."""
+        """The price of the iteration."""
 
-def set_out(flight: Flight, stage_free_ps: list[int]) -> list[int]:
-    """Times of a flight that starts now; returns when the stages are free then."""
+def set_end_times(iteration: RunningIteration, stage_free_ps: list[int]) -> list[int]:
+    """Times of a iteration that starts now; returns when the stages are free then."""
 
-def retime_steps(flight: Flight, stretch: float, now_ps: int) -> None:
-    """A new stretch: what is done of the step in progress stays done, the rest follows suit."""
+def retime_steps(iteration: RunningIteration, slowdown: float, now_ps: int) -> None:
+    """A new slowdown: what is done of the step in progress stays done, the rest follows suit."""
 
 def retime_stages(
-    flights: list[Flight], stretches: list[list[float]], stage_free_ps: list[int], now_ps: int
+    running_iterations: list[RunningIteration], slowdowns: list[list[float]], stage_free_ps: list[int], now_ps: int
 ) -> list[int]:
-    """The same for all flights in a pipeline; returns when the stages are free then."""
+    """The same for all running iterations in a pipeline; returns when the stages are free then."""
 
-def truncate(flight: Flight, now_ps: int) -> bool:
+def truncate(iteration: RunningIteration, now_ps: int) -> bool:
     """Ends a run with the step in progress, or with one that ends at this instant; True if that cuts it short."""
 
 class Notice:
@@ -437,7 +437,7 @@ class Notice:
     @property
     def number(self) -> int: ...
     @property
-    def flight(self) -> Flight: ...
+    def iteration(self) -> RunningIteration: ...
     @property
     def request(self) -> Request: ...
     @property
@@ -499,7 +499,7 @@ class Loop:
         *,
         has_runs: bool,
         has_drafts: bool,
-        tells_launches: bool,
+        reports_launches: bool,
         launches_itself: bool,
         pricing: Sequence[IterationPricing],
     ) -> int:
@@ -509,7 +509,7 @@ class Loop:
         """Runs the events before an instant, up to the first that Python has to deal with."""
 
     def batches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int], list[int]]:
-        """New tokens and KV tokens [requests of all ranks], requests and logit rows [ranks] of the flight to price."""
+        """New tokens and KV tokens [requests of all ranks], requests and logit rows [ranks] of the iteration to price."""
 
     def next_event_ps(self) -> int | None: ...
     @property
@@ -522,21 +522,21 @@ class Loop:
     def schedule_call(self, at_ps: int, priority: int) -> int: ...
     def wake(self, instance: int) -> None: ...
     def note_kv_use(self, instance: int) -> int: ...
-    def schedule_landing(self, flight: Flight) -> None: ...
-    def set_out(self, flight: Flight) -> None: ...
-    def land(self, flight: Flight) -> None: ...
-    def break_off(self, flight: Flight) -> list[Request]: ...
+    def schedule_end(self, iteration: RunningIteration) -> None: ...
+    def set_end_times(self, iteration: RunningIteration) -> None: ...
+    def end(self, iteration: RunningIteration) -> None: ...
+    def break_off(self, iteration: RunningIteration) -> list[Request]: ...
     def halt(self, instance: int) -> list[Request]:
         """The instance fails now and launches nothing until ``resume``.
 
-        Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
+        Steps of a run that have ended by now count, tokens and all. The step in progress and all other running iterations come to
         nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
         too. Returns the requests that the ranks had alone (``RankState::clear``), rank by rank.
         """
 
     def resume(self, instance: int) -> None: ...
     def is_up(self, instance: int) -> bool: ...
-    def set_pace(self, instance: int, factor: float) -> None:
+    def set_compute_slowdown(self, instance: int, factor: float) -> None:
         """Flights launched from now on compute ``factor`` times as long."""
 
     def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
@@ -571,8 +571,8 @@ class Loop:
     def complete(self, request: Request) -> None: ...
     def reject(self, request: Request, reason: str) -> None: ...
     def fail(self, request: Request, reason: str) -> None: ...
-    def flights(self, instance: int) -> list[Flight]: ...
-    def flying(self) -> list[int]: ...
+    def running_iterations(self, instance: int) -> list[RunningIteration]: ...
+    def under_way(self) -> list[int]: ...
     def estimates_met(self, instance: int) -> list[int]: ...
     def set_waits_for_room(self, instance: int, waits: bool) -> None: ...
     @property

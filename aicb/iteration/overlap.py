@@ -103,26 +103,26 @@ def _split(batch: Batch, request: int, tokens: int) -> tuple[Batch, Batch]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TwoBatchOverlap:
     """Time of an iteration of two half batches as a function of how long communication takes."""
 
-    alone_ps: float
+    not_overlapped_ps: float
     """Time that no communication overlaps: the first piece of compute, and the host."""
-    beside: list[tuple[float, float, float]]
+    overlapped: list[tuple[float, float, float]]
     """(compute, communication, share) [ps] of each segment: the longer of the two counts, times its share."""
 
     def lasting_ps(self, slowdown: float = 1.0) -> int:
         """Time where communication takes ``slowdown`` times as long as on an idle fabric."""
-        segments = [_core.OverlapSegment(*segment) for segment in self.beside]
-        return round(_core.overlapped_ps(self.alone_ps, segments, slowdown))
+        segments = [_core.OverlapSegment(*segment) for segment in self.overlapped]
+        return round(_core.overlapped_ps(self.not_overlapped_ps, segments, slowdown))
 
 
-def two_batch_turns(
+def two_batch_overlap(
     halves: tuple[IterationCost, IterationCost],
     communication_ps: tuple[int, int],
     *,
     communication_sm_share: float = 0.0,
-) -> Turns:
+) -> TwoBatchOverlap:
     """Two half batches that take turns: while one computes, the other communicates.
 
     Each half alternates N pieces of equal compute C/N and communication M/N, N the number of its collectives:
@@ -147,11 +147,11 @@ def two_batch_turns(
     pieces = max(sum(count for _, count in half.communications) for half in halves)
     alone = [half.compute_ps - half.host_ps for half in halves]
     if pieces == 0:
-        return Turns(sum(alone) + host_ps, [])
+        return TwoBatchOverlap(sum(alone) + host_ps, [])
     slowed = [compute / (1.0 - communication_sm_share) for compute in alone]
     front = (slowed[1], float(communication_ps[0]), 1.0)
     back = (slowed[0], float(communication_ps[1]), (pieces - 1) / pieces)
-    return Turns(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
+    return TwoBatchOverlap(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
 
 
 def two_batch_ps(
@@ -160,8 +160,8 @@ def two_batch_ps(
     *,
     communication_sm_share: float = 0.0,
 ) -> int:
-    """Time of one iteration whose two half batches take turns, see ``two_batch_turns``."""
-    return two_batch_turns(halves, communication_ps, communication_sm_share=communication_sm_share).lasting_ps()
+    """Time of one iteration whose two half batches take turns, see ``two_batch_overlap``."""
+    return two_batch_overlap(halves, communication_ps, communication_sm_share=communication_sm_share).lasting_ps()
 
 
 def _check_share(name: str, value: float) -> None:

@@ -23,11 +23,11 @@ class ShortestJobFirst(Policy):
         has_room = True
         for request in rank.running:
             tokens = min(rank.most_tokens(request), rank.budget_left)
-            if request.is_in_flight or not request.is_running or tokens == 0:
+            if request.is_in_iteration or not request.is_running or tokens == 0:
                 continue
             while rank.lacking_blocks(request, tokens) > rank.free_blocks:
                 has_room = False
-                victim = next(other for other in reversed(rank.running) if not other.is_in_flight)
+                victim = next(other for other in reversed(rank.running) if not other.is_in_iteration)
                 decision.preempt(victim)
                 if victim is request:
                     return False

@@ -108,9 +108,9 @@ def test_kv_transfers_into_one_nic_share_it() -> None:
     options = {"topology": topology, "kv_transfer": {"setup_ms": 0.0}}
     alone = simulate(config(pools, **options), [(0, 4_000, 2)]).requests[0]
     together = simulate(config(pools, **options), [(0, 4_000, 2)] * 4)
-    alone_ps = alone.kv_arrived_ps - alone.kv_sent_ps
+    not_overlapped_ps = alone.kv_arrived_ps - alone.kv_sent_ps
     longest_ps = max(j.kv_arrived_ps - j.kv_sent_ps for j in together.requests)
-    assert longest_ps == pytest.approx(4 * alone_ps, rel=1e-3)
+    assert longest_ps == pytest.approx(4 * not_overlapped_ps, rel=1e-3)
 
 
 def test_an_idle_rank_of_a_lockstep_group_waits_while_a_peer_works() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vidur_pd._core import Flight, Loop, Stage
+from vidur_pd._core import Loop, RunningIteration, Stage
 from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.kv_blocks import BlockPool
 from vidur_pd.workload.request import Request
@@ -58,7 +58,7 @@ class OneRank:
         )
         self.view, self.decision = RankView(self.state), Decision(self.state)
         self._policy, self._drafts = policy or VllmV1(), drafts
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[RunningIteration] = deque()
         self._is_asked = False
         self._loop = Loop(1, keeps_runs=False, links=None)
         self._loop.add_instance(
@@ -67,7 +67,7 @@ class OneRank:
             STAGES,
             has_runs=False,
             has_drafts=drafts is not None,
-            tells_launches=False,
+            reports_launches=False,
             launches_itself=True,
             pricing=[],
         )
@@ -86,9 +86,9 @@ class OneRank:
     def finish(self, batch: ScheduledBatch) -> Outcome:
         """Runs the loop to the end of a batch."""
         self._run(self._loop.now_ps)
-        flight = self._flights.popleft()
+        iteration = self._flights.popleft()
         before = [request.generated_tokens for request in batch.requests]
-        self._run(flight.end_ps)
+        self._run(iteration.end_ps)
         grown = [
             (request, tokens)
             for request, tokens in zip(batch.requests, before, strict=True)
@@ -116,14 +116,14 @@ class OneRank:
             if notice.what == "schedule" and self._is_asked:
                 self._decide()
             elif notice.what == "price":
-                assert notice.flight.batch is not None
+                assert notice.iteration.batch is not None
                 last = Stage(ITERATION_PS, 0, load=-1)
                 stages = [*([Stage(0, 0, load=-1)] * (STAGES - 1)), last]
-                notice.flight.set_stages(stages, np.array([ITERATION_PS]))
-                self._flights.append(notice.flight)
-                return notice.flight.batch.batches[0]
+                notice.iteration.set_stages(stages, np.array([ITERATION_PS]))
+                self._flights.append(notice.iteration)
+                return notice.iteration.batch.batches[0]
             elif notice.what == "accept":
-                self._accept(notice.flight)
+                self._accept(notice.iteration)
         return None
 
     def _decide(self) -> None:
@@ -133,9 +133,9 @@ class OneRank:
         if self.state.only_preempts:
             self._policy.decide(self.view, self.decision)
 
-    def _accept(self, flight: Flight) -> None:
+    def _accept(self, iteration: RunningIteration) -> None:
         assert self._drafts is not None
-        assert flight.batch is not None
-        batch = flight.batch.batches[0]
+        assert iteration.batch is not None
+        batch = iteration.batch.batches[0]
         assert batch is not None
         self._loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])

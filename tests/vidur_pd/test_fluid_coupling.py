@@ -10,7 +10,7 @@ from netsim import FlowGraph, LinkKind, LinkLog, NodeKind, Topology
 from netsim.fluid import FluidBackend
 from netsim.topology import DuplexLink
 from vidur_pd._core import Loop, Notice, Stage
-from vidur_pd.execution.iteration.pricer import Exchange, Exchanges, LinkLoad
+from vidur_pd.execution.iteration.pricer import LinkLoad, StageCommunication, StageCommunications
 from vidur_pd.scheduling import RankState, VllmV1
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool
 from vidur_pd.workload.request import Request
@@ -32,7 +32,7 @@ CABLE = Topology.from_cables(
 class Iteration:
     """What every iteration of an instance is: compute and an exchange."""
 
-    def __init__(self, compute_us: int, exchange: Exchange) -> None:
+    def __init__(self, compute_us: int, exchange: StageCommunication) -> None:
         self.compute_ps = compute_us * US
         self.exchange = exchange
 
@@ -53,7 +53,7 @@ def price(
         np.array([flows], dtype=np.float64),
         np.array([drain_us if busy_us is None else busy_us]) * US,
     )
-    return Iteration(compute_us, Exchange(communication_us * US, load, ()))
+    return Iteration(compute_us, StageCommunication(communication_us * US, load, ()))
 
 
 class Rig:
@@ -66,7 +66,7 @@ class Rig:
         self.loop = Loop(len(iterations), keeps_runs=True, links=self.log)
         self.loop.advance_with(self.network.stepped)
         self.loop.couple(self.network.load_periodically(len(iterations)))
-        exchanges = Exchanges(self.loop)
+        exchanges = StageCommunications(self.loop)
         self.numbers = [exchanges.remember(iteration.exchange) for iteration in iterations]
         self._ends_ps: list[list[int]] = [[] for _ in iterations]
         for index in range(len(iterations)):
@@ -75,7 +75,7 @@ class Rig:
     def _add(self, index: int, tokens: int) -> None:
         pool = CountingBlockPool(1000)
         rank = RankState(pool, max_batched_tokens=64, max_seqs=8, max_model_len=4096)
-        alone = {"has_runs": False, "has_drafts": False, "tells_launches": False, "launches_itself": True}
+        alone = {"has_runs": False, "has_drafts": False, "reports_launches": False, "launches_itself": True}
         self.loop.add_instance([rank], VllmV1(), 1, **alone, pricing=[])
         rank.add(Request(index, f"r{index}", 1, tokens, 0))
 
@@ -122,7 +122,7 @@ class Rig:
         assert notice.what == "price"
         iteration, number = self.iterations[notice.instance], self.numbers[notice.instance]
         stage = Stage(iteration.compute_ps, iteration.exchange.communication_ps, load=number)
-        notice.flight.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
+        notice.iteration.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
 
 
 def test_an_iteration_alone_takes_its_compute_and_its_communication() -> None:
@@ -218,7 +218,7 @@ def test_an_instance_that_rests_leaves_its_links_to_the_transfers() -> None:
     rig.launch()
     assert rig.taken(0) > 0
     rig.advance(200 * US)
-    assert rig.loop.flying() == []
+    assert rig.loop.under_way() == []
     assert rig.taken(0) == 0
 
 

@@ -28,8 +28,8 @@ class Sequence:
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     in_flight: bool = False
-    flying: int = 0
-    """Tokens of the step in flight."""
+    under_way: int = 0
+    """Tokens of the step in iteration."""
     to_compute: int = 0
     """Tokens that it had when it was admitted, unless its KV came from elsewhere."""
     first_hits: int | None = None
@@ -158,7 +158,7 @@ class ReferenceScheduler:
             batch.append((sequence, new))
         for sequence, new in batch:
             sequence.computed += new
-            sequence.in_flight, sequence.flying = True, new
+            sequence.in_flight, sequence.under_way = True, new
         return batch, preempted
 
     def schedule(self) -> list[tuple[Sequence, int]]:
@@ -168,7 +168,7 @@ class ReferenceScheduler:
     def finish(self, batch: list[tuple[Sequence, int]]) -> list[Sequence]:
         finished = []
         for sequence, _ in batch:
-            sequence.in_flight, sequence.flying = False, 0
+            sequence.in_flight, sequence.under_way = False, 0
             if sequence.computed == len(sequence.tokens):
                 sequence.output.append((sequence.name, "output", len(sequence.output)))
                 if len(sequence.output) == sequence.output_limit or self.role == "prefill":
@@ -183,7 +183,7 @@ class ReferenceScheduler:
         idle = [*self.waiting, *self.remote, *self.loading, *self.arrived]
         outstanding = sum(len(sequence.tokens) for sequence in self.waiting)
         for sequence in self.running:
-            outstanding += max(0, sequence.to_compute - (sequence.computed - sequence.flying))
+            outstanding += max(0, sequence.to_compute - (sequence.computed - sequence.under_way))
         context = sum(len(sequence.prompt) for sequence in [*idle, *self.running])
         return 4 * len(idle) + len(self.running), outstanding + (context if self.role != "prefill" else 0)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from vidur_pd._core import Flight, Loop, Notice, Stage
+from vidur_pd._core import Loop, Notice, RunningIteration, Stage
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
@@ -104,7 +104,7 @@ class WholeRun:
             scenario.stages,
             has_runs=takes_runs,
             has_drafts=scenario.drafts > 0,
-            tells_launches=False,
+            reports_launches=False,
             launches_itself=True,
             pricing=[],
         )
@@ -130,8 +130,8 @@ class WholeRun:
             "call": lambda notice: self.queue.call(notice.number),
             "before_step": lambda _: self._admit_remote(),
             "schedule": self._decide,
-            "price": lambda notice: self._price(notice.flight),
-            "accept": lambda notice: self._accept(notice.flight),
+            "price": lambda notice: self._price(notice.iteration),
+            "accept": lambda notice: self._accept(notice.iteration),
             "prefilled": lambda notice: self._later(partial(self._release, notice.request)),
         }
         while (notice := self.loop.run(2**62)) is not None:
@@ -178,23 +178,23 @@ class WholeRun:
         else:
             self.asked.decide(self.loop.now_ps)
 
-    def _price(self, flight: Flight) -> None:
+    def _price(self, iteration: RunningIteration) -> None:
         new_tokens, *_ = self.loop.batches()
         stage_ps = 1000 + int(new_tokens.sum())
         stages = [Stage(stage_ps, 0, load=-1)] * self.scenario.stages
-        steps = np.full(flight.steps, stage_ps * self.scenario.stages, dtype=np.int64)
-        flight.set_stages(stages, steps)
-        if flight.is_run:
-            self.runs.append(flight.steps)
-        elif flight.batch is not None and (batch := flight.batch.batches[0]) is not None:
+        steps = np.full(iteration.steps, stage_ps * self.scenario.stages, dtype=np.int64)
+        iteration.set_stages(stages, steps)
+        if iteration.is_run:
+            self.runs.append(iteration.steps)
+        elif iteration.batch is not None and (batch := iteration.batch.batches[0]) is not None:
             self.batches.append(computed(batch))
             assert batch.new_tokens.sum() <= self.scenario.budget
             assert self.state.running_requests <= self.scenario.max_seqs
             assert self.state.used_blocks <= self.scenario.usable_blocks
 
-    def _accept(self, flight: Flight) -> None:
-        assert flight.batch is not None
-        batch = flight.batch.batches[0]
+    def _accept(self, iteration: RunningIteration) -> None:
+        assert iteration.batch is not None
+        batch = iteration.batch.batches[0]
         assert batch is not None
         self.loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vidur_pd._core import Flight, Loop
+from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.coupling.exact import ExactLauncher
-from vidur_pd.execution.iteration.pricer import InstanceExecutor
+from vidur_pd.execution.iteration.pricer import IterationPricer
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState, ScheduledBatch, VllmV1
 from vidur_pd.workload.request import Request
 
@@ -43,10 +43,10 @@ class Rank:
 
 
 class Instance:
-    """All data-parallel ranks run in lockstep: one flight holds the micro-batches of every rank.
+    """All data-parallel ranks run in lockstep: one iteration holds the micro-batches of every rank.
 
-    With ``pp`` pipeline stages up to ``pp`` flights are under way; without, runs of unchanged decode batches are one
-    flight.
+    With ``pp`` pipeline stages up to ``pp`` running_iterations are under way; without, runs of unchanged decode batches are one
+    iteration.
     """
 
     def __init__(
@@ -54,31 +54,31 @@ class Instance:
         index: int,
         placement: Placement,
         ranks: Sequence[tuple[RankState, Drafts | None]],
-        executor: InstanceExecutor,
+        pricer: IterationPricer,
         asked: Sequence[AskedPolicy] = (),
     ) -> None:
         """``asked``: policies of the ranks, where Python decides; by default it is vLLM V1 in the core."""
         self.index = index
         self.placement = placement
         self.ranks = tuple(Rank(self, index, state, drafts) for index, (state, drafts) in enumerate(ranks))
-        self.executor = executor
+        self.pricer = pricer
         self.kv_blocks = sum(rank.state.usable_blocks for rank in self.ranks)
         self._asked = asked
 
-    def join(self, loop: Loop, launcher: ExactLauncher | None, *, tells_launches: bool) -> None:
-        """Takes its place in a loop, which launches its flights unless a launcher does, and tells of each where
-        ``tells_launches``.
+    def join(self, loop: Loop, launcher: ExactLauncher | None, *, reports_launches: bool) -> None:
+        """Takes its place in a loop, which launches its running iterations unless a launcher does, and tells of each where
+        ``reports_launches``.
         """
         self._loop, self._launcher = loop, launcher
         number = loop.add_instance(
             [rank.state for rank in self.ranks],
             None if self._asked else VllmV1(),
             self.placement.partition.pp,
-            has_runs=launcher is None and self.executor.prices_runs,
+            has_runs=launcher is None and self.pricer.prices_runs,
             has_drafts=any(rank.has_drafts for rank in self.ranks),
-            tells_launches=tells_launches,
+            reports_launches=reports_launches,
             launches_itself=launcher is None,
-            pricing=self.executor.pricing(),
+            pricing=self.pricer.pricing(),
         )
         assert number == self.index, "instances join in their order"
 
@@ -87,8 +87,8 @@ class Instance:
         return self.placement.name
 
     @property
-    def flights(self) -> list[Flight]:
-        return self._loop.flights(self.index)
+    def running_iterations(self) -> list[RunningIteration]:
+        return self._loop.running_iterations(self.index)
 
     @property
     def is_up(self) -> bool:
@@ -100,22 +100,22 @@ class Instance:
         Returns the requests that the ranks had alone (``RankState::clear``), rank by rank.
         """
         if self._launcher is not None:
-            for flight in self.flights:
-                self._launcher.drop(flight)
+            for iteration in self.running_iterations:
+                self._launcher.drop(iteration)
         return self._loop.halt(self.index)
 
     def resume(self) -> None:
         """The instance is back, empty, and may launch from now on."""
         self._loop.resume(self.index)
 
-    def set_pace(self, factor: float) -> None:
-        """Iterations launched from now on compute ``factor`` times as long; of those in flight, a run ends with the
+    def set_compute_slowdown(self, factor: float) -> None:
+        """Iterations launched from now on compute ``factor`` times as long; of those in iteration, a run ends with the
         step in progress, and nothing else changes."""
-        self._loop.set_pace(self.index, factor)
+        self._loop.set_compute_slowdown(self.index, factor)
 
-    def break_off(self, flight: Flight) -> list[Request]:
-        """A flight of one step has come to nothing: returns its requests, which the instance has no more."""
-        return self._loop.break_off(flight)
+    def break_off(self, iteration: RunningIteration) -> list[Request]:
+        """A iteration of one step has come to nothing: returns its requests, which the instance has no more."""
+        return self._loop.break_off(iteration)
 
     def wake(self) -> None:
         """Something new may be scheduled: act at this instant, or as soon as the step in progress ends."""
@@ -142,11 +142,11 @@ class Instance:
     def check_progress(self) -> None:
         """Nothing will happen any more. Raises: InputError, where a policy has left work undone."""
         for rank, policy in enumerate(self._asked):
-            if policy.has_work and self.is_up and not self.flights:
+            if policy.has_work and self.is_up and not self.running_iterations:
                 raise policy.stands_still(f"{self.name} rank {rank}")
 
-    def accept(self, flight: Flight) -> None:
-        """Draws the drafts that the decodes of a flight keep."""
-        if flight.batch is not None:
-            ranked = zip(self.ranks, flight.batch.batches, strict=True)
+    def accept(self, iteration: RunningIteration) -> None:
+        """Draws the drafts that the decodes of a iteration keep."""
+        if iteration.batch is not None:
+            ranked = zip(self.ranks, iteration.batch.batches, strict=True)
             self._loop.set_accepted([[] if batch is None else rank.accept(batch) for rank, batch in ranked])

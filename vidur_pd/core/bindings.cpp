@@ -50,7 +50,7 @@ void bind_request(py::module_& module) {
         .def_readonly("status_reason", &Request::status_reason)
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("is_running", &Request::is_running)
-        .def_readonly("is_in_flight", &Request::is_in_flight)
+        .def_readonly("is_in_iteration", &Request::is_in_iteration)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })

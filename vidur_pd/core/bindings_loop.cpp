@@ -1,4 +1,4 @@
-// Python bindings of flights, logs and the loop; vidur_pd/_core.pyi describes the module.
+// Python bindings of running iterations, logs and the loop; vidur_pd/_core.pyi describes the module.
 #include "bindings.hpp"
 #include "loop.hpp"
 
@@ -7,11 +7,12 @@ namespace serving {
 namespace {
 
 Stage make_stage(TimePs compute_ps, TimePs communication_ps, std::int32_t load, TimePs host_ps,
-                 const std::vector<TimePs>& phase_ps, TimePs estimated_ps, double alone_ps,
-                 const std::vector<std::array<double, 3>>& beside) {
+                 const std::vector<TimePs>& phase_ps, TimePs estimated_ps, double not_overlapped_ps,
+                 const std::vector<std::array<double, 3>>& overlapped) {
     Stage stage;
-    stage.alone_ps = alone_ps;
-    for (const auto& [compute, communication, share] : beside) stage.beside.push_back({compute, communication, share});
+    stage.not_overlapped_ps = not_overlapped_ps;
+    for (const auto& [compute, communication, share] : overlapped)
+        stage.overlapped.push_back({compute, communication, share});
     stage.compute_ps = compute_ps;
     stage.communication_ps = communication_ps;
     stage.idle_exposed_ps = stage.exposed_ps = stage.exposed_at(1.0);
@@ -99,7 +100,7 @@ void bind_notice(py::module_& module) {
         .def_readonly("instance", &Notice::instance)
         .def_readonly("rank", &Notice::rank)
         .def_readonly("number", &Notice::number)
-        .def_readonly("flight", &Notice::flight)
+        .def_readonly("iteration", &Notice::iteration)
         .def_readonly("request", &Notice::request)
         .def_readonly("is_failed", &Notice::is_failed);
 }
@@ -110,62 +111,63 @@ void bind_flight(py::module_& module) {
     py::class_<Stage>(module, "Stage")
         .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("load"),
              py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(), py::arg("estimated_ps") = 0,
-             py::arg("alone_ps") = 0.0, py::arg("beside") = std::vector<std::array<double, 3>>())
+             py::arg("not_overlapped_ps") = 0.0, py::arg("overlapped") = std::vector<std::array<double, 3>>())
         .def_readonly("compute_ps", &Stage::compute_ps)
         .def_readonly("communication_ps", &Stage::communication_ps)
         .def_readonly("exposed_ps", &Stage::exposed_ps)
-        .def_readonly("stretch", &Stage::stretch)
+        .def_readonly("slowdown", &Stage::slowdown)
         .def_readonly("load", &Stage::load);
-    py::class_<Flight, FlightPtr>(module, "Flight")
+    py::class_<RunningIteration, RunningIterationPtr>(module, "RunningIteration")
         .def(py::init([](std::int32_t instance, std::vector<Stage> stages, const Numbers& compute_ps, TimePs start_ps) {
-                 Flight flight;
-                 flight.instance = instance;
-                 flight.stages = std::move(stages);
-                 flight.compute_ps = values_of(compute_ps);
-                 flight.start_ps = start_ps;
-                 return flight;
+                 RunningIteration iteration;
+                 iteration.instance = instance;
+                 iteration.stages = std::move(stages);
+                 iteration.compute_ps = values_of(compute_ps);
+                 iteration.start_ps = start_ps;
+                 return iteration;
              }),
              py::arg("instance"), py::arg("stages"), py::arg("compute_ps"), py::arg("start_ps") = 0)
-        .def_readonly("number", &Flight::number)
-        .def_readonly("instance", &Flight::instance)
-        .def_readonly("batch", &Flight::batch)
-        .def_readonly("stages", &Flight::stages)
-        .def_readonly("start_ps", &Flight::start_ps)
-        .def_property_readonly("compute_ps", [](const Flight& flight) { return array(flight.compute_ps); })
+        .def_readonly("number", &RunningIteration::number)
+        .def_readonly("instance", &RunningIteration::instance)
+        .def_readonly("batch", &RunningIteration::batch)
+        .def_readonly("stages", &RunningIteration::stages)
+        .def_readonly("start_ps", &RunningIteration::start_ps)
+        .def_property_readonly("compute_ps",
+                               [](const RunningIteration& iteration) { return array(iteration.compute_ps); })
         .def_property(
-            "ends_ps", [](const Flight& flight) { return array(flight.ends_ps); },
-            [](Flight& flight, const Numbers& ends_ps) { flight.ends_ps = values_of(ends_ps); })
-        .def_property_readonly("end_ps", [](const Flight& flight) { return flight.ends_ps.back(); })
-        .def_readonly("stage_begins_ps", &Flight::stage_begins_ps)
-        .def_readonly("stage_ends_ps", &Flight::stage_ends_ps)
-        .def_property_readonly("steps", &Flight::steps)
-        .def_property_readonly("is_run", &Flight::is_run)
-        .def_property_readonly("is_pipelined", &Flight::is_pipelined)
-        .def_property_readonly("communication_ps", &Flight::communication_ps)
+            "ends_ps", [](const RunningIteration& iteration) { return array(iteration.ends_ps); },
+            [](RunningIteration& iteration, const Numbers& ends_ps) { iteration.ends_ps = values_of(ends_ps); })
+        .def_property_readonly("end_ps", [](const RunningIteration& iteration) { return iteration.ends_ps.back(); })
+        .def_readonly("stage_begins_ps", &RunningIteration::stage_begins_ps)
+        .def_readonly("stage_ends_ps", &RunningIteration::stage_ends_ps)
+        .def_property_readonly("steps", &RunningIteration::steps)
+        .def_property_readonly("is_run", &RunningIteration::is_run)
+        .def_property_readonly("is_pipelined", &RunningIteration::is_pipelined)
+        .def_property_readonly("communication_ps", &RunningIteration::communication_ps)
         .def(
             "set_stages",
-            [](Flight& flight, std::vector<Stage> stages, const Numbers& compute_ps) {
-                flight.stages = std::move(stages);
-                flight.compute_ps = values_of(compute_ps);
+            [](RunningIteration& iteration, std::vector<Stage> stages, const Numbers& compute_ps) {
+                iteration.stages = std::move(stages);
+                iteration.compute_ps = values_of(compute_ps);
             },
             py::arg("stages"), py::arg("compute_ps"));
     module.def(
-        "set_out",
-        [](Flight& flight, std::vector<TimePs> stage_free_ps) {
-            set_out(flight, stage_free_ps);
+        "set_end_times",
+        [](RunningIteration& iteration, std::vector<TimePs> stage_free_ps) {
+            set_end_times(iteration, stage_free_ps);
             return stage_free_ps;
         },
-        py::arg("flight"), py::arg("stage_free_ps"));
-    module.def("retime_steps", &retime_steps, py::arg("flight"), py::arg("stretch"), py::arg("now_ps"));
+        py::arg("iteration"), py::arg("stage_free_ps"));
+    module.def("retime_steps", &retime_steps, py::arg("iteration"), py::arg("slowdown"), py::arg("now_ps"));
     module.def(
         "retime_stages",
-        [](const std::vector<FlightPtr>& flights, const std::vector<std::vector<double>>& stretches,
-           std::vector<TimePs> stage_free_ps, TimePs now_ps) {
-            retime_stages(flights, stretches, stage_free_ps, now_ps);
+        [](const std::vector<RunningIterationPtr>& running_iterations,
+           const std::vector<std::vector<double>>& slowdowns, std::vector<TimePs> stage_free_ps, TimePs now_ps) {
+            retime_stages(running_iterations, slowdowns, stage_free_ps, now_ps);
             return stage_free_ps;
         },
-        py::arg("flights"), py::arg("stretches"), py::arg("stage_free_ps"), py::arg("now_ps"));
-    module.def("truncate", &truncate, py::arg("flight"), py::arg("now_ps"));
+        py::arg("running_iterations"), py::arg("slowdowns"), py::arg("stage_free_ps"), py::arg("now_ps"));
+    module.def("truncate", &truncate, py::arg("iteration"), py::arg("now_ps"));
 }
 
 void bind_loop(py::module_& module) {
@@ -177,13 +179,13 @@ void bind_loop(py::module_& module) {
         .def(
             "add_instance",
             [](Loop& loop, std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
-               std::int64_t stages, bool has_runs, bool has_drafts, bool tells_launches, bool launches_itself,
+               std::int64_t stages, bool has_runs, bool has_drafts, bool reports_launches, bool launches_itself,
                std::vector<Pricing> pricing) {
-                const Traits traits{has_runs, has_drafts, tells_launches, launches_itself};
+                const Traits traits{has_runs, has_drafts, reports_launches, launches_itself};
                 return loop.add_instance(std::move(ranks), std::move(policy), stages, traits, std::move(pricing));
             },
             py::arg("ranks"), py::arg("policy"), py::arg("stages"), py::kw_only(), py::arg("has_runs"),
-            py::arg("has_drafts"), py::arg("tells_launches"), py::arg("launches_itself"), py::arg("pricing"))
+            py::arg("has_drafts"), py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"))
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",
              [](const Loop& loop) {
@@ -203,17 +205,19 @@ void bind_loop(py::module_& module) {
             py::arg("at_ps"), py::arg("priority"))
         .def("wake", &Loop::wake, py::arg("instance"))
         .def("note_kv_use", &Loop::note_kv_use, py::arg("instance"))
-        .def("schedule_landing", &Loop::schedule_landing, py::arg("flight"))
+        .def("schedule_end", &Loop::schedule_end, py::arg("iteration"))
         .def(
-            "set_out",
-            [](Loop& loop, const FlightPtr& flight) { set_out(*flight, loop.stage_free_ps(flight->instance)); },
-            py::arg("flight"))
-        .def("land", &Loop::land, py::arg("flight"))
-        .def("break_off", &Loop::break_off, py::arg("flight"))
+            "set_end_times",
+            [](Loop& loop, const RunningIterationPtr& iteration) {
+                set_end_times(*iteration, loop.stage_free_ps(iteration->instance));
+            },
+            py::arg("iteration"))
+        .def("end", &Loop::end, py::arg("iteration"))
+        .def("break_off", &Loop::break_off, py::arg("iteration"))
         .def("halt", &Loop::halt, py::arg("instance"))
         .def("resume", &Loop::resume, py::arg("instance"))
         .def("is_up", &Loop::is_up, py::arg("instance"))
-        .def("set_pace", &Loop::set_pace, py::arg("instance"), py::arg("factor"))
+        .def("set_compute_slowdown", &Loop::set_compute_slowdown, py::arg("instance"), py::arg("factor"))
         .def(
             "set_communication",
             [](Loop& loop, std::int32_t instance, std::int64_t stage, std::int64_t number, TimePs communication_ps,
@@ -247,8 +251,8 @@ void bind_loop(py::module_& module) {
                 loop.give_up(request, Status::kFailed, reason);
             },
             py::arg("request"), py::arg("reason"))
-        .def("flights", &Loop::flights, py::arg("instance"))
-        .def("flying", &Loop::flying)
+        .def("running_iterations", &Loop::running_iterations, py::arg("instance"))
+        .def("under_way", &Loop::under_way)
         .def("estimates_met", &Loop::estimates_met, py::arg("instance"))
         .def("set_waits_for_room", &Loop::set_waits_for_room, py::arg("instance"), py::arg("waits"))
         .def_readonly("iterations", &Loop::iterations)

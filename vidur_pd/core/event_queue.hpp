@@ -16,7 +16,7 @@ enum class Priority : std::uint8_t { kCompletion, kArrival, kDispatch };
 
 // What an event is about. `number` tells apart events of one target: one that no longer counts is skipped.
 struct Event {
-    enum class Kind : std::uint8_t { kCall, kLanding, kDispatch, kTraffic };
+    enum class Kind : std::uint8_t { kCall, kEnd, kDispatch, kTraffic };
 
     TimePs at_ps;
     Priority priority;

@@ -8,11 +8,12 @@ namespace {
 
 constexpr double kPsPerSecond = 1e12;
 
-// What one step of a flight communicates: the time that it waits for collectives.
-TimePs step_communication_ps(const Flight& flight, std::size_t step) {
-    if (flight.is_pipelined()) return flight.communication_ps();  // stages overlap with those of other flights
-    const TimePs begin_ps = step ? flight.ends_ps[step - 1] : flight.start_ps;
-    return flight.ends_ps[step] - begin_ps - flight.compute_ps[step];
+// What one step of a iteration communicates: the time that it waits for collectives.
+TimePs step_communication_ps(const RunningIteration& iteration, std::size_t step) {
+    if (iteration.is_pipelined())
+        return iteration.communication_ps();  // stages overlap with those of other running iterations
+    const TimePs begin_ps = step ? iteration.ends_ps[step - 1] : iteration.start_ps;
+    return iteration.ends_ps[step] - begin_ps - iteration.compute_ps[step];
 }
 
 }  // namespace
@@ -32,37 +33,37 @@ void KvUse::move_to(std::int32_t instance, TimePs at_ps, std::int64_t twice_the_
 IterationLog::IterationLog(std::size_t instances, bool keeps_runs)
     : busy_ps(instances, 0), computing_ps(instances, 0), kv_use_(instances), keeps_runs_(keeps_runs) {}
 
-InstanceTime IterationLog::add(const Flight& flight) {
+InstanceTime IterationLog::add(const RunningIteration& iteration) {
     InstanceTime time;
-    for (const TimePs step_ps : flight.compute_ps) time.compute_ps += step_ps;
-    for (std::size_t step = 0; step < flight.ends_ps.size(); ++step) {
-        time.communication_ps += step_communication_ps(flight, step);
+    for (const TimePs step_ps : iteration.compute_ps) time.compute_ps += step_ps;
+    for (std::size_t step = 0; step < iteration.ends_ps.size(); ++step) {
+        time.communication_ps += step_communication_ps(iteration, step);
     }
-    const auto instance = static_cast<std::size_t>(flight.instance);
-    iterations += flight.steps();
+    const auto instance = static_cast<std::size_t>(iteration.instance);
+    iterations += iteration.steps();
     busy_ps[instance] += time.compute_ps + time.communication_ps;
     computing_ps[instance] += time.compute_ps;
     compute_ps += time.compute_ps;
     communication_ps += time.communication_ps;
-    for (const Stage& stage : flight.stages) {
-        idle_communication_ps += stage.idle_exposed_ps * flight.steps();
-        estimated_ps += stage.estimated_ps * flight.steps();
+    for (const Stage& stage : iteration.stages) {
+        idle_communication_ps += stage.idle_exposed_ps * iteration.steps();
+        estimated_ps += stage.estimated_ps * iteration.steps();
     }
     return time;
 }
 
-void IterationLog::keep(const Flight& flight, const Served& served) {
+void IterationLog::keep(const RunningIteration& iteration, const Served& served) {
     if (!keeps_runs_) return;
     Stage sum;
-    for (const Stage& stage : flight.stages) {
+    for (const Stage& stage : iteration.stages) {
         sum.idle_exposed_ps += stage.idle_exposed_ps;
         sum.host_ps += stage.host_ps;
         sum.estimated_ps += stage.estimated_ps;
         for (std::size_t phase = 0; phase < kComputePhases; ++phase) sum.phase_ps[phase] += stage.phase_ps[phase];
     }
-    runs_.instance.push_back(flight.instance);
-    runs_.steps.push_back(flight.steps());
-    runs_.start_ps.push_back(flight.start_ps);
+    runs_.instance.push_back(iteration.instance);
+    runs_.steps.push_back(iteration.steps());
+    runs_.start_ps.push_back(iteration.start_ps);
     runs_.idle_communication_ps.push_back(sum.idle_exposed_ps);
     runs_.host_ps.push_back(sum.host_ps);
     runs_.estimated_ps.push_back(sum.estimated_ps);
@@ -71,19 +72,19 @@ void IterationLog::keep(const Flight& flight, const Served& served) {
     runs_.decode_tokens.push_back(served.decode_tokens);
     runs_.waiting.push_back(served.waiting);
     runs_.running.push_back(served.running);
-    runs_.kv_blocks_first.push_back(flight.kv_blocks);
-    runs_.kv_blocks_last.push_back(flight.is_run() ? served.kv_blocks : flight.kv_blocks);
+    runs_.kv_blocks_first.push_back(iteration.kv_blocks);
+    runs_.kv_blocks_last.push_back(iteration.is_run() ? served.kv_blocks : iteration.kv_blocks);
     for (std::size_t phase = 0; phase < kComputePhases; ++phase) runs_.phase_ps[phase].push_back(sum.phase_ps[phase]);
-    runs_.ends_ps.insert(runs_.ends_ps.end(), flight.ends_ps.begin(), flight.ends_ps.end());
-    runs_.compute_ps.insert(runs_.compute_ps.end(), flight.compute_ps.begin(), flight.compute_ps.end());
-    for (std::size_t step = 0; step < flight.ends_ps.size(); ++step) {
-        runs_.communication_ps.push_back(step_communication_ps(flight, step));
+    runs_.ends_ps.insert(runs_.ends_ps.end(), iteration.ends_ps.begin(), iteration.ends_ps.end());
+    runs_.compute_ps.insert(runs_.compute_ps.end(), iteration.compute_ps.begin(), iteration.compute_ps.end());
+    for (std::size_t step = 0; step < iteration.ends_ps.size(); ++step) {
+        runs_.communication_ps.push_back(step_communication_ps(iteration, step));
     }
 }
 
-void IterationLog::add_gaps(const Flight& flight, std::int64_t requests) {
-    for (std::size_t step = 1; step < flight.ends_ps.size(); ++step) {
-        gaps_->add(flight.ends_ps[step] - flight.ends_ps[step - 1], requests);
+void IterationLog::add_gaps(const RunningIteration& iteration, std::int64_t requests) {
+    for (std::size_t step = 1; step < iteration.ends_ps.size(); ++step) {
+        gaps_->add(iteration.ends_ps[step] - iteration.ends_ps[step - 1], requests);
     }
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "flight.hpp"
+#include "running_iteration.hpp"
 #include "rank_group.hpp"
 
 namespace serving {
@@ -76,7 +76,7 @@ struct Runs {
     std::array<std::vector<std::int64_t>, kComputePhases> phase_ps;
 };
 
-// How many requests a flight served, and what was there when it had ended.
+// How many requests a iteration served, and what was there when it had ended.
 struct Served {
     std::int64_t requests, prefill_tokens, decode_tokens, waiting, running, kv_blocks;
 };
@@ -86,12 +86,12 @@ class IterationLog {
     // Without `keeps_runs` only sums and gaps remain of iterations.
     IterationLog(std::size_t instances, bool keeps_runs);
 
-    // A flight has ended; returns the compute and communication time of all its steps.
-    InstanceTime add(const Flight& flight);
-    // The same flight's place in the table of runs.
-    void keep(const Flight& flight, const Served& served);
+    // A iteration has ended; returns the compute and communication time of all its steps.
+    InstanceTime add(const RunningIteration& iteration);
+    // The same iteration's place in the table of runs.
+    void keep(const RunningIteration& iteration, const Served& served);
     // Gaps between the ends of the steps of a run, each seen by so many requests.
-    void add_gaps(const Flight& flight, std::int64_t requests);
+    void add_gaps(const RunningIteration& iteration, std::int64_t requests);
     // Takes the runs kept so far.
     Runs take_runs() { return std::exchange(runs_, {}); }
 

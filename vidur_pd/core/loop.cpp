@@ -6,7 +6,7 @@ namespace serving {
 
 namespace {
 
-constexpr std::int64_t kLongestRun = 4096;   // decode iterations in one flight; bounds the memory of a run
+constexpr std::int64_t kLongestRun = 4096;   // decode iterations in one iteration; bounds the memory of a run
 constexpr netsim::Traffic kCollectives = 1;  // as in vidur_pd.metrics.links.TRAFFIC
 
 }  // namespace
@@ -40,9 +40,9 @@ std::optional<Notice> Loop::run(TimePs before_ps) {
         while (work_.step != Step::kNone) {
             if (auto notice = proceed()) return notice;
         }
-        if (!landing_.empty()) {
-            work_ = {Step::kLand, landing_.front()->instance, landing_.front()};
-            landing_.pop_front();
+        if (!ending_.empty()) {
+            work_ = {Step::kEnd, ending_.front()->instance, ending_.front()};
+            ending_.pop_front();
             continue;
         }
         if (const auto completion = take_completion()) {
@@ -90,8 +90,8 @@ bool Loop::counts(const Event& event) const {
     if (event.kind == Event::Kind::kCall || event.kind == Event::Kind::kTraffic) return true;
     const Instance& instance = at(event.instance);
     if (event.kind == Event::Kind::kDispatch) return instance.dispatch_at_ps == event.at_ps;
-    return std::any_of(instance.flights.begin(), instance.flights.end(),
-                       [&](const FlightPtr& flight) { return flight->landing == event.number; });
+    return std::any_of(instance.running_iterations.begin(), instance.running_iterations.end(),
+                       [&](const RunningIterationPtr& iteration) { return iteration->end_event == event.number; });
 }
 
 void Loop::begin(const Event& event) {
@@ -100,8 +100,8 @@ void Loop::begin(const Event& event) {
         work_ = {Step::kDispatch, event.instance};
         return;
     }
-    for (const FlightPtr& flight : at(event.instance).flights) {
-        if (flight->landing == event.number) work_ = {Step::kLand, event.instance, flight};
+    for (const RunningIterationPtr& iteration : at(event.instance).running_iterations) {
+        if (iteration->end_event == event.number) work_ = {Step::kEnd, event.instance, iteration};
     }
 }
 
@@ -116,35 +116,35 @@ std::optional<Notice> Loop::proceed() {
         case Step::kDecide:
             return decide(instance);
         case Step::kForm:
-            work_.flight = form(instance);
-            work_.step = work_.flight ? Step::kPrice : Step::kNone;
+            work_.iteration = form(instance);
+            work_.step = work_.iteration ? Step::kPrice : Step::kNone;
             return std::nullopt;
         case Step::kPrice:
-            return price(instance, *work_.flight);
+            return price(instance, *work_.iteration);
         case Step::kLaunch:
-            instance.flights.push_back(work_.flight);
+            instance.running_iterations.push_back(work_.iteration);
             work_.step = Step::kLaunched;
             return launch(instance);
         case Step::kLaunched:
             work_.step = Step::kAfterLaunch;
-            if (instance.traits.tells_launches) return notice(Notice::What::kLaunched);
+            if (instance.traits.reports_launches) return notice(Notice::What::kLaunched);
             return std::nullopt;
         case Step::kAfterLaunch:
             if (!instance.is_full()) dispatch_later(work_.instance, instance.stage_free_ps[0]);
             work_ = {};
             return std::nullopt;
-        case Step::kLand:
-            remove(instance, work_.flight);
+        case Step::kEnd:
+            remove(instance, work_.iteration);
             work_.step = Step::kCredit;
             if (instance.traits.has_drafts) return notice(Notice::What::kAccept);
             return std::nullopt;
         case Step::kCredit:
-            work_.outcome = credit(instance, *work_.flight);
-            work_.step = Step::kTell;
+            work_.outcome = credit(instance, *work_.iteration);
+            work_.step = Step::kReport;
             return std::nullopt;
-        case Step::kTell:
-            return tell();
-        case Step::kAfterLanding:
+        case Step::kReport:
+            return report();
+        case Step::kAfterEnd:
             note_kv_use(work_.instance);
             dispatch_later(work_.instance, now_ps());
             rest(instance);
@@ -155,7 +155,7 @@ std::optional<Notice> Loop::proceed() {
     return std::nullopt;
 }
 
-// Takes the next step if a flight may start now.
+// Takes the next step if a iteration may start now.
 void Loop::dispatch(Instance& instance) {
     work_.step = Step::kNone;
     if (instance.is_full()) return;
@@ -189,25 +189,25 @@ std::optional<Notice> Loop::decide(Instance& instance) {
 }
 
 // The run, or the next micro-batch.
-FlightPtr Loop::form(Instance& instance) {
-    auto flight = std::make_shared<Flight>();
+RunningIterationPtr Loop::form(Instance& instance) {
+    auto iteration = std::make_shared<RunningIteration>();
     const std::int64_t steps = work_.steps;
     if (steps) {
-        flight->compute_ps.resize(static_cast<std::size_t>(steps));
+        iteration->compute_ps.resize(static_cast<std::size_t>(steps));
     } else {
-        flight->batch = instance.group.schedule(now_ps());
-        flight->compute_ps.resize(1);
+        iteration->batch = instance.group.schedule(now_ps());
+        iteration->compute_ps.resize(1);
     }
-    flight->kv_blocks = note_kv_use(work_.instance);
-    if (!steps && !flight->batch) return nullptr;
-    flight->number = ++flights_;
-    flight->instance = work_.instance;
-    flight->start_ps = now_ps();
-    collect(instance.group, flight->batch.get());
-    return flight;
+    iteration->kv_blocks = note_kv_use(work_.instance);
+    if (!steps && !iteration->batch) return nullptr;
+    iteration->number = ++launched_;
+    iteration->instance = work_.instance;
+    iteration->start_ps = now_ps();
+    collect(instance.group, iteration->batch.get());
+    return iteration;
 }
 
-// Notes what a flight computes; without a batch it decodes one token of every running request.
+// Notes what a iteration computes; without a batch it decodes one token of every running request.
 void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
     PricedBatches& found = batches_;
     found.new_tokens.clear();
@@ -229,19 +229,19 @@ void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
     }
 }
 
-// Prices a flight by the instance's own pricing as far as that knows it, or asks for what is missing.
-std::optional<Notice> Loop::price(Instance& instance, Flight& flight) {
-    if (!flight.stages.empty()) {
-        if (instance.pace != 1.0) slow_down(flight, instance.pace);
+// Prices a iteration by the instance's own pricing as far as that knows it, or asks for what is missing.
+std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteration) {
+    if (!iteration.stages.empty()) {
+        if (instance.compute_slowdown != 1.0) slow_down(iteration, instance.compute_slowdown);
         work_.step = Step::kLaunch;
         return std::nullopt;
     }
     if (instance.pricing.empty()) return notice(Notice::What::kPrice);
     std::vector<Stage> stages(instance.pricing.size());
-    std::fill(flight.compute_ps.begin(), flight.compute_ps.end(), 0);
+    std::fill(iteration.compute_ps.begin(), iteration.compute_ps.end(), 0);
     for (std::size_t number = 0; number < stages.size(); ++number) {
         aicb::IterationCost cost;
-        if (!price_stage(instance, flight, number, cost)) return notice(Notice::What::kParts);
+        if (!price_stage(instance, iteration, number, cost)) return notice(Notice::What::kParts);
         auto& known = instance.communicated[number];
         const auto list = static_cast<std::size_t>(cost.communications);
         if (list >= known.size() || !known[list]) {
@@ -262,101 +262,104 @@ std::optional<Notice> Loop::price(Instance& instance, Flight& flight) {
         }
         instance.has_met[static_cast<std::size_t>(cost.estimated)] = true;
     }
-    flight.stages = std::move(stages);
+    iteration.stages = std::move(stages);
     return std::nullopt;
 }
 
 // Prices one stage and adds its compute time to that of each step.
-bool Loop::price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost) {
-    const aicb::RankBatches batches{flight.is_run() ? nullptr : batches_.new_tokens.data(), batches_.kv_tokens.data(),
-                                    batches_.requests.data(), batches_.logit_rows.data(), batches_.requests.size()};
-    if (!instance.pricing[stage]->price(batches, flight.steps(), cost, stage_compute_ps_)) return false;
-    for (std::size_t step = 0; step < flight.compute_ps.size(); ++step) {
-        flight.compute_ps[step] += stage_compute_ps_[step];
+bool Loop::price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost) {
+    const aicb::RankBatches batches{iteration.is_run() ? nullptr : batches_.new_tokens.data(),
+                                    batches_.kv_tokens.data(), batches_.requests.data(), batches_.logit_rows.data(),
+                                    batches_.requests.size()};
+    if (!instance.pricing[stage]->price(batches, iteration.steps(), cost, stage_compute_ps_)) return false;
+    for (std::size_t step = 0; step < iteration.compute_ps.size(); ++step) {
+        iteration.compute_ps[step] += stage_compute_ps_[step];
     }
     return true;
 }
 
-void Loop::schedule_landing(const FlightPtr& flight) {
-    flight->landing = ++landings_;
-    queue_.schedule(flight->ends_ps.back(), Priority::kCompletion, Event::Kind::kLanding, flight->instance,
-                    flight->landing);
+void Loop::schedule_end(const RunningIterationPtr& iteration) {
+    iteration->end_event = ++ends_;
+    queue_.schedule(iteration->ends_ps.back(), Priority::kCompletion, Event::Kind::kEnd, iteration->instance,
+                    iteration->end_event);
 }
 
-void Loop::remove(Instance& instance, const FlightPtr& flight) {
-    const auto place = std::find(instance.flights.begin(), instance.flights.end(), flight);
-    ensure(place != instance.flights.end(), "a flight lands once");
-    instance.flights.erase(place);
+void Loop::remove(Instance& instance, const RunningIterationPtr& iteration) {
+    const auto place = std::find(instance.running_iterations.begin(), instance.running_iterations.end(), iteration);
+    ensure(place != instance.running_iterations.end(), "a iteration lands once");
+    instance.running_iterations.erase(place);
 }
 
-// Gives requests their tokens and stamps, and writes down what the flight was.
-GroupOutcome Loop::credit(Instance& instance, Flight& flight) {
-    book(flight, flight.ends_ps.back());
-    const InstanceTime took = iterations.add(flight);
+// Gives requests their tokens and stamps, and writes down what the iteration was.
+GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
+    book(iteration, iteration.ends_ps.back());
+    const InstanceTime took = iterations.add(iteration);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
-    const StepTimes times{flight.ends_ps.front(), flight.ends_ps.back()};
+    const StepTimes times{iteration.ends_ps.front(), iteration.ends_ps.back()};
     GroupOutcome outcome;
-    if (flight.is_run()) {
-        outcome = instance.group.advance_decode(flight.steps(), times);
-        iterations.kv_use().ramp(flight.instance, now_ps(), instance.group.used_blocks());
-        iterations.add_gaps(flight, outcome.produced);
+    if (iteration.is_run()) {
+        outcome = instance.group.advance_decode(iteration.steps(), times);
+        iterations.kv_use().ramp(iteration.instance, now_ps(), instance.group.used_blocks());
+        iterations.add_gaps(iteration, outcome.produced);
     } else {
-        outcome = instance.group.finish(*flight.batch, accepted_, times);
+        outcome = instance.group.finish(*iteration.batch, accepted_, times);
         accepted_.clear();
     }
-    const GroupBatch* batch = flight.batch.get();
+    const GroupBatch* batch = iteration.batch.get();
     const std::int64_t produced = outcome.produced;
-    iterations.keep(flight, {batch ? batch->requests : produced, batch ? batch->prefill_tokens : 0,
-                             batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
-                             instance.group.running_requests(), instance.group.used_blocks()});
+    iterations.keep(iteration, {batch ? batch->requests : produced, batch ? batch->prefill_tokens : 0,
+                                batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
+                                instance.group.running_requests(), instance.group.used_blocks()});
     return outcome;
 }
 
-// Puts on links what the collectives of a flight have carried since this was last done. At one speed they carry evenly.
-void Loop::book(Flight& flight, TimePs until_ps) {
-    const TimePs from_ps = std::max(flight.booked_ps, flight.start_ps);
-    const double done = steps_done(flight, until_ps), steps = done - flight.booked_steps;
+// Puts on links what the collectives of a iteration have carried since this was last done. At one speed they carry
+// evenly.
+void Loop::book(RunningIteration& iteration, TimePs until_ps) {
+    const TimePs from_ps = std::max(iteration.booked_ps, iteration.start_ps);
+    const double done = steps_done(iteration, until_ps), steps = done - iteration.booked_steps;
     if (steps <= 0.0) return;
-    for (const Stage& stage : flight.stages) {
+    for (const Stage& stage : iteration.stages) {
         if (!links_ || stage.load < 0) continue;
         const netsim::LinkLoad& load = *loads_[static_cast<std::size_t>(stage.load)];
         links_->spread(kCollectives, load.links, load.link_bytes, from_ps, until_ps, steps);
     }
-    flight.booked_ps = until_ps;
-    flight.booked_steps = done;
+    iteration.booked_ps = until_ps;
+    iteration.booked_steps = done;
 }
 
 // Tells of the prompts that are done, one after another; those that have got all their tokens end.
-std::optional<Notice> Loop::tell() {
-    if (work_.told < work_.outcome.prefilled.size()) {
-        const auto& [rank, request] = work_.outcome.prefilled[work_.told++];
+std::optional<Notice> Loop::report() {
+    if (work_.reported < work_.outcome.prefilled.size()) {
+        const auto& [rank, request] = work_.outcome.prefilled[work_.reported++];
         return Notice{Notice::What::kPrefilled, work_.instance, rank, 0, nullptr, request};
     }
     for (const RequestPtr& request : work_.outcome.completed) complete(*request);
-    work_.step = Step::kAfterLanding;
+    work_.step = Step::kAfterEnd;
     return std::nullopt;
 }
 
-// Sets the times of a flight, where that is not up to Python.
+// Sets the times of a iteration, where that is not up to Python.
 std::optional<Notice> Loop::launch(Instance& instance) {
-    const FlightPtr& flight = work_.flight;
+    const RunningIterationPtr& iteration = work_.iteration;
     if (!instance.traits.launches_itself) return notice(Notice::What::kLaunch);
     if (placed_) {
-        for (const Stage& stage : flight->stages) placed_->announce(work_.instance, stage.load);
+        for (const Stage& stage : iteration->stages) placed_->announce(work_.instance, stage.load);
         if (placed_->is_affected(work_.instance)) {
-            launch_beside_others(flight);
+            launch_with_others(iteration);
             return std::nullopt;
         }
     }
-    set_out(*flight, instance.stage_free_ps);
-    schedule_landing(flight);
+    set_end_times(*iteration, instance.stage_free_ps);
+    schedule_end(iteration);
     return std::nullopt;
 }
 
-// The work on a landing is done; others hear of the load that has gone with the last flight of an instance.
+// The work on a landing is done; others hear of the load that has gone with the last iteration of an instance.
 void Loop::rest(Instance& instance) {
-    if (placed_ && instance.flights.empty() && placed_->is_affected(work_.instance)) traffic_changes(now_ps());
+    if (placed_ && instance.running_iterations.empty() && placed_->is_affected(work_.instance))
+        traffic_changes(now_ps());
     work_ = {};
 }
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "event_queue.hpp"
-#include "flight.hpp"
+#include "running_iteration.hpp"
 #include "iteration_log.hpp"
 #include "request_log.hpp"
 
@@ -31,12 +31,12 @@ struct Notice {
         kCall,        // an event of its own (`number`)
         kBeforeStep,  // the instance is about to schedule: remote requests may be admitted
         kSchedule,    // policies in Python decide, or let the instance decode `number` steps (`decode_run`), if not 0
-        kPrice,       // `flight` needs stages and compute times
+        kPrice,       // `iteration` needs stages and compute times
         kParts,       // the pricing of the instance lacks parts
         kCommunication,  // the instance lacks the price of a list of collectives: stage `rank`, `number`
-        kLaunch,         // `flight` needs times and the event that ends it
-        kLaunched,       // `flight` is under way
-        kAccept,         // `flight` needs the drafts that its decodes keep
+        kLaunch,         // `iteration` needs times and the event that ends it
+        kLaunched,       // `iteration` is under way
+        kAccept,         // `iteration` needs the drafts that its decodes keep
         kPrefilled,      // a prefill instance has computed the prompt of `request` on `rank`
         kArrived,        // graph `number` has come to its end on the network, or failed (`is_failed`)
     };
@@ -45,17 +45,18 @@ struct Notice {
     std::int32_t instance = 0;
     std::int64_t rank = 0;
     std::int64_t number = 0;
-    FlightPtr flight = nullptr;
+    RunningIterationPtr iteration = nullptr;
     RequestPtr request = nullptr;
     bool is_failed = false;
 };
 
 // What an instance does by itself, and what it asks for.
 struct Traits {
-    bool has_runs;         // decode iterations between two changes of the batches are one flight
-    bool has_drafts;       // Python says how many drafts are kept
-    bool tells_launches;   // Python wants to know of each flight
-    bool launches_itself;  // flights take their time on an idle fabric, unless other traffic concerns the instance
+    bool has_runs;          // decode iterations between two changes of the batches are one iteration
+    bool has_drafts;        // Python says how many drafts are kept
+    bool reports_launches;  // Python wants to know of each iteration
+    bool launches_itself;   // running iterations take their time on an idle fabric, unless other traffic concerns the
+                            // instance
 };
 
 // What a list of collectives takes on an idle fabric, and the number of its load on links.
@@ -64,7 +65,7 @@ struct Communicated {
     std::int32_t load;
 };
 
-// The batches of the flight that is being priced, one rank after another; of a run those of its first step.
+// The batches of the iteration that is being priced, one rank after another; of a run those of its first step.
 struct PricedBatches {
     std::vector<Tokens> new_tokens, kv_tokens;       // [requests of all ranks]
     std::vector<std::int64_t> requests, logit_rows;  // [ranks]
@@ -102,24 +103,25 @@ class Loop {
     void wake(std::int32_t instance);
     // Records the KV blocks held from now on, and returns them.
     std::int64_t note_kv_use(std::int32_t instance);
-    // (Re-)schedules the end of a flight.
-    void schedule_landing(const FlightPtr& flight);
-    // Ends a flight at this instant, before the loop goes on.
-    void land(const FlightPtr& flight) { landing_.push_back(flight); }
-    // A flight of one step has come to nothing: returns its requests, which the instance has no more.
-    std::vector<RequestPtr> break_off(const FlightPtr& flight);
+    // (Re-)schedules the end of a iteration.
+    void schedule_end(const RunningIterationPtr& iteration);
+    // Ends a iteration at this instant, before the loop goes on.
+    void end(const RunningIterationPtr& iteration) { ending_.push_back(iteration); }
+    // A iteration of one step has come to nothing: returns its requests, which the instance has no more.
+    std::vector<RequestPtr> break_off(const RunningIterationPtr& iteration);
     // The instance fails now and launches nothing until `resume`.
     //
-    // Steps of a run that have ended by now count, tokens and all. The step in progress and all other flights come to
-    // nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
-    // too. Returns the requests that the ranks had alone (`RankState::clear`), rank by rank.
+    // Steps of a run that have ended by now count, tokens and all. The step in progress and all other
+    // running iterations come to nothing and are not recorded. All requests leave, and all KV is gone, that held for
+    // transfers and cached content too. Returns the requests that the ranks had alone (`RankState::clear`), rank by
+    // rank.
     std::vector<RequestPtr> halt(std::int32_t instance);
     // The instance is back, empty, and may launch from now on.
     void resume(std::int32_t instance);
     bool is_up(std::int32_t instance) const { return at(instance).is_up; }
     // Flights launched from now on compute `factor` times as long; of those under way, a run ends with the step in
     // progress, and nothing else changes.
-    void set_pace(std::int32_t instance, double factor);
+    void set_compute_slowdown(std::int32_t instance, double factor);
     // Answers to `kCommunication` and `kAccept`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
     // The next iterations of the instance ask for what their collectives take again; those in progress keep theirs.
@@ -142,9 +144,11 @@ class Loop {
     void complete(Request& request);
     void give_up(Request& request, Status status, const std::string& reason);
 
-    const std::vector<FlightPtr>& flights(std::int32_t instance) const { return at(instance).flights; }
-    // Instances that have flights under way.
-    std::vector<std::int32_t> flying() const;
+    const std::vector<RunningIterationPtr>& running_iterations(std::int32_t instance) const {
+        return at(instance).running_iterations;
+    }
+    // Instances that have running iterations under way.
+    std::vector<std::int32_t> under_way() const;
     std::vector<TimePs>& stage_free_ps(std::int32_t instance) { return at(instance).stage_free_ps; }
     const PricedBatches& batches() const { return batches_; }
     const RankGroup& group(std::int32_t instance) const { return at(instance).group; }
@@ -166,10 +170,10 @@ class Loop {
         kLaunch,
         kLaunched,
         kAfterLaunch,
-        kLand,
+        kEnd,
         kCredit,
-        kTell,
-        kAfterLanding
+        kReport,
+        kAfterEnd
     };
     struct Instance {
         RankGroup group;
@@ -177,22 +181,22 @@ class Loop {
         std::vector<Pricing> pricing;                                        // [stages]
         std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]
         std::vector<bool> has_met;                                           // [numbers of sets of estimates]
-        std::vector<FlightPtr> flights;
+        std::vector<RunningIterationPtr> running_iterations;
         std::vector<TimePs> stage_free_ps;
         std::optional<TimePs> dispatch_at_ps;
         bool waits_for_room = false;
         bool is_up = true;
-        double pace = 1.0;  // by how much longer it computes
+        double compute_slowdown = 1.0;  // by how much longer it computes
 
-        bool is_full() const { return flights.size() >= stage_free_ps.size(); }
+        bool is_full() const { return running_iterations.size() >= stage_free_ps.size(); }
     };
-    // What is being done: one flight of one instance, between two steps.
+    // What is being done: one iteration of one instance, between two steps.
     struct Work {
         Step step = Step::kNone;
         std::int32_t instance = 0;
-        FlightPtr flight = nullptr;
+        RunningIterationPtr iteration = nullptr;
         GroupOutcome outcome = {};
-        std::size_t told = 0;
+        std::size_t reported = 0;
         std::int64_t steps = 0;          // of the run of decode iterations that is next; 0: a batch is decided
         std::int64_t offered_steps = 0;  // of which a policy in Python can make a run
     };
@@ -205,31 +209,32 @@ class Loop {
     void dispatch(Instance& instance);
     void dispatch_later(std::int32_t instance, TimePs at_ps);
     std::optional<Notice> decide(Instance& instance);
-    FlightPtr form(Instance& instance);
+    RunningIterationPtr form(Instance& instance);
     void collect(const RankGroup& group, const GroupBatch* batch);
-    std::optional<Notice> price(Instance& instance, Flight& flight);
-    bool price_stage(Instance& instance, Flight& flight, std::size_t stage, aicb::IterationCost& cost);
-    GroupOutcome credit(Instance& instance, Flight& flight);
+    std::optional<Notice> price(Instance& instance, RunningIteration& iteration);
+    bool price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost);
+    GroupOutcome credit(Instance& instance, RunningIteration& iteration);
     void cut_short(Instance& instance);
-    std::optional<Notice> tell();
+    std::optional<Notice> report();
     std::optional<Notice> launch(Instance& instance);
     void rest(Instance& instance);
     std::optional<netsim::Completion> take_completion();
     std::optional<TimePs> next_own_event_ps();
     void advance_network(TimePs network_ps, std::optional<TimePs> next_ps);
     void update_traffic();
-    void launch_beside_others(const FlightPtr& flight);
-    void place_and_settle(const FlightPtr& flight);
+    void launch_with_others(const RunningIterationPtr& iteration);
+    void place_and_settle(const RunningIterationPtr& iteration);
     void update_loads();
     void update_affected();
-    std::vector<double> slowdowns(const Flight& flight) const;
+    std::vector<double> slowdowns_of(const RunningIteration& iteration) const;
     void place(std::int32_t instance);
     void hold_back();
-    // Gives flights in a pipeline, or the one flight there is, new stretches: [flights][stages].
-    void retime(std::int32_t instance, const std::vector<std::vector<double>>& stretches);
-    void remove(Instance& instance, const FlightPtr& flight);
-    void book(Flight& flight, TimePs until_ps);
-    Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.flight, nullptr}; }
+    // Gives running iterations in a pipeline, or the one iteration there is, new slowdowns:
+    // [running iterations][stages].
+    void retime(std::int32_t instance, const std::vector<std::vector<double>>& slowdowns);
+    void remove(Instance& instance, const RunningIterationPtr& iteration);
+    void book(RunningIteration& iteration, TimePs until_ps);
+    Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.iteration, nullptr}; }
 
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
@@ -240,10 +245,10 @@ class Loop {
     std::deque<netsim::Completion> completions_;       // that nobody has been told of
     std::shared_ptr<netsim::PeriodicLoads> placed_;    // in coupling `fluid`
     std::set<TimePs> updates_ps_;                      // instants at whose end both kinds of traffic are updated
-    std::deque<FlightPtr> landing_;
+    std::deque<RunningIterationPtr> ending_;
     Work work_;
-    std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the flight that lands
-    std::int64_t executed_ = 0, calls_ = 0, flights_ = 0, landings_ = 0;
+    std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the iteration that lands
+    std::int64_t executed_ = 0, calls_ = 0, launched_ = 0, ends_ = 0;
     PricedBatches batches_;
     std::vector<TimePs> stage_compute_ps_;
 };

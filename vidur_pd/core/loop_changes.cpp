@@ -9,8 +9,8 @@ void Loop::wake(std::int32_t index) {
     Instance& instance = at(index);
     if (!instance.is_full()) {
         dispatch_later(index, now_ps());
-    } else if (instance.flights[0]->is_run() && truncate(*instance.flights[0], now_ps())) {
-        schedule_landing(instance.flights[0]);
+    } else if (instance.running_iterations[0]->is_run() && truncate(*instance.running_iterations[0], now_ps())) {
+        schedule_end(instance.running_iterations[0]);
     }
 }
 
@@ -20,23 +20,23 @@ std::int64_t Loop::note_kv_use(std::int32_t instance) {
     return used;
 }
 
-std::vector<RequestPtr> Loop::break_off(const FlightPtr& flight) {
-    Instance& instance = at(flight->instance);
+std::vector<RequestPtr> Loop::break_off(const RunningIterationPtr& iteration) {
+    Instance& instance = at(iteration->instance);
     if (placed_) traffic_changes(now_ps());
-    remove(instance, flight);
-    ensure(flight->batch != nullptr, "what may fail has one step");
-    if (flight->ends_ps[0] > flight->start_ps) {
-        flight->compute_ps[0] = std::min(flight->compute_ps[0], flight->ends_ps[0] - flight->start_ps);
-        const InstanceTime took = iterations.add(*flight);
+    remove(instance, iteration);
+    ensure(iteration->batch != nullptr, "what may fail has one step");
+    if (iteration->ends_ps[0] > iteration->start_ps) {
+        iteration->compute_ps[0] = std::min(iteration->compute_ps[0], iteration->ends_ps[0] - iteration->start_ps);
+        const InstanceTime took = iterations.add(*iteration);
         instance.group.done.compute_ps += took.compute_ps;
         instance.group.done.communication_ps += took.communication_ps;
-        iterations.keep(*flight, {flight->batch->requests, flight->batch->prefill_tokens, flight->batch->decode_tokens,
-                                  instance.group.waiting_requests(), instance.group.running_requests(),
-                                  instance.group.used_blocks()});
+        iterations.keep(*iteration, {iteration->batch->requests, iteration->batch->prefill_tokens,
+                                     iteration->batch->decode_tokens, instance.group.waiting_requests(),
+                                     instance.group.running_requests(), instance.group.used_blocks()});
     }
-    std::vector<RequestPtr> lost = instance.group.abandon(*flight->batch);
-    note_kv_use(flight->instance);
-    dispatch_later(flight->instance, now_ps());
+    std::vector<RequestPtr> lost = instance.group.abandon(*iteration->batch);
+    note_kv_use(iteration->instance);
+    dispatch_later(iteration->instance, now_ps());
     return lost;
 }
 
@@ -44,10 +44,10 @@ std::vector<RequestPtr> Loop::halt(std::int32_t index) {
     Instance& instance = at(index);
     instance.is_up = false;
     instance.dispatch_at_ps.reset();
-    if (placed_ && !instance.flights.empty()) traffic_changes(now_ps());
-    for (const FlightPtr& flight : std::exchange(instance.flights, {})) {
-        book(*flight, now_ps());
-        if (flight->is_run() && keep_ended(*flight, now_ps())) credit(instance, *flight);
+    if (placed_ && !instance.running_iterations.empty()) traffic_changes(now_ps());
+    for (const RunningIterationPtr& iteration : std::exchange(instance.running_iterations, {})) {
+        book(*iteration, now_ps());
+        if (iteration->is_run() && keep_ended(*iteration, now_ps())) credit(instance, *iteration);
     }
     std::vector<RequestPtr> lost = instance.group.clear();
     note_kv_use(index);
@@ -61,14 +61,15 @@ void Loop::resume(std::int32_t index) {
     dispatch_later(index, now_ps());
 }
 
-void Loop::set_pace(std::int32_t index, double factor) {
-    at(index).pace = factor;
+void Loop::set_compute_slowdown(std::int32_t index, double factor) {
+    at(index).compute_slowdown = factor;
     cut_short(at(index));
 }
 
 // A run ends with the iteration in progress.
 void Loop::cut_short(Instance& instance) {
-    if (!instance.flights.empty() && truncate(*instance.flights[0], now_ps())) schedule_landing(instance.flights[0]);
+    if (!instance.running_iterations.empty() && truncate(*instance.running_iterations[0], now_ps()))
+        schedule_end(instance.running_iterations[0]);
 }
 
 void Loop::set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number,
@@ -95,12 +96,12 @@ void Loop::give_up(Request& request, Status status, const std::string& reason) {
     requests.add(request);
 }
 
-std::vector<std::int32_t> Loop::flying() const {
-    std::vector<std::int32_t> flying;
+std::vector<std::int32_t> Loop::under_way() const {
+    std::vector<std::int32_t> under_way;
     for (std::size_t number = 0; number < instances_.size(); ++number) {
-        if (!instances_[number].flights.empty()) flying.push_back(static_cast<std::int32_t>(number));
+        if (!instances_[number].running_iterations.empty()) under_way.push_back(static_cast<std::int32_t>(number));
     }
-    return flying;
+    return under_way;
 }
 
 std::vector<std::int64_t> Loop::estimates_met(std::int32_t instance) const {

@@ -22,21 +22,21 @@ constexpr int kMostRounds = 4;
 // Of slowing down those that meet on one link; a bound for what rounding might do.
 constexpr int kMostTurns = 1000;
 
-// Slow-downs with which a flight takes `factor` times as long from now on.
-std::vector<double> slower(const Flight& flight, double factor, TimePs now_ps) {
-    std::vector<double> stretches;
-    for (const Stage& stage : flight.stages) {
+// Slow-downs with which a iteration takes `factor` times as long from now on.
+std::vector<double> slower(const RunningIteration& iteration, double factor, TimePs now_ps) {
+    std::vector<double> slowdowns;
+    for (const Stage& stage : iteration.stages) {
         if (stage.communication_ps == 0) {
-            stretches.push_back(stage.stretch);
+            slowdowns.push_back(stage.slowdown);
             continue;
         }
         const TimePs step_ps =
-            flight.is_pipelined() ? stage.compute_ps + stage.exposed_ps : step_period_ps(flight, now_ps);
+            iteration.is_pipelined() ? stage.compute_ps + stage.exposed_ps : step_period_ps(iteration, now_ps);
         const double more_ps = std::ceil(static_cast<double>(step_ps) * (factor - 1.0)) + 1.0;
-        stretches.push_back(
-            std::max(stage.stretch, stage.stretch_for(stage.exposed_ps + static_cast<TimePs>(more_ps))));
+        slowdowns.push_back(
+            std::max(stage.slowdown, stage.slowdown_for(stage.exposed_ps + static_cast<TimePs>(more_ps))));
     }
-    return stretches;
+    return slowdowns;
 }
 
 }  // namespace
@@ -93,21 +93,22 @@ void Loop::update_traffic() {
     }
 }
 
-void Loop::launch_beside_others(const FlightPtr& flight) {
-    if (!placed_->has_flows()) return place_and_settle(flight);
+void Loop::launch_with_others(const RunningIterationPtr& iteration) {
+    if (!placed_->has_flows()) return place_and_settle(iteration);
     placed_->read_flow_rates();
-    place_and_settle(flight);
+    place_and_settle(iteration);
     placed_->share_links(now_ps());
     if (!placed_->do_flow_rates_hold()) traffic_changes(now_ps());
 }
 
-void Loop::place_and_settle(const FlightPtr& flight) {
-    placed_->withdraw(flight->instance);
-    const std::vector<double> stretches = slowdowns(*flight);
-    for (std::size_t stage = 0; stage < stretches.size(); ++stage) flight->stages[stage].set_stretch(stretches[stage]);
-    set_out(*flight, at(flight->instance).stage_free_ps);
-    schedule_landing(flight);
-    place(flight->instance);
+void Loop::place_and_settle(const RunningIterationPtr& iteration) {
+    placed_->withdraw(iteration->instance);
+    const std::vector<double> slowdowns = slowdowns_of(*iteration);
+    for (std::size_t stage = 0; stage < slowdowns.size(); ++stage)
+        iteration->stages[stage].set_slowdown(slowdowns[stage]);
+    set_end_times(*iteration, at(iteration->instance).stage_free_ps);
+    schedule_end(iteration);
+    place(iteration->instance);
     if (placed_->take_shift()) {
         update_loads();
     } else {
@@ -116,24 +117,24 @@ void Loop::place_and_settle(const FlightPtr& flight) {
 }
 
 // Of each stage's communication, beside what other instances and transfers have on its links.
-std::vector<double> Loop::slowdowns(const Flight& flight) const {
+std::vector<double> Loop::slowdowns_of(const RunningIteration& iteration) const {
     std::vector<double> slowdowns;
-    for (const Stage& stage : flight.stages) {
+    for (const Stage& stage : iteration.stages) {
         slowdowns.push_back(placed_->slowdown(stage.load, stage.communication_ps));
     }
     return slowdowns;
 }
 
-// Puts what an instance has in flight on its links.
+// Puts what an instance has in iteration on its links.
 void Loop::place(std::int32_t index) {
-    for (const FlightPtr& flight : at(index).flights) {
-        const TimePs period_ps = step_period_ps(*flight, now_ps());
+    for (const RunningIterationPtr& iteration : at(index).running_iterations) {
+        const TimePs period_ps = step_period_ps(*iteration, now_ps());
         if (period_ps <= 0) continue;
-        for (const Stage& stage : flight->stages) placed_->place(index, stage.load, period_ps);
+        for (const Stage& stage : iteration->stages) placed_->place(index, stage.load, period_ps);
     }
 }
 
-// New loads of the instances that other traffic affects, and new slow-downs of what they have in flight.
+// New loads of the instances that other traffic affects, and new slow-downs of what they have in iteration.
 void Loop::update_loads() {
     for (int round = 0; round < kMostRounds; ++round) {
         update_affected();
@@ -145,19 +146,19 @@ void Loop::update_loads() {
 // Each instance in turn, beside what others have on its links now.
 void Loop::update_affected() {
     for (const std::int32_t index : placed_->take_affected()) {
-        const std::vector<FlightPtr>& flights = at(index).flights;
+        const std::vector<RunningIterationPtr>& running_iterations = at(index).running_iterations;
         placed_->withdraw(index);
-        if (flights.empty()) continue;
-        std::vector<std::vector<double>> stretches;
+        if (running_iterations.empty()) continue;
+        std::vector<std::vector<double>> slowdowns;
         bool has_changed = false;
-        for (const FlightPtr& flight : flights) {
-            stretches.push_back(slowdowns(*flight));
-            for (std::size_t stage = 0; stage < flight->stages.size(); ++stage) {
-                const double old = flight->stages[stage].stretch;
-                has_changed |= std::abs(stretches.back()[stage] - old) > kSmallestChange * old;
+        for (const RunningIterationPtr& iteration : running_iterations) {
+            slowdowns.push_back(slowdowns_of(*iteration));
+            for (std::size_t stage = 0; stage < iteration->stages.size(); ++stage) {
+                const double old = iteration->stages[stage].slowdown;
+                has_changed |= std::abs(slowdowns.back()[stage] - old) > kSmallestChange * old;
             }
         }
-        if (has_changed) retime(index, stretches);
+        if (has_changed) retime(index, slowdowns);
         place(index);
     }
 }
@@ -169,27 +170,27 @@ void Loop::hold_back() {
         if (!excess) return;
         for (const std::int32_t index : excess->sources) {
             placed_->withdraw(index);
-            if (at(index).flights.empty()) continue;
-            std::vector<std::vector<double>> stretches;
-            for (const FlightPtr& flight : at(index).flights) {
-                stretches.push_back(slower(*flight, excess->factor, now_ps()));
+            if (at(index).running_iterations.empty()) continue;
+            std::vector<std::vector<double>> slowdowns;
+            for (const RunningIterationPtr& iteration : at(index).running_iterations) {
+                slowdowns.push_back(slower(*iteration, excess->factor, now_ps()));
             }
-            retime(index, stretches);
+            retime(index, slowdowns);
             place(index);
         }
     }
 }
 
-void Loop::retime(std::int32_t index, const std::vector<std::vector<double>>& stretches) {
+void Loop::retime(std::int32_t index, const std::vector<std::vector<double>>& slowdowns) {
     Instance& instance = at(index);
-    for (const FlightPtr& flight : instance.flights) book(*flight, now_ps());
-    if (instance.flights[0]->is_pipelined()) {
-        retime_stages(instance.flights, stretches, instance.stage_free_ps, now_ps());
+    for (const RunningIterationPtr& iteration : instance.running_iterations) book(*iteration, now_ps());
+    if (instance.running_iterations[0]->is_pipelined()) {
+        retime_stages(instance.running_iterations, slowdowns, instance.stage_free_ps, now_ps());
         wake(index);
     } else {
-        retime_steps(*instance.flights[0], stretches[0][0], now_ps());
+        retime_steps(*instance.running_iterations[0], slowdowns[0][0], now_ps());
     }
-    for (const FlightPtr& flight : instance.flights) schedule_landing(flight);
+    for (const RunningIterationPtr& iteration : instance.running_iterations) schedule_end(iteration);
 }
 
 }  // namespace serving

@@ -38,7 +38,7 @@ void RankState::run(const RequestPtr& request, Tokens tokens) {
 
 void RankState::keep_running(const RequestPtr& request, Tokens tokens) {
     if (request->rank != this) throw BrokenRule("membership", named(*request) + " runs on another rank");
-    if (request->is_in_flight) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
+    if (request->is_in_iteration) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens;
@@ -105,7 +105,8 @@ void RankState::take_part(const RequestPtr& request, Tokens tokens) {
 void RankState::preempt(const RequestPtr& request) {
     check_open();
     if (request->is_running && request->rank == this) {
-        if (request->is_in_flight) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
+        if (request->is_in_iteration)
+            throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
         if (request->is_decided) withdraw(*request);
         pool_->register_blocks(*request, request->computed_tokens);
         pool_->release(*request);
@@ -151,7 +152,7 @@ BatchPtr RankState::close_decision() {
         const Tokens new_tokens = batch->new_tokens[position];
         const Tokens behind = request.sequence_tokens() - request.computed_tokens;
         request.computed_tokens += new_tokens;  // credited now, as vLLM does when it schedules them
-        request.is_in_flight = true;
+        request.is_in_iteration = true;
         request.is_decided = false;
         const Tokens drafts = std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0);
         const bool samples = request.computed_tokens >= request.sequence_tokens();
@@ -163,7 +164,7 @@ BatchPtr RankState::close_decision() {
         (is_decode ? batch->decode_tokens : batch->prefill_tokens) += new_tokens - drafts;
     }
     batch->preempted = std::exchange(preempted_, {});
-    ++in_flight_;
+    ++batches_under_way_;
     return batch;
 }
 

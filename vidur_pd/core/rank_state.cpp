@@ -83,12 +83,12 @@ void RankState::release(const Request& request) {
 Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted) {
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
-    --in_flight_;
+    --batches_under_way_;
     note_change();
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
-        request->is_in_flight = false;
+        request->is_in_iteration = false;
         tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) continue;
         if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
@@ -110,11 +110,11 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
 std::vector<RequestPtr> RankState::abandon(ScheduledBatch& batch) {
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
-    --in_flight_;
+    --batches_under_way_;
     for (const RequestPtr& request : batch.requests) {
         pool_->release(*request);
         tokens_.leave(*request);
-        request->is_in_flight = false;
+        request->is_in_iteration = false;
         request->is_running = false;
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
@@ -126,14 +126,14 @@ std::vector<RequestPtr> RankState::clear() {
     std::vector<RequestPtr> lost = std::move(running_);
     lost.insert(lost.end(), waiting_.begin(), waiting_.end());
     lost.insert(lost.end(), remote_.arrived.begin(), remote_.arrived.end());
-    for (const RequestPtr& request : lost) request->is_running = request->is_in_flight = false;
+    for (const RequestPtr& request : lost) request->is_running = request->is_in_iteration = false;
     running_.clear();
     waiting_.clear();
     preempted_.clear();
     remote_.clear();
     pool_->clear();
     tokens_.clear();
-    in_flight_ = 0;
+    batches_under_way_ = 0;
     note_change();
     return lost;
 }
@@ -152,7 +152,7 @@ void RankState::retire(const std::vector<RequestPtr>& finished) {
 
 std::int64_t RankState::plain_decode_steps() const {
     const std::int64_t count = running_requests();
-    if (!count || in_flight_ || limits_.drafts_per_step || count > limits_.max_batched_tokens) return 0;
+    if (!count || batches_under_way_ || limits_.drafts_per_step || count > limits_.max_batched_tokens) return 0;
     std::int64_t steps = INT64_MAX;
     for (const RequestPtr& request : running_) {
         const Tokens left = request->sequence_tokens() - request->computed_tokens;

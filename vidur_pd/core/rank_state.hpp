@@ -41,10 +41,10 @@ class RankState {
 
     // Requests that do not run yet, those in or before a KV transfer to this rank included.
     std::int64_t waiting_requests() const { return static_cast<std::int64_t>(waiting_.size()) + remote_.size(); }
-    // Admitted requests, in flight or not.
+    // Admitted requests, in iteration or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
-    // flight.
+    // iteration.
     Tokens outstanding_tokens() const { return tokens_.outstanding(); }
     // The same, and where decodes run plus the context of all requests here, on its way or to come.
     Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
@@ -138,15 +138,15 @@ class RankState {
     // The batch has come to nothing: its requests leave without their tokens, and their blocks return. What a prefix
     // cache holds of them is taken as valid all the same.
     std::vector<RequestPtr> abandon(ScheduledBatch& batch);
-    // The rank has failed: all requests leave, batches in flight come to nothing, blocks and cached content are gone.
-    // Returns those that it had alone, in order: running, waiting, and with all their KV here; the others are in a
-    // hand-over.
+    // The rank has failed: all requests leave, batches in iteration come to nothing, blocks and cached content are
+    // gone. Returns those that it had alone, in order: running, waiting, and with all their KV here; the others are in
+    // a hand-over.
     std::vector<RequestPtr> clear();
 
     // Runs of decode iterations.
 
     // Iterations in a row that could decode one token of every running request: none ends or lacks a KV block, and
-    // their tokens are within the budget. 0 while a batch is in flight, and with drafts.
+    // their tokens are within the budget. 0 while a batch is in iteration, and with drafts.
     std::int64_t plain_decode_steps() const;
     // The same as that many iterations that decode all running requests. Requests added since do not count: they join
     // the step after. Blocks filled on the way get their keys when the request leaves: only the request itself could
@@ -175,9 +175,9 @@ class RankState {
     std::deque<RequestPtr> waiting_;
     TokenLoad tokens_;
     RemoteQueue remote_;
-    std::int64_t in_flight_ = 0;         // batches
-    std::vector<RequestPtr> preempted_;  // since the last batch
-    BatchPtr draft_;                     // while it is being decided
+    std::int64_t batches_under_way_ = 0;  // batches
+    std::vector<RequestPtr> preempted_;   // since the last batch
+    BatchPtr draft_;                      // while it is being decided
     Tokens budget_left_ = 0;
     TimePs now_ps_ = 0;
     std::vector<std::pair<std::shared_ptr<ChangeList>, std::uint32_t>> watchers_;

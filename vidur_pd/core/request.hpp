@@ -66,7 +66,7 @@ struct Request {
     void restart(Tokens kept) {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
-        is_running = is_in_flight = is_decided = false;
+        is_running = is_in_iteration = is_decided = false;
         set_progress(0, kept);
         capacity_tokens = 0;
         context_tokens = prompt_tokens + kept;
@@ -116,7 +116,7 @@ struct Request {
     // What the rank that runs it knows.
     bool is_running = false;
     const void* rank = nullptr;  // on which it runs, or ran last
-    bool is_in_flight = false;
+    bool is_in_iteration = false;
     bool is_decided = false;                             // takes part in the iteration that is being decided
     Tokens end_tokens = 0;                               // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;                          // tokens that fit into the KV blocks held there

@@ -12,7 +12,8 @@ namespace serving {
 // their own; `enter` sets them anew.
 class TokenLoad {
   public:
-    // To be computed before every request is a plain decode: of waiting prompts, chunks to come and chunks in flight.
+    // To be computed before every request is a plain decode: of waiting prompts, chunks to come and chunks in
+    // iteration.
     Tokens outstanding() const { return outstanding_; }
     // Context of all requests as they came, from their assignment to their end. Tokens generated here do not count, as
     // by default in Dynamo 1.6.1's router (router_track_output_blocks).

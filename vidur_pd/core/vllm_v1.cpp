@@ -24,7 +24,7 @@ bool VllmV1::continue_running(RankState& rank) {
     bool has_preempted = false;
     for (std::size_t position = 0; position < rank.running().size(); ++position) {
         const RequestPtr request = rank.running()[position];
-        if (request->is_in_flight) continue;
+        if (request->is_in_iteration) continue;
         const Tokens drafts = rank.most_drafts(*request);
         const Tokens behind =
             std::min(request->sequence_tokens() - request->computed_tokens, chunk_limit(rank.limits()));
@@ -43,7 +43,7 @@ bool VllmV1::continue_running(RankState& rank) {
 bool VllmV1::make_room(RankState& rank, const RequestPtr& request, Tokens tokens) {
     while (rank.lacking_blocks(*request, tokens) > rank.free_blocks()) {
         const auto tail = std::find_if(rank.running().rbegin(), rank.running().rend(),
-                                       [](const RequestPtr& other) { return !other->is_in_flight; });
+                                       [](const RequestPtr& other) { return !other->is_in_iteration; });
         const RequestPtr victim = *tail;
         rank.preempt(victim);
         if (victim == request) return false;

@@ -31,7 +31,7 @@ class Reach:
         """Instances with a GPU at one of the links."""
         return self._sorted({index for link in links for index in self._owners(link)})
 
-    def concerned(self, links: Iterable[int]) -> list[Instance]:
+    def affected(self, links: Iterable[int]) -> list[Instance]:
         """Instances whose GPUs may reach each other otherwise, or at other rates, if these links change."""
         found: set[int] = set()
         for link in links:

@@ -114,7 +114,7 @@ class FaultScript:
             case Draining():
                 self._count_draining(self._instances[effect.instance], begins)
             case Slowness():
-                self._pace(self._instances[effect.instance], effect.factor, begins)
+                self._slow_compute(self._instances[effect.instance], effect.factor, begins)
             case LinksDown():
                 self._degrade(effect.links, begins)
                 self._fail_links(effect.links, begins)
@@ -148,10 +148,10 @@ class FaultScript:
         (self._closed.discard if is_open else self._closed.add)(instance.index)
         self._cluster.set_open(instance, is_open)
 
-    def _pace(self, instance: Instance, factor: float, begins: bool) -> None:
+    def _slow_compute(self, instance: Instance, factor: float, begins: bool) -> None:
         factors = self._slowness[instance.index]
         (factors.append if begins else factors.remove)(factor)
-        instance.set_pace(float(np.prod(factors)))
+        instance.set_compute_slowdown(float(np.prod(factors)))
         if self._drains_degraded:
             self._count_draining(instance, begins)
 
@@ -178,19 +178,19 @@ class FaultScript:
 
     def _tell(self, links: Sequence[int]) -> list[Instance]:
         """Tells of links that are other than before; returns the instances that they concern."""
-        concerned = self._reach.concerned(links)
-        self._reach.note(concerned)
-        if self._prices_collectives and concerned:
-            self._cluster.collectives_change(concerned)
-        return concerned
+        affected = self._reach.affected(links)
+        self._reach.note(affected)
+        if self._prices_collectives and affected:
+            self._cluster.collectives_change(affected)
+        return affected
 
     def _notice(self) -> None:
         """Routing has heard of a change of links, which may have cut instances into parts, or joined them."""
         self._changes_to_route -= 1
         if self._changes_to_route:
             return
-        concerned, self._unheard = sorted(self._unheard), set()
-        for instance in (self._instances[index] for index in concerned):
+        affected, self._unheard = sorted(self._unheard), set()
+        for instance in (self._instances[index] for index in affected):
             if not self._fabric.connects(instance.placement.gpus):
                 if self._prices_collectives:
                     self._sever(instance)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from netsim import Completion
-from vidur_pd._core import Flight
+from vidur_pd._core import RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.config import SimulationConfig
@@ -103,18 +103,18 @@ class HandOver:
         if transfer.travels:
             self._mode.on_routed(transfer)
 
-    def launched(self, flight: Flight, now_ps: int) -> None:
+    def launched(self, iteration: RunningIteration, now_ps: int) -> None:
         """A prefill instance begins an iteration, which computes chunks of prompts."""
-        if flight.batch is None:
+        if iteration.batch is None:
             return
-        for batch in flight.batch.batches:
+        for batch in iteration.batch.batches:
             if batch is None:
                 continue
             for request, kv_tokens in zip(batch.requests, batch.kv_tokens.tolist(), strict=True):
                 transfer = self._transfers[request]
                 if transfer.travels and transfer.failure is None:
                     until_tokens = min(kv_tokens, request.context_tokens)
-                    transfer.add_chunk(Chunk(until_tokens, LayerTimes(now_ps, flight.end_ps)))
+                    transfer.add_chunk(Chunk(until_tokens, LayerTimes(now_ps, iteration.end_ps)))
                     self._mode.on_launched(transfer)
 
     def prefilled(self, request: Request) -> None:

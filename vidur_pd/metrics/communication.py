@@ -20,7 +20,7 @@ def communication_sources(plan: CouplingPlan, log: IterationLog, transfers_ps: i
     if plan.collectives is Treatment.SIMULATED:
         sources = {Treatment.SIMULATED: log.communication_ps}
     else:
-        sources = {Treatment.PRICED: log.idle_communication_ps, Treatment.STRETCHED: contention_ps}
+        sources = {Treatment.PRICED: log.idle_communication_ps, Treatment.SLOWED_DOWN: contention_ps}
     total_ps = log.communication_ps + transfers_ps
     by_source = {source: sources.get(source, 0) for source in Treatment}
     by_source[plan.transfers] += transfers_ps

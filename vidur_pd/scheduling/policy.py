@@ -7,7 +7,7 @@ entry by entry::
     class Fcfs(Policy):
         def decide(self, rank: RankView, decision: Decision) -> None:
             for request in rank.running:
-                if not request.is_in_flight and rank.budget_left:
+                if not request.is_in_iteration and rank.budget_left:
                     decision.run(request, min(rank.most_tokens(request), rank.budget_left))
             ...
 
@@ -78,7 +78,7 @@ class RequestView(Protocol):
         """It has been admitted, and was not preempted since."""
 
     @property
-    def is_in_flight(self) -> bool:
+    def is_in_iteration(self) -> bool:
         """It is in an iteration under way, with pipeline stages."""
 
     @property

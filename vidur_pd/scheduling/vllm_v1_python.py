@@ -27,13 +27,13 @@ class VllmV1Python(Policy):
         """False if a request had to be preempted for the blocks of others."""
         has_room = True
         for request in rank.running:
-            if request.is_in_flight or not request.is_running:
+            if request.is_in_iteration or not request.is_running:
                 continue
             tokens = min(_chunk(rank, request), rank.budget_left)
             if tokens == 0:
                 break
             while rank.lacking_blocks(request, tokens) > rank.free_blocks:
-                victim = [other for other in rank.running if not other.is_in_flight][-1]
+                victim = [other for other in rank.running if not other.is_in_iteration][-1]
                 decision.preempt(victim)
                 has_room = False
                 if victim is request:

@@ -121,7 +121,7 @@ class Account:
         met = {
             (instance.placement.pool, operator)
             for instance in self._instances
-            for operator in instance.executor.estimated_operators()
+            for operator in instance.pricer.estimated_operators()
         }
         return tuple(EstimatedOperator(pool=pool, operator=operator) for pool, operator in sorted(met))
 
@@ -130,7 +130,7 @@ class Account:
         return [self._activity(pool) for pool in self._config.cluster.pools]
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:
-        # A stage computes while its own flight is in it, so each GPU works a share 1 / pp of what is booked.
+        # A stage computes while its own iteration is in it, so each GPU works a share 1 / pp of what is booked.
         computing_s = float(self._log.computing_ps[self._indices(pool)].sum()) / PS_PER_S
         computing_gpu_s = computing_s * pool.gpus_per_instance / pool.pp
         gpus = pool.instances * pool.gpus_per_instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from vidur_pd._core import Flight, Loop
+from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.faults.script import FaultScript
@@ -38,10 +38,10 @@ class ClusterControl:
         """To be called before anything else is scheduled."""
         self._faults.schedule()
 
-    def collective_given_up(self, flight: Flight) -> None:
+    def collective_given_up(self, iteration: RunningIteration) -> None:
         """The network has given up a collective: its iteration comes to nothing."""
-        self._lifecycle.break_off(flight, "the network gave up a collective of its iteration")
-        self._faults.collective_failed(self._instances[flight.instance])
+        self._lifecycle.break_off(iteration, "the network gave up a collective of its iteration")
+        self._faults.collective_failed(self._instances[iteration.instance])
 
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
         self._lifecycle.instance_down(instance, lost, reason)

@@ -53,7 +53,7 @@ class Driver:
 
     def _run_loop(self, records: Records, requests: int, progress: Progress | None) -> None:
         """Runs the loop's events, as long as a network that is not the core's has nothing to do before."""
-        told_events = self._loop.executed
+        reported_events = self._loop.executed
         while True:
             outer_ps = self._outer_network.next_event_ps() if self._outer_network else None
             notice = self._loop.run(records.until_ps if outer_ps is None else outer_ps)
@@ -61,8 +61,8 @@ class Driver:
             if notice is None:
                 return
             self._handlers[notice.what](notice)
-            if progress is not None and self._loop.executed - told_events >= PROGRESS_EVERY_EVENTS:
-                told_events = self._loop.executed
+            if progress is not None and self._loop.executed - reported_events >= PROGRESS_EVERY_EVENTS:
+                reported_events = self._loop.executed
                 self._report(progress, requests)
 
     def _report(self, progress: Progress, requests: int) -> None:
@@ -75,12 +75,12 @@ class Driver:
             "call": lambda notice: self._queue.call(notice.number),
             "before_step": lambda notice: hand_over.before_step(instances[notice.instance]),
             "schedule": lambda notice: instances[notice.instance].decide(notice.number),
-            "price": lambda notice: instances[notice.instance].executor.price(notice.flight),
-            "parts": lambda notice: instances[notice.instance].executor.supply(),
-            "communication": lambda notice: instances[notice.instance].executor.communicate(notice.rank, notice.number),
-            "launch": lambda notice: self._coupled_exactly.launch(notice.flight),
-            "launched": lambda notice: hand_over.launched(notice.flight, self._queue.now_ps),
-            "accept": lambda notice: instances[notice.instance].accept(notice.flight),
+            "price": lambda notice: instances[notice.instance].pricer.price(notice.iteration),
+            "parts": lambda notice: instances[notice.instance].pricer.supply(),
+            "communication": lambda notice: instances[notice.instance].pricer.communicate(notice.rank, notice.number),
+            "launch": lambda notice: self._coupled_exactly.launch(notice.iteration),
+            "launched": lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
+            "accept": lambda notice: instances[notice.instance].accept(notice.iteration),
             "prefilled": lambda notice: hand_over.prefilled(notice.request),
             "arrived": lambda notice: self._arrived(GraphHandle(notice.number), is_failed=notice.is_failed),
         }

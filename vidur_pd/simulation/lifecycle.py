@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vidur_pd._core import Flight, Loop
+from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing import RankRouter
@@ -134,9 +134,9 @@ class RequestLifecycle:
 
     # Requests out.
 
-    def break_off(self, flight: Flight, reason: str) -> None:
+    def break_off(self, iteration: RunningIteration, reason: str) -> None:
         """An iteration comes to nothing, and its requests have lost their KV."""
-        for request in self._instances[flight.instance].break_off(flight):
+        for request in self._instances[iteration.instance].break_off(iteration):
             if not self.hand_over.broken_off(request, reason):  # one between two instances is taken off both first
                 self.recovery.lost(request, reason, request.generated_tokens)
 
@@ -158,11 +158,11 @@ class RequestLifecycle:
         self.recovery.end_all()
         self.hand_over.end_all()
         for instance in self._instances:
-            for flight in instance.flights:
+            for iteration in instance.running_iterations:
                 if self._launcher is not None:
-                    self._launcher.drop(flight)
-                flight.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
-                self.break_off(flight, STOOD_STILL)
+                    self._launcher.drop(iteration)
+                iteration.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
+                self.break_off(iteration, STOOD_STILL)
         return self.unfinished < unfinished
 
     def _end(self, request: Request, reason: str) -> None:

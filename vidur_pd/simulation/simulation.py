@@ -12,7 +12,7 @@ from vidur_pd.clock import EventQueue
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
-from vidur_pd.execution.iteration.pricer import Exchanges
+from vidur_pd.execution.iteration.pricer import StageCommunications
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.records import Records, Stream
@@ -63,14 +63,14 @@ class Simulation:
 
     def _join(self) -> Driver:
         """Couples the instances with the network, and puts them into the loop."""
-        exchanges = Exchanges(self._loop)
+        exchanges = StageCommunications(self._loop)
         launcher = self._state.launcher(self._loop, self._queue, exchanges, self._control.collective_given_up)
         self._lifecycle.join(launcher)
         hears_launches = self._lifecycle.hand_over.hears_launches
         for instance in self._state.instances:
-            instance.executor.join(self._loop, instance.index, exchanges)
-            tells_launches = hears_launches and instance.placement.role == "prefill"
-            instance.join(self._loop, launcher, tells_launches=tells_launches)
+            instance.pricer.join(self._loop, instance.index, exchanges)
+            reports_launches = hears_launches and instance.placement.role == "prefill"
+            instance.join(self._loop, launcher, reports_launches=reports_launches)
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
         return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher, outer_network)
 

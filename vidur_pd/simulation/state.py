@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 import simccl
 from netsim import Fabric, NetworkBackend, SharesCapacity, create_backend
-from vidur_pd._core import Flight, Loop
+from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.plan import Treatment
-from vidur_pd.execution.iteration.pricer import Exchanges, InstanceExecutor
+from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
 from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.workload import generator
 
-BrokenOff = Callable[[Flight], None]
-"""Is told of flights that have come to nothing."""
+BrokenOff = Callable[[RunningIteration], None]
+"""Is told of running iterations that have come to nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class SimulationState:
     instances: tuple[Instance, ...]
 
     def launcher(
-        self, loop: Loop, queue: EventQueue, exchanges: Exchanges, broken_off: BrokenOff
+        self, loop: Loop, queue: EventQueue, exchanges: StageCommunications, broken_off: BrokenOff
     ) -> ExactLauncher | None:
         """Couples iterations with the network as the configuration says; what launches them where the loop does not."""
         match self.plan.coupling.in_force:
@@ -102,7 +102,7 @@ def _instance(
         for _ in range(placement.partition.dp)
     ]
     asked = [AskedPolicy(engine.policy, pool.policy, state) for state in states if pool.policy is not None]
-    executor = InstanceExecutor(
+    pricer = IterationPricer(
         placement,
         pool.iteration_model,
         pricers[pool.gpu.interconnect],
@@ -111,4 +111,4 @@ def _instance(
         fast_forward=engine.fast_forward,
     )
     ranks = [(state, drafts(rank)) for rank, state in enumerate(states)]
-    return Instance(index, placement, ranks, executor, asked)
+    return Instance(index, placement, ranks, pricer, asked)

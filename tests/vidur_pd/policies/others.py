@@ -19,7 +19,7 @@ class PassThrough(Policy):
 
 
 def idle(rank: RankView) -> list[RequestView]:
-    return [request for request in rank.running if not request.is_in_flight]
+    return [request for request in rank.running if not request.is_in_iteration]
 
 
 def fits(rank: RankView, request: RequestView) -> bool:

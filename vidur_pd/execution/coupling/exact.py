@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
-from vidur_pd._core import Flight, Loop
+from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.plan import COLLECTIVE
-from vidur_pd.execution.iteration.pricer import Collectives, Exchanges
+from vidur_pd.execution.iteration.pricer import Collectives, StageCommunications
 from vidur_pd.execution.network_clock import catch_up
 
 KEPT_TEMPLATES = 64
@@ -42,48 +42,48 @@ class ExactLauncher:
     def __init__(
         self,
         loop: Loop,
-        exchanges: Exchanges,
+        exchanges: StageCommunications,
         network: NetworkBackend,
         pricers: Sequence[CommunicationPricer],
         queue: EventQueue,
-        broken_off: Callable[[Flight], None],
+        broken_off: Callable[[RunningIteration], None],
     ) -> None:
-        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of flights that come to nothing
+        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of running iterations that come to nothing
         because the network gives up a collective."""
         self._loop, self._queue = loop, queue
         self._exchanges = exchanges
         self._network = network
         self._pricers = pricers
         self._broken_off = broken_off
-        self._flying: dict[GraphHandle, Flight] = {}
+        self._flying: dict[GraphHandle, RunningIteration] = {}
         self._graphs: dict[int, GraphHandle] = {}
-        """By number of the flight."""
+        """By number of the iteration."""
         self._dropped: set[GraphHandle] = set()
         self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
 
-    def launch(self, flight: Flight) -> None:
-        assert not flight.is_pipelined, "exact coupling needs one pipeline stage"
-        stage, compute_ps = flight.stages[0], int(flight.compute_ps[0])
-        self._loop.set_out(flight)  # as on an idle fabric; the last flow says when it really ends
+    def launch(self, iteration: RunningIteration) -> None:
+        assert not iteration.is_pipelined, "exact coupling needs one pipeline stage"
+        stage, compute_ps = iteration.stages[0], int(iteration.compute_ps[0])
+        self._loop.set_end_times(iteration)  # as on an idle fabric; the last flow says when it really ends
         if not stage.communication_ps:
-            self._loop.schedule_landing(flight)
+            self._loop.schedule_end(iteration)
             return
-        template = self._template(self._exchanges[stage.load].collectives, self._pricers[flight.instance])
+        template = self._template(self._exchanges[stage.load].collectives, self._pricers[iteration.instance])
         delay_ps = template.graph.delay_ps.copy()
         steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
         delay_ps[template.pauses] = np.diff(steps)
         try:
-            handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), flight.start_ps)
+            handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), iteration.start_ps)
         except NoPath:
-            flight.ends_ps = np.array([flight.start_ps], dtype=np.int64)
-            self._queue.schedule(flight.start_ps, Priority.COMPLETION, lambda: self._break_off(flight))
+            iteration.ends_ps = np.array([iteration.start_ps], dtype=np.int64)
+            self._queue.schedule(iteration.start_ps, Priority.COMPLETION, lambda: self._break_off(iteration))
             return
-        self._flying[handle] = flight
-        self._graphs[flight.number] = handle
+        self._flying[handle] = iteration
+        self._graphs[iteration.number] = handle
 
-    def drop(self, flight: Flight, /) -> None:
+    def drop(self, iteration: RunningIteration, /) -> None:
         catch_up(self._network, self._loop.now_ps)
-        handle = self._graphs.pop(flight.number, None)
+        handle = self._graphs.pop(iteration.number, None)
         if handle is not None:
             del self._flying[handle]
             self._dropped.add(handle)
@@ -91,22 +91,22 @@ class ExactLauncher:
             self._network.forget(handle)
 
     def completed(self, completion: Completion) -> None:
-        """Lands the flight whose graph has completed, or breaks it off where the network gave up flows of it."""
+        """Lands the iteration whose graph has completed, or breaks it off where the network gave up flows of it."""
         if completion.handle in self._dropped:  # at this very instant
             return
-        flight = self._flying.pop(completion.handle)
-        del self._graphs[flight.number]
+        iteration = self._flying.pop(completion.handle)
+        del self._graphs[iteration.number]
         self._network.forget(completion.handle)
-        flight.ends_ps = np.array([completion.at_ps], dtype=np.int64)
+        iteration.ends_ps = np.array([completion.at_ps], dtype=np.int64)
         if completion.is_failed:
-            self._break_off(flight)
+            self._break_off(iteration)
         else:
-            self._loop.land(flight)
+            self._loop.end(iteration)
 
-    def _break_off(self, flight: Flight) -> None:
+    def _break_off(self, iteration: RunningIteration) -> None:
         """Its instance may have failed since, and forgotten it."""
-        if any(flying.number == flight.number for flying in self._loop.flights(flight.instance)):
-            self._broken_off(flight)
+        if any(under_way.number == iteration.number for under_way in self._loop.running_iterations(iteration.instance)):
+            self._broken_off(iteration)
 
     def _template(self, collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> IterationGraph:
         if collectives in self._templates:

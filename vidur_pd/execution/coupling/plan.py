@@ -30,7 +30,7 @@ class Treatment(StrEnum):
 
     PRICED = "priced"
     """Run once on an idle fabric, or a closed form."""
-    STRETCHED = "stretched"
+    SLOWED_DOWN = "stretched"
     """Priced, and then slowed by a rule for what shares its links."""
     SIMULATED = "simulated"
     """Flows on the network that everything else is on."""
@@ -57,7 +57,7 @@ def plan_coupling(config: SimulationConfig) -> CouplingPlan:
     in_force = network.coupling
     if in_force == "fluid" and not capabilities_of(network.backend).carries_loads:
         in_force = "isolated"
-    collectives = {"isolated": Treatment.PRICED, "fluid": Treatment.STRETCHED, "exact": Treatment.SIMULATED}
+    collectives = {"isolated": Treatment.PRICED, "fluid": Treatment.SLOWED_DOWN, "exact": Treatment.SIMULATED}
     return CouplingPlan(
         in_force=in_force,
         pricing_backend=_pricing_backend(network.backend, in_force),

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, Turns, two_batch_turns
+from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, TwoBatchOverlap, two_batch_overlap
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
-from vidur_pd._core import Flight, Loop, Stage
+from vidur_pd._core import Loop, RunningIteration, Stage
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
 from vidur_pd.execution.iteration.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
@@ -35,7 +35,7 @@ class LinkLoad:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class StageCommunication:
     """The communication of one pipeline stage of an iteration."""
 
     communication_ps: int
@@ -44,29 +44,29 @@ class Exchange:
     collectives: tuple[Collectives, ...]
 
 
-class Exchanges:
+class StageCommunications:
     """The exchanges of a simulation by number; the core books their bytes on links."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._known: list[Exchange] = []
+        self._known: list[StageCommunication] = []
 
-    def remember(self, exchange: Exchange) -> int:
+    def remember(self, exchange: StageCommunication) -> int:
         load = exchange.load
         number = self._loop.remember(load.links, load.link_bytes, load.link_flows, load.link_busy_ps)
         assert number == len(self._known), "loads are remembered here alone"
         self._known.append(exchange)
         return number
 
-    def __getitem__(self, number: int) -> Exchange:
+    def __getitem__(self, number: int) -> StageCommunication:
         return self._known[number]
 
 
-class InstanceExecutor:
+class IterationPricer:
     """Prices the iterations of one instance: compute by ``aicb``, collectives by the fabric.
 
     What ``aicb`` can compile is priced in the core, which asks for what it lacks; the rest (drafts, two-batch overlap,
-    kinds of attention that only Python knows) flight by flight here.
+    kinds of attention that only Python knows) iteration by iteration here.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class InstanceExecutor:
         self._exchanged: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
         self._estimated: set[str] = set()
 
-    def join(self, loop: Loop, index: int, exchanges: Exchanges) -> None:
-        """Takes part in a simulation as the executor of instance ``index``."""
+    def join(self, loop: Loop, index: int, exchanges: StageCommunications) -> None:
+        """Takes part in a simulation as the pricer of instance ``index``."""
         self._loop = loop
         self._index = index
         self._exchanges = exchanges
@@ -121,14 +121,14 @@ class InstanceExecutor:
         communication_ps = self._exchanges[exchange].communication_ps
         self._loop.set_communication(self._index, stage, number, communication_ps, exchange)
 
-    def price(self, flight: Flight) -> None:
-        """Prices the flight that the loop has formed: a run of decodes, or one iteration."""
-        batches = self._batches(flight)
-        if flight.is_run:
-            cost, compute_ps = self._model.price_run(batches, flight.steps)
-            flight.set_stages([self._priced(cost, 0)], compute_ps)
+    def price(self, iteration: RunningIteration) -> None:
+        """Prices the iteration that the loop has formed: a run of decodes, or one iteration."""
+        batches = self._batches(iteration)
+        if iteration.is_run:
+            cost, compute_ps = self._model.price_run(batches, iteration.steps)
+            iteration.set_stages([self._priced(cost, 0)], compute_ps)
             return
-        drafts = 0 if flight.batch is None else flight.batch.most_drafts
+        drafts = 0 if iteration.batch is None else iteration.batch.most_drafts
         halved = halve_all(batches.split()) if self._halves is not None else None
         stages = []
         for stage in range(self._placement.partition.pp):
@@ -139,13 +139,13 @@ class InstanceExecutor:
                 stages.append(self._priced(cost, stage))
             else:
                 stages.append(self._priced(self._model.price(batches, stage=stage), stage))
-        flight.set_stages(stages, np.array([sum(stage.compute_ps for stage in stages)], dtype=np.int64))
+        iteration.set_stages(stages, np.array([sum(stage.compute_ps for stage in stages)], dtype=np.int64))
 
-    def _batches(self, flight: Flight) -> RankBatches:
+    def _batches(self, iteration: RunningIteration) -> RankBatches:
         """Without their drafts."""
         new_tokens, kv_tokens, requests, logit_rows = self._loop.batches()
-        if flight.batch is not None and flight.batch.most_drafts:
-            new_tokens = new_tokens - flight.batch.drafts()
+        if iteration.batch is not None and iteration.batch.most_drafts:
+            new_tokens = new_tokens - iteration.batch.drafts()
         return RankBatches(new_tokens, kv_tokens, requests, logit_rows)
 
     def estimated_operators(self) -> set[str]:
@@ -153,7 +153,7 @@ class InstanceExecutor:
         met = (self._model.estimated_of(number) for number in self._loop.estimates_met(self._index))
         return self._estimated.union(*met)
 
-    def _priced(self, cost: IterationCost, stage: int, turns: Turns | None = None) -> Stage:
+    def _priced(self, cost: IterationCost, stage: int, turns: TwoBatchOverlap | None = None) -> Stage:
         self._estimated.update(cost.estimated_operators)
         number = self._exchange(stage, cost.communications)
         return Stage(
@@ -163,8 +163,8 @@ class InstanceExecutor:
             host_ps=cost.host_ps,
             phase_ps=cost.phase_ps,
             estimated_ps=cost.estimated_ps,
-            alone_ps=0.0 if turns is None else turns.alone_ps - cost.compute_ps,
-            beside=[] if turns is None else turns.beside,
+            not_overlapped_ps=0.0 if turns is None else turns.not_overlapped_ps - cost.compute_ps,
+            overlapped=[] if turns is None else turns.overlapped,
         )
 
     def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> Stage:
@@ -173,7 +173,7 @@ class InstanceExecutor:
         costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
         first, second = (self._exchanges[self._exchange(stage, cost.communications)] for cost in costs)
         exchanged_ps = (first.communication_ps, second.communication_ps)
-        turns = two_batch_turns(costs, exchanged_ps, communication_sm_share=self._halves.communication_sm_share)
+        turns = two_batch_overlap(costs, exchanged_ps, communication_sm_share=self._halves.communication_sm_share)
         return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, turns)
 
     def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
@@ -181,7 +181,7 @@ class InstanceExecutor:
         key = (self._pricer.state_among(self._placement.gpus), stage, communications)
         if key not in self._exchanged:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
-            exchange = Exchange(*self._communicate(stage, communications), groups)
+            exchange = StageCommunication(*self._communicate(stage, communications), groups)
             self._exchanged[key] = self._exchanges.remember(exchange)
         return self._exchanged[key]
 

@@ -15,7 +15,7 @@ namespace serving {
 // Phases that compute time is divided into, in the order of vidur_pd.metrics.iterations.COMPUTE_PHASES.
 constexpr std::size_t kComputePhases = 5;
 
-using Beside = aicb::OverlapSegment;
+using OverlapSegment = aicb::OverlapSegment;
 
 // One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now.
 struct Stage {
@@ -23,27 +23,27 @@ struct Stage {
     TimePs host_ps = 0;
     TimePs estimated_ps = 0;  // part of `compute_ps` that rests on flagged estimates
     std::array<TimePs, kComputePhases> phase_ps{};
-    TimePs communication_ps = 0;  // all collectives one after another on an idle fabric
-    TimePs idle_exposed_ps = 0;   // what compute does not hide of it: all, but for two-batch overlap
-    TimePs exposed_ps = 0;        // the same at the present stretch
-    std::vector<Beside> beside;   // with two-batch overlap
-    double alone_ps = 0.0;        // with two-batch overlap: what no communication is beside, less `compute_ps`
-    double stretch = 1.0;         // how much longer communication takes than on an idle fabric
-    std::int32_t load = -1;       // what it leaves on links, by number (`Loop::remember`)
+    TimePs communication_ps = 0;             // all collectives one after another on an idle fabric
+    TimePs idle_exposed_ps = 0;              // what compute does not hide of it: all, but for two-batch overlap
+    TimePs exposed_ps = 0;                   // the same at the present slowdown
+    std::vector<OverlapSegment> overlapped;  // with two-batch overlap
+    double not_overlapped_ps = 0.0;  // with two-batch overlap: what no communication is beside, less `compute_ps`
+    double slowdown = 1.0;           // how much longer communication takes than on an idle fabric
+    std::int32_t load = -1;          // what it leaves on links, by number (`Loop::remember`)
 
     // What compute does not hide when communication takes so many times as long.
-    TimePs exposed_at(double stretch) const;
-    // A stretch at which that is no less; the smallest but for two-batch overlap.
-    double stretch_for(TimePs exposed_ps) const;
-    void set_stretch(double stretch) {
-        this->stretch = stretch;
-        exposed_ps = exposed_at(stretch);
+    TimePs exposed_at(double slowdown) const;
+    // A slowdown at which that is no less; the smallest but for two-batch overlap.
+    double slowdown_for(TimePs exposed_ps) const;
+    void set_slowdown(double slowdown) {
+        this->slowdown = slowdown;
+        exposed_ps = exposed_at(slowdown);
     }
 };
 
 // Work between a scheduling decision and its result; its owner is the instance that launched it. A run repeats the
 // running decodes of every rank; it has no batch because nothing is decided until it ends.
-struct Flight {
+struct RunningIteration {
     std::int64_t number = 0;  // unique
     std::int32_t instance = 0;
     std::shared_ptr<GroupBatch> batch;
@@ -53,14 +53,14 @@ struct Flight {
     std::vector<TimePs> ends_ps;                         // [steps] as far as known; set when launched
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
-    std::int64_t landing = 0;                            // number of the event that ends it
+    std::int64_t end_event = 0;                            // number of the event that ends it
     TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
     double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction
 
     std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
     bool is_run() const { return batch == nullptr; }
     bool is_pipelined() const { return stages.size() > 1; }
-    // Of one step at the present stretch, over all stages, as far as compute does not hide it.
+    // Of one step at the present slowdown, over all stages, as far as compute does not hide it.
     TimePs communication_ps() const {
         TimePs total_ps = 0;
         for (const Stage& stage : stages) total_ps += stage.exposed_ps;
@@ -68,32 +68,33 @@ struct Flight {
     }
 };
 
-using FlightPtr = std::shared_ptr<Flight>;
+using RunningIterationPtr = std::shared_ptr<RunningIteration>;
 
-// Makes a flight that has its price compute so many times as long, host included.
-void slow_down(Flight& flight, double factor);
+// Makes a iteration that has its price compute so many times as long, host included.
+void slow_down(RunningIteration& iteration, double factor);
 
-// Times of a flight that starts now: step after step, or through stages that take one flight at a time.
-void set_out(Flight& flight, std::vector<TimePs>& stage_free_ps);
+// Times of a iteration that starts now: step after step, or through stages that take one iteration at a time.
+void set_end_times(RunningIteration& iteration, std::vector<TimePs>& stage_free_ps);
 
 // Steps that are done by now, of a step in progress a fraction. A change of speed is to be preceded by a booking.
-double steps_done(const Flight& flight, TimePs now_ps);
+double steps_done(const RunningIteration& iteration, TimePs now_ps);
 
 // What a step takes at the speed of the one in progress; through all stages with pipeline parallelism. 0: all are done.
-TimePs step_period_ps(const Flight& flight, TimePs now_ps);
+TimePs step_period_ps(const RunningIteration& iteration, TimePs now_ps);
 
-// Gives communication a new stretch: what is done of the step in progress stays done, the rest follows suit.
-void retime_steps(Flight& flight, double stretch, TimePs now_ps);
+// Gives communication a new slowdown: what is done of the step in progress stays done, the rest follows suit.
+void retime_steps(RunningIteration& iteration, double slowdown, TimePs now_ps);
 
-// The same for all flights in a pipeline, first in, first out; `stretches` is [flights][stages], `stage_free_ps` is set
-// to what follows from it.
-void retime_stages(const std::vector<FlightPtr>& flights, const std::vector<std::vector<double>>& stretches,
-                   std::vector<TimePs>& stage_free_ps, TimePs now_ps);
+// The same for all running iterations in a pipeline, first in, first out; `slowdowns` is [running_iterations][stages],
+// `stage_free_ps` is set to what follows from it.
+void retime_stages(const std::vector<RunningIterationPtr>& running_iterations,
+                   const std::vector<std::vector<double>>& slowdowns, std::vector<TimePs>& stage_free_ps,
+                   TimePs now_ps);
 
 // Ends a run with the last step that has ended; false where none has.
-bool keep_ended(Flight& flight, TimePs now_ps);
+bool keep_ended(RunningIteration& iteration, TimePs now_ps);
 
 // Ends a run with the step in progress, or with one that ends at this very instant; true if that cuts it short.
-bool truncate(Flight& flight, TimePs now_ps);
+bool truncate(RunningIteration& iteration, TimePs now_ps);
 
 }  // namespace serving
