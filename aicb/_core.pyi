@@ -148,6 +148,14 @@ class PrefillReference:
     def coordinates(self, shapes: NDArray[np.float64]) -> NDArray[np.float64]:
         """[shapes, 8] of the residuals."""
 
+def causal_pairs(new_tokens: NDArray[np.float64], kv_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[requests] (query, key) pairs under a causal mask aligned at the end."""
+
+class PrefillRates:
+    """FLOPs per pair of a query and a key, bytes per KV token and per new token."""
+
+    def __init__(self, *, flops_per_pair: float, bytes_per_kv_token: float, bytes_per_new_token: float) -> None: ...
+
 class PrefillBound:
     """Peaks of the GPU that prefills are measured on; operands up to ``resident_bytes`` stay in L2."""
 
@@ -177,7 +185,7 @@ class PrefillTimes:
         *,
         reference: PrefillReference,
         bound: PrefillBound,
-        element_bytes: float,
+        rates: PrefillRates,
         reach: tuple[float, float, float],
         is_estimate: bool,
         keeps_measured: bool,

@@ -17,7 +17,7 @@ from boundary.text_files import read_text
 
 
 class TimingName(StrEnum):
-    """Kinds of time, see ``aicb.estimators.Timing``."""
+    """Kinds of time, see ``aicb.measurements.timing``."""
 
     ENGINE = "engine"
     GRAPH = "graph"

@@ -81,9 +81,9 @@ void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int
     for (const PrefillKernel& kernel : prefills_) {
         const auto found = kernel.times->of(new_tokens, kv_tokens, count);
         const KernelLoad& load = kernel.load;
-        const double memory_us = found.demand.moved_bytes / load.stream_bytes_per_s * 1e6;
+        const double memory_us = found.cost.moved_bytes / load.stream_bytes_per_s * 1e6;
         const double clocked = clocked_share(found.time_us, memory_us);
-        const double tensor_us = found.demand.flops / load.peak_flops * 1e6;
+        const double tensor_us = found.cost.flops / load.peak_flops * 1e6;
         const auto executions = static_cast<double>(load.count);
         add_attention(sum, to_ps(found.time_us * executions), to_ps(clocked * found.time_us * executions),
                       to_ps(tensor_us * executions), found.is_estimate ? load.name : 0);

@@ -190,6 +190,10 @@ void bind_prefills(py::module_& module) {
                 return found;
             },
             py::arg("shapes"));
+    module.def("causal_pairs", py::vectorize(&causal_pairs), py::arg("new_tokens"), py::arg("kv_tokens"));
+    py::class_<PrefillRates>(module, "PrefillRates")
+        .def(py::init<double, double, double>(), py::kw_only(), py::arg("flops_per_pair"),
+             py::arg("bytes_per_kv_token"), py::arg("bytes_per_new_token"));
     py::class_<PrefillBound>(module, "PrefillBound")
         .def(py::init<double, double, double>(), py::kw_only(), py::arg("peak_flops"), py::arg("bytes_per_s"),
              py::arg("resident_bytes"));
@@ -199,14 +203,14 @@ void bind_prefills(py::module_& module) {
              py::arg("target_bytes_per_s"), py::arg("peak_flops"), py::arg("bytes_per_s"));
     py::class_<PrefillTimes, std::shared_ptr<PrefillTimes>>(module, "PrefillTimes")
         .def(py::init([](const std::array<std::int64_t, 4>& geometry, const PrefillReference& reference,
-                         const PrefillBound& bound, double element_bytes, const std::array<double, 3>& reach,
+                         const PrefillBound& bound, const PrefillRates& rates, const std::array<double, 3>& reach,
                          bool is_estimate, bool keeps_measured, std::shared_ptr<Kriging> residuals,
                          std::optional<PrefillTransfer> transfer) {
                  PrefillTimes made;
                  made.geometry = {geometry[0], geometry[1], geometry[2], geometry[3]};
                  made.reference = reference;
                  made.bound = bound;
-                 made.element_bytes = element_bytes;
+                 made.rates = rates;
                  made.least_new = reach[0];
                  made.most_new = reach[1];
                  made.most_kv = reach[2];
@@ -216,7 +220,7 @@ void bind_prefills(py::module_& module) {
                  made.transfer = transfer;
                  return made;
              }),
-             py::arg("geometry"), py::kw_only(), py::arg("reference"), py::arg("bound"), py::arg("element_bytes"),
+             py::arg("geometry"), py::kw_only(), py::arg("reference"), py::arg("bound"), py::arg("rates"),
              py::arg("reach"), py::arg("is_estimate"), py::arg("keeps_measured"), py::arg("residuals"),
              py::arg("transfer") = py::none())
         .def("insert_measured", &PrefillTimes::insert_measured, py::arg("requests"), py::arg("kv_tokens"),

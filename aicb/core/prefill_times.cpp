@@ -107,7 +107,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     bool is_equal = true;
     for (std::size_t i = 0; i < count; ++i) {
         const auto chunk = static_cast<double>(new_tokens[i]), kv = static_cast<double>(kv_tokens[i]);
-        const double own = chunk * (kv - chunk) + chunk * (chunk + 1.0) / 2.0;
+        const double own = causal_pairs(chunk, kv);
         requests_.push_back({chunk, kv, own});
         pairs += own;
         if (chunk >= least_new && chunk <= most_new && kv <= most_kv) inside += own;
@@ -115,12 +115,10 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
         kv_sum += kv;
         is_equal = is_equal && new_tokens[i] == new_tokens[0] && kv_tokens[i] == kv_tokens[0];
     }
-    const auto heads = static_cast<double>(geometry.heads), kv_heads = static_cast<double>(geometry.kv_heads);
-    const auto d_qk = static_cast<double>(geometry.d_qk), d_v = static_cast<double>(geometry.d_v);
+    const auto kv_heads = static_cast<double>(geometry.kv_heads);
     Found found{0.0, false, is_estimate || transfer || inside / pairs < 0.5, {}};
-    found.demand.flops = 2.0 * heads * geometry.width() * pairs;
-    found.demand.moved_bytes =
-        kv_sum * kv_heads * geometry.width() * element_bytes + new_sum * heads * (d_qk * element_bytes + d_v * 2.0);
+    found.cost.flops = rates.flops_per_pair * pairs;
+    found.cost.moved_bytes = kv_sum * rates.bytes_per_kv_token + new_sum * rates.bytes_per_new_token;
     const auto all = static_cast<double>(count);
     const Request& first = requests_.front();
     const double* known =
@@ -134,7 +132,7 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     } else {
         found.time_us = unequal_us(pairs);
     }
-    found.time_us = bounded_us(found.time_us, found.is_measured, found.demand);
+    found.time_us = bounded_us(found.time_us, found.is_measured, found.cost);
     return found;
 }
 
@@ -154,20 +152,20 @@ double PrefillTimes::unequal_us(double pairs) {
     return std::min(together_us.value(), in_turn_us.value());
 }
 
-double PrefillTimes::bounded_us(double time_us, bool is_measured, const PrefillDemand& demand) const {
+double PrefillTimes::bounded_us(double time_us, bool is_measured, const PrefillCost& cost) const {
     if (!is_measured || !keeps_measured) {
-        const bool is_resident = demand.moved_bytes <= bound.resident_bytes;
-        const double memory_s = is_resident ? 0.0 : demand.moved_bytes / bound.bytes_per_s;
-        time_us = std::max(time_us, std::max(demand.flops / bound.peak_flops, memory_s) * 1e6);
+        const bool is_resident = cost.moved_bytes <= bound.resident_bytes;
+        const double memory_s = is_resident ? 0.0 : cost.moved_bytes / bound.bytes_per_s;
+        time_us = std::max(time_us, std::max(cost.flops / bound.peak_flops, memory_s) * 1e6);
     }
     if (transfer) {
         const auto busy_us = [&](double flops, double bytes_per_s) {
-            return std::hypot(demand.flops / flops, demand.moved_bytes / bytes_per_s) * 1e6;
+            return std::hypot(cost.flops / flops, cost.moved_bytes / bytes_per_s) * 1e6;
         };
         const double origin_us = transfer->latency_us + busy_us(transfer->origin_flops, transfer->origin_bytes_per_s);
         const double target_us = transfer->latency_us + busy_us(transfer->target_flops, transfer->target_bytes_per_s);
         const double least_us =
-            1e6 * std::max(demand.flops / transfer->peak_flops, demand.moved_bytes / transfer->bytes_per_s);
+            1e6 * std::max(cost.flops / transfer->peak_flops, cost.moved_bytes / transfer->bytes_per_s);
         time_us = std::max(time_us * target_us / origin_us, least_us);
     }
     return time_us;

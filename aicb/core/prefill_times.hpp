@@ -44,11 +44,23 @@ struct PrefillGeometry {
     double width() const { return static_cast<double>(d_qk + d_v); }
 };
 
+// FLOPs and bytes of a kernel, as aicb.kernels.prefill_attention states them.
+struct PrefillRates {
+    double flops_per_pair;  // of a query and a key
+    double bytes_per_kv_token;
+    double bytes_per_new_token;  // queries and results
+};
+
 // FLOPs and bytes of a batch.
-struct PrefillDemand {
+struct PrefillCost {
     double flops = 0.0;
     double moved_bytes = 0.0;
 };
+
+// (query, key) pairs under a causal mask aligned at the end.
+inline double causal_pairs(double new_tokens, double kv_tokens) {
+    return new_tokens * (kv_tokens - new_tokens) + new_tokens * (new_tokens + 1.0) / 2.0;
+}
 
 // Peaks of the GPU that the times are measured on.
 struct PrefillBound {
@@ -68,7 +80,7 @@ class PrefillTimes {
   public:
     PrefillGeometry geometry{};
     PrefillReference reference{};
-    double element_bytes = 2.0;                             // of queries, keys and values
+    PrefillRates rates{};
     double least_new = 0.0, most_new = 0.0, most_kv = 0.0;  // beyond these a request is an estimate
     bool is_estimate = false;    // the geometry is far from all measured ones, or the number format is another one
     bool keeps_measured = true;  // measured times may lie below the roofline
@@ -83,7 +95,7 @@ class PrefillTimes {
         double time_us;
         bool is_measured;
         bool is_estimate;
-        PrefillDemand demand;
+        PrefillCost cost;
     };
     // One batch.
     Found of(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count);
@@ -97,7 +109,7 @@ class PrefillTimes {
     double alone_us(const Request& request);
     double unequal_us(double pairs);
     const double* measured(std::int64_t requests, double kv_tokens, double new_tokens) const;
-    double bounded_us(double time_us, bool is_measured, const PrefillDemand& demand) const;
+    double bounded_us(double time_us, bool is_measured, const PrefillCost& cost) const;
 
     FlatMap<double> measured_;
     FlatMap<double> corrections_;  // factors of the reference met so far, by the place on the grid

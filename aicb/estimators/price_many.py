@@ -77,12 +77,16 @@ def _gemms(estimator: InterpolationEstimator, dtype: GemmDtype, shapes: Floats) 
 
 
 def _prefills(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
-    heads, kv_heads, d_qk, d_v, kv, new = shapes.T
+    kv, new = shapes.T[4:]
     shapes = np.column_stack([shapes[:, :4], np.ones(len(kv)), kv, new])
     if (new > kv).any():
         raise InputError("columns: found kv_len below q_len, expected past and new tokens")
-    flops = 2.0 * heads * (d_qk + d_v) * causal_pairs(new, kv)
-    moved = 2.0 * (d_qk + d_v) * (kv * kv_heads + new * heads)
+    geometries, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
+    nothing = np.ones(1, dtype=np.int64)
+    kernels = [PrefillAttention(nothing, nothing, *geometry) for geometry in geometries.astype(np.int64).tolist()]
+    rates = np.array([(each.flops_per_pair, each.bytes_per_kv_token, each.bytes_per_new_token) for each in kernels])
+    per_pair, per_kv, per_new = rates[inverse.reshape(-1)].T
+    flops, moved = per_pair * causal_pairs(new, kv), per_kv * kv + per_new * new
     is_resident = (estimator.timing == "graph") & (moved <= estimator.gpu.l2_bytes)
     memory_us = np.where(is_resident, 0.0, moved / estimator.gpu.hbm_bytes_per_s * 1e6)
     times = estimator.fitted(PrefillAttention, "bf16")

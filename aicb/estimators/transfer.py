@@ -9,8 +9,9 @@ small kernels from scaling with a bandwidth that does not bound them. No time is
 Assumes the same kernels with the same efficiency on both GPUs: number of SMs (waves), L2 size and the kernels of
 another architecture are ignored. Times are at the reference clock; iterations are slowed by the law of the target, or
 else by that of the measured GPU (`aicb.measurements.gpu`). Every time is flagged as an estimate. Applied to published
-H200 times of GEMMs, it meets those of the H100 with a median error of 2 to 13 % (``tests/aicb/test_transfer.py``);
-large GEMMs of other targets are not faster than the best that is published of them (``tests/aicb/test_clock.py``).
+H200 times of GEMMs, it meets those of the H100 with a median error of 2 to 13 %
+(``tests/aicb/estimators/test_transfer.py``); large GEMMs of other targets are not faster than the best that is
+published of them (``tests/aicb/measurements/test_clock.py``).
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+import aicb._core as _core
+
 Tokens = NDArray[np.int64] | NDArray[np.float64]
 
 
 def causal_pairs(new_tokens: Tokens, kv_tokens: Tokens) -> NDArray[np.float64]:
     """[requests] pairs under a causal mask aligned at the end: ``q·(S − q) + q·(q + 1)/2``, exact below 2^53."""
-    new, kv = new_tokens.astype(np.float64), kv_tokens.astype(np.float64)
-    return np.asarray(new * (kv - new) + new * (new + 1.0) / 2.0)
+    return _core.causal_pairs(new_tokens.astype(np.float64), kv_tokens.astype(np.float64))
 
 
 def chosen_pairs(new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64], topk: int) -> NDArray[np.int64]:

@@ -69,11 +69,25 @@ class PrefillAttention(Kernel):
 
     def cost(self, precision: Precision) -> KernelCost:
         del precision
-        width, element_bytes = self.d_qk + self.d_v, ELEMENT_BYTES[self.dtype]
-        flops = 2.0 * self.heads * width * float(causal_pairs(self.new_tokens, self.kv_tokens).sum())
-        kv_bytes = float(self.kv_tokens.sum()) * self.kv_heads * width * element_bytes
-        moved = kv_bytes + float(self.new_tokens.sum()) * self.heads * (self.d_qk * element_bytes + self.d_v * 2.0)
+        flops = self.flops_per_pair * float(causal_pairs(self.new_tokens, self.kv_tokens).sum())
+        kv_bytes = float(self.kv_tokens.sum()) * self.bytes_per_kv_token
+        moved = kv_bytes + float(self.new_tokens.sum()) * self.bytes_per_new_token
         return KernelCost(flops, moved, kv_bytes, self.dtype)
+
+    @property
+    def flops_per_pair(self) -> float:
+        """Both products, QKᵀ and PV, of a query token and a key token."""
+        return 2.0 * self.heads * (self.d_qk + self.d_v)
+
+    @property
+    def bytes_per_kv_token(self) -> float:
+        """Keys and values, read once per request, as if query tiles shared them in L2."""
+        return float(self.kv_heads * (self.d_qk + self.d_v) * ELEMENT_BYTES[self.dtype])
+
+    @property
+    def bytes_per_new_token(self) -> float:
+        """Queries in the format of keys and values, results in bf16."""
+        return float(self.heads * (self.d_qk * ELEMENT_BYTES[self.dtype] + self.d_v * ELEMENT_BYTES["bf16"]))
 
     def describe(self) -> str:
         tokens, keys = int(self.new_tokens.sum()), int(self.kv_tokens.sum())
@@ -193,7 +207,11 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
             (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v),
             reference=self._reference,
             bound=bound,
-            element_bytes=ELEMENT_BYTES[kernel.dtype],
+            rates=_core.PrefillRates(
+                flops_per_pair=kernel.flops_per_pair,
+                bytes_per_kv_token=kernel.bytes_per_kv_token,
+                bytes_per_new_token=kernel.bytes_per_new_token,
+            ),
             reach=(low, high, self._longest),
             is_estimate=self._octaves_of(kernel) > SITE_REACH_OCTAVES or not is_own,
             keeps_measured=is_own,

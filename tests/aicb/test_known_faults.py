@@ -201,16 +201,19 @@ def test_splitting_a_prompt_changes_its_attention_but_not_its_projections() -> N
 
 
 def test_expert_rows_do_not_depend_on_how_attention_is_divided() -> None:
-    """10. 512 distinct tokens on 16 ranks: 16 groups of 1, 4 of 4 and 1 of 16 GPUs price the same grouped GEMMs."""
+    """10. 512 distinct tokens on 16 ranks: 16 groups of 1 and 4 of 4 GPUs price the same kernels of experts. At a fixed
+    clock: attention, divided otherwise, loads it differently."""
     model_of = {
-        (tp, dp): IterationModel(DEEPSEEK, Partition(tp=tp, dp=dp, ep=16), FP8, H200, cuda_graphs=False)
+        (tp, dp): IterationModel(
+            DEEPSEEK, Partition(tp=tp, dp=dp, ep=16), FP8, replace(H200, clock=None), cuda_graphs=False
+        )
         for tp, dp in ((1, 16), (4, 4))
     }
     experts = PHASES.index(Phase.EXPERTS)
     times = [
         model.price([Batch.decode([2000] * (512 // dp))] * dp).phase_ps[experts] for (_, dp), model in model_of.items()
     ]
-    assert times[0] == pytest.approx(times[1], rel=0.01)  # router, quantisation and sums run over own tokens
+    assert times[0] == times[1]
 
 
 def test_no_rank_runs_ahead_of_the_slowest() -> None:

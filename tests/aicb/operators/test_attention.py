@@ -153,7 +153,7 @@ def test_gated_delta_prefill_processes_every_token() -> None:
     assert flops[1] == 4 * flops[0]
 
 
-MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured" / "h200_kernels.csv"
+MEASURED = Path(__file__).resolve().parents[4] / "shared" / "data" / "measured" / "h200_kernels.csv"
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from aicb.measurements.clock import steady_us
 
 DEEPSEEK = (256, 8)
 EP64 = Partition(dp=64, ep=64)
-WIDE_EP = Path(__file__).parents[3] / "shared/data/kernels/moe_wideep_generation.csv.gz"
+WIDE_EP = Path(__file__).parents[4] / "shared/data/kernels/moe_wideep_generation.csv.gz"
 
 
 def profile(load: ExpertLoad, partition: Partition = EP64, seed: int = 0) -> LoadProfile:

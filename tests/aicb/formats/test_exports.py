@@ -31,7 +31,7 @@ FP8 = Precision("fp8")
 def aicb(*arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command."""
     command = [sys.executable, "-m", "aicb", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -12,7 +12,7 @@ from aicb.measurements.table import COLUMNS, SCHEMA_VERSION, KernelTable, measur
 from boundary.errors import InputError
 
 HEADER = ",".join(COLUMNS)
-RAW = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
+RAW = Path(__file__).resolve().parents[4] / "shared" / "data" / "measured"
 
 
 def row(**cells: str) -> str:
@@ -95,7 +95,7 @@ def test_no_cold_time_is_below_the_graph_time_by_more_than_the_power_limit_expla
 def test_the_build_script_reproduces_the_shipped_table(tmp_path):
     if not RAW.is_dir():
         pytest.skip("the raw probe data are not beside the repository")
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     script = root / "scripts" / "build_h200_table.py"
     subprocess.run([sys.executable, script, RAW, tmp_path], check=True, cwd=root, env={"PYTHONPATH": str(root)})
     shipped = files("aicb") / "data" / "h200"

@@ -24,7 +24,7 @@ from aicb.kernels.prefill_attention import PrefillAttention
 FP8 = Precision("fp8")
 MEASURED = InterpolationEstimator(get_gpu("h200"))
 BIG = Gemm(8192, 4096, 7168, "fp8")
-GEMM_TABLE = Path(__file__).parents[3] / "shared/data/kernels/gemm.csv.gz"
+GEMM_TABLE = Path(__file__).parents[4] / "shared/data/kernels/gemm.csv.gz"
 SMALL = Gemm(64, 7168, 16384, "fp8")
 
 

@@ -124,7 +124,7 @@ HEADER = "op,m,n,k,dtype,batch,q_len,kv_len,heads,kv_heads,d_qk,d_v,groups,activ
         ("m,n\n1,2\n", r"in\.csv:1: header: found 'm,n' without op"),
         ("", r"in\.csv:1: header: found '' without op"),
         ("op,time_us\ngemm,3\n", r"in\.csv:1: header: found time_us, expected no column that prediction adds"),
-        ("op,m\nconvolution,3\n", r"in\.csv:2: op: found 'convolution', expected one of gemm"),
+        ("op,m\nconvolution,3\n", r"in\.csv:2: op: found 'convolution', expected one of bmm"),
         ("op,m,n,k,dtype\ngemm,,4096,7168,fp8\n", r"in\.csv:2: m: found '', expected a positive integer"),
         ("op,m,n,k,dtype\ngemm,1.5,4096,7168,fp8\n", r"in\.csv:2: m: found '1\.5', expected a positive integer"),
         ("op,m,n,k,dtype\ngemm,nan,4096,7168,fp8\n", r"in\.csv:2: m: found 'nan', expected a positive integer"),

@@ -19,7 +19,7 @@ from aicb.measurements.table import KernelRow, KernelTable, read_rows
 from aicb.profiling.store import Row
 from aicb.profiling.store import write_table as write_profile
 
-KERNELS = Path(__file__).parents[3] / "shared/data/kernels"
+KERNELS = Path(__file__).parents[4] / "shared/data/kernels"
 GEMM = "system,framework,version,gemm_dtype,m,n,k,latency_us\n"
 ORIGIN = "h100_sxm,sglang,0.5.9"
 
@@ -202,7 +202,7 @@ def test_the_command_says_what_it_read_and_what_to_mind(tmp_path: Path) -> None:
     path = written(tmp_path / "gemm.csv", GEMM + f"{ORIGIN},fp8_block,1,128,256,3\n")
     command = [sys.executable, "-m", "aicb", "import", "--format", "aiconfigurator", "--gpu", "h100", "--json"]
     command += ["-o", str(tmp_path / "h100"), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=True)
     summary = json.loads(done.stdout)
     assert summary["rows"] == {"gemm": 1}
     assert any("quantisation" in caution for caution in summary["cautions"])

@@ -14,7 +14,7 @@ import pytest
 
 import aicb.__main__
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(
