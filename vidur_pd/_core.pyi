@@ -345,8 +345,8 @@ class Stage:
         overlapped: Sequence[tuple[float, float, float]] = ...,
     ) -> None:
         """``communication_ps``: all collectives one after another; ``load``: number of what it leaves on links;
-        ``estimated_ps``: part of compute that rests on estimates; ``not_overlapped_ps``, ``beside``: see ``aicb.Turns``, less
-        ``compute_ps``."""
+        ``estimated_ps``: part of compute that rests on estimates; ``not_overlapped_ps``, ``overlapped``: see
+        ``aicb.TwoBatchOverlap``, less ``compute_ps``."""
 
     @property
     def compute_ps(self) -> int: ...
@@ -423,26 +423,150 @@ def retime_stages(
 def truncate(iteration: RunningIteration, now_ps: int) -> bool:
     """Ends a run with the step in progress, or with one that ends at this instant; True if that cuts it short."""
 
-class Notice:
-    """What Python has to do before the loop goes on (``core/loop.hpp``)."""
+class Instance:
+    """A serving instance in the loop (``core/instance.hpp``); `vidur_pd.cluster.instance.Instance` is one."""
+
+    def __init__(self, index: int, ranks: Sequence[RankState], policy: CorePolicy | None, stages: int) -> None:
+        """Without a policy each iteration is asked for by the notice `DecideIteration`."""
 
     @property
-    def what(self) -> str:
-        """``Notice::What`` in small letters: call, before_step, price, parts, …"""
+    def index(self) -> int: ...
+    @property
+    def is_up(self) -> bool: ...
+    @property
+    def running_iterations(self) -> list[RunningIteration]: ...
+    def set_waits_for_room(self, waits: bool) -> None:
+        """Requests wait for blocks here: the loop asks by `BeforeStep` before every step."""
 
-    @property
-    def instance(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
+    def wake(self) -> None:
+        """Something new may be scheduled: act at this instant, or as soon as the step in progress ends."""
+
+    def note_kv_use(self) -> int:
+        """Records the KV blocks held from now on, and returns them."""
+
+    def break_off(self, iteration: RunningIteration) -> list[Request]:
+        """An iteration of one step has come to nothing: returns its requests, which the instance has no more."""
+
+    def halt(self) -> list[Request]:
+        """The instance fails now and launches nothing until ``resume``.
+
+        Steps of a run that have ended by now count, tokens and all. The step in progress and all other iterations come
+        to nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached
+        content too. Returns the requests that the ranks had alone (``RankState::clear``), rank by rank.
+        """
+
+    def resume(self) -> None:
+        """The instance is back, empty, and may launch from now on."""
+
+    def set_compute_slowdown(self, factor: float) -> None:
+        """Iterations launched from now on compute ``factor`` times as long; of those under way, a run ends with the
+        step in progress, and nothing else changes."""
+
+    def set_communication(self, stage: int, number: int, communication_ps: int, load: int) -> None:
+        """An answer to `PriceCollectives`."""
+
+    def forget_communication(self) -> None:
+        """Its next iterations ask for what their collectives take again; those in progress keep theirs."""
+
+    def estimates_met(self) -> list[int]:
+        """Numbers of sets of estimated operators that its iterations have met."""
+
+class CallDue:
+    """A call is due, which Python has scheduled."""
+
     @property
     def number(self) -> int: ...
+
+class BeforeStep:
+    """The instance is about to schedule: remote requests may be admitted."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+class DecideIteration:
+    """Policies in Python decide, or let the instance decode ``steps`` times (`Loop.decode_run`), if not 0."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def steps(self) -> int: ...
+
+class PriceIteration:
+    """The iteration needs stages and compute times."""
+
+    @property
+    def instance(self) -> Instance: ...
     @property
     def iteration(self) -> RunningIteration: ...
+
+class PriceOperators:
+    """The pricing of the instance lacks operators."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+class PriceCollectives:
+    """The instance lacks the price of a list of collectives."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def stage(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+
+class LaunchIteration:
+    """The iteration needs times and the event that ends it."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def iteration(self) -> RunningIteration: ...
+
+class IterationLaunched:
+    """The iteration has begun."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def iteration(self) -> RunningIteration: ...
+
+class AcceptDrafts:
+    """The iteration needs the drafts that its decodes keep (`Loop.set_accepted`)."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def iteration(self) -> RunningIteration: ...
+
+class PromptPrefilled:
+    """A prefill instance has computed the prompt of a request."""
+
     @property
     def request(self) -> Request: ...
+
+class GraphEnded:
+    """A flow graph has come to its end on the network, or failed."""
+
     @property
-    def is_failed(self) -> bool:
-        """Of a graph: the network has given up flows of it."""
+    def graph(self) -> int: ...
+    @property
+    def is_failed(self) -> bool: ...
+
+Notice = (
+    CallDue
+    | BeforeStep
+    | DecideIteration
+    | PriceIteration
+    | PriceOperators
+    | PriceCollectives
+    | LaunchIteration
+    | IterationLaunched
+    | AcceptDrafts
+    | PromptPrefilled
+    | GraphEnded
+)
+"""What Python has to do before the loop goes on (``core/notices.hpp``)."""
 
 class IterationLog:
     """Sums over iterations; times are picoseconds."""
@@ -491,25 +615,24 @@ class Loop:
     def __init__(self, instances: int, keeps_runs: bool, links: LinkLog | None) -> None:
         """``links`` gets what priced collectives carry, as traffic 1."""
 
-    def add_instance(
+    def add(
         self,
-        ranks: Sequence[RankState],
-        policy: CorePolicy | None,
-        stages: int,
+        instance: Instance,
         *,
         has_runs: bool,
         has_drafts: bool,
         reports_launches: bool,
         launches_itself: bool,
         pricing: Sequence[IterationPricing],
-    ) -> int:
-        """Without a policy each iteration is asked for by the notice ``schedule``."""
+    ) -> None:
+        """Adds the next instance; ``pricing`` is [stages], empty where Python prices."""
 
     def run(self, before_ps: int) -> Notice | None:
         """Runs the events before an instant, up to the first that Python has to deal with."""
 
     def batches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int], list[int]]:
-        """New tokens and KV tokens [requests of all ranks], requests and logit rows [ranks] of the iteration to price."""
+        """Of the iteration to price: new tokens and KV tokens [requests of all ranks], requests and logit rows
+        [ranks]."""
 
     def next_event_ps(self) -> int | None: ...
     @property
@@ -520,35 +643,15 @@ class Loop:
 
     def move_to(self, at_ps: int) -> None: ...
     def schedule_call(self, at_ps: int, priority: int) -> int: ...
-    def wake(self, instance: int) -> None: ...
-    def note_kv_use(self, instance: int) -> int: ...
     def schedule_end(self, iteration: RunningIteration) -> None: ...
     def set_end_times(self, iteration: RunningIteration) -> None: ...
     def end(self, iteration: RunningIteration) -> None: ...
-    def break_off(self, iteration: RunningIteration) -> list[Request]: ...
-    def halt(self, instance: int) -> list[Request]:
-        """The instance fails now and launches nothing until ``resume``.
-
-        Steps of a run that have ended by now count, tokens and all. The step in progress and all other running iterations come to
-        nothing and are not recorded. All requests leave, and all KV is gone, that held for transfers and cached content
-        too. Returns the requests that the ranks had alone (``RankState::clear``), rank by rank.
-        """
-
-    def resume(self, instance: int) -> None: ...
-    def is_up(self, instance: int) -> bool: ...
-    def set_compute_slowdown(self, instance: int, factor: float) -> None:
-        """Flights launched from now on compute ``factor`` times as long."""
-
-    def set_communication(self, instance: int, stage: int, number: int, communication_ps: int, load: int) -> None: ...
-    def forget_communication(self, instance: int) -> None:
-        """Its next iterations ask for what their collectives take again; those in progress keep theirs."""
-
     def decode_run(self) -> None:
-        """An answer to the notice ``schedule``: its iterations decode all running requests."""
+        """An answer to `DecideIteration`: its iterations decode all running requests."""
 
     def set_accepted(self, accepted: list[list[int]]) -> None: ...
     def advance_with(self, network: SteppedNetwork | None) -> None:
-        """Advances a network of netsim's core beside the events, by itself."""
+        """Advances a network of netsim's core together with the events, by itself."""
 
     def arrive(self, at_ps: int, graphs: Sequence[tuple[int, bool]]) -> None:
         """Graphs have come to their end on a network that is advanced elsewhere, or failed."""
@@ -571,10 +674,6 @@ class Loop:
     def complete(self, request: Request) -> None: ...
     def reject(self, request: Request, reason: str) -> None: ...
     def fail(self, request: Request, reason: str) -> None: ...
-    def running_iterations(self, instance: int) -> list[RunningIteration]: ...
-    def under_way(self) -> list[int]: ...
-    def estimates_met(self, instance: int) -> list[int]: ...
-    def set_waits_for_room(self, instance: int, waits: bool) -> None: ...
     @property
     def iterations(self) -> IterationLog: ...
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vidur_pd._core import Loop, RunningIteration, Stage
+from vidur_pd._core import AcceptDrafts, DecideIteration, Instance, Loop, PriceIteration, RunningIteration, Stage
 from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.kv_blocks import BlockPool
 from vidur_pd.workload.request import Request
@@ -58,13 +58,12 @@ class OneRank:
         )
         self.view, self.decision = RankView(self.state), Decision(self.state)
         self._policy, self._drafts = policy or VllmV1(), drafts
-        self._flights: deque[RunningIteration] = deque()
+        self._running: deque[RunningIteration] = deque()
         self._is_asked = False
         self._loop = Loop(1, keeps_runs=False, links=None)
-        self._loop.add_instance(
-            [self.state],
-            None,
-            STAGES,
+        self._instance = Instance(0, [self.state], None, STAGES)
+        self._loop.add(
+            self._instance,
             has_runs=False,
             has_drafts=drafts is not None,
             reports_launches=False,
@@ -78,7 +77,7 @@ class OneRank:
     def schedule(self) -> ScheduledBatch | None:
         """The next batch, or none if nothing can run."""
         self._is_asked = True
-        self._loop.wake(0)
+        self._instance.wake()
         batch = self._run(self._loop.now_ps)
         self._is_asked = False
         return batch
@@ -86,7 +85,7 @@ class OneRank:
     def finish(self, batch: ScheduledBatch) -> Outcome:
         """Runs the loop to the end of a batch."""
         self._run(self._loop.now_ps)
-        iteration = self._flights.popleft()
+        iteration = self._running.popleft()
         before = [request.generated_tokens for request in batch.requests]
         self._run(iteration.end_ps)
         grown = [
@@ -106,23 +105,23 @@ class OneRank:
     def clear(self) -> list[Request]:
         """The rank fails, and is back at once."""
         self._run(self._loop.now_ps)
-        self._flights.clear()
-        lost = self._loop.halt(0)
-        self._loop.resume(0)
+        self._running.clear()
+        lost = self._instance.halt()
+        self._instance.resume()
         return lost
 
     def _run(self, until_ps: int) -> ScheduledBatch | None:
         while (notice := self._loop.run(until_ps + 1)) is not None:
-            if notice.what == "schedule" and self._is_asked:
+            if isinstance(notice, DecideIteration) and self._is_asked:
                 self._decide()
-            elif notice.what == "price":
+            elif isinstance(notice, PriceIteration):
                 assert notice.iteration.batch is not None
                 last = Stage(ITERATION_PS, 0, load=-1)
                 stages = [*([Stage(0, 0, load=-1)] * (STAGES - 1)), last]
                 notice.iteration.set_stages(stages, np.array([ITERATION_PS]))
-                self._flights.append(notice.iteration)
+                self._running.append(notice.iteration)
                 return notice.iteration.batch.batches[0]
-            elif notice.what == "accept":
+            elif isinstance(notice, AcceptDrafts):
                 self._accept(notice.iteration)
         return None
 

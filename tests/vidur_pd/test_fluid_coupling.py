@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from netsim import FlowGraph, LinkKind, LinkLog, NodeKind, Topology
 from netsim.fluid import FluidBackend
 from netsim.topology import DuplexLink
-from vidur_pd._core import Loop, Notice, Stage
+from vidur_pd._core import Instance, Loop, PriceIteration, Stage
 from vidur_pd.execution.iteration.pricer import LinkLoad, StageCommunication, StageCommunications
 from vidur_pd.scheduling import RankState, VllmV1
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool
@@ -68,6 +68,7 @@ class Rig:
         self.loop.couple(self.network.load_periodically(len(iterations)))
         exchanges = StageCommunications(self.loop)
         self.numbers = [exchanges.remember(iteration.exchange) for iteration in iterations]
+        self.instances: list[Instance] = []
         self._ends_ps: list[list[int]] = [[] for _ in iterations]
         for index in range(len(iterations)):
             self._add(index, tokens)
@@ -76,12 +77,13 @@ class Rig:
         pool = CountingBlockPool(1000)
         rank = RankState(pool, max_batched_tokens=64, max_seqs=8, max_model_len=4096)
         alone = {"has_runs": False, "has_drafts": False, "reports_launches": False, "launches_itself": True}
-        self.loop.add_instance([rank], VllmV1(), 1, **alone, pricing=[])
+        self.instances.append(Instance(index, [rank], VllmV1(), 1))
+        self.loop.add(self.instances[-1], **alone, pricing=[])
         rank.add(Request(index, f"r{index}", 1, tokens, 0))
 
     def launch(self) -> None:
         for index in range(len(self.iterations)):
-            self.loop.wake(index)
+            self.instances[index].wake()
         self.advance(0)
 
     def advance(self, until_ps: int) -> None:
@@ -118,9 +120,9 @@ class Rig:
         """Share of a link that loads take from the transfers on it, which take all the rest."""
         return 1 - float(self.network.link_rates_bps(np.array([link]))[0]) / CAPACITY_BPS
 
-    def _price(self, notice: Notice) -> None:
-        assert notice.what == "price"
-        iteration, number = self.iterations[notice.instance], self.numbers[notice.instance]
+    def _price(self, notice: object) -> None:
+        assert isinstance(notice, PriceIteration)
+        iteration, number = self.iterations[notice.instance.index], self.numbers[notice.instance.index]
         stage = Stage(iteration.compute_ps, iteration.exchange.communication_ps, load=number)
         notice.iteration.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
 
@@ -212,13 +214,13 @@ def test_two_updates_at_one_instant_are_one() -> None:
     assert rig.loop.executed == executed + 1
 
 
-def test_an_instance_that_rests_leaves_its_links_to_the_transfers() -> None:
+def test_an_idle_instance_leaves_its_links_to_the_transfers() -> None:
     rig = Rig(price(0, compute_us=60, communication_us=40, drain_us=30), tokens=1)
     rig.carry(0, flows=1)
     rig.launch()
     assert rig.taken(0) > 0
     rig.advance(200 * US)
-    assert rig.loop.under_way() == []
+    assert rig.instances[0].running_iterations == []
     assert rig.taken(0) == 0
 
 
@@ -246,7 +248,7 @@ def test_instances_that_would_each_fill_a_link_share_it() -> None:
     in no window does the link carry more than it can, and with all three there it is nearly full."""
     rig = Rig(*(price(0, compute_us=10, communication_us=90, drain_us=90) for _ in range(3)), tokens=40)
     for instance in range(3):
-        rig.loop.wake(instance)
+        rig.instances[instance].wake()
         rig.advance((1 + instance) * 137 * US)
     rig.advance(5_000 * US)
     use = rig.use(0)
@@ -257,9 +259,9 @@ def test_instances_that_would_each_fill_a_link_share_it() -> None:
 def test_an_instance_slows_down_as_soon_as_another_comes_and_not_with_its_next_iteration() -> None:
     """One of 100 µs, of which 90 on the link, is alone for 50 µs; then it gets about half of the link."""
     rig = Rig(*(price(0, compute_us=10, communication_us=90, drain_us=90) for _ in range(2)))
-    rig.loop.wake(0)
+    rig.instances[0].wake()
     rig.advance(50 * US)
-    rig.loop.wake(1)
+    rig.instances[1].wake()
     rig.advance(200 * US)
     assert 135 * US < rig.ends_ps(0)[0] < 145 * US
 

@@ -87,8 +87,8 @@ def test_a_stretched_stage_holds_up_the_flights_behind_it() -> None:
     assert free_ps == [700, 800]
 
 
-def test_a_stage_that_waited_for_a_flight_that_lands_now_begins_now() -> None:
-    """Stages of 100 and 300: the second iteration has left stage 0 at 200 and waits for the first, which ends at 400."""
+def test_a_stage_that_waited_for_an_iteration_that_ends_now_begins_now() -> None:
+    """Stages of 100 and 300: the second has left stage 0 at 200 and waits for the first, which ends at 400."""
     free_ps = [0, 0]
     first, second = (micro_batch([(100, 0), (300, 0)], start, free_ps) for start in (0, 100))
     assert [int(iteration.ends_ps[0]) for iteration in (first, second)] == [400, 700]

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from vidur_pd._core import Loop, Notice, RunningIteration, Stage
+from vidur_pd._core import (
+    AcceptDrafts,
+    BeforeStep,
+    CallDue,
+    DecideIteration,
+    Instance,
+    Loop,
+    PriceIteration,
+    PromptPrefilled,
+    RunningIteration,
+    Stage,
+)
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
@@ -98,10 +109,9 @@ class WholeRun:
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
         self.loop = Loop(1, keeps_runs=False, links=None)
         self.queue = EventQueue(self.loop)
-        self.loop.add_instance(
-            [self.state],
-            VllmV1() if policy is None else None,
-            scenario.stages,
+        self._instance = Instance(0, [self.state], VllmV1() if policy is None else None, scenario.stages)
+        self.loop.add(
+            self._instance,
             has_runs=takes_runs,
             has_drafts=scenario.drafts > 0,
             reports_launches=False,
@@ -126,16 +136,16 @@ class WholeRun:
 
     def serve(self) -> WholeRun:
         """Runs until nothing happens any more."""
-        handlers: dict[str, Callable[[Notice], None]] = {
-            "call": lambda notice: self.queue.call(notice.number),
-            "before_step": lambda _: self._admit_remote(),
-            "schedule": self._decide,
-            "price": lambda notice: self._price(notice.iteration),
-            "accept": lambda notice: self._accept(notice.iteration),
-            "prefilled": lambda notice: self._later(partial(self._release, notice.request)),
+        handlers: dict[type, Callable[[Any], None]] = {
+            CallDue: lambda notice: self.queue.call(notice.number),
+            BeforeStep: lambda _: self._admit_remote(),
+            DecideIteration: self._decide,
+            PriceIteration: lambda notice: self._price(notice.iteration),
+            AcceptDrafts: lambda notice: self._accept(notice.iteration),
+            PromptPrefilled: lambda notice: self._later(partial(self._release, notice.request)),
         }
         while (notice := self.loop.run(2**62)) is not None:
-            handlers[notice.what](notice)
+            handlers[type(notice)](notice)
         return self
 
     def seen(self) -> tuple[Any, ...]:
@@ -153,10 +163,10 @@ class WholeRun:
     def _enter(self, request: Request) -> None:
         if self.scenario.role == "decode":
             self.state.add_remote(request)
-            self.loop.set_waits_for_room(0, True)
+            self._instance.set_waits_for_room(True)
         else:
             self.state.add(request)
-        self.loop.wake(0)
+        self._instance.wake()
 
     def _admit_remote(self) -> None:
         for request in self.state.admit_remote():
@@ -164,16 +174,16 @@ class WholeRun:
 
     def _arrive(self, request: Request) -> None:
         self.state.remote_arrived(request, request.prompt_tokens - request.index % 2)
-        self.loop.wake(0)
+        self._instance.wake()
 
     def _release(self, request: Request) -> None:
         self.state.release(request)
-        self.loop.wake(0)
+        self._instance.wake()
 
-    def _decide(self, notice: Notice) -> None:
+    def _decide(self, notice: DecideIteration) -> None:
         assert self.asked is not None
         self.questions += 1
-        if notice.number and self.asked.is_steady():
+        if notice.steps and self.asked.is_steady():
             self.loop.decode_run()
         else:
             self.asked.decide(self.loop.now_ps)

@@ -66,43 +66,80 @@ void bind_logs(py::module_& module) {
         .def("take", [](RequestLog& log) { return columns_of(log.take()); });
 }
 
-const char* name_of(Notice::What what) {
-    switch (what) {
-        case Notice::What::kCall:
-            return "call";
-        case Notice::What::kBeforeStep:
-            return "before_step";
-        case Notice::What::kSchedule:
-            return "schedule";
-        case Notice::What::kPrice:
-            return "price";
-        case Notice::What::kParts:
-            return "parts";
-        case Notice::What::kCommunication:
-            return "communication";
-        case Notice::What::kLaunch:
-            return "launch";
-        case Notice::What::kLaunched:
-            return "launched";
-        case Notice::What::kAccept:
-            return "accept";
-        case Notice::What::kPrefilled:
-            return "prefilled";
-        case Notice::What::kArrived:
-            return "arrived";
-    }
-    throw BrokenInvariant("a notice without a name");
+void bind_notices(py::module_& module) {
+    py::class_<CallDue>(module, "CallDue").def_readonly("number", &CallDue::number);
+    py::class_<BeforeStep>(module, "BeforeStep").def_readonly("instance", &BeforeStep::instance);
+    py::class_<DecideIteration>(module, "DecideIteration")
+        .def_readonly("instance", &DecideIteration::instance)
+        .def_readonly("steps", &DecideIteration::steps);
+    py::class_<PriceIteration>(module, "PriceIteration")
+        .def_readonly("instance", &PriceIteration::instance)
+        .def_readonly("iteration", &PriceIteration::iteration);
+    py::class_<PriceOperators>(module, "PriceOperators").def_readonly("instance", &PriceOperators::instance);
+    py::class_<PriceCollectives>(module, "PriceCollectives")
+        .def_readonly("instance", &PriceCollectives::instance)
+        .def_readonly("stage", &PriceCollectives::stage)
+        .def_readonly("number", &PriceCollectives::number);
+    py::class_<LaunchIteration>(module, "LaunchIteration")
+        .def_readonly("instance", &LaunchIteration::instance)
+        .def_readonly("iteration", &LaunchIteration::iteration);
+    py::class_<IterationLaunched>(module, "IterationLaunched")
+        .def_readonly("instance", &IterationLaunched::instance)
+        .def_readonly("iteration", &IterationLaunched::iteration);
+    py::class_<AcceptDrafts>(module, "AcceptDrafts")
+        .def_readonly("instance", &AcceptDrafts::instance)
+        .def_readonly("iteration", &AcceptDrafts::iteration);
+    py::class_<PromptPrefilled>(module, "PromptPrefilled").def_readonly("request", &PromptPrefilled::request);
+    py::class_<GraphEnded>(module, "GraphEnded")
+        .def_readonly("graph", &GraphEnded::graph)
+        .def_readonly("is_failed", &GraphEnded::is_failed);
 }
 
-void bind_notice(py::module_& module) {
-    py::class_<Notice>(module, "Notice")
-        .def_property_readonly("what", [](const Notice& notice) { return name_of(notice.what); })
-        .def_readonly("instance", &Notice::instance)
-        .def_readonly("rank", &Notice::rank)
-        .def_readonly("number", &Notice::number)
-        .def_readonly("iteration", &Notice::iteration)
-        .def_readonly("request", &Notice::request)
-        .def_readonly("is_failed", &Notice::is_failed);
+// Methods need an instance that has been added to a loop.
+Loop& loop_of(const Instance& instance) {
+    ensure(instance.loop != nullptr, "an instance that has been added to a loop");
+    return *instance.loop;
+}
+
+void bind_instance(py::module_& module) {
+    py::class_<Instance, InstancePtr>(module, "Instance")
+        .def(py::init<std::int32_t, std::vector<std::shared_ptr<RankState>>, std::shared_ptr<Policy>, std::int64_t>(),
+             py::arg("index"), py::arg("ranks"), py::arg("policy"), py::arg("stages"))
+        .def_readonly("index", &Instance::index)
+        .def_readonly("is_up", &Instance::is_up)
+        .def_readonly("running_iterations", &Instance::running_iterations)
+        .def(
+            "set_waits_for_room", [](Instance& instance, bool waits) { instance.waits_for_room = waits; },
+            py::arg("waits"))
+        .def("wake", [](Instance& instance) { loop_of(instance).wake(instance.index); })
+        .def("note_kv_use", [](Instance& instance) { return loop_of(instance).note_kv_use(instance.index); })
+        .def(
+            "break_off",
+            [](Instance& instance, const RunningIterationPtr& iteration) {
+                return loop_of(instance).break_off(iteration);
+            },
+            py::arg("iteration"))
+        .def("halt", [](Instance& instance) { return loop_of(instance).halt(instance.index); })
+        .def("resume", [](Instance& instance) { loop_of(instance).resume(instance.index); })
+        .def(
+            "set_compute_slowdown",
+            [](Instance& instance, double factor) { loop_of(instance).set_compute_slowdown(instance.index, factor); },
+            py::arg("factor"))
+        .def(
+            "set_communication",
+            [](Instance& instance, std::int64_t stage, std::int64_t number, TimePs communication_ps,
+               std::int32_t load) {
+                loop_of(instance).set_communication(instance.index, stage, number, {communication_ps, load});
+            },
+            py::arg("stage"), py::arg("number"), py::arg("communication_ps"), py::arg("load"))
+        .def("forget_communication", [](Instance& instance) { loop_of(instance).forget_communication(instance.index); })
+        .def("estimates_met", [](const Instance& instance) {
+            std::vector<std::int64_t> numbers;
+            for (std::size_t number = 0; number < instance.has_met.size(); ++number) {
+                if (instance.has_met[number]) numbers.push_back(static_cast<std::int64_t>(number));
+            }
+            return numbers;
+        });
 }
 
 }  // namespace
@@ -172,20 +209,20 @@ void bind_flight(py::module_& module) {
 
 void bind_loop(py::module_& module) {
     bind_logs(module);
-    bind_notice(module);
+    bind_instance(module);
+    bind_notices(module);
     py::class_<Loop>(module, "Loop")
         .def(py::init<std::int64_t, bool, std::shared_ptr<netsim::LinkLog>>(), py::arg("instances"),
              py::arg("keeps_runs"), py::arg("links"))
         .def(
-            "add_instance",
-            [](Loop& loop, std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
-               std::int64_t stages, bool has_runs, bool has_drafts, bool reports_launches, bool launches_itself,
-               std::vector<Pricing> pricing) {
-                const Traits traits{has_runs, has_drafts, reports_launches, launches_itself};
-                return loop.add_instance(std::move(ranks), std::move(policy), stages, traits, std::move(pricing));
+            "add",
+            [](Loop& loop, InstancePtr instance, bool has_runs, bool has_drafts, bool reports_launches,
+               bool launches_itself, std::vector<Pricing> pricing) {
+                loop.add(std::move(instance), {has_runs, has_drafts, reports_launches, launches_itself},
+                         std::move(pricing));
             },
-            py::arg("ranks"), py::arg("policy"), py::arg("stages"), py::kw_only(), py::arg("has_runs"),
-            py::arg("has_drafts"), py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"))
+            py::keep_alive<2, 1>(), py::arg("instance"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
+            py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"))
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",
              [](const Loop& loop) {
@@ -203,8 +240,6 @@ void bind_loop(py::module_& module) {
                 return loop.schedule_call(at_ps, static_cast<Priority>(priority));
             },
             py::arg("at_ps"), py::arg("priority"))
-        .def("wake", &Loop::wake, py::arg("instance"))
-        .def("note_kv_use", &Loop::note_kv_use, py::arg("instance"))
         .def("schedule_end", &Loop::schedule_end, py::arg("iteration"))
         .def(
             "set_end_times",
@@ -213,17 +248,6 @@ void bind_loop(py::module_& module) {
             },
             py::arg("iteration"))
         .def("end", &Loop::end, py::arg("iteration"))
-        .def("break_off", &Loop::break_off, py::arg("iteration"))
-        .def("halt", &Loop::halt, py::arg("instance"))
-        .def("resume", &Loop::resume, py::arg("instance"))
-        .def("is_up", &Loop::is_up, py::arg("instance"))
-        .def("set_compute_slowdown", &Loop::set_compute_slowdown, py::arg("instance"), py::arg("factor"))
-        .def(
-            "set_communication",
-            [](Loop& loop, std::int32_t instance, std::int64_t stage, std::int64_t number, TimePs communication_ps,
-               std::int32_t load) { loop.set_communication(instance, stage, number, {communication_ps, load}); },
-            py::arg("instance"), py::arg("stage"), py::arg("number"), py::arg("communication_ps"), py::arg("load"))
-        .def("forget_communication", &Loop::forget_communication, py::arg("instance"))
         .def("decode_run", &Loop::decode_run)
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
         .def("advance_with", &Loop::advance_with, py::arg("network"))
@@ -251,10 +275,6 @@ void bind_loop(py::module_& module) {
                 loop.give_up(request, Status::kFailed, reason);
             },
             py::arg("request"), py::arg("reason"))
-        .def("running_iterations", &Loop::running_iterations, py::arg("instance"))
-        .def("under_way", &Loop::under_way)
-        .def("estimates_met", &Loop::estimates_met, py::arg("instance"))
-        .def("set_waits_for_room", &Loop::set_waits_for_room, py::arg("instance"), py::arg("waits"))
         .def_readonly("iterations", &Loop::iterations)
         .def_readonly("requests", &Loop::requests);
 }

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "running_iteration.hpp"
 #include "rank_group.hpp"
+#include "running_iteration.hpp"
 
 namespace serving {
 

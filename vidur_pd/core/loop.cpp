@@ -7,7 +7,7 @@ namespace serving {
 namespace {
 
 constexpr std::int64_t kLongestRun = 4096;   // decode iterations in one iteration; bounds the memory of a run
-constexpr netsim::Traffic kCollectives = 1;  // as in vidur_pd.metrics.links.TRAFFIC
+constexpr netsim::Traffic kCollectives = 1;  // as in vidur_pd.execution.coupling.plan.TRAFFIC
 
 }  // namespace
 
@@ -18,21 +18,15 @@ Loop::Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::Link
     instances_.reserve(announced_);
 }
 
-std::int32_t Loop::add_instance(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
-                                std::int64_t stages, Traits traits, std::vector<Pricing> pricing) {
+void Loop::add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing) {
     ensure(instances_.size() < announced_, "more instances than were announced");
-    instances_.push_back({RankGroup(std::move(ranks), std::move(policy), iterations.gaps()),
-                          traits,
-                          std::move(pricing),
-                          {},
-                          {},
-                          {},
-                          {},
-                          std::nullopt});
-    Instance& instance = instances_.back();
-    instance.communicated.resize(static_cast<std::size_t>(stages));
-    instance.stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
-    return static_cast<std::int32_t>(instances_.size()) - 1;
+    ensure(static_cast<std::size_t>(instance->index) == instances_.size(), "instances are added in their order");
+    ensure(instance->loop == nullptr, "an instance is in one loop");
+    instance->loop = this;
+    instance->traits = traits;
+    instance->pricing = std::move(pricing);
+    instance->group.count_gaps_in(iterations.gaps());
+    instances_.push_back(std::move(instance));
 }
 
 std::optional<Notice> Loop::run(TimePs before_ps) {
@@ -46,7 +40,7 @@ std::optional<Notice> Loop::run(TimePs before_ps) {
             continue;
         }
         if (const auto completion = take_completion()) {
-            return Notice{Notice::What::kArrived, 0, 0, completion->graph, nullptr, nullptr, completion->is_failed};
+            return GraphEnded{completion->graph, completion->is_failed};
         }
         const auto next_ps = next_own_event_ps();
         const TimePs network_ps = network_ ? network_->next_event_ps() : netsim::kNever;
@@ -59,7 +53,7 @@ std::optional<Notice> Loop::run(TimePs before_ps) {
         queue_.pop();
         queue_.move_to(event.at_ps);
         ++executed_;
-        if (event.kind == Event::Kind::kCall) return Notice{Notice::What::kCall, 0, 0, event.number};
+        if (event.kind == Event::Kind::kCall) return CallDue{event.number};
         if (event.kind == Event::Kind::kTraffic) {
             update_traffic();
         } else {
@@ -111,7 +105,7 @@ std::optional<Notice> Loop::proceed() {
     switch (work_.step) {
         case Step::kDispatch:
             dispatch(instance);
-            if (work_.step == Step::kDecide && instance.waits_for_room) return notice(Notice::What::kBeforeStep);
+            if (work_.step == Step::kDecide && instance.waits_for_room) return BeforeStep{here()};
             return std::nullopt;
         case Step::kDecide:
             return decide(instance);
@@ -127,7 +121,7 @@ std::optional<Notice> Loop::proceed() {
             return launch(instance);
         case Step::kLaunched:
             work_.step = Step::kAfterLaunch;
-            if (instance.traits.reports_launches) return notice(Notice::What::kLaunched);
+            if (instance.traits.reports_launches) return IterationLaunched{here(), work_.iteration};
             return std::nullopt;
         case Step::kAfterLaunch:
             if (!instance.is_full()) dispatch_later(work_.instance, instance.stage_free_ps[0]);
@@ -136,7 +130,7 @@ std::optional<Notice> Loop::proceed() {
         case Step::kEnd:
             remove(instance, work_.iteration);
             work_.step = Step::kCredit;
-            if (instance.traits.has_drafts) return notice(Notice::What::kAccept);
+            if (instance.traits.has_drafts) return AcceptDrafts{here(), work_.iteration};
             return std::nullopt;
         case Step::kCredit:
             work_.outcome = credit(instance, *work_.iteration);
@@ -180,9 +174,7 @@ std::optional<Notice> Loop::decide(Instance& instance) {
     const std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
     if (instance.group.asks_policy()) {
         work_.offered_steps = steps;
-        Notice asks = notice(Notice::What::kSchedule);
-        asks.number = steps;
-        return asks;
+        return DecideIteration{here(), steps};
     }
     if (steps && instance.group.is_steady()) work_.steps = steps;
     return std::nullopt;
@@ -236,19 +228,16 @@ std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteratio
         work_.step = Step::kLaunch;
         return std::nullopt;
     }
-    if (instance.pricing.empty()) return notice(Notice::What::kPrice);
+    if (instance.pricing.empty()) return PriceIteration{here(), work_.iteration};
     std::vector<Stage> stages(instance.pricing.size());
     std::fill(iteration.compute_ps.begin(), iteration.compute_ps.end(), 0);
     for (std::size_t number = 0; number < stages.size(); ++number) {
         aicb::IterationCost cost;
-        if (!price_stage(instance, iteration, number, cost)) return notice(Notice::What::kParts);
+        if (!price_stage(instance, iteration, number, cost)) return PriceOperators{here()};
         auto& known = instance.communicated[number];
         const auto list = static_cast<std::size_t>(cost.communications);
         if (list >= known.size() || !known[list]) {
-            Notice lacks = notice(Notice::What::kCommunication);
-            lacks.rank = static_cast<std::int64_t>(number);
-            lacks.number = cost.communications;
-            return lacks;
+            return PriceCollectives{here(), static_cast<std::int64_t>(number), cost.communications};
         }
         Stage& stage = stages[number];
         stage.compute_ps = cost.compute_ps;
@@ -332,8 +321,7 @@ void Loop::book(RunningIteration& iteration, TimePs until_ps) {
 // Tells of the prompts that are done, one after another; those that have got all their tokens end.
 std::optional<Notice> Loop::report() {
     if (work_.reported < work_.outcome.prefilled.size()) {
-        const auto& [rank, request] = work_.outcome.prefilled[work_.reported++];
-        return Notice{Notice::What::kPrefilled, work_.instance, rank, 0, nullptr, request};
+        return PromptPrefilled{work_.outcome.prefilled[work_.reported++]};
     }
     for (const RequestPtr& request : work_.outcome.completed) complete(*request);
     work_.step = Step::kAfterEnd;
@@ -343,7 +331,7 @@ std::optional<Notice> Loop::report() {
 // Sets the times of a iteration, where that is not up to Python.
 std::optional<Notice> Loop::launch(Instance& instance) {
     const RunningIterationPtr& iteration = work_.iteration;
-    if (!instance.traits.launches_itself) return notice(Notice::What::kLaunch);
+    if (!instance.traits.launches_itself) return LaunchIteration{here(), work_.iteration};
     if (placed_) {
         for (const Stage& stage : iteration->stages) placed_->announce(work_.instance, stage.load);
         if (placed_->is_affected(work_.instance)) {

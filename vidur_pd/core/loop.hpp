@@ -6,7 +6,6 @@
 // results and records) happens here.
 #pragma once
 
-#include <aicb/iteration_pricing.hpp>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -19,51 +18,12 @@
 #include <vector>
 
 #include "event_queue.hpp"
-#include "running_iteration.hpp"
 #include "iteration_log.hpp"
+#include "notices.hpp"
 #include "request_log.hpp"
+#include "running_iteration.hpp"
 
 namespace serving {
-
-// What Python has to do before the loop goes on.
-struct Notice {
-    enum class What : std::uint8_t {
-        kCall,        // an event of its own (`number`)
-        kBeforeStep,  // the instance is about to schedule: remote requests may be admitted
-        kSchedule,    // policies in Python decide, or let the instance decode `number` steps (`decode_run`), if not 0
-        kPrice,       // `iteration` needs stages and compute times
-        kParts,       // the pricing of the instance lacks parts
-        kCommunication,  // the instance lacks the price of a list of collectives: stage `rank`, `number`
-        kLaunch,         // `iteration` needs times and the event that ends it
-        kLaunched,       // `iteration` is under way
-        kAccept,         // `iteration` needs the drafts that its decodes keep
-        kPrefilled,      // a prefill instance has computed the prompt of `request` on `rank`
-        kArrived,        // graph `number` has come to its end on the network, or failed (`is_failed`)
-    };
-
-    What what;
-    std::int32_t instance = 0;
-    std::int64_t rank = 0;
-    std::int64_t number = 0;
-    RunningIterationPtr iteration = nullptr;
-    RequestPtr request = nullptr;
-    bool is_failed = false;
-};
-
-// What an instance does by itself, and what it asks for.
-struct Traits {
-    bool has_runs;          // decode iterations between two changes of the batches are one iteration
-    bool has_drafts;        // Python says how many drafts are kept
-    bool reports_launches;  // Python wants to know of each iteration
-    bool launches_itself;   // running iterations take their time on an idle fabric, unless other traffic concerns the
-                            // instance
-};
-
-// What a list of collectives takes on an idle fabric, and the number of its load on links.
-struct Communicated {
-    TimePs communication_ps;
-    std::int32_t load;
-};
 
 // The batches of the iteration that is being priced, one rank after another; of a run those of its first step.
 struct PricedBatches {
@@ -71,17 +31,13 @@ struct PricedBatches {
     std::vector<std::int64_t> requests, logit_rows;  // [ranks]
 };
 
-using Pricing = std::shared_ptr<aicb::IterationPricing>;
-
 class Loop {
   public:
     // What priced collectives put on links goes to `links`, if that is given.
     Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links);
 
-    // Adds the next instance; `pricing` is [stages], empty where Python prices. Returns its number.
-    // Without a policy Python decides for its ranks.
-    std::int32_t add_instance(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
-                              std::int64_t stages, Traits traits, std::vector<Pricing> pricing);
+    // Adds the next instance; `pricing` is [stages], empty where Python prices.
+    void add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing);
 
     // Advances a network beside the events: completions at an instant come before events at it.
     void advance_with(std::shared_ptr<netsim::SteppedNetwork> network) { network_ = std::move(network); }
@@ -95,7 +51,7 @@ class Loop {
     std::optional<TimePs> next_event_ps();
     TimePs now_ps() const { return queue_.now_ps(); }
     void move_to(TimePs at_ps) { queue_.move_to(at_ps); }
-    // Queues a notice `kCall`; returns its number.
+    // Queues a notice `CallDue`; returns its number.
     std::int64_t schedule_call(TimePs at_ps, Priority priority);
     std::int64_t executed() const { return executed_; }
 
@@ -103,11 +59,11 @@ class Loop {
     void wake(std::int32_t instance);
     // Records the KV blocks held from now on, and returns them.
     std::int64_t note_kv_use(std::int32_t instance);
-    // (Re-)schedules the end of a iteration.
+    // (Re-)schedules the end of an iteration.
     void schedule_end(const RunningIterationPtr& iteration);
-    // Ends a iteration at this instant, before the loop goes on.
+    // Ends an iteration at this instant, before the loop goes on.
     void end(const RunningIterationPtr& iteration) { ending_.push_back(iteration); }
-    // A iteration of one step has come to nothing: returns its requests, which the instance has no more.
+    // An iteration of one step has come to nothing: returns its requests, which the instance has no more.
     std::vector<RequestPtr> break_off(const RunningIterationPtr& iteration);
     // The instance fails now and launches nothing until `resume`.
     //
@@ -118,15 +74,14 @@ class Loop {
     std::vector<RequestPtr> halt(std::int32_t instance);
     // The instance is back, empty, and may launch from now on.
     void resume(std::int32_t instance);
-    bool is_up(std::int32_t instance) const { return at(instance).is_up; }
-    // Flights launched from now on compute `factor` times as long; of those under way, a run ends with the step in
+    // Iterations launched from now on compute `factor` times as long; of those under way, a run ends with the step in
     // progress, and nothing else changes.
     void set_compute_slowdown(std::int32_t instance, double factor);
-    // Answers to `kCommunication` and `kAccept`.
+    // Answers to `PriceCollectives` and `AcceptDrafts`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
     // The next iterations of the instance ask for what their collectives take again; those in progress keep theirs.
     void forget_communication(std::int32_t instance);
-    // An answer to `kSchedule`: each of the steps decodes all running requests.
+    // An answer to `DecideIteration`: each of the steps decodes all running requests.
     void decode_run() { work_.steps = work_.offered_steps; }
     void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
 
@@ -144,18 +99,8 @@ class Loop {
     void complete(Request& request);
     void give_up(Request& request, Status status, const std::string& reason);
 
-    const std::vector<RunningIterationPtr>& running_iterations(std::int32_t instance) const {
-        return at(instance).running_iterations;
-    }
-    // Instances that have running iterations under way.
-    std::vector<std::int32_t> under_way() const;
     std::vector<TimePs>& stage_free_ps(std::int32_t instance) { return at(instance).stage_free_ps; }
     const PricedBatches& batches() const { return batches_; }
-    const RankGroup& group(std::int32_t instance) const { return at(instance).group; }
-    // Numbers of sets of estimated operators that the instance's iterations have met.
-    std::vector<std::int64_t> estimates_met(std::int32_t instance) const;
-    // Requests wait for blocks on a decode instance: it asks before each step.
-    void set_waits_for_room(std::int32_t instance, bool waits) { at(instance).waits_for_room = waits; }
 
     IterationLog iterations;
     RequestLog requests;
@@ -175,21 +120,6 @@ class Loop {
         kReport,
         kAfterEnd
     };
-    struct Instance {
-        RankGroup group;
-        Traits traits;
-        std::vector<Pricing> pricing;                                        // [stages]
-        std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]
-        std::vector<bool> has_met;                                           // [numbers of sets of estimates]
-        std::vector<RunningIterationPtr> running_iterations;
-        std::vector<TimePs> stage_free_ps;
-        std::optional<TimePs> dispatch_at_ps;
-        bool waits_for_room = false;
-        bool is_up = true;
-        double compute_slowdown = 1.0;  // by how much longer it computes
-
-        bool is_full() const { return running_iterations.size() >= stage_free_ps.size(); }
-    };
     // What is being done: one iteration of one instance, between two steps.
     struct Work {
         Step step = Step::kNone;
@@ -201,8 +131,10 @@ class Loop {
         std::int64_t offered_steps = 0;  // of which a policy in Python can make a run
     };
 
-    Instance& at(std::int32_t instance) { return instances_.at(static_cast<std::size_t>(instance)); }
-    const Instance& at(std::int32_t instance) const { return instances_.at(static_cast<std::size_t>(instance)); }
+    Instance& at(std::int32_t instance) { return *instances_.at(static_cast<std::size_t>(instance)); }
+    const Instance& at(std::int32_t instance) const { return *instances_.at(static_cast<std::size_t>(instance)); }
+    // That of the work at hand.
+    const InstancePtr& here() const { return instances_[static_cast<std::size_t>(work_.instance)]; }
     bool counts(const Event& event) const;
     void begin(const Event& event);
     std::optional<Notice> proceed();
@@ -234,11 +166,10 @@ class Loop {
     void retime(std::int32_t instance, const std::vector<std::vector<double>>& slowdowns);
     void remove(Instance& instance, const RunningIterationPtr& iteration);
     void book(RunningIteration& iteration, TimePs until_ps);
-    Notice notice(Notice::What what) const { return {what, work_.instance, 0, 0, work_.iteration, nullptr}; }
 
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
-    std::vector<Instance> instances_;
+    std::vector<InstancePtr> instances_;
     std::shared_ptr<netsim::LinkLog> links_;  // none: nobody wants to know, or collectives are flows on the network
     std::vector<std::shared_ptr<const netsim::LinkLoad>> loads_;
     std::shared_ptr<netsim::SteppedNetwork> network_;  // none: advanced elsewhere, or not at all

@@ -96,21 +96,4 @@ void Loop::give_up(Request& request, Status status, const std::string& reason) {
     requests.add(request);
 }
 
-std::vector<std::int32_t> Loop::under_way() const {
-    std::vector<std::int32_t> under_way;
-    for (std::size_t number = 0; number < instances_.size(); ++number) {
-        if (!instances_[number].running_iterations.empty()) under_way.push_back(static_cast<std::int32_t>(number));
-    }
-    return under_way;
-}
-
-std::vector<std::int64_t> Loop::estimates_met(std::int32_t instance) const {
-    const std::vector<bool>& has_met = at(instance).has_met;
-    std::vector<std::int64_t> numbers;
-    for (std::size_t number = 0; number < has_met.size(); ++number) {
-        if (has_met[number]) numbers.push_back(static_cast<std::int64_t>(number));
-    }
-    return numbers;
-}
-
 }  // namespace serving

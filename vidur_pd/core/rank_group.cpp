@@ -30,9 +30,8 @@ void GapCounts::round_all() {
     for (const auto& [gap_ps, requests] : std::exchange(requests_, {})) requests_[rounded(gap_ps)] += requests;
 }
 
-RankGroup::RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
-                     std::shared_ptr<GapCounts> gaps)
-    : ranks_(std::move(ranks)), policy_(std::move(policy)), gaps_(std::move(gaps)) {}
+RankGroup::RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy)
+    : ranks_(std::move(ranks)), policy_(std::move(policy)) {}
 
 bool RankGroup::asks_policy() const {
     return !policy_ && std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_work(); });
@@ -119,7 +118,7 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const std::vector<std::v
             request->prefill_completed_ps = times.last_end_ps;
             if (!is_prefill) continue;
             request->is_counting = false;
-            group.prefilled.emplace_back(static_cast<std::int64_t>(rank), request);
+            group.prefilled.push_back(request);
         }
         if (is_prefill) continue;
         group.produced += static_cast<std::int64_t>(outcome.produced.size());

@@ -43,8 +43,7 @@ struct GroupBatch {
 
 // What an iteration, or a run of them, has done to requests.
 struct GroupOutcome {
-    std::vector<std::pair<std::int64_t, RequestPtr>>
-        prefilled;                      // (rank, request) whose prompt is done, on prefill ranks
+    std::vector<RequestPtr> prefilled;  // those whose prompt is done, on prefill ranks
     std::vector<RequestPtr> completed;  // those that have got their last token
     std::int64_t produced = 0;          // requests that got tokens, on ranks that deliver them
 };
@@ -58,8 +57,10 @@ struct StepTimes {
 class RankGroup {
   public:
     // Without a policy of the core Python decides, between `RankState::open_decision` and `schedule`.
-    RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
-              std::shared_ptr<GapCounts> gaps);
+    RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy);
+
+    // Gaps between tokens are counted there from now on.
+    void count_gaps_in(std::shared_ptr<GapCounts> gaps) { gaps_ = std::move(gaps); }
 
     // Whether Python has to decide, as some rank has work and there is no policy here.
     bool asks_policy() const;

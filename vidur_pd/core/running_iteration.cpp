@@ -1,7 +1,7 @@
+#include "running_iteration.hpp"
+
 #include <algorithm>
 #include <cmath>
-
-#include "running_iteration.hpp"
 
 namespace serving {
 

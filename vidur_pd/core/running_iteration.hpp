@@ -53,7 +53,7 @@ struct RunningIteration {
     std::vector<TimePs> ends_ps;                         // [steps] as far as known; set when launched
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
-    std::int64_t end_event = 0;                            // number of the event that ends it
+    std::int64_t end_event = 0;                          // number of the event that ends it
     TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
     double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction
 

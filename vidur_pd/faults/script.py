@@ -29,6 +29,10 @@ Change = Callable[[], None]
 class Cluster(Protocol):
     """What hears of faults."""
 
+    def halt(self, instance: Instance) -> list[Request]:
+        """The instance fails now; returns the requests that its ranks had alone."""
+        ...
+
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
         """An instance has failed; ``lost`` are the requests that its ranks had alone."""
         ...
@@ -130,7 +134,7 @@ class FaultScript:
     def _count_down(self, instance: Instance, begins: bool, reason: str) -> None:
         self._out_of_service[instance.index] += 1 if begins else -1
         if begins and instance.is_up:
-            lost = instance.halt()
+            lost = self._cluster.halt(instance)
             self._open_or_close(instance)
             self._cluster.instance_down(instance, lost, reason)
         elif not self._out_of_service[instance.index]:

@@ -47,7 +47,7 @@ class Account:
         self._plan = state.plan
         self._config = state.plan.config
         self._workload = workload
-        self._instances = state.instances
+        self._instances, self._pricers = state.instances, state.iteration_pricers
         self._log = log
 
     def summary(
@@ -120,8 +120,8 @@ class Account:
         """Operators priced by flagged estimates at least once, by pool."""
         met = {
             (instance.placement.pool, operator)
-            for instance in self._instances
-            for operator in instance.pricer.estimated_operators()
+            for instance, pricer in zip(self._instances, self._pricers, strict=True)
+            for operator in pricer.estimated_operators()
         }
         return tuple(EstimatedOperator(pool=pool, operator=operator) for pool, operator in sorted(met))
 

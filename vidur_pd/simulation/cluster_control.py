@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
+from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.script import FaultScript
 from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.simulation.lifecycle import RequestLifecycle
@@ -34,14 +35,27 @@ class ClusterControl:
         )
         self.capacity_changes: list[CapacityChange] = []
 
+    def join(self, launcher: ExactLauncher | None) -> None:
+        """``launcher`` launches iterations where the loop does not."""
+        self._launcher = launcher
+
     def schedule_faults(self) -> None:
         """To be called before anything else is scheduled."""
         self._faults.schedule()
 
     def collective_given_up(self, iteration: RunningIteration) -> None:
         """The network has given up a collective: its iteration comes to nothing."""
+        instance = self._instances[iteration.instance]
+        if all(running.number != iteration.number for running in instance.running_iterations):
+            return  # the instance has failed since, and forgotten it
         self._lifecycle.break_off(iteration, "the network gave up a collective of its iteration")
-        self._faults.collective_failed(self._instances[iteration.instance])
+        self._faults.collective_failed(instance)
+
+    def halt(self, instance: Instance) -> list[Request]:
+        if self._launcher is not None:
+            for iteration in instance.running_iterations:
+                self._launcher.drop(iteration)
+        return instance.halt()
 
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
         self._lifecycle.instance_down(instance, lost, reason)
@@ -59,4 +73,4 @@ class ClusterControl:
 
     def collectives_change(self, instances: Iterable[Instance]) -> None:
         for instance in instances:
-            self._loop.forget_communication(instance.index)
+            instance.forget_communication()

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from netsim import Completion, GraphHandle
-from vidur_pd._core import Loop, Notice
+from vidur_pd._core import (
+    AcceptDrafts,
+    BeforeStep,
+    CallDue,
+    DecideIteration,
+    GraphEnded,
+    IterationLaunched,
+    LaunchIteration,
+    Loop,
+    PriceCollectives,
+    PriceIteration,
+    PriceOperators,
+    PromptPrefilled,
+)
 from vidur_pd.clock import EventQueue
+from vidur_pd.cluster.instance import Instance
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.metrics.records import Records
@@ -32,7 +47,7 @@ class Driver:
         outer_network: OuterNetwork | None,
     ) -> None:
         """``launcher``: what launches iterations, ``outer_network``: what carries flows, where the loop does not."""
-        self._instances = state.instances
+        self._pricers = state.iteration_pricers
         self._loop = loop
         self._queue = queue
         self._lifecycle = lifecycle
@@ -60,7 +75,7 @@ class Driver:
             records.pass_on()
             if notice is None:
                 return
-            self._handlers[notice.what](notice)
+            self._handlers[type(notice)](notice)
             if progress is not None and self._loop.executed - reported_events >= PROGRESS_EVERY_EVENTS:
                 reported_events = self._loop.executed
                 self._report(progress, requests)
@@ -68,30 +83,38 @@ class Driver:
     def _report(self, progress: Progress, requests: int) -> None:
         progress(self._loop.requests.ended, requests, self._queue.now_ps / 10**12)
 
-    def _handlers_of_notices(self) -> dict[str, Callable[[Notice], None]]:
-        """By ``Notice.what``."""
-        instances, hand_over = self._instances, self._lifecycle.hand_over
+    def _handlers_of_notices(self) -> dict[type, Callable[[Any], None]]:
+        """By the type of the notice."""
+        hand_over = self._lifecycle.hand_over
         return {
-            "call": lambda notice: self._queue.call(notice.number),
-            "before_step": lambda notice: hand_over.before_step(instances[notice.instance]),
-            "schedule": lambda notice: instances[notice.instance].decide(notice.number),
-            "price": lambda notice: instances[notice.instance].pricer.price(notice.iteration),
-            "parts": lambda notice: instances[notice.instance].pricer.supply(),
-            "communication": lambda notice: instances[notice.instance].pricer.communicate(notice.rank, notice.number),
-            "launch": lambda notice: self._coupled_exactly.launch(notice.iteration),
-            "launched": lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
-            "accept": lambda notice: instances[notice.instance].accept(notice.iteration),
-            "prefilled": lambda notice: hand_over.prefilled(notice.request),
-            "arrived": lambda notice: self._arrived(GraphHandle(notice.number), is_failed=notice.is_failed),
+            CallDue: lambda notice: self._queue.call(notice.number),
+            BeforeStep: lambda notice: hand_over.before_step(notice.instance),
+            DecideIteration: self._decide,
+            PriceIteration: lambda notice: self._pricers[notice.instance.index].price(notice.iteration),
+            PriceOperators: lambda notice: self._pricers[notice.instance.index].price_missing(),
+            PriceCollectives: lambda notice: self._pricers[notice.instance.index].communicate(
+                notice.stage, notice.number
+            ),
+            LaunchIteration: lambda notice: self._coupled_exactly.launch(notice.iteration),
+            IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
+            AcceptDrafts: lambda notice: self._loop.set_accepted(notice.instance.accepted_drafts(notice.iteration)),
+            PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
+            GraphEnded: self._graph_ended,
         }
+
+    def _decide(self, notice: DecideIteration) -> None:
+        instance = notice.instance
+        assert isinstance(instance, Instance)
+        if instance.decides_run(notice.steps, self._loop.now_ps):
+            self._loop.decode_run()
 
     @property
     def _coupled_exactly(self) -> ExactLauncher:
         assert self._launcher is not None, "iterations without flows are launched by the loop"
         return self._launcher
 
-    def _arrived(self, handle: GraphHandle, *, is_failed: bool) -> None:
+    def _graph_ended(self, notice: GraphEnded) -> None:
         """A flow graph has come to its end: of a transfer, or of an iteration."""
-        completion = Completion(handle, None, self._queue.now_ps, is_failed)
+        completion = Completion(GraphHandle(notice.graph), None, self._queue.now_ps, notice.is_failed)
         if not self._lifecycle.hand_over.arrived(completion):
             self._coupled_exactly.completed(completion)

@@ -66,11 +66,18 @@ class Simulation:
         exchanges = StageCommunications(self._loop)
         launcher = self._state.launcher(self._loop, self._queue, exchanges, self._control.collective_given_up)
         self._lifecycle.join(launcher)
+        self._control.join(launcher)
         hears_launches = self._lifecycle.hand_over.hears_launches
-        for instance in self._state.instances:
-            instance.pricer.join(self._loop, instance.index, exchanges)
-            reports_launches = hears_launches and instance.placement.role == "prefill"
-            instance.join(self._loop, launcher, reports_launches=reports_launches)
+        for instance, pricer in zip(self._state.instances, self._state.iteration_pricers, strict=True):
+            pricer.join(self._loop, instance, exchanges)
+            self._loop.add(
+                instance,
+                has_runs=launcher is None and pricer.prices_runs,
+                has_drafts=instance.has_drafts,
+                reports_launches=hears_launches and instance.placement.role == "prefill",
+                launches_itself=launcher is None,
+                pricing=pricer.pricing(),
+            )
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
         return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher, outer_network)
 

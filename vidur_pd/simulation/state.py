@@ -32,9 +32,11 @@ class SimulationState:
     network: NetworkBackend
     fabric: Fabric
     """What becomes of links; the network follows it."""
-    pricers: dict[str, CommunicationPricer]
+    communication_pricers: dict[str, CommunicationPricer]
     """By GPU whose interconnect collectives use."""
     instances: tuple[Instance, ...]
+    iteration_pricers: tuple[IterationPricer, ...]
+    """[instances]"""
 
     def launcher(
         self, loop: Loop, queue: EventQueue, exchanges: StageCommunications, broken_off: BrokenOff
@@ -49,7 +51,7 @@ class SimulationState:
                 return None
             case "exact":
                 pools = [self.plan.pools[instance.placement.pool] for instance in self.instances]
-                pricers = [self.pricers[pool.gpu.interconnect] for pool in pools]
+                pricers = [self.communication_pricers[pool.gpu.interconnect] for pool in pools]
                 return ExactLauncher(loop, exchanges, self.network, pricers, queue, broken_off)
 
 
@@ -68,13 +70,26 @@ def assemble(plan: SimulationPlan) -> SimulationState:
         gpu: CommunicationPricer(topology, plan.coupling.pricing_backend, gpu, stack, roce=roce, live=priced_on)
         for gpu in sorted({pool.gpu.interconnect for pool in plan.pools.values()})
     }
-    instances = tuple(_instance(plan, pricers, index, placement) for index, placement in enumerate(plan.placements))
-    return SimulationState(plan, network, fabric, pricers, instances)
+    instances = tuple(_instance(plan, index, placement) for index, placement in enumerate(plan.placements))
+    of_iterations = tuple(_iteration_pricer(plan, pricers, placement) for placement in plan.placements)
+    return SimulationState(plan, network, fabric, pricers, instances, of_iterations)
 
 
-def _instance(
-    plan: SimulationPlan, pricers: dict[str, CommunicationPricer], index: int, placement: Placement
-) -> Instance:
+def _iteration_pricer(
+    plan: SimulationPlan, pricers: dict[str, CommunicationPricer], placement: Placement
+) -> IterationPricer:
+    pool = plan.pools[placement.pool]
+    return IterationPricer(
+        placement,
+        pool.iteration_model,
+        pricers[pool.gpu.interconnect],
+        drafting=pool.drafting,
+        halves=pool.halves,
+        fast_forward=pool.engine.fast_forward,
+    )
+
+
+def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instance:
     pool = plan.pools[placement.pool]
     engine, drafting = pool.engine, pool.drafting
 
@@ -102,13 +117,5 @@ def _instance(
         for _ in range(placement.partition.dp)
     ]
     asked = [AskedPolicy(engine.policy, pool.policy, state) for state in states if pool.policy is not None]
-    pricer = IterationPricer(
-        placement,
-        pool.iteration_model,
-        pricers[pool.gpu.interconnect],
-        drafting=drafting,
-        halves=pool.halves,
-        fast_forward=engine.fast_forward,
-    )
     ranks = [(state, drafts(rank)) for rank, state in enumerate(states)]
-    return Instance(index, placement, ranks, pricer, asked)
+    return Instance(index, placement, ranks, asked)

@@ -48,8 +48,8 @@ class ExactLauncher:
         queue: EventQueue,
         broken_off: Callable[[RunningIteration], None],
     ) -> None:
-        """``pricers`` by instance: they know its communicators. ``broken_off`` is told of running iterations that come to nothing
-        because the network gives up a collective."""
+        """``pricers`` by instance: they know its communicators. ``broken_off`` is called for iterations that come to
+        nothing because the network gives up a collective."""
         self._loop, self._queue = loop, queue
         self._exchanges = exchanges
         self._network = network
@@ -76,7 +76,7 @@ class ExactLauncher:
             handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), iteration.start_ps)
         except NoPath:
             iteration.ends_ps = np.array([iteration.start_ps], dtype=np.int64)
-            self._queue.schedule(iteration.start_ps, Priority.COMPLETION, lambda: self._break_off(iteration))
+            self._queue.schedule(iteration.start_ps, Priority.COMPLETION, lambda: self._broken_off(iteration))
             return
         self._flying[handle] = iteration
         self._graphs[iteration.number] = handle
@@ -99,14 +99,9 @@ class ExactLauncher:
         self._network.forget(completion.handle)
         iteration.ends_ps = np.array([completion.at_ps], dtype=np.int64)
         if completion.is_failed:
-            self._break_off(iteration)
+            self._broken_off(iteration)
         else:
             self._loop.end(iteration)
-
-    def _break_off(self, iteration: RunningIteration) -> None:
-        """Its instance may have failed since, and forgotten it."""
-        if any(under_way.number == iteration.number for under_way in self._loop.running_iterations(iteration.instance)):
-            self._broken_off(iteration)
 
     def _template(self, collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> IterationGraph:
         if collectives in self._templates:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, TwoBatchOverlap, two_batch_overlap
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
-from vidur_pd._core import Loop, RunningIteration, Stage
+from vidur_pd._core import Instance, Loop, RunningIteration, Stage
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
 from vidur_pd.execution.iteration.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
@@ -91,10 +91,10 @@ class IterationPricer:
         self._exchanged: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
         self._estimated: set[str] = set()
 
-    def join(self, loop: Loop, index: int, exchanges: StageCommunications) -> None:
-        """Takes part in a simulation as the pricer of instance ``index``."""
+    def join(self, loop: Loop, instance: Instance, exchanges: StageCommunications) -> None:
+        """Takes part in a simulation as the pricer of an instance."""
         self._loop = loop
-        self._index = index
+        self._instance = instance
         self._exchanges = exchanges
 
     @property
@@ -110,16 +110,16 @@ class IterationPricer:
         known = [pricing for pricing in stages if pricing is not None]
         return known if len(known) == len(stages) else []
 
-    def supply(self) -> None:
-        """Prices the parts that the core has asked for."""
+    def price_missing(self) -> None:
+        """Prices the operators that the core has asked for."""
         for stage in range(self._placement.partition.pp):
             self._model.price_missing(stage)
 
     def communicate(self, stage: int, number: int) -> None:
-        """Tells the core what the list ``number`` of collectives takes."""
+        """Sets what the list ``number`` of collectives takes."""
         exchange = self._exchange(stage, self._model.communications_of(number))
         communication_ps = self._exchanges[exchange].communication_ps
-        self._loop.set_communication(self._index, stage, number, communication_ps, exchange)
+        self._instance.set_communication(stage, number, communication_ps, exchange)
 
     def price(self, iteration: RunningIteration) -> None:
         """Prices the iteration that the loop has formed: a run of decodes, or one iteration."""
@@ -150,7 +150,7 @@ class IterationPricer:
 
     def estimated_operators(self) -> set[str]:
         """Operators priced by flagged estimates at least once."""
-        met = (self._model.estimated_of(number) for number in self._loop.estimates_met(self._index))
+        met = (self._model.estimated_of(number) for number in self._instance.estimates_met())
         return self._estimated.union(*met)
 
     def _priced(self, cost: IterationCost, stage: int, turns: TwoBatchOverlap | None = None) -> Stage:

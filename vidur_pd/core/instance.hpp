@@ -1,0 +1,61 @@
+// A serving instance in the loop: its ranks in lockstep, what prices their iterations, and the iterations that run.
+#pragma once
+
+#include <aicb/iteration_pricing.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "rank_group.hpp"
+#include "running_iteration.hpp"
+
+namespace serving {
+
+class Loop;
+
+// What an instance does by itself, and what it asks for.
+struct Traits {
+    bool has_runs = false;          // decode iterations between two changes of the batches are one event
+    bool has_drafts = false;        // Python says how many drafts are kept
+    bool reports_launches = false;  // Python wants to know of each iteration that begins
+    bool launches_itself = true;    // iterations take their time on an idle fabric, unless other traffic affects them
+};
+
+// What a list of collectives takes on an idle fabric, and the number of its load on links.
+struct Communicated {
+    TimePs communication_ps;
+    std::int32_t load;
+};
+
+using Pricing = std::shared_ptr<aicb::IterationPricing>;
+
+// State belongs to the loop that it has been added to.
+struct Instance {
+    Instance(std::int32_t index, std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
+             std::int64_t stages)
+        : index(index), group(std::move(ranks), std::move(policy)) {
+        communicated.resize(static_cast<std::size_t>(stages));
+        stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
+    }
+
+    bool is_full() const { return running_iterations.size() >= stage_free_ps.size(); }
+
+    std::int32_t index;
+    Loop* loop = nullptr;
+    RankGroup group;
+    Traits traits;
+    std::vector<Pricing> pricing;                                        // [stages]
+    std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]
+    std::vector<bool> has_met;                                           // [numbers of sets of estimates]
+    std::vector<RunningIterationPtr> running_iterations;
+    std::vector<TimePs> stage_free_ps;
+    std::optional<TimePs> dispatch_at_ps;
+    bool waits_for_room = false;
+    bool is_up = true;
+    double compute_slowdown = 1.0;
+};
+
+using InstancePtr = std::shared_ptr<Instance>;
+
+}  // namespace serving

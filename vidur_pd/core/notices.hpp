@@ -1,0 +1,67 @@
+// Notices: what Python has to do before the loop goes on, one type each, with the objects that it is about.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "instance.hpp"
+
+namespace serving {
+
+// An event of its own is due.
+struct CallDue {
+    std::int64_t number;
+};
+// The instance is about to schedule: remote requests may be admitted.
+struct BeforeStep {
+    InstancePtr instance;
+};
+// Policies in Python decide, or let the instance decode `steps` times (`Loop::decode_run`), if that is not 0.
+struct DecideIteration {
+    InstancePtr instance;
+    std::int64_t steps;
+};
+// The iteration needs stages and compute times.
+struct PriceIteration {
+    InstancePtr instance;
+    RunningIterationPtr iteration;
+};
+// The pricing of the instance lacks operators.
+struct PriceOperators {
+    InstancePtr instance;
+};
+// The instance lacks the price of a list of collectives.
+struct PriceCollectives {
+    InstancePtr instance;
+    std::int64_t stage;
+    std::int64_t number;
+};
+// The iteration needs times and the event that ends it.
+struct LaunchIteration {
+    InstancePtr instance;
+    RunningIterationPtr iteration;
+};
+// The iteration has begun.
+struct IterationLaunched {
+    InstancePtr instance;
+    RunningIterationPtr iteration;
+};
+// The iteration needs the drafts that its decodes keep (`Loop::set_accepted`).
+struct AcceptDrafts {
+    InstancePtr instance;
+    RunningIterationPtr iteration;
+};
+// A prefill instance has computed the prompt of a request.
+struct PromptPrefilled {
+    RequestPtr request;
+};
+// A flow graph has come to its end on the network, or failed.
+struct GraphEnded {
+    std::int64_t graph;
+    bool is_failed;
+};
+
+using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
+                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, GraphEnded>;
+
+}  // namespace serving
