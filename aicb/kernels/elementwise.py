@@ -20,6 +20,7 @@ from aicb.kernels.fitting.kriging import Floats, Scales
 from aicb.kernels.fitting.surface import AXIS_REACH, ReferenceModel, Surface
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import ListedPlace, Point, SweptModel, point
+from aicb.kernels.sparse_prefill import SPARSE_FP8_KEY_BYTES
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
@@ -27,7 +28,7 @@ from aicb.model.precision import SCALE_BLOCK, SCALE_BYTES, Precision
 
 _SCALE = SCALE_BYTES / SCALE_BLOCK
 """Bytes of fp8 scales per element."""
-_SPARSE_LATENT = 656 / 576
+_SPARSE_LATENT = SPARSE_FP8_KEY_BYTES / 576
 """Bytes of a latent in the fp8 cache of sparse attention, per element."""
 KERNELS: Mapping[str, float | None] = {
     **{"rms_norm": 4.0, "add_rms_norm": 8.0, "head_norm": 4.0, "rope": 4.0, "quant": 3.0 + _SCALE, "silu_mul": 6.0},

@@ -27,7 +27,7 @@ SparseStep = Literal["index_logits", "index_topk", "attention"]
 """Kernels of DeepSeek Sparse Attention in order: scores of all keys a query sees, choice of the best, attention."""
 HEAD_MULTIPLE = 64
 """FlashMLA, sparse kernels on SM90."""
-SPARSE_FP8_KEY_BYTES = 656.0
+SPARSE_FP8_KEY_BYTES = 656
 """A latent in the fp8 cache of sparse FlashMLA: 512 e4m3, 4 fp32 scales, 64 bf16."""
 _QUERIES = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _PASTS = (0, 1024, 4096, 16384, 61440)

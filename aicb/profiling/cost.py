@@ -11,9 +11,6 @@ from aicb.kernels.registry import classes_by_operation, kernel_classes
 from aicb.model.precision import Precision
 from boundary.errors import InputError
 
-FP32_BYTES = 4
-SPARSE_FP8_KEY_BYTES = 656
-"""A cached latent as sparse FlashMLA reads it: 512 e4m3, 4 fp32 scales, 64 bf16."""
 STATE_FP32 = Precision(state="fp32")
 """Recurrent state as the profiled kernels hold it."""
 

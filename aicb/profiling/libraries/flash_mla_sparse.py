@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from aicb.kernels.point import Point
-from aicb.profiling.cost import SPARSE_FP8_KEY_BYTES
+from aicb.kernels.sparse_prefill import SPARSE_FP8_KEY_BYTES
 from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference
 from aicb.profiling.libraries.flash_mla import LATENT, PAGE_TOKENS, VALUE, sequence

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 
 from aicb.kernels.point import Point
-from aicb.profiling.cost import FP32_BYTES
+from aicb.model.precision import SCALE_BYTES
 from aicb.profiling.kernel_library import Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries.modules import load_operators, operators
 
@@ -80,7 +80,7 @@ def _paged(p: Point, library: ModuleType) -> Kernel:
     batch, queries, heads, d = p["batch"], p["q_len"], p["heads"], p["d_qk"]
     pages = [-(-length // PAGE_TOKENS) for length in p.lengths]
     keys, scales = _keys(sum(pages) * PAGE_TOKENS, d)
-    cache = torch.empty(sum(pages), PAGE_TOKENS * (d + FP32_BYTES), dtype=torch.uint8, device="cuda")
+    cache = torch.empty(sum(pages), PAGE_TOKENS * (d + SCALE_BYTES), dtype=torch.uint8, device="cuda")
     cache[:, : PAGE_TOKENS * d] = keys.view(torch.uint8).view(len(cache), -1)
     cache[:, PAGE_TOKENS * d :] = scales.view(torch.uint8).view(len(cache), -1)
     table = torch.zeros(batch, max(pages), dtype=torch.int32, device="cuda")
@@ -93,7 +93,7 @@ def _paged(p: Point, library: ModuleType) -> Kernel:
     schedule = library.get_paged_mqa_logits_metadata(lengths, PAGE_TOKENS, sms)
     operands = (
         q.view(batch, queries, heads, d),
-        cache.view(-1, PAGE_TOKENS, 1, d + FP32_BYTES),
+        cache.view(-1, PAGE_TOKENS, 1, d + SCALE_BYTES),
         weights,
         lengths,
         table,

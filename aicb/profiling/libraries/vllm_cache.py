@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from aicb.kernels.point import Point
-from aicb.profiling.cost import FP32_BYTES, SPARSE_FP8_KEY_BYTES
+from aicb.kernels.sparse_prefill import SPARSE_FP8_KEY_BYTES
+from aicb.model.precision import SCALE_BYTES
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error
 from aicb.profiling.libraries.modules import load_operators, operators
 
@@ -170,7 +171,7 @@ def _index_write(p: Point) -> Kernel:
     """Quantises m index keys of n elements, one scale each; a page holds its elements, then its scales."""
     d = p["n"]
     keys = normal(p["m"], d, device="cuda")
-    cache = torch.zeros(_pages(4 * p["m"]), PAGE_TOKENS, d + FP32_BYTES, device="cuda", dtype=torch.uint8)
+    cache = torch.zeros(_pages(4 * p["m"]), PAGE_TOKENS, d + SCALE_BYTES, device="cuda", dtype=torch.uint8)
     slots = torch.randperm(cache.shape[0] * PAGE_TOKENS, device="cuda")[: p["m"]]
 
     def error() -> float:
@@ -185,14 +186,14 @@ def _index_write(p: Point) -> Kernel:
 def _index_gather(p: Point) -> Kernel:
     """Copies m index keys of one request and their scales out of their pages."""
     d, pages = p["n"], _pages(p["m"])
-    cache = torch.empty(2 * pages, PAGE_TOKENS * (d + FP32_BYTES), device="cuda", dtype=torch.uint8)
+    cache = torch.empty(2 * pages, PAGE_TOKENS * (d + SCALE_BYTES), device="cuda", dtype=torch.uint8)
     elements = normal(2 * pages, PAGE_TOKENS * d, device="cuda").to(torch.float8_e4m3fn)
     cache[:, : PAGE_TOKENS * d] = elements.view(torch.uint8)
     cache[:, PAGE_TOKENS * d :] = (torch.rand(2 * pages, PAGE_TOKENS, device="cuda") + 0.5).view(torch.uint8)
-    paged = cache.view(2 * pages, PAGE_TOKENS, d + FP32_BYTES)
+    paged = cache.view(2 * pages, PAGE_TOKENS, d + SCALE_BYTES)
     table = torch.randperm(2 * pages, device="cuda")[:pages].to(torch.int32)[None]
     keys = torch.empty(p["m"], d, device="cuda", dtype=torch.float8_e4m3fn)
-    scales = torch.empty(p["m"], FP32_BYTES, device="cuda", dtype=torch.uint8)
+    scales = torch.empty(p["m"], SCALE_BYTES, device="cuda", dtype=torch.uint8)
     starts = torch.tensor([0, p["m"]], dtype=torch.int32, device="cuda")
 
     def error() -> float:
