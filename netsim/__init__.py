@@ -38,6 +38,7 @@ from netsim.topologies import (
     spectrum_x,
     to_simai,
     to_yaml,
+    with_hosts,
 )
 from netsim.topology import LinkKind, NodeKind, Topology
 from netsim.topology_file import read_topology
@@ -88,4 +89,5 @@ __all__ = [
     "spectrum_x",
     "to_simai",
     "to_yaml",
+    "with_hosts",
 ]

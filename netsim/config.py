@@ -13,6 +13,7 @@ from boundary.quoting import quoted
 from netsim.topologies.checks import check_size
 from netsim.topologies.dragonfly import DragonflyShape, dragonfly
 from netsim.topologies.fat_tree import fat_tree, smallest_fat_tree
+from netsim.topologies.hosts import with_hosts
 from netsim.topologies.nvswitch import nvl72, nvswitch
 from netsim.topologies.rail_optimized import rail_optimized
 from netsim.topologies.simai_templates import alibaba_hpn, dcn_plus, spectrum_x
@@ -28,6 +29,7 @@ from netsim.topology_specs import (
     FileSpec,
     Nvl72Spec,
     NvswitchSpec,
+    PcieSpec,
     RailOptimizedSpec,
     SingleSwitchSpec,
     SpectrumXSpec,
@@ -44,6 +46,7 @@ __all__ = [
     "FileSpec",
     "Nvl72Spec",
     "NvswitchSpec",
+    "PcieSpec",
     "RailOptimizedSpec",
     "SingleSwitchSpec",
     "SpectrumXSpec",
@@ -83,11 +86,18 @@ def build(spec: TopologySpec, gpus_needed: int | None = None) -> Topology:
         InputError: naming both numbers where the topology has fewer GPUs than are needed, or where neither ``nodes``
             nor ``gpus_needed`` is known.
     """
-    topology = _built(spec, gpus_needed)
+    topology = _with_pcie(spec, _built(spec, gpus_needed))
     if topology.gpus < (gpus_needed or 0):
         where = str(spec.file) if isinstance(spec, FileSpec) else f"topology {spec.kind}"
         raise InputError(f"{where} gpus: found {topology.gpus}, expected at least {gpus_needed}")
     return topology
+
+
+def _with_pcie(spec: TopologySpec, topology: Topology) -> Topology:
+    pcie = None if isinstance(spec, FileSpec) else spec.pcie
+    if pcie is None:
+        return topology
+    return with_hosts(topology, pcie.rate, pcie_latency_ps=pcie.latency, gpus_per_pcie_switch=pcie.gpus_per_switch)
 
 
 def _built(spec: TopologySpec, gpus_needed: int | None) -> Topology:

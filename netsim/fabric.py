@@ -63,7 +63,7 @@ class Fabric:
             BackendError: links of the network cannot fail.
         """
         if not isinstance(network, FailsLinks):
-            raise BackendError(f"fabric: found a {type(network).__name__}, expected a network whose links can fail")
+            raise BackendError(f"fabric: found {type(network).__name__}, expected a network whose links can fail")
         self._follower = weakref.ref(network)  # whoever uses the network owns it
         for link in sorted(self._down):
             network.set_link_up(link, False)

@@ -20,7 +20,7 @@ from boundary.fields import NotBool
 from netsim import _core
 from netsim.congestion_constants import congestion_parameters
 from netsim.quantities import Rate, Time
-from netsim.topology import LinkKind, NodeKind, Topology
+from netsim.topology import LinkKind, Topology, is_fabric_switch
 from netsim.units import PS_PER_S, format_rate_bps
 from netsim.wire import WireFormat
 
@@ -258,7 +258,7 @@ def ecn_thresholds(
 
 def _check_ecn_rates(by_rate: Mapping[int, EcnThresholds], topology: Topology) -> None:
     kind = topology.node_kind[topology.link_src]
-    marks = (kind != NodeKind.GPU) & (kind != NodeKind.NVSWITCH)
+    marks = is_fabric_switch(kind)
     for rate in np.unique(topology.capacity_bps[marks]).tolist():
         if rate not in by_rate:
             known = ", ".join(map(format_rate_bps, by_rate)) or "none"
@@ -291,7 +291,7 @@ def _credit_bytes(config: RoceConfig, topology: Topology) -> NDArray[np.int64]:
 def _check_memory(config: RoceConfig, topology: Topology, headroom: NDArray[np.int64]) -> None:
     reserved = np.zeros(topology.nodes, dtype=np.int64)
     np.add.at(reserved, topology.link_dst, headroom + config.reserve_bytes)
-    is_switch = (topology.node_kind != NodeKind.GPU) & (topology.node_kind != NodeKind.NVSWITCH)
+    is_switch = is_fabric_switch(topology.node_kind)
     worst = int(np.argmax(np.where(is_switch, reserved, -1)))
     if is_switch[worst] and reserved[worst] > config.switch_buffer_bytes:
         raise InputError(

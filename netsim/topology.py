@@ -23,7 +23,9 @@ MOST_LATENCY_PS = PS_PER_S
 
 
 class NodeKind(IntEnum):
-    """What a node is. Only GPUs never forward; the codes are shared with the C++ core.
+    """What a node is. GPUs and hosts never forward; the codes are shared with the C++ core.
+
+    A host is the memory of a server's CPUs, which GPUs reach over PCIe switches.
 
     Leaves have the GPUs, spines the leaves and cores the spines below them; a plain switch is on no such tier.
     """
@@ -34,14 +36,23 @@ class NodeKind(IntEnum):
     SPINE = 3
     SWITCH = 4
     CORE = 5
+    HOST = 6
+    PCIE_SWITCH = 7
 
 
 class LinkKind(IntEnum):
-    """What a link is made of: inside a node, from a GPU to the fabric, or between switches."""
+    """What a link is made of: inside a node (NVLink, PCIe), from a GPU to the fabric, or between switches."""
 
     NVLINK = 0
     NIC = 1
     FABRIC = 2
+    PCIE = 3
+
+
+def is_fabric_switch(node_kind: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """[nodes] whether each is a switch between servers, with the buffers and marks of Ethernet."""
+    inside = (NodeKind.GPU, NodeKind.NVSWITCH, NodeKind.HOST, NodeKind.PCIE_SWITCH)
+    return ~np.isin(node_kind, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +190,33 @@ class Topology:
         if self.latency_ps.min() < 0 or self.latency_ps.max() > MOST_LATENCY_PS:
             found = self.latency_ps.min() if self.latency_ps.min() < 0 else self.latency_ps.max()
             raise InputError(f"Topology.latency_ps: found {found}, expected 0 to {MOST_LATENCY_PS} (1 s)")
+        self._check_pcie()
         if (loops := np.flatnonzero(self.link_src == self.link_dst)).size:
             name = self.node_name[self.link_src[loops[0]]]
             raise InputError(f"Topology links: found a link from {quoted(name)} to itself, expected two nodes")
+
+    def _check_pcie(self) -> None:
+        """PCIe leads from GPUs and hosts to PCIe switches; neither hosts nor PCIe switches have other links."""
+        src, dst = self.node_kind[self.link_src], self.node_kind[self.link_dst]
+        is_pcie = self.link_kind == LinkKind.PCIE
+        has_switch, has_host = ((src == kind) | (dst == kind) for kind in (NodeKind.PCIE_SWITCH, NodeKind.HOST))
+        is_wrong = np.where(is_pcie, ~has_switch, has_switch | has_host)
+        if is_wrong.any():
+            link = int(np.flatnonzero(is_wrong)[0])
+            ends = " to ".join(quoted(self.node_name[end[link]]) for end in (self.link_src, self.link_dst))
+            kind = LinkKind(int(self.link_kind[link])).name.lower()
+            raise InputError(
+                f"Topology links: found a link of kind {kind} from {ends}, expected pcie where one end is a "
+                "pcie_switch, and nowhere else; hosts have no other links"
+            )
+
+    def hosts_of(self, node: int) -> NDArray[np.int64]:
+        """Hosts that GPUs of a server have beside them, rising: those behind their PCIe switches; none without PCIe."""
+        first = node * self.gpus_per_node
+        mine = (self.link_src >= first) & (self.link_src < first + self.gpus_per_node)
+        switches = self.link_dst[mine & (self.link_kind == LinkKind.PCIE)]
+        behind = self.link_dst[np.isin(self.link_src, switches)]
+        return np.unique(behind[self.node_kind[behind] == NodeKind.HOST]).astype(np.int64)
 
     @classmethod
     def from_table(

@@ -17,6 +17,8 @@ from netsim.topologies.defaults import (
     NVLINK5_BPS,
     NVLINK_BPS,
     NVLINK_LATENCY_PS,
+    PCIE_BPS,
+    PCIE_LATENCY_PS,
     LinkRates,
 )
 from netsim.topologies.nvswitch import NVL72_GPUS
@@ -36,9 +38,18 @@ class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class PcieSpec(_Spec):
+    """`netsim.topologies.with_hosts`: the CPU memory of every server, and PCIe between it and the GPUs."""
+
+    rate: Rate = Field(PCIE_BPS, description="of a PCIe link, per direction")
+    latency: Latency = Field(PCIE_LATENCY_PS, description="of a PCIe link")
+    gpus_per_switch: Size = Field(1, description="GPUs that share a PCIe switch and its link to the host")
+
+
 class _DomainSpec(_Spec):
     nvlink: Rate = Field(NVLINK_BPS, description="NVLink rate of a GPU, per direction")
     nvlink_latency: Latency = Field(NVLINK_LATENCY_PS, description="between a GPU and its NVSwitch")
+    pcie: PcieSpec | None = Field(None, description="hosts and PCIe; none if omitted")
 
     @property
     def rates(self) -> LinkRates:

@@ -27,7 +27,7 @@ class Naming {
             latency_ps += network_.link(input).latency_ps;
         }
         const auto inputs = static_cast<std::int64_t>(network_.in_links(node).size());
-        const std::int64_t kind = network_.is_nvswitch(node) ? 2 : network_.forwards(node);
+        const std::int64_t kind = network_.is_inside_server(node) ? 2 : network_.forwards(node);
         result_.form.insert(result_.form.end(), {kind, inputs, capacity_bps, latency_ps});
     }
 

@@ -7,8 +7,18 @@
 
 namespace netsim {
 
-// Codes as in netsim.topology.NodeKind; the core only tells GPUs, NVSwitches and other switches apart.
-enum class NodeKind : std::uint8_t { gpu = 0, nvswitch = 1, leaf = 2, spine = 3, fabric_switch = 4, core = 5 };
+// Codes as in netsim.topology.NodeKind; the core only tells GPUs and hosts, NVSwitches, PCIe switches and other
+// switches apart.
+enum class NodeKind : std::uint8_t {
+    gpu = 0,
+    nvswitch = 1,
+    leaf = 2,
+    spine = 3,
+    fabric_switch = 4,
+    core = 5,
+    host = 6,
+    pcie_switch = 7
+};
 
 struct Link {
     NodeId src;
@@ -25,8 +35,10 @@ class Network {
     std::size_t link_count() const { return links_.size(); }
     const Link& link(LinkId id) const { return links_[id]; }
     bool is_nvswitch(NodeId node) const { return nodes_[node] == NodeKind::nvswitch; }
-    // GPUs never carry transit traffic.
-    bool forwards(NodeId node) const { return nodes_[node] != NodeKind::gpu; }
+    // Inside a server: lossless by credits, and without the headers of a NIC.
+    bool is_inside_server(NodeId node) const { return is_nvswitch(node) || nodes_[node] == NodeKind::pcie_switch; }
+    // GPUs and hosts never carry transit traffic.
+    bool forwards(NodeId node) const { return nodes_[node] != NodeKind::gpu && nodes_[node] != NodeKind::host; }
 
     // In the order of the link list.
     std::span<const LinkId> out_links(NodeId node) const { return slice(out_, out_offsets_, node); }

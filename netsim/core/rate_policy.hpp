@@ -32,8 +32,8 @@ struct Reassignment {
     }
 };
 
-// Hears of every change of an instant as it happens, then is asked once for what differs afterwards. The rate of a flow is
-// in units of its load's weights.
+// Hears of every change of an instant as it happens, then is asked once for what differs afterwards. The rate of a flow
+// is in units of its load's weights.
 class RatePolicy {
   public:
     virtual ~RatePolicy() = default;

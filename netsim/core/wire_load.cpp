@@ -81,11 +81,11 @@ Shipment WireLoads::shipment(const Path& path, const Demand& demand) const {
             path.latency_ps + store_and_forward_ps(path, first_packet)};
 }
 
-// Every link inside a server begins or ends at its NVSwitch.
+// Every link inside a server begins or ends at an NVSwitch or a PCIe switch.
 bool WireLoads::leaves_nvlink(const Path& path) const {
     return std::ranges::any_of(path.links, [&](LinkId id) {
         const Link& link = network_.link(id);
-        return !network_.is_nvswitch(link.src) && !network_.is_nvswitch(link.dst);
+        return !network_.is_inside_server(link.src) && !network_.is_inside_server(link.dst);
     });
 }
 

@@ -2,6 +2,7 @@
 
 from netsim.topologies.dragonfly import DragonflyShape, dragonfly
 from netsim.topologies.fat_tree import fat_tree
+from netsim.topologies.hosts import with_hosts
 from netsim.topologies.nvswitch import nvl72, nvswitch
 from netsim.topologies.rail_optimized import rail_optimized
 from netsim.topologies.simai_templates import Uplinks, alibaba_hpn, dcn_plus, spectrum_x
@@ -25,4 +26,5 @@ __all__ = [
     "spectrum_x",
     "to_simai",
     "to_yaml",
+    "with_hosts",
 ]

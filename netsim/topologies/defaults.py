@@ -17,6 +17,10 @@ NVLINK5_BPS: Final = 5_774_400_000_000
 """721.8 GB/s per GPU and direction: 18 NVLinks of 40.1 GB/s, what NCCL reckons with on SM100 (B200, GB200).
 
 The signalling rate is 900 GB/s (NVIDIA's data sheet of GB200 NVL72: 1.8 TB/s per GPU, both directions together)."""
+PCIE_BPS: Final = 504_000_000_000
+"""63 GB/s per direction: PCIe 5.0 x16, 32 GT/s a lane in 128b/130b code (PCI-SIG, PCI Express Base 5.0)."""
+PCIE_LATENCY_PS: Final = 250_000
+"""GPU to PCIe switch and switch to host; our choice, half of a NIC link."""
 NICS_PER_LEAF: Final = 64
 """From a 128-port switch with half its ports down; SimAI 1.7 templates (64 NICs per access switch)."""
 

@@ -17,6 +17,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from boundary.errors import InputError
+from netsim.topologies.hosts import without_hosts
 from netsim.topologies.layout import (
     MARGIN,
     MARGIN_LEFT,
@@ -76,6 +77,7 @@ def draw(topology: Topology, path: Path) -> str:
         InputError: as `check_picture_name`.
     """
     check_picture_name(path)
+    topology = without_hosts(topology)
     svg = to_svg(topology)
     if path.suffix == ".svg":
         return svg
@@ -89,6 +91,7 @@ def draw(topology: Topology, path: Path) -> str:
 
 def to_svg(topology: Topology) -> str:
     """The picture as one SVG document without references to anything else."""
+    topology = without_hosts(topology)
     layout = arranged(topology)
     classes = _link_classes(topology)
     legend_y = layout.bottom + 30

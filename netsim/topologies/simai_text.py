@@ -65,6 +65,10 @@ def to_simai(topology: Topology, gpu_type: str = "H100") -> str:
     cables = topology.cables()
     if cables is None:
         raise InputError("SimAI topology: found a link without an equal opposite one, expected cables")
+    if (topology.node_kind == NodeKind.HOST).any():
+        raise InputError(
+            "SimAI topology: found a host, which the format does not know, expected a topology without pcie"
+        )
     is_nvswitch = topology.node_kind == NodeKind.NVSWITCH
     nvswitches = np.flatnonzero(is_nvswitch).tolist()
     switches = np.flatnonzero((topology.node_kind != NodeKind.GPU) & ~is_nvswitch).tolist()

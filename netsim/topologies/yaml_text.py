@@ -18,7 +18,7 @@ from netsim.units import format_rate_bps, format_time_ps, read_rate_bps, read_ti
 _FIELDS: Final = ("gpus_per_node", "nodes", "links", "directed_links")
 _MOST_NODES: Final = 50_000_000
 """Keys and values of a document: 7 for a cable, of which 100,000 GPUs have about a million."""
-_LINK: Final = "[src, dst, rate, latency, nvlink|nic|fabric]"
+_LINK: Final = "[src, dst, rate, latency, nvlink|nic|fabric|pcie]"
 
 
 def to_yaml(topology: Topology) -> str:

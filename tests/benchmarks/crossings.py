@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.config import SimulationConfig
-from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.api import prepare
 
 CORES = ("vidur_pd._core", "netsim._core")
 MODES = ("pull", "push", "layerwise")
@@ -36,7 +36,7 @@ def configuration(coupling: str, mode: str, **network: Any) -> SimulationConfig:
 def crossings(configuration: SimulationConfig, count: int, prompt_tokens: int = 700) -> Counter[str]:
     """Calls by name in the simulation of ``count`` requests, 20 a second, with one to five times the prompt tokens."""
     rows = [(50_000 * index, prompt_tokens * (1 + index % 5), 20 + 30 * (index % 4)) for index in range(count)]
-    simulation = Simulation(configuration, requests(rows))
+    simulation = prepare(configuration, requests(rows))
     calls: Counter[str] = Counter()
 
     def note(_frame: FrameType, event: str, called: Any) -> None:

@@ -16,7 +16,7 @@ Ns3Simulation::Ns3Simulation(Network network, std::uint32_t ecmp_seed, const roc
 Ns3Carrier& Ns3Simulation::ns3_carrier() { return static_cast<Ns3Carrier&>(carrier()); }
 
 bool Ns3Simulation::is_nvlink(LinkId link) const {
-    return network().is_nvswitch(network().link(link).src) || network().is_nvswitch(network().link(link).dst);
+    return network().is_inside_server(network().link(link).src) || network().is_inside_server(network().link(link).dst);
 }
 
 void Ns3Simulation::capture(const std::string& folder, const std::vector<std::int64_t>* links,

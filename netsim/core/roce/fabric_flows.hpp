@@ -56,7 +56,7 @@ template <EventEngine Engine, typename Observer>
 void Fabric<Engine, Observer>::set_up_ports() {
     const auto role = [&](NodeId node) {
         if (!network_.forwards(node)) return NodeRole::host;
-        return network_.is_nvswitch(node) ? NodeRole::nvswitch : NodeRole::packet_switch;
+        return network_.is_inside_server(node) ? NodeRole::nvswitch : NodeRole::packet_switch;
     };
     const std::vector<LinkId> reverse = reverse_links(network_);
     for (LinkId id = 0; id < network_.link_count(); ++id) {
