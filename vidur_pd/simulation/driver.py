@@ -59,7 +59,7 @@ class Driver:
         """Runs until nothing happens any more; what is left of ``requests`` has been failed by then."""
         while True:
             self._run_loop(records, requests, progress)
-            if self._loop.next_event_ps() is not None or (self._outer_network and self._outer_network.advance()):
+            if (self._outer_network and self._outer_network.advance()) or self._loop.next_event_ps() is not None:
                 continue
             if not self._lifecycle.unfinished or not self._lifecycle.end_all():
                 break
