@@ -98,7 +98,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 yield file
             return
         target = Path(os.path.realpath(path))
-        temporary = _name_beside(target)
+        temporary = _name_next_to(target)
         try:
             with temporary.open("xb") as file:
                 with suppress(FileNotFoundError):
@@ -149,7 +149,7 @@ def _check_place(path: Path, target: Path) -> None:
     """Tries to make a file next to ``target``; what file modes say is not all that decides."""
     if not target.parent.is_dir():
         raise InputError(f"{path}: found no folder {path.parent}, expected an existing one")
-    temporary = _name_beside(target)
+    temporary = _name_next_to(target)
     try:
         temporary.open("xb").close()
         temporary.unlink()
@@ -158,7 +158,7 @@ def _check_place(path: Path, target: Path) -> None:
         raise InputError(f"{path}: found a folder that cannot be written to ({reason}), expected another") from None
 
 
-def _name_beside(target: Path) -> Path:
+def _name_next_to(target: Path) -> Path:
     return target.with_name(f".unfinished-{os.getpid()}-{secrets.token_hex(4)}")
 
 

@@ -10,7 +10,7 @@
 A process that is killed before 3 leaves the earlier result, and the hidden folder, which the next one removes. One that
 is killed later leaves 4 and 5 to whoever opens the folder next. A name at which something stands that is not listed, or
 not as listed, is the user's: it is refused before the work; where it appears during the work, the new result is kept
-whole in a folder ``result-…`` beside it.
+whole in a folder ``result-…`` next to it.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def read_record(folder: Path) -> Record:
 
 
 def belongs_to_result(path: Path) -> bool:
-    """Whether a file is listed in the record beside it."""
+    """Whether a file is listed in the record of its folder."""
     try:
         record = read_record(path.parent)
     except InputError:

@@ -68,7 +68,7 @@ class SteppedNetwork:
     """A network that a loop in C++ advances (``core/include/netsim/stepped_network.hpp``)."""
 
 class PeriodicLoads:
-    """Traffic that repeats, beside flow graphs (``core/include/netsim/periodic_loads.hpp``)."""
+    """Traffic that repeats, on the links of flow graphs (``core/include/netsim/periodic_loads.hpp``)."""
 
 class Simulation(SteppedNetwork):
     @property

@@ -187,7 +187,7 @@ class SharesCapacity(Protocol):
         ...
 
     def load_periodically(self, sources: int) -> PeriodicLoads:
-        """Loads that repeat, of so many sources, beside the flows of graphs that are submitted from now on; see
+        """Loads that repeat, of so many sources, together with the flows of graphs that are submitted from now on; see
         ``core/include/netsim/periodic_loads.hpp``. They take the place of earlier ones."""
         ...
 

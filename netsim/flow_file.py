@@ -61,7 +61,7 @@ def read_flows(path: Path, nodes: int) -> NamedFlows:
     given, and may have fractions, whole in ps. Without ``flow_label``, the k-th flow of a (src, dst) pair gets label k,
     as if each had a queue pair of its own. A flow gets no more than ``max_rate_bps``, where that is given and not 0,
     and does not start before the last byte of flow ``after`` has left, where one is named, nor before the receivers of
-    the flows ``credits``, joined by ``;``, have told that these have arrived. ``priority`` is its traffic class, 1 to 7
+    the flows ``credits``, joined by ``;``, have said that these have arrived. ``priority`` is its traffic class, 1 to 7
     (`DEFAULT_PRIORITY` where not given). Further columns are ignored. A file whose first line is a number is HPCC's
     (`netsim.hpcc_flow_file`).
 

@@ -211,7 +211,7 @@ class Topology:
             )
 
     def hosts_of(self, node: int) -> NDArray[np.int64]:
-        """Hosts that GPUs of a server have beside them, rising: those behind their PCIe switches; none without PCIe."""
+        """Hosts of the GPUs of a server, rising: those behind their PCIe switches; none without PCIe."""
         first = node * self.gpus_per_node
         mine = (self.link_src >= first) & (self.link_src < first + self.gpus_per_node)
         switches = self.link_dst[mine & (self.link_kind == LinkKind.PCIE)]

@@ -23,5 +23,5 @@ ruff format --check .
 find aicb/core netsim/core vidur_pd/core -name '*.?pp' -print0 | xargs -0 clang-format --dry-run --Werror
 mypy
 lint-imports
-codespell
+scripts/words.sh
 python -m pytest -n 2 --dist loadfile "$@"

@@ -161,7 +161,7 @@ double PeriodicTraffic::slowdown(std::int32_t number, TimePs idle_ps) const {
     return longest_ps > 0.0 ? 1.0 + longest_ps / static_cast<double>(idle_ps) : 1.0;
 }
 
-// What its bytes need on one of its links, beside what others have there.
+// What its bytes need on one of its links, with what others have there.
 double PeriodicTraffic::needed_ps(const LinkLoad& own, std::size_t place) const {
     const auto link = static_cast<LinkId>(own.links[place]);
     const LinkUse& on = use(link);
@@ -249,13 +249,13 @@ void PeriodicTraffic::share_links(TimePs now_ps) {
         const auto link = static_cast<LinkId>(number);
         LinkUse& on = use(link);
         on.is_unshared = false;
-        const double capacity = capacity_bps(link), told_bps = carrier_.background_bps(link);
+        const double capacity = capacity_bps(link), known_bps = carrier_.background_bps(link);
         // Sums of differences: less than a millionth of the link is what rounding has left of loads that are gone.
         double mean_bps = on.mean_bps < 1e-6 * capacity ? 0.0 : on.mean_bps;
-        const double step_bps = kStep * capacity, unused_bps = told_bps - mean_bps;
+        const double step_bps = kStep * capacity, unused_bps = known_bps - mean_bps;
         if (mean_bps > 0.0 ? unused_bps >= 0.0 && unused_bps <= 2 * step_bps : unused_bps == 0.0) continue;
         mean_bps = std::min(std::ceil(mean_bps / step_bps) * step_bps, kMostShare * capacity);
-        if (mean_bps == told_bps) continue;
+        if (mean_bps == known_bps) continue;
         links.push_back(link);
         rates_bps.push_back(mean_bps);
     }

@@ -146,7 +146,7 @@ LinkTotals RateCarrier::totals(std::span<const LinkId> links, TimePs now_ps) con
 
 void RateCarrier::set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps) {
     std::vector<Rate> available(links.size());
-    for (std::size_t i = 0; i < links.size(); ++i) available[i] = available_beside(links[i], rates_bps[i]);
+    for (std::size_t i = 0; i < links.size(); ++i) available[i] = available_with(links[i], rates_bps[i]);
     for (std::size_t i = 0; i < links.size(); ++i) {
         background_bps_[links[i]] = rates_bps[i];
         set_available(links[i], available[i]);
@@ -155,7 +155,7 @@ void RateCarrier::set_background_bps(const std::vector<LinkId>& links, const std
 
 void RateCarrier::set_capacity_share(LinkId link, double share) {
     capacity_shares_[link] = share;
-    set_available(link, available_beside(link, background_bps_[link]));
+    set_available(link, available_with(link, background_bps_[link]));
 }
 
 void RateCarrier::set_available(LinkId link, Rate available) {
@@ -164,7 +164,7 @@ void RateCarrier::set_available(LinkId link, Rate available) {
     active_.set_available(link, available);
 }
 
-Rate RateCarrier::available_beside(LinkId link, double background_bps) const {
+Rate RateCarrier::available_with(LinkId link, double background_bps) const {
     const std::int64_t capacity_bps = network_.link(link).capacity_bps;
     const auto capacity = static_cast<double>(capacity_bps);
     // Sums of rates in floating point may exceed the capacity by their rounding.

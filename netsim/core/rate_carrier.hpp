@@ -68,7 +68,7 @@ class RateCarrier final : public Carrier {
         TimePs busy_since_ps = 0;
     };
 
-    Rate available_beside(LinkId link, double background_bps) const;
+    Rate available_with(LinkId link, double background_bps) const;
     void set_available(LinkId link, Rate available);
     std::optional<Shipment> shipment_now(const Demand& demand);
     void move(Slot slot, const Shipment& shipment, TimePs now_ps);

@@ -76,8 +76,8 @@ class FlowSimulation final : public Simulation {
     std::vector<double> link_rates_bps(const std::optional<std::vector<std::int64_t>>& links = std::nullopt);
     void set_link_up(std::int64_t link, bool is_up);
     void set_capacity_share(std::int64_t link, double share);
-    // Loads of so many sources beside the flows of graphs that are submitted from now on; takes the place of earlier
-    // ones, and lives as long as the simulation.
+    // Loads of so many sources together with the flows of graphs that are submitted from now on; takes the place of
+    // earlier ones, and lives as long as the simulation.
     PeriodicLoads& load_periodically(std::size_t sources);
 
   private:

@@ -39,7 +39,7 @@ class Loops:
     slices: int
     """Per chunk."""
     slots: int
-    """Slices in flight per connection."""
+    """Slices under way per connection."""
 
     @classmethod
     def of(cls, protocol: Protocol, chunk_bytes: int, coarsen: int) -> Loops:

@@ -9,7 +9,7 @@ from aicb import Communication
 from netsim import Topology, rail_optimized
 from netsim.topologies import single_switch
 from vidur_pd.execution.communication.pricer import CommunicationPricer
-from vidur_pd.execution.communication.servers import AlikeServers
+from vidur_pd.execution.communication.servers import IdenticalServers
 
 SERVERS, WIDTH = 5, 8
 LAST = tuple(range((SERVERS - 1) * WIDTH, SERVERS * WIDTH))
@@ -40,26 +40,26 @@ def test_a_moved_cost_is_the_cost_there(op: str, gpus: tuple[int, ...]) -> None:
     moved = pricer.cost(what, gpus)
     other = CommunicationPricer(fabric, "fluid", "h200")
     there = other._interpolated((op, what.size_bytes, gpus), other._whole)
-    assert AlikeServers(fabric).home(gpus) != gpus
+    assert IdenticalServers(fabric).canonical(gpus) != gpus
     assert moved.duration_ps == there.duration_ps
     assert moved.links.tolist() == there.links.tolist()
     for name in ("link_bytes", "link_flows", "link_busy_ps"):
         assert getattr(moved, name).tolist() == getattr(there, name).tolist()
-    assert {key[2] for key in pricer._whole.exact} == {AlikeServers(fabric).home(gpus)}, (
+    assert {key[2] for key in pricer._whole.exact} == {IdenticalServers(fabric).canonical(gpus)}, (
         "the last server was run as well"
     )
 
 
 def test_groups_over_servers_and_servers_unlike_the_first_stay() -> None:
     fabric = rail_optimized(SERVERS, WIDTH)
-    assert AlikeServers(fabric).home((7, 8)) == (7, 8)
-    assert AlikeServers(fabric).home((1, 3)) == (1, 3)
-    slow = AlikeServers(with_slow_link(fabric, LAST[3]))
-    assert slow.home(LAST) == LAST
-    assert slow.home((8, 9)) == (0, 1)
+    assert IdenticalServers(fabric).canonical((7, 8)) == (7, 8)
+    assert IdenticalServers(fabric).canonical((1, 3)) == (1, 3)
+    slow = IdenticalServers(with_slow_link(fabric, LAST[3]))
+    assert slow.canonical(LAST) == LAST
+    assert slow.canonical((8, 9)) == (0, 1)
 
 
 def test_servers_without_nvlink_or_with_several_switches_stay() -> None:
     """Several NVSwitches leave a choice of paths, which hashes of addresses decide differently in each server."""
-    assert AlikeServers(rail_optimized(3, 8, nvswitches_per_node=4)).home((8, 9)) == (8, 9)
-    assert AlikeServers(single_switch(3, 1)).home((2,)) == (2,)
+    assert IdenticalServers(rail_optimized(3, 8, nvswitches_per_node=4)).canonical((8, 9)) == (8, 9)
+    assert IdenticalServers(single_switch(3, 1)).canonical((2,)) == (2,)

@@ -216,7 +216,7 @@ PYBIND11_MODULE(_core, module) {
     bind_group(module);
     bind_policy(module);
     bind_candidates(module);
-    bind_flight(module);
+    bind_running_iteration(module);
     bind_loop(module);
 }
 

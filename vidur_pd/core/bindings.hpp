@@ -28,7 +28,7 @@ std::vector<T> values_of(const py::array_t<T, py::array::c_style | py::array::fo
 using Numbers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 using Reals = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
-void bind_flight(py::module_& module);
+void bind_running_iteration(py::module_& module);
 void bind_loop(py::module_& module);
 void bind_policy(py::module_& module);
 

@@ -144,7 +144,7 @@ void bind_instance(py::module_& module) {
 
 }  // namespace
 
-void bind_flight(py::module_& module) {
+void bind_running_iteration(py::module_& module) {
     py::class_<Stage>(module, "Stage")
         .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("load"),
              py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(), py::arg("estimated_ps") = 0,

@@ -21,9 +21,9 @@ struct Event {
     TimePs at_ps;
     Priority priority;
     Kind kind;
-    std::int32_t instance;  // of a landing or a dispatch
+    std::int32_t instance;  // of the end of an iteration, or of a dispatch
     std::int64_t serial;
-    std::int64_t number;  // of the call, or of the landing
+    std::int64_t number;  // of the call, or of the end
 };
 
 // A zero delay is queued; the past is refused. The owner decides which events still count.

@@ -275,7 +275,7 @@ void Loop::schedule_end(const RunningIterationPtr& iteration) {
 
 void Loop::remove(Instance& instance, const RunningIterationPtr& iteration) {
     const auto place = std::find(instance.running_iterations.begin(), instance.running_iterations.end(), iteration);
-    ensure(place != instance.running_iterations.end(), "a iteration lands once");
+    ensure(place != instance.running_iterations.end(), "an iteration ends once");
     instance.running_iterations.erase(place);
 }
 
@@ -344,7 +344,7 @@ std::optional<Notice> Loop::launch(Instance& instance) {
     return std::nullopt;
 }
 
-// The work on a landing is done; others hear of the load that has gone with the last iteration of an instance.
+// The work on an end is done; others hear of the load that has gone with the last iteration of an instance.
 void Loop::rest(Instance& instance) {
     if (placed_ && instance.running_iterations.empty() && placed_->is_affected(work_.instance))
         traffic_changes(now_ps());

@@ -2,7 +2,7 @@
 //
 // Runs events until Python has to decide something, which it says by a notice and goes on from there: requests that
 // arrive or leave a prefill instance, transfers, couplings that time iterations by other traffic, and prices that are
-// not known here. What concerns an instance alone (batching, pricing by `aicb::IterationPricing`, decode runs, their
+// not known here. What an instance does by itself (batching, pricing by `aicb::IterationPricing`, decode runs, their
 // results and records) happens here.
 #pragma once
 
@@ -39,7 +39,7 @@ class Loop {
     // Adds the next instance; `pricing` is [stages], empty where Python prices.
     void add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing);
 
-    // Advances a network beside the events: completions at an instant come before events at it.
+    // Advances a network together with the events: completions at an instant come before events at it.
     void advance_with(std::shared_ptr<netsim::SteppedNetwork> network) { network_ = std::move(network); }
     // The same for a network that is advanced elsewhere: graphs that have come to their end, and whether they failed.
     void arrive(TimePs at_ps, const std::vector<std::pair<std::int64_t, bool>>& graphs);
@@ -173,12 +173,12 @@ class Loop {
     std::shared_ptr<netsim::LinkLog> links_;  // none: nobody wants to know, or collectives are flows on the network
     std::vector<std::shared_ptr<const netsim::LinkLoad>> loads_;
     std::shared_ptr<netsim::SteppedNetwork> network_;  // none: advanced elsewhere, or not at all
-    std::deque<netsim::Completion> completions_;       // that nobody has been told of
+    std::deque<netsim::Completion> completions_;       // that nobody knows of yet
     std::shared_ptr<netsim::PeriodicLoads> placed_;    // in coupling `fluid`
     std::set<TimePs> updates_ps_;                      // instants at whose end both kinds of traffic are updated
     std::deque<RunningIterationPtr> ending_;
     Work work_;
-    std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the iteration that lands
+    std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the iteration that ends
     std::int64_t executed_ = 0, calls_ = 0, launched_ = 0, ends_ = 0;
     PricedBatches batches_;
     std::vector<TimePs> stage_compute_ps_;

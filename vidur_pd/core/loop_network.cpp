@@ -1,4 +1,4 @@
-// The loop beside the network: its clock, and iterations as loads on the links that carry transfers.
+// The loop and the network: its clock, and iterations as loads on the links that carry transfers.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -116,7 +116,7 @@ void Loop::place_and_settle(const RunningIterationPtr& iteration) {
     }
 }
 
-// Of each stage's communication, beside what other instances and transfers have on its links.
+// Of each stage's communication, with what other instances and transfers have on its links.
 std::vector<double> Loop::slowdowns_of(const RunningIteration& iteration) const {
     std::vector<double> slowdowns;
     for (const Stage& stage : iteration.stages) {
@@ -143,7 +143,7 @@ void Loop::update_loads() {
     hold_back();
 }
 
-// Each instance in turn, beside what others have on its links now.
+// Each instance in turn, with what others have on its links now.
 void Loop::update_affected() {
     for (const std::int32_t index : placed_->take_affected()) {
         const std::vector<RunningIterationPtr>& running_iterations = at(index).running_iterations;
@@ -163,7 +163,8 @@ void Loop::update_affected() {
     }
 }
 
-// No link carries more than it can: where the rule leaves instances more, all that are there slow down alike.
+// No link carries more than it can: where the rule leaves instances more, all that are there slow down by the same
+// factor.
 void Loop::hold_back() {
     for (int turn = 0; turn < kMostTurns; ++turn) {
         const auto excess = placed_->excess();

@@ -136,7 +136,7 @@ void retime_stages(const std::vector<RunningIterationPtr>& running_iterations,
             iteration.stages[stage].set_slowdown(slowdowns[place][stage]);
             const TimePs new_ps = stage_ps(iteration.stages[stage]);
             if (begins_ps[stage] >= now_ps) {
-                // Not before now, whoever it has waited for: running iterations that have landed are not among
+                // Not before now, whoever it has waited for: iterations that have ended are not among
                 // `running iterations`.
                 begins_ps[stage] = std::max({stage ? ends_ps[stage - 1] : iteration.start_ps, free_ps[stage], now_ps});
                 ends_ps[stage] = begins_ps[stage] + new_ps;

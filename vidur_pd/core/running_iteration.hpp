@@ -27,7 +27,7 @@ struct Stage {
     TimePs idle_exposed_ps = 0;              // what compute does not hide of it: all, but for two-batch overlap
     TimePs exposed_ps = 0;                   // the same at the present slowdown
     std::vector<OverlapSegment> overlapped;  // with two-batch overlap
-    double not_overlapped_ps = 0.0;  // with two-batch overlap: what no communication is beside, less `compute_ps`
+    double not_overlapped_ps = 0.0;  // with two-batch overlap: what no communication overlaps, less `compute_ps`
     double slowdown = 1.0;           // how much longer communication takes than on an idle fabric
     std::int32_t load = -1;          // what it leaves on links, by number (`Loop::remember`)
 

@@ -1,4 +1,4 @@
-"""The clock of the network beside that of the loop, which runs ahead while the network has nothing to do."""
+"""The clock of the network, which that of the loop is ahead of while the network has nothing to do."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _fields(section: type[Any], prefix: str, unit: str) -> Iterator[tuple[str, str, str]]:
     """(path, unit, meaning) of every field, those of its sections below it."""
-    told, hints = _docstrings(section), get_type_hints(section)
+    texts, hints = _docstrings(section), get_type_hints(section)
     for each in fields(section):
         own = next((name for suffix, name in UNITS if each.name.endswith(suffix)), unit)
         hint, path = hints[each.name], prefix + each.name
@@ -85,10 +85,10 @@ def _fields(section: type[Any], prefix: str, unit: str) -> Iterator[tuple[str, s
             path += ".*"
         if is_dataclass(hint):
             about = (inspect.getdoc(hint) or "").split("\n\n")[0].replace("\n", " ")
-            yield path, "", _markdown(" ".join((*([told[each.name]] if each.name in told else []), about)))
+            yield path, "", _markdown(" ".join((*([texts[each.name]] if each.name in texts else []), about)))
             yield from _fields(hint, f"{path}.", own)  # type: ignore[arg-type]
         else:
-            yield path, "text" if hint is str else own, _markdown(told.get(each.name, ""))
+            yield path, "text" if hint is str else own, _markdown(texts.get(each.name, ""))
 
 
 def _markdown(text: str) -> str:

@@ -85,7 +85,7 @@ class IterationLog:
         return self._core.computing_ps
 
     def kv_share(self, instances: list[int], makespan_s: float) -> tuple[float | None, float | None]:
-        """Mean over the makespan and peak of the used share of the KV blocks of alike instances; ``None`` for no
+        """Mean over the makespan and peak of the used share of the KV blocks of identical instances; ``None`` for no
         makespan."""
         if not makespan_s:
             return None, None

@@ -46,7 +46,7 @@ LINK_COLUMNS: Final[tuple[Column[LinkRows], ...]] = (
     _of_rows("kind", TEXT, "nvlink, nic, fabric, …"),
     _of_rows("capacity_bps", "bit/s", "capacity without faults"),
     _of_rows("traffic", TEXT, "`kv` or `collective`"),
-    _of_rows("measure", TEXT, "`use`: carried beside all other traffic; `offered`: timed as if it was alone"),
+    _of_rows("measure", TEXT, "`use`: carried with all other traffic; `offered`: timed as if it was alone"),
     _time("window_start_s", lambda rows: rows.start_ps, "begin of the window"),
     _time("window_end_s", lambda rows: rows.until_ps, "end of the window, or of the run"),
     _of_rows("carried_bytes", "bytes", "bytes of this traffic in the window"),

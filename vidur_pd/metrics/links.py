@@ -1,6 +1,6 @@
 """Columns of ``links.parquet``: what links carried, in windows of equal width, and what they could have carried.
 
-``measure`` says what bytes over capacity are. `USE` is what a link carries beside everything else on it, at most all it
+``measure`` says what bytes over capacity are. `USE` is what a link carries with everything else on it, at most all it
 can. `OFFERED` is a load whose traffic was timed as if it was alone, collectives in coupling ``isolated`` and everything
 on backend ``analytical``: the sum may be more than the link can carry, and then is what it would have to.
 """

@@ -97,7 +97,7 @@ def comparison_table(out_dirs: Sequence[Path]) -> list[ComparisonRow]:
 
 
 def comparison_warnings(out_dirs: Sequence[Path]) -> list[str]:
-    """What differs between the runs beside the system: requests, seed, model or objectives, a sentence per run.
+    """What differs between the runs apart from the system: requests, seed, model or objectives, a sentence per run.
 
     Raises: InputError as `comparison_table`.
     """

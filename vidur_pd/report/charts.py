@@ -209,7 +209,7 @@ def draw(
 
 
 def near_slo(value: float | None, largest: float) -> float | None:
-    """The objective, if it is to be drawn beside values up to ``largest``."""
+    """The objective, if it is to be drawn with values up to ``largest``."""
     return value if value is not None and value <= FARTHEST_SLO * largest else None
 
 

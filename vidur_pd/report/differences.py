@@ -58,7 +58,7 @@ CONDITIONS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ..
     ("TTFT objective", lambda s: s.slo.ttft_s, duration),
     ("TPOT objective", lambda s: s.slo.tpot_s, duration),
 )
-"""What a comparison of systems holds fixed, beside which requests they are."""
+"""What a comparison of systems holds fixed, apart from which requests they are."""
 
 
 def unlike(summaries: Mapping[str, Summary]) -> list[str]:

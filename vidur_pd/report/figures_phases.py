@@ -40,7 +40,7 @@ BATCH_BINS = 24
 def phase_seconds(iterations: pd.DataFrame) -> pd.DataFrame:
     """Seconds in each phase (rows) of each pool (columns), summed over its iterations, and their count.
 
-    Compute that no phase explains is "other compute"; what lies in an iteration beside compute and communication
+    Compute that no phase explains is "other compute"; what lies in an iteration apart from compute and communication
     (pipeline or lockstep waits) is "waiting". Overlapped communication counts in full, so a bar may pass 100 %.
     """
     columns = [*PHASE_COLUMNS.values(), "compute_s", "communication_s"]

@@ -41,7 +41,7 @@ MOST_REASONS = 20
 
 
 class Account:
-    """What is known of a run beside its requests, and the summary of both."""
+    """What is known of a run apart from its requests, and the summary of both."""
 
     def __init__(self, state: SimulationState, workload: Workload, log: IterationLog) -> None:
         self._plan = state.plan

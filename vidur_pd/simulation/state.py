@@ -21,7 +21,7 @@ from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.workload import generator
 
 BrokenOff = Callable[[RunningIteration], None]
-"""Is told of running iterations that have come to nothing."""
+"""Called for iterations that have come to nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -156,10 +156,10 @@ class SteadyState {
             const std::int64_t second = looks_.back().arrived_bytes[i] - middle.arrived_bytes[i];
             const std::int64_t left = qp.size_bytes - qp.next_seq - kMarginUnits * unit;
             const bool has_timer = qp.control.next_timer_ps() != kNever;
-            const bool is_told = static_cast<double>(first + second) * tolerance_ >= 4 * static_cast<double>(unit);
+            const bool is_known = static_cast<double>(first + second) * tolerance_ >= 4 * static_cast<double>(unit);
             const auto allowed = std::max(static_cast<double>(unit), tolerance_ / 2 * static_cast<double>(first));
-            const bool is_alike = static_cast<double>(std::abs(second - first)) <= allowed;
-            if (qp.selective || has_timer || left <= 0 || !is_told || !is_alike) return false;
+            const bool is_equal = static_cast<double>(std::abs(second - first)) <= allowed;
+            if (qp.selective || has_timer || left <= 0 || !is_known || !is_equal) return false;
             skip.flow_bytes.push_back(first + second);
             const Work until_end = Work{left} * skip.window_ps / (first + second);
             const Work longest = std::min(until_end, Work{until_drifted_ps(i, middle, skip.window_ps)});

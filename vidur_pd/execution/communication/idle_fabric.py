@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from netsim import Completion, Fabric, FlowGraph, GraphHandle, NetworkBackend, Topology, capabilities_of, create_backend
 from netsim.fabric import INTACT, FabricState
 from netsim.roce import RoceConfig
-from vidur_pd.execution.communication.servers import AlikeServers
+from vidur_pd.execution.communication.servers import IdenticalServers
 from vidur_pd.execution.network_clock import FAR_PS
 
 
@@ -40,7 +40,7 @@ class IdleFabric:
         """``roce``: settings of a packet-level backend."""
         self._backend, self._roce = backend, roce
         self._is_renewed = capabilities_of(backend).simulates_packets
-        self.servers = AlikeServers(topology)
+        self.servers = IdenticalServers(topology)
         self._fabric = Fabric(topology)
         self._idle = self._new_network()
 

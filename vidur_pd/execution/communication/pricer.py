@@ -62,10 +62,10 @@ class CommunicationPricer:
     time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead. How many flows of a collective
     are on a link at a time is taken from the first size that is run. What runs within a server runs on one for all that
-    are alike.
+    are identical.
 
     Where links that a group can meet have failed or are slow, the same flows run on the fabric as it is then: engines
-    choose their rings and kernels when they start. The closed form is stretched by as much as the flows are.
+    choose their rings and kernels when they start. The closed form is slowed down by as much as the flows are.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class CommunicationPricer:
     def _cost(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
         if key not in known.priced:
             op, size_bytes, gpus = key
-            home = self._fabric.servers.home(gpus) if known is self._whole else gpus
+            home = self._fabric.servers.canonical(gpus) if known is self._whole else gpus
             if home == gpus:
                 known.priced[key] = self._interpolated(key, known)
             else:
-                known.priced[key] = self._fabric.servers.moved(self._cost((op, size_bytes, home), known), gpus)
+                known.priced[key] = self._fabric.servers.relocated(self._cost((op, size_bytes, home), known), gpus)
         return known.priced[key]
 
     def _interpolated(self, key: CollectiveKey, known: _Known) -> CollectiveCost:

@@ -1,4 +1,4 @@
-"""Servers that are alike: what runs within one of them runs in the same way within another."""
+"""Identical servers: what runs within one of them runs in the same way within another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vidur_pd.execution.communication.pricer import CollectiveCost
 
 
-class AlikeServers:
+class IdenticalServers:
     """Moves collectives within one server to the first that is like it.
 
     A server is like the first if all its GPUs have one NVLink in each direction, to one NVSwitch, as fast and as long
@@ -29,13 +29,13 @@ class AlikeServers:
         self._src, self._dst, self._gpus = topology.link_src, topology.link_dst, topology.gpus
         self._up = _only_links(topology, topology.link_src)
         self._down = _only_links(topology, topology.link_dst)
-        self._is_alike = np.ones(topology.gpus // self._width, dtype=np.bool_)
+        self._is_identical = np.ones(topology.gpus // self._width, dtype=np.bool_)
         for links, peers in ((self._up, topology.link_dst), (self._down, topology.link_src)):
             for column in (topology.capacity_bps, topology.latency_ps):
                 of_gpus = self._by_server(links, column)
-                self._is_alike &= ((of_gpus == of_gpus[0]) & (of_gpus >= 0)).all(axis=1)
+                self._is_identical &= ((of_gpus == of_gpus[0]) & (of_gpus >= 0)).all(axis=1)
             switches = self._by_server(links, peers)
-            self._is_alike &= (switches == switches[:, :1]).all(axis=1)
+            self._is_identical &= (switches == switches[:, :1]).all(axis=1)
 
     def _by_server(self, links: NDArray[np.int64], column: NDArray[np.integer]) -> NDArray[np.int64]:
         """[servers, GPUs of a server] what ``column`` [links] says of each GPU's link; −1 where it has none."""
@@ -45,14 +45,14 @@ class AlikeServers:
             else links.reshape(-1, self._width)
         )
 
-    def home(self, gpus: Gpus) -> Gpus:
+    def canonical(self, gpus: Gpus) -> Gpus:
         """The same GPUs of the first server; ``gpus`` themselves, where they are not of one that is like it."""
         server = gpus[0] // self._width
-        if not self._is_alike[server] or any(gpu // self._width != server for gpu in gpus):
+        if not self._is_identical[server] or any(gpu // self._width != server for gpu in gpus):
             return gpus
         return tuple(gpu - server * self._width for gpu in gpus)
 
-    def moved(self, cost: CollectiveCost, gpus: Gpus) -> CollectiveCost:
+    def relocated(self, cost: CollectiveCost, gpus: Gpus) -> CollectiveCost:
         """A cost at ``home(gpus)``, on the links of ``gpus``."""
         is_up = self._src[cost.links] < self._gpus
         gpu = np.where(is_up, self._src[cost.links], self._dst[cost.links]) + gpus[0] // self._width * self._width

@@ -1,4 +1,4 @@
-"""Coupling ``exact``: every collective of every iteration runs as flows beside the KV transfers.
+"""Coupling ``exact``: every collective of every iteration runs as flows on the network of the KV transfers.
 
 The compute time of an iteration is spread evenly between its collectives, which run in turn (the first of each kind,
 then the second, …): the order within a layer is kept, differences between layers are not. Needs a pipeline of one
@@ -55,7 +55,7 @@ class ExactLauncher:
         self._network = network
         self._pricers = pricers
         self._broken_off = broken_off
-        self._flying: dict[GraphHandle, RunningIteration] = {}
+        self._under_way: dict[GraphHandle, RunningIteration] = {}
         self._graphs: dict[int, GraphHandle] = {}
         """By number of the iteration."""
         self._dropped: set[GraphHandle] = set()
@@ -78,23 +78,23 @@ class ExactLauncher:
             iteration.ends_ps = np.array([iteration.start_ps], dtype=np.int64)
             self._queue.schedule(iteration.start_ps, Priority.COMPLETION, lambda: self._broken_off(iteration))
             return
-        self._flying[handle] = iteration
+        self._under_way[handle] = iteration
         self._graphs[iteration.number] = handle
 
     def drop(self, iteration: RunningIteration, /) -> None:
         catch_up(self._network, self._loop.now_ps)
         handle = self._graphs.pop(iteration.number, None)
         if handle is not None:
-            del self._flying[handle]
+            del self._under_way[handle]
             self._dropped.add(handle)
             self._network.cancel(handle)
             self._network.forget(handle)
 
     def completed(self, completion: Completion) -> None:
-        """Lands the iteration whose graph has completed, or breaks it off where the network gave up flows of it."""
+        """Ends the iteration whose graph has completed, or breaks it off where the network gave up flows of it."""
         if completion.handle in self._dropped:  # at this very instant
             return
-        iteration = self._flying.pop(completion.handle)
+        iteration = self._under_way.pop(completion.handle)
         del self._graphs[iteration.number]
         self._network.forget(completion.handle)
         iteration.ends_ps = np.array([completion.at_ps], dtype=np.int64)

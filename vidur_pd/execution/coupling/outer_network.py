@@ -1,4 +1,4 @@
-"""A network that is no object of netsim's core: Python advances it beside the loop."""
+"""A network that is no object of netsim's core: Python advances it in turn with the loop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Iterations of several passes: two half batches that take turns, and steps that verify and draft tokens.
 
-Assumes, beside what `aicb` assumes of overlap and of drafts: batches are halved whenever both halves have
+Assumes, in addition to what `aicb` assumes of overlap and of drafts: batches are halved whenever both halves have
 work. In a step with prefills each decode verifies its drafts as so many requests of one token (its KV is read once
 each), and draft passes run over the decodes alone. Passes of the draft layer over prompts are ignored.
 """
@@ -23,7 +23,7 @@ class Halves:
     """Two-batch overlap."""
 
     communication_sm_share: float = 0.0
-    """SMs that communication keeps from the half that computes beside it."""
+    """SMs that communication keeps from the half that computes meanwhile."""
 
 
 def halve_all(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]] | None:

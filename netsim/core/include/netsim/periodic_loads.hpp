@@ -1,4 +1,4 @@
-// Periodic loads: traffic that repeats, beside flow graphs on the same links.
+// Periodic loads: traffic that repeats, on the same links as flow graphs.
 //
 // Model. A load of period P puts B_l bytes on link l in every period, by n_l flows at a time, which takes tau_l on an
 // idle fabric: B_l / cap_l, or longer where its flows have a lower rate of their own (protocol, sender, another link of
@@ -56,7 +56,7 @@ class PeriodicLoads {
     // Whether a submitted graph has flows on some link.
     virtual bool has_flows() const = 0;
 
-    // By how much longer a load of `idle_ps` on an idle fabric takes beside what others have on its links.
+    // By how much longer a load of `idle_ps` on an idle fabric takes with what others have on its links.
     virtual double slowdown(std::int32_t load, TimePs idle_ps) const = 0;
     // Puts a load on its links once in every period.
     virtual void place(std::int32_t source, std::int32_t load, TimePs period_ps) = 0;
