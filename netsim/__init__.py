@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 from boundary.errors import InputError
 from netsim._core import LinkLog, PeriodicLoads, SteppedNetwork
-from netsim.backend import (
+from netsim.backends.contract import (
     BACKENDS,
     Completion,
     FailsLinks,
@@ -16,11 +16,12 @@ from netsim.backend import (
     PausesLinks,
     SharesCapacity,
     capabilities_of,
-    create_backend,
 )
+from netsim.backends.create import create_backend
 from netsim.errors import BackendError, BackendUnavailable, NoPath
 from netsim.fabric import Fabric
 from netsim.flow import NO_FLOW, FlowGraph, FlowGraphError
+from netsim.roce.wire import WireFormat
 from netsim.routing import Router
 from netsim.topologies import (
     DragonflyShape,
@@ -40,9 +41,8 @@ from netsim.topologies import (
     to_yaml,
     with_hosts,
 )
+from netsim.topologies.file import read_topology
 from netsim.topology import LinkKind, NodeKind, Topology
-from netsim.topology_file import read_topology
-from netsim.wire import WireFormat
 
 __all__ = [
     "BACKENDS",

@@ -8,8 +8,8 @@ import typer
 
 from boundary.command_line import run_command_line
 from netsim import __version__
-from netsim.run_command import run
-from netsim.topology_command import write_topology
+from netsim.commands.run import run
+from netsim.commands.topology import write_topology
 
 app = typer.Typer(
     name="netsim",

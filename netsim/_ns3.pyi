@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from netsim import _core
+import netsim._core as _core
 
 class PointToPointChain:
     HEADER_BYTES: int

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.backend import FailsLinks, NetworkBackend
+from netsim.backends.contract import FailsLinks, NetworkBackend
 from netsim.errors import BackendError
 from netsim.routing import Router
 from netsim.topology import Topology

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import _core
+import netsim._core as _core
 from netsim.errors import BackendError
 from netsim.topology import Topology
 

@@ -166,7 +166,7 @@ def compare(
 
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
     """The settings of a run of a comparison: where packets cannot carry the coupling, collectives are isolated."""
-    from netsim.backend import capabilities_of
+    from netsim.backends.contract import capabilities_of
     from vidur_pd.config.file import load_config
 
     with_backend = [*settings, f"network.backend={backend}"]

@@ -18,7 +18,7 @@ class GraphObserver {
     virtual void ends(Handle graph) = 0;
 };
 
-// Semantics of netsim.backend.NetworkBackend. All events of one instant are handled before the carrier settles, so
+// Semantics of netsim.backends.contract.NetworkBackend. All events of one instant are handled before the carrier settles, so
 // the carrier sees the changes of an instant as one.
 class Executor {
   public:

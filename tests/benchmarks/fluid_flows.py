@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsim import FlowGraph, Router, Topology, WireFormat, rail_optimized
-from netsim.fluid import FluidBackend
+from netsim.backends.fluid import FluidBackend
 
 FAR_PS = 10**15
 MS_PS = 10**9

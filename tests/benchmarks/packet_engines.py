@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 import numpy as np
 
 from netsim import BackendUnavailable, FlowGraph, Topology, create_backend
-from netsim.packet.backend import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet.backend import PacketBackend
+from netsim.roce.config import RoceConfig
 from tests.validation.network_cases import MB, clos, expert_all_to_all, incast, permutation, rails, star
 
 ALIBABACLOUD_MHOPS: Final = {"W1": 0.73, "W2": 1.07, "W3": 0.83, "W4": 0.57}

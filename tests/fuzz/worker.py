@@ -45,8 +45,8 @@ def load_packages() -> None:
 
 def build_models() -> None:
     """Builds what pydantic defers, which every command would do again."""
-    from netsim.config import parse_spec
-    from netsim.roce import RoceConfig
+    from netsim.roce.config import RoceConfig
+    from netsim.topologies.build import parse_spec
     from vidur_pd.config import SimulationConfig
     from vidur_pd.config.workload import WorkloadFile
 

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from netsim.config import build, parse_spec
 from netsim.topologies import to_yaml
+from netsim.topologies.build import build, parse_spec
 from tests.integration.random_faults import random_faults
 from tests.integration.random_workloads import random_workload
 from vidur_pd.config import SimulationConfig

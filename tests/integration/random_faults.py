@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from netsim.backend import capabilities_of
+from netsim.backends.contract import capabilities_of
 from netsim.topology import LinkKind
 from vidur_pd.config import SimulationConfig
 from vidur_pd.simulation.plan import plan_simulation

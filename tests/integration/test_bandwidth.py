@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from netsim import FlowGraph, Topology, create_backend
-from netsim.config import build, parse_spec
+from netsim.topologies.build import build, parse_spec
 from netsim.units import PS_PER_S, PS_PER_US
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.network_clock import FAR_PS

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aicb.model.catalog import load_model
-from netsim.backend import capabilities_of
+from netsim.backends.contract import capabilities_of
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.config import SimulationConfig

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from boundary.errors import InputError
-from netsim.packet import PacketBackend
+from netsim.backends.packet import PacketBackend
 from netsim.units import PS_PER_MS
 from tests.integration.small_runs import config, pool, requests, simulate
 from tests.integration.test_command_line import CONFIG, vidur_pd

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsim import FlowGraph, FlowTimes, LinkKind, NodeKind, Topology
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from netsim.topology import DuplexLink
 
 FAR_PS = 10**18

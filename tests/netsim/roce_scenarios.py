@@ -22,8 +22,8 @@ from netsim import (
     fat_tree,
     rail_optimized,
 )
-from netsim.packet.backend import PacketBackend
-from netsim.roce import EcnThresholds, RoceConfig, headroom_bytes
+from netsim.backends.packet.backend import PacketBackend
+from netsim.roce.config import EcnThresholds, RoceConfig, headroom_bytes
 from netsim.topology import DuplexLink
 from tests.netsim.strategies import GBPS, LATENCY_PS, star_of
 

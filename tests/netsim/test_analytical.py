@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from netsim import FlowGraph, Topology
-from netsim.analytical import AnalyticalBackend
+from netsim.backends.analytical import AnalyticalBackend
 from netsim.routing import Router
 from tests.netsim.strategies import GBPS, networks_with_flows, star_of
 

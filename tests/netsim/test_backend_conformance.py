@@ -1,4 +1,4 @@
-"""What every backend owes to `netsim.backend.NetworkBackend`, whatever its model of the network."""
+"""What every backend owes to `netsim.backends.contract.NetworkBackend`, whatever its model of the network."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from netsim import (
     spectrum_x,
     to_simai,
 )
-from netsim.config import (
+from netsim.topologies.build import (
     KINDS,
     FatTreeSpec,
     FileSpec,

@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 from netsim import FlowGraph, InputError, LinkKind, NodeKind, Topology
+from netsim.backends.packet import PacketBackend
 from netsim.errors import BackendError
-from netsim.packet import PacketBackend
-from netsim.roce import EcnThresholds, RoceConfig, ecn_thresholds
+from netsim.roce.config import EcnThresholds, RoceConfig, ecn_thresholds
 from netsim.topology import DuplexLink
 
 US, MS = 10**6, 10**9

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from netsim import BackendError, FlowGraph, Topology
 from netsim._core import RATE_UNITS_PER_BPS
-from netsim.fluid import FluidBackend
+from netsim.backends.fluid import FluidBackend
 from netsim.routing import Router
 from tests.netsim.fluid_reference import ReferenceFlow, end_times_ps, max_min_rates
 from tests.netsim.strategies import GBPS, LATENCY_PS, networks_with_flows, star, star_of, topologies

@@ -21,7 +21,7 @@ from netsim import (
     to_yaml,
     with_hosts,
 )
-from netsim.config import build, parse_spec
+from netsim.topologies.build import build, parse_spec
 from netsim.topologies.picture import to_svg
 from tests.netsim.conformance import BACKENDS, FAR_PS, PACKET_LEVEL
 

@@ -20,10 +20,10 @@ from netsim import (
     rail_optimized,
     single_switch,
 )
-from netsim.fluid import FluidBackend
-from netsim.packet import PacketBackend
-from netsim.packet.memo import MemoisedBackend
-from netsim.roce import RoceConfig
+from netsim.backends.fluid import FluidBackend
+from netsim.backends.packet import PacketBackend
+from netsim.backends.packet.memo import MemoisedBackend
+from netsim.roce.config import RoceConfig
 from netsim.routing import Router
 from tests.netsim.strategies import star
 from tests.netsim.test_packet_failures import two_ways

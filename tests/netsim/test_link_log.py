@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from netsim import BackendError, FlowGraph, LinkLog, LogsLinks, NetworkBackend, Topology, WireFormat, create_backend
-from netsim.fluid import FluidBackend
-from netsim.packet import PacketBackend
-from netsim.packet.memo import MemoisedBackend
-from netsim.roce import RoceConfig
+from netsim.backends.fluid import FluidBackend
+from netsim.backends.packet import PacketBackend
+from netsim.backends.packet.memo import MemoisedBackend
+from netsim.roce.config import RoceConfig
 from netsim.units import PS_PER_S
 from tests.netsim.conformance import BACKENDS, FAR_PS, completions_until_idle
 from tests.netsim.strategies import GBPS, networks_with_flows, star

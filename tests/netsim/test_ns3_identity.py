@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsim import BackendUnavailable, FlowGraph
+from netsim.backends.ns3 import Ns3Backend
+from netsim.backends.packet import PacketBackend
 from netsim.ns3 import load_extension
-from netsim.ns3.backend import Ns3Backend
-from netsim.packet import PacketBackend
 from tests.netsim.roce_scenarios import (
     EARLY_MARKS,
     FAR_PS,

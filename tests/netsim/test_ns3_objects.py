@@ -23,9 +23,9 @@ from netsim import (
     create_backend,
     rail_optimized,
 )
+from netsim.backends.ns3 import Ns3Backend, TraceRow
 from netsim.ns3 import load_extension
-from netsim.ns3.backend import Ns3Backend, TraceRow
-from netsim.roce import RoceConfig, ecn_thresholds, headroom_bytes
+from netsim.roce.config import RoceConfig, ecn_thresholds, headroom_bytes
 from tests.netsim.roce_scenarios import EARLY_MARKS, FAR_PS, LOSSY, US_PS, clos, with_shared_bytes
 from tests.netsim.strategies import built_topologies, star
 

@@ -24,10 +24,10 @@ from netsim import (
     single_switch,
     to_simai,
 )
+from netsim.backends.ns3 import Ns3Backend
+from netsim.commands.run import run
 from netsim.ns3 import load_extension
-from netsim.ns3.backend import Ns3Backend
-from netsim.roce import RoceConfig
-from netsim.run_command import run
+from netsim.roce.config import RoceConfig
 from tests.netsim.roce_scenarios import EARLY_MARKS, FAR_PS, LOSSY, clos, with_shared_bytes
 from tests.netsim.strategies import star
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from netsim import FlowGraph, Topology, rail_optimized
-from netsim.outputs.simai_fct import StandaloneTimes, fct_text
-from netsim.outputs.simai_pfc import interfaces, pfc_text
-from netsim.outputs.time_series import bandwidth_csv, series_columns, series_csv, series_parquet
-from netsim.packet import PacketBackend
-from netsim.packet.backend import PauseEvent, TimeSeries
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.backends.packet.backend import PauseEvent, TimeSeries
+from netsim.formats.simai_fct import StandaloneTimes, fct_text
+from netsim.formats.simai_pfc import interfaces, pfc_text
+from netsim.formats.time_series import bandwidth_csv, series_columns, series_csv, series_parquet
+from netsim.roce.config import RoceConfig
 from netsim.units import LAST_INSTANT_PS
 from tests.netsim.strategies import star
 

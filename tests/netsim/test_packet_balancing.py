@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim import FlowGraph, NodeKind, Topology, rail_optimized
-from netsim.roce import RoceConfig
+from netsim.roce.config import RoceConfig
 from netsim.routing import Router
 from netsim.topologies.defaults import LinkRates
 from tests.netsim.packet_times import ALONE, Wire, run

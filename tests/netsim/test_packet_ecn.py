@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from scipy import stats
 
 from netsim import FlowGraph
-from netsim.packet import PacketBackend
-from netsim.roce import EcnThresholds, RoceConfig, ecn_thresholds
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import EcnThresholds, RoceConfig, ecn_thresholds
 from tests.netsim.packet_times import ALONE, FAR_PS
 from tests.netsim.strategies import GBPS, star, star_of
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim import BackendError, FlowGraph, FlowTimes, GraphHandle, InputError, LinkKind, NodeKind, Topology
-from netsim.packet import PacketBackend
-from netsim.packet.backend import LinkCounters
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.backends.packet.backend import LinkCounters
+from netsim.roce.config import RoceConfig
 from netsim.topology import DuplexLink
 from tests.netsim.packet_times import ALONE, FAR_PS, Hop, chain, run, transfer_ps
 from tests.netsim.strategies import GBPS, networks_with_flows, star

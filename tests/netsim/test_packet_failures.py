@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim import BackendError, Completion, FlowGraph, LinkKind, NodeKind, Topology, rail_optimized, single_switch
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from netsim.topology import DuplexLink
 from tests.netsim.packet_times import ALONE, FAR_PS, Hop, ack_ps, transfer_ps
 from tests.netsim.strategies import GBPS, star

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim import FlowGraph, NodeKind, Topology, rail_optimized
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig, headroom_bytes
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig, headroom_bytes
 from netsim.topologies.defaults import LinkRates
 from tests.netsim.packet_times import ALONE, Hop, Wire, jain, run, transfer_ps
 from tests.netsim.strategies import GBPS, star, star_of

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim import BackendError, FlowGraph, rail_optimized
-from netsim.packet import PacketBackend
-from netsim.packet.memo import MemoisedBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.backends.packet.memo import MemoisedBackend
+from netsim.roce.config import RoceConfig
 
 FAR_PS = 10**15
 ACKNOWLEDGED_PS = 10_000_000

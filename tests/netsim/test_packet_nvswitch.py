@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from netsim import BackendError, FlowGraph, NodeKind, create_backend, rail_optimized
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 
 FAR_PS = 10**15
 SERVER = rail_optimized(nodes=1, gpus_per_node=4)

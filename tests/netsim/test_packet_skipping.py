@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from netsim import FlowGraph, FlowTimes, Topology
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from tests.netsim.packet_times import FAR_PS, Hop, chain, run
 from tests.netsim.roce_scenarios import Scenario, clos, outcome, scenarios
 from tests.netsim.strategies import GBPS

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsim import FlowGraph, GraphHandle, single_switch
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from netsim.topologies.defaults import LinkRates
 from tests.netsim.packet_times import (
     ALONE,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from netsim import FlowGraph, GraphHandle, rail_optimized
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from netsim.routing import Router
 from tests.netsim.packet_times import (
     ALONE,

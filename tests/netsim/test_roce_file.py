@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from netsim import InputError, WireFormat, rail_optimized, single_switch
-from netsim.congestion_constants import congestion_parameters
-from netsim.roce import RoceConfig, core_parameters, ecn_thresholds
-from netsim.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
+from netsim.formats.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
+from netsim.roce.config import RoceConfig, core_parameters, ecn_thresholds
+from netsim.roce.congestion import congestion_parameters
 
 ROW = {"kmin_bytes": 1000, "kmax_bytes": 2000, "pmax": 0.5}
 

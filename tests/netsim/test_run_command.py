@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from netsim import InputError, single_switch, to_simai
-from netsim.flow_file import read_flows
-from netsim.run_command import UnfinishedFlows, run
+from netsim.commands.run import UnfinishedFlows, run
+from netsim.formats.flow_file import read_flows
 
 HEADER = "flow_id,src,dst,bytes,deps"
 INCAST = f"{HEADER}\na,0,3,2000000,\nb,1,3,2000000,\nc,2,3,2000000,\n"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from netsim import InputError, single_switch
-from netsim.congestion_constants import congestion_parameters
-from netsim.roce import core_parameters, ecn_thresholds
-from netsim.roce_file import parse_roce_config
-from netsim.simai_config import read_simai_config
+from netsim.formats.roce_file import parse_roce_config
+from netsim.formats.simai_config import read_simai_config
+from netsim.roce.config import core_parameters, ecn_thresholds
+from netsim.roce.congestion import congestion_parameters
 from tests.samples import SIMAI_CONF
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import FlowGraph, LinkKind, NodeKind, Topology, WireFormat, create_backend
-from netsim.roce import RoceConfig
+from netsim.roce.config import RoceConfig
 from netsim.topology import DuplexLink
 
 HOSTS: Final = 320

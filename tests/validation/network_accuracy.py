@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import FlowGraph, NetworkBackend, Topology, create_backend
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from tests.validation.accuracy_document import ACCURACY, written
 from tests.validation.network_cases import Case, all_cases
 from tests.validation.network_references import reference_tables

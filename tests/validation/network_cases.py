@@ -30,7 +30,7 @@ class Case:
     graphs: Sequence[FlowGraph]
     """Independent runs, such as seeds."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Of `netsim.roce.RoceConfig`."""
+    """Of `netsim.roce.config.RoceConfig`."""
 
 
 def star(hosts: int, rate_bps: int = RATE_BPS, latency_ps: int = LATENCY_PS) -> Topology:

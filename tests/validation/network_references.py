@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import FlowGraph, Topology
-from netsim.packet import PacketBackend
-from netsim.roce import RoceConfig
+from netsim.backends.packet import PacketBackend
+from netsim.roce.config import RoceConfig
 from tests.validation.hpcc_fat_tree import SCHEMES, SIZES, fat_tree_of_hpcc, slowdowns, traffic
 from tests.validation.network_cases import MB, clos, expert_all_to_all, incast, rails
 

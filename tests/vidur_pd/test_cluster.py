@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from boundary.errors import InputError
-from netsim.config import NvswitchSpec, RailOptimizedSpec
+from netsim.topologies.build import NvswitchSpec, RailOptimizedSpec
 from vidur_pd.cluster.placement import Cluster
 from vidur_pd.cluster.placement import build_cluster as build
 from vidur_pd.config import ClusterConfig, PoolConfig

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from netsim import FlowGraph, LinkKind, LinkLog, NodeKind, Topology
-from netsim.fluid import FluidBackend
+from netsim.backends.fluid import FluidBackend
 from netsim.topology import DuplexLink
 from vidur_pd._core import Instance, Loop, PriceIteration, Stage
 from vidur_pd.execution.iteration.pricer import LinkLoad, StageCommunication, StageCommunications

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from aicb import Partition
 from boundary.errors import InputError
-from netsim.config import FileSpec, build
+from netsim.topologies.build import FileSpec, build
 from netsim.topology import Topology
 from vidur_pd.config import ClusterConfig, PoolConfig, Role
 

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
 from boundary.quoting import quoted
-from netsim.backend import capabilities_of
-from netsim.config import TopologySpec
-from netsim.roce import RoceConfig
+from netsim.backends.contract import capabilities_of
+from netsim.roce.config import RoceConfig
+from netsim.topologies.build import TopologySpec
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.workload import WorkloadConfig
 

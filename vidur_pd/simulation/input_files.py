@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from netsim.config import FileSpec
+from netsim.topologies.build import FileSpec
 from vidur_pd.config import EngineConfig, EngineOverrides, SimulationConfig
 from vidur_pd.workload.loading import trace_paths
 

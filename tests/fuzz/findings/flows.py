@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from netsim.simai_config import _IGNORED as IGNORED_KEYS
+from netsim.formats.simai_config import _IGNORED as IGNORED_KEYS
 from tests.fuzz import hostile
 from tests.fuzz.case import Case, Special
 from tests.fuzz.kinds.flows import HPCC, ROCE, SMALL_FLOWS, TOPOLOGY

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from netsim import Completion, Fabric, FlowGraph, GraphHandle, NetworkBackend, Topology, capabilities_of, create_backend
 from netsim.fabric import INTACT, FabricState
-from netsim.roce import RoceConfig
+from netsim.roce.config import RoceConfig
 from vidur_pd.execution.communication.servers import IdenticalServers
 from vidur_pd.execution.network_clock import FAR_PS
 

@@ -12,7 +12,7 @@ import simccl
 from aicb import Communication
 from netsim import Fabric, FlowGraph, Topology
 from netsim.fabric import INTACT, FabricState, Gpus
-from netsim.roce import RoceConfig
+from netsim.roce.config import RoceConfig
 from vidur_pd.execution.communication.idle_fabric import IdleFabric
 
 CollectiveKey = tuple[str, int, Gpus]

@@ -16,7 +16,7 @@ struct Completion {
 };
 inline constexpr std::int64_t kWholeGraph = -1;
 
-// The part of netsim.backend.NetworkBackend that runs the clock; flow graphs are submitted elsewhere.
+// The part of netsim.backends.contract.NetworkBackend that runs the clock; flow graphs are submitted elsewhere.
 class SteppedNetwork {
   public:
     virtual ~SteppedNetwork() = default;

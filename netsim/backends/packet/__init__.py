@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from netsim import _core
-from netsim.packet.backend import PacketBackend as _PacketBackend
-from netsim.roce import RoceConfig, core_parameters
+import netsim._core as _core
+from netsim.backends.packet.backend import PacketBackend as _PacketBackend
+from netsim.roce.config import RoceConfig, core_parameters
 from netsim.routing import core_network
 from netsim.topology import Topology
 
@@ -12,7 +12,7 @@ __all__ = ["PacketBackend"]
 
 
 class PacketBackend(_PacketBackend):
-    """See `netsim.packet.backend`; instances are independent, and as many may live as memory allows."""
+    """See `netsim.backends.packet.backend`; instances are independent, and as many may live as memory allows."""
 
     def __init__(self, topology: Topology, config: RoceConfig | None = None) -> None:
         config = config or RoceConfig()

@@ -13,8 +13,8 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.outputs.simai_pfc import interfaces
-from netsim.packet.backend import TimeSeries
+from netsim.backends.packet.backend import TimeSeries
+from netsim.formats.simai_pfc import interfaces
 from netsim.topology import LinkKind, Topology
 from netsim.units import BITS_PER_BYTE, PS_PER_S
 
@@ -67,7 +67,7 @@ def series_parquet(columns: Columns) -> bytes:
 def bandwidth_csv(series: TimeSeries, topology: Topology) -> str:
     """SimAI's bandwidth monitor: ``time, node_id, port_id, bandwidth``, in ns from the interval's end and Gbit/s.
 
-    Rows of all links that ever carry anything; ports are the interfaces of `netsim.outputs.simai_pfc`.
+    Rows of all links that ever carry anything; ports are the interfaces of `netsim.formats.simai_pfc`.
     """
     columns = series_columns(series, topology)
     link = columns["link"].astype(np.int64)

@@ -12,7 +12,7 @@ from typing import Final
 from boundary.errors import InputError
 from boundary.numbers import MOST_INT64, whole_number
 from netsim.flow import FlowGraph
-from netsim.flow_fields import labels_by_pair, time_ps
+from netsim.formats.flow_fields import labels_by_pair, time_ps
 
 _DESTINATION_PORT: Final = 100
 _FIELDS: Final = "src dst priority dport bytes start_seconds"

@@ -8,13 +8,13 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import _core
-from netsim.backend import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
+import netsim._core as _core
+from netsim.backends.contract import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
+from netsim.roce.wire import WireFormat
 from netsim.routing import core_network
 from netsim.topology import Topology
-from netsim.wire import WireFormat
 
 _CLOCK_END_PS: Final = 2**63
 
@@ -22,7 +22,7 @@ Simulation = TypeVar("Simulation", bound=_core.Simulation)
 
 
 class CoreBackend(Generic[Simulation]):
-    """A `netsim.backend.NetworkBackend` over a simulation of the core.
+    """A `netsim.backends.contract.NetworkBackend` over a simulation of the core.
 
     An instance serves one thread at a time; instances are independent.
     """
@@ -80,11 +80,11 @@ class CoreBackend(Generic[Simulation]):
         return LinkStats(*self._simulation.link_totals(links))
 
     def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> _core.LinkLog:
-        """See `netsim.backend.LogsLinks`."""
+        """See `netsim.backends.contract.LogsLinks`."""
         return self._simulation.log_links(windows, window_ps)
 
     def update_link_log(self) -> None:
-        """See `netsim.backend.LogsLinks`."""
+        """See `netsim.backends.contract.LogsLinks`."""
         self._simulation.update_link_log()
 
     def check_open(self) -> None:
@@ -134,9 +134,9 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
         super().__init__(_core.FlowSimulation(core_network(topology), sharing, format_, rate_tolerance))
 
     def set_link_up(self, link: int, is_up: bool) -> None:
-        """See `netsim.backend.FailsLinks`."""
+        """See `netsim.backends.contract.FailsLinks`."""
         self._simulation.set_link_up(link, is_up)
 
     def set_capacity_share(self, link: int, share: float) -> None:
-        """See `netsim.backend.FailsLinks`."""
+        """See `netsim.backends.contract.FailsLinks`."""
         self._simulation.set_capacity_share(link, share)

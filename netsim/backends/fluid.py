@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import _core
-from netsim.executor import FlowBackend
+import netsim._core as _core
+from netsim.backends.core import FlowBackend
+from netsim.roce.wire import WireFormat
 from netsim.topology import Topology
-from netsim.wire import WireFormat
 
 __all__ = ["FluidBackend"]
 

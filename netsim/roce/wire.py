@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import netsim._core as _core
 from boundary.errors import InputError
-from netsim import _core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,8 +101,8 @@ def _text(topology: Topology, output: Path | None, text_format: TopologyFormat |
 
 
 def _topology(kind: str, fields: dict[str, str]) -> Topology:
-    from netsim.config import KINDS, build, parse_spec
-    from netsim.topology_file import read_topology
+    from netsim.topologies.build import KINDS, build, parse_spec
+    from netsim.topologies.file import read_topology
 
     if _is_kind(kind):
         return build(parse_spec({"kind": kind.replace("-", "_"), **fields}))
@@ -116,7 +116,7 @@ def _topology(kind: str, fields: dict[str, str]) -> Topology:
 
 def _is_kind(kind: str) -> bool:
     """Whether it is to be built; else it names a file."""
-    from netsim.config import KINDS
+    from netsim.topologies.build import KINDS
 
     return kind.replace("-", "_") in KINDS
 

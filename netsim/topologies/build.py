@@ -13,14 +13,13 @@ from boundary.quoting import quoted
 from netsim.topologies.checks import check_size
 from netsim.topologies.dragonfly import DragonflyShape, dragonfly
 from netsim.topologies.fat_tree import fat_tree, smallest_fat_tree
+from netsim.topologies.file import read_topology
 from netsim.topologies.hosts import with_hosts
 from netsim.topologies.nvswitch import nvl72, nvswitch
 from netsim.topologies.rail_optimized import rail_optimized
 from netsim.topologies.simai_templates import alibaba_hpn, dcn_plus, spectrum_x
 from netsim.topologies.single_switch import single_switch
-from netsim.topology import Topology
-from netsim.topology_file import read_topology
-from netsim.topology_specs import (
+from netsim.topologies.specs import (
     SPECS,
     AlibabaHpnSpec,
     DcnPlusSpec,
@@ -36,6 +35,7 @@ from netsim.topology_specs import (
     TopologySpec,
     kind_of,
 )
+from netsim.topology import Topology
 
 __all__ = [
     "KINDS",

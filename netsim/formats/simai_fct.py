@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim.flow import FlowGraph
-from netsim.roce import RoceConfig
+from netsim.roce.config import RoceConfig
 from netsim.routing import Router
 from netsim.topology import NodeKind, Topology
 from netsim.units import BITS_PER_BYTE, PS_PER_NS, PS_PER_S

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim._core import LinkLog
-from netsim.backend import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
+from netsim.backends.contract import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
+from netsim.backends.packet.backend import LinkCounters, PacketBackend
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
-from netsim.packet.backend import LinkCounters, PacketBackend
-from netsim.roce import RoceConfig
+from netsim.roce.config import RoceConfig
 
 _PAYLOAD = [field.name for field in fields(LinkCounters)].index("payload_bytes")
 
@@ -218,13 +218,13 @@ class MemoisedBackend:
         return LinkStats(counters.payload_bytes[wanted].astype(np.float64), counters.busy_ps[wanted])
 
     def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> LinkLog:
-        """See `netsim.backend.LogsLinks`."""
+        """See `netsim.backends.contract.LogsLinks`."""
         self._simulate_so_far()
         self._link_log = self._inner.log_links(windows, window_ps)
         return self._link_log
 
     def update_link_log(self) -> None:
-        """See `netsim.backend.LogsLinks`; of a graph that is being replayed, nothing is known yet."""
+        """See `netsim.backends.contract.LogsLinks`; of a graph that is being replayed, nothing is known yet."""
         self._inner.update_link_log()
 
     def counters(self) -> LinkCounters:

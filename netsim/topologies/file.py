@@ -15,7 +15,7 @@ _SIMAI_HEADER = re.compile(r"\s*\d+(?:[ \t]+\d+){4}[ \t]+\S+[ \t]*(?:\r?\n|$)")
 
 
 def read_topology(path: Path) -> Topology:
-    """Reads SimAI's text, or YAML that lists nodes and links or, with a ``kind``, is a spec of `netsim.config`.
+    """Reads SimAI's text, or YAML that lists nodes and links, or a spec with a ``kind`` (`netsim.topologies.build`).
 
     Raises:
         InputError: naming the file, the line or field, what was found and what was expected.
@@ -28,6 +28,6 @@ def read_topology(path: Path) -> Topology:
         return from_document(document, str(path))
     if document["kind"] == "file":
         raise InputError(f"{path} kind: found 'file', expected nodes and links, or a kind that says how to build them")
-    from netsim.config import build, parse_spec  # pydantic is only needed for specs
+    from netsim.topologies.build import build, parse_spec  # pydantic is only needed for specs
 
     return build(parse_spec(document, str(path)))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from boundary.errors import InputError
+from netsim.backends.packet.backend import PacketBackend
 from netsim.errors import BackendError
 from netsim.ns3 import load_extension
-from netsim.packet.backend import PacketBackend
-from netsim.roce import RoceConfig, core_parameters
+from netsim.roce.config import RoceConfig, core_parameters
 from netsim.routing import core_network
 from netsim.topology import Topology
 
@@ -33,7 +33,7 @@ class TraceRow:
 
 
 class Ns3Backend(PacketBackend):
-    """See `netsim.packet.backend`; results are those of backend `packet` to the bit. One may live per process.
+    """See `netsim.backends.packet.backend`; results are those of backend `packet` to the bit. One may live per process.
 
     Nodes are ``ns3::RoceNode``, ports ``ns3::RoceNetDevice``, cables ``ns3::RoceChannel``; attributes and trace sources
     are found under paths of ns-3's ``Config``, such as ``/NodeList/*/DeviceList/*/$ns3::RoceNetDevice/DataRate``. They

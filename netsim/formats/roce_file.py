@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from boundary.errors import InputError
 from boundary.quoting import quoted
 from boundary.yaml_text import parse_yaml, read_yaml_mapping
-from netsim.roce import EcnThresholds, RoceConfig
+from netsim.roce.config import EcnThresholds, RoceConfig
 
 Document = dict[str, object]
 

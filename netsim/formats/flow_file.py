@@ -17,10 +17,10 @@ from boundary.errors import InputError
 from boundary.numbers import MOST_INT64, whole_number
 from boundary.quoting import quoted
 from boundary.text_files import read_text
-from netsim.backend import FlowTimes
+from netsim.backends.contract import FlowTimes
 from netsim.flow import DEFAULT_PRIORITY, NO_FLOW, FlowGraph
-from netsim.flow_fields import labels_by_pair, time_ps
-from netsim.hpcc_flow_file import read_hpcc_flows
+from netsim.formats.flow_fields import labels_by_pair, time_ps
+from netsim.formats.hpcc_flow_file import read_hpcc_flows
 
 REQUIRED_FIELDS: Final = ("flow_id", "src", "dst", "bytes", "deps")
 OPTIONAL_FIELDS: Final = ("start_ns", "delay_ns", "flow_label", "max_rate_bps", "after", "credits", "priority")
@@ -63,7 +63,7 @@ def read_flows(path: Path, nodes: int) -> NamedFlows:
     and does not start before the last byte of flow ``after`` has left, where one is named, nor before the receivers of
     the flows ``credits``, joined by ``;``, have said that these have arrived. ``priority`` is its traffic class, 1 to 7
     (`DEFAULT_PRIORITY` where not given). Further columns are ignored. A file whose first line is a number is HPCC's
-    (`netsim.hpcc_flow_file`).
+    (`netsim.formats.hpcc_flow_file`).
 
     Raises:
         InputError: naming the file, the line, the field, what was found and what was expected.

@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim._core import LinkLog, PeriodicLoads, SteppedNetwork
-from netsim.errors import BackendError, BackendUnavailable
 from netsim.flow import FlowGraph
-from netsim.topology import Topology
 from netsim.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from netsim.roce import RoceConfig
-    from netsim.wire import WireFormat
+    pass
 
 BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 """Names that `create_backend` knows; not every build contains all of them."""
@@ -27,7 +24,7 @@ class Capabilities:
     """What a backend does, for those who plan a run with it."""
 
     simulates_packets: bool = False
-    """With the settings of `netsim.roce.RoceConfig`; links can be paused (`PausesLinks`)."""
+    """With the settings of `netsim.roce.config.RoceConfig`; links can be paused (`PausesLinks`)."""
     shares_links: bool = True
     """Flows slow each other down."""
     carries_loads: bool = False
@@ -211,43 +208,3 @@ class LogsLinks(Protocol):
     def update_link_log(self) -> None:
         """Brings the log up to now; what was carried in a window that is not over may be missing otherwise."""
         ...
-
-
-def create_backend(
-    name: str, topology: Topology, roce: RoceConfig | None = None, wire: WireFormat | None = None
-) -> NetworkBackend:
-    """A new backend of the given name over the topology.
-
-    ``roce`` is for those that simulate packets. ``wire`` is for `fluid` and `analytical`: what packets add to flows,
-    nothing where missing.
-
-    Raises:
-        BackendUnavailable: this build does not contain the backend.
-        BackendError: no backend has that name, or ``wire`` is given to one that simulates packets.
-        InputError: the topology is too large for the switches that ``roce`` describes.
-    """
-    if wire is not None and name not in ("analytical", "fluid"):
-        raise BackendError(f"wire: found one for backend {name}, expected none (packets are described by roce)")
-    match name:
-        case "analytical":
-            from netsim.analytical import AnalyticalBackend
-
-            return AnalyticalBackend(topology, wire)
-        case "fluid":
-            from netsim.fluid import FluidBackend
-
-            return FluidBackend(topology, wire)
-        case "packet":
-            from netsim.packet import PacketBackend
-            from netsim.packet.memo import remembering
-
-            return remembering(PacketBackend(topology, roce), roce)
-        case "ns3":
-            from netsim.ns3.backend import Ns3Backend
-            from netsim.packet.memo import remembering
-
-            return remembering(Ns3Backend(topology, roce), roce)
-        case "rdma":
-            raise BackendUnavailable(f"backend {name}: not contained in this version")
-        case _:
-            raise BackendError(f"backend: found {name!r}, expected one of {', '.join(BACKENDS)}")

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+import netsim._core as _core
 from boundary.errors import InputError
 from boundary.fields import NotBool
-from netsim import _core
-from netsim.congestion_constants import congestion_parameters
 from netsim.quantities import Rate, Time
+from netsim.roce.congestion import congestion_parameters
+from netsim.roce.wire import WireFormat
 from netsim.topology import LinkKind, Topology, is_fabric_switch
 from netsim.units import PS_PER_S, format_rate_bps
-from netsim.wire import WireFormat
 
 Bytes = Annotated[int, NotBool, Field(ge=0, le=2**40)]
 """Of memory or of a threshold: up to 1 TiB."""
@@ -97,7 +97,7 @@ class RoceConfig(BaseModel):
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     congestion_preset: str | None = Field(None, description="published set of constants; the scheme's default")
     congestion: dict[str, bool | int | float | str] = Field(
-        default_factory=dict, description="constants that differ, see `netsim.congestion_constants`"
+        default_factory=dict, description="constants that differ, see `netsim.roce.congestion`"
     )
     window: Literal["unbounded", "fixed", "variable"] | None = Field(
         None, description="bytes in flight: no bound, bandwidth-delay product, or that times rate/line; as the scheme"

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+import netsim._core as _core
 from boundary.errors import InputError
 from boundary.quoting import quoted
-from netsim import _core
 from netsim.units import MOST_RATE_BPS, MOST_TIME_PS, format_time_ps, read_rate_bps, read_time_ps
 
 Constant = float | int | bool | str

@@ -16,10 +16,10 @@ from boundary.errors import Failure, InputError
 from netsim.errors import BackendError
 
 if TYPE_CHECKING:
-    from netsim.backend import FlowTimes, GraphHandle, NetworkBackend
-    from netsim.flow_file import NamedFlows
-    from netsim.packet.backend import PacketBackend
-    from netsim.roce import RoceConfig
+    from netsim.backends.contract import FlowTimes, GraphHandle, NetworkBackend
+    from netsim.backends.packet.backend import PacketBackend
+    from netsim.formats.flow_file import NamedFlows
+    from netsim.roce.config import RoceConfig
     from netsim.topology import Topology
 
 Settings = Annotated[
@@ -80,9 +80,9 @@ def run(
     src and dst are node numbers of the topology (GPUs come first). Without a column flow_label, several flows of one
     pair have labels 0, 1, …, so ECMP may put them on different paths. Further columns are ignored.
     """
-    from netsim.backend import create_backend
-    from netsim.flow_file import failed, format_results, read_flows, unfinished
-    from netsim.topology_file import read_topology
+    from netsim.backends.create import create_backend
+    from netsim.formats.flow_file import failed, format_results, read_flows, unfinished
+    from netsim.topologies.file import read_topology
 
     files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval), pcap)
     _check_outputs(output, files, [path for path in (topology, flows, config, simai_config) if path is not None])
@@ -150,7 +150,7 @@ def _check_captures(backend: str, files: _Files) -> None:
 
 
 def _capture(simulation: NetworkBackend, folder: Path) -> None:
-    from netsim.ns3.backend import Ns3Backend
+    from netsim.backends.ns3 import Ns3Backend
 
     assert isinstance(simulation, Ns3Backend), "captures are accepted for ns3 only"
     try:
@@ -163,9 +163,9 @@ def _roce_config(
     backend: str, config: Path | None, simai_config: Path | None, settings: list[str], files: _Files
 ) -> RoceConfig | None:
     """The settings in force; ``None`` where the backend knows no packets."""
-    from netsim.backend import capabilities_of
-    from netsim.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
-    from netsim.simai_config import read_simai_config
+    from netsim.backends.contract import capabilities_of
+    from netsim.formats.roce_file import apply_settings, merge_documents, parse_roce_config, read_roce_document
+    from netsim.formats.simai_config import read_simai_config
 
     given = {"--config": config, "--simai-config": simai_config, "--set": settings or None, **files.wanted()}
     options = [option for option, value in given.items() if value is not None]
@@ -212,7 +212,7 @@ def _run_to_the_end(simulation: NetworkBackend) -> None:
 
 
 def _as_packet_backend(simulation: NetworkBackend) -> PacketBackend:
-    from netsim.packet.backend import PacketBackend
+    from netsim.backends.packet.backend import PacketBackend
 
     assert isinstance(simulation, PacketBackend), "RoCE settings are accepted for packet-level backends only"
     return simulation
@@ -243,9 +243,9 @@ class _Run:
 
 def _packet_files(files: _Files, run: _Run) -> dict[Path, str | bytes]:
     """Contents of the files on request."""
-    from netsim.outputs.simai_fct import fct_text
-    from netsim.outputs.simai_pfc import pfc_text
-    from netsim.outputs.time_series import bandwidth_csv, series_columns, series_csv, series_parquet
+    from netsim.formats.simai_fct import fct_text
+    from netsim.formats.simai_pfc import pfc_text
+    from netsim.formats.time_series import bandwidth_csv, series_columns, series_csv, series_parquet
 
     contents: dict[Path, str | bytes] = {}
     if files.fct is not None:

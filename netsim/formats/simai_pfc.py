@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.packet.backend import PauseEvent
+from netsim.backends.packet.backend import PauseEvent
 from netsim.topology import NodeKind, Topology
 from netsim.units import PS_PER_NS
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim import _core
-from netsim.backend import GraphHandle
-from netsim.executor import CoreBackend
+import netsim._core as _core
+from netsim.backends.contract import GraphHandle
+from netsim.backends.core import CoreBackend
 from netsim.flow import FlowGraph
 
 
@@ -64,7 +64,7 @@ class PauseEvent:
 
 
 class PacketBackend(CoreBackend[_core.PacketSimulation]):
-    """A `netsim.backend.NetworkBackend` that moves packets through queues.
+    """A `netsim.backends.contract.NetworkBackend` that moves packets through queues.
 
     A flow ends when its last byte has arrived; the sender learns of it a little later (`acknowledged_ps`). Between
     GPUs of a server it takes NVLink: packets under credits, no headers, no acknowledgements. ``link_stats`` counts
@@ -135,7 +135,7 @@ class PacketBackend(CoreBackend[_core.PacketSimulation]):
         self._simulation.set_link_up(link, is_up)
 
     def set_capacity_share(self, link: int, share: float) -> None:
-        """See `netsim.backend.FailsLinks`; buffers, thresholds and windows stay as they were set up."""
+        """See `netsim.backends.contract.FailsLinks`; buffers, thresholds and windows stay as they were set up."""
         self._simulation.set_capacity_share(link, share)
 
     def set_storm(self, link: int, priority: int, is_storming: bool) -> None:

@@ -1,0 +1,1 @@
+"""Backends: the contract, and what carries flow graphs by it."""

@@ -1,0 +1,1 @@
+"""The commands ``netsim run`` and ``netsim topology``."""

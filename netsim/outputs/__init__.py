@@ -1,1 +1,0 @@
-"""What packet-level runs can write: SimAI's text files and tables over time."""

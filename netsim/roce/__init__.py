@@ -1,0 +1,1 @@
+"""RoCE as packets move: its settings, constants of congestion control, and what packets add to bytes."""
