@@ -18,8 +18,8 @@ class GraphObserver {
     virtual void ends(Handle graph) = 0;
 };
 
-// Semantics of netsim.backends.contract.NetworkBackend. All events of one instant are handled before the carrier settles, so
-// the carrier sees the changes of an instant as one.
+// Semantics of netsim.backends.contract.NetworkBackend. All events of one instant are handled before the carrier
+// settles, so the carrier sees the changes of an instant as one.
 class Executor {
   public:
     Executor(Routing& routing, Carrier& carrier) : routing_(routing), carrier_(carrier) {}

@@ -1,0 +1,64 @@
+"""The page on the architecture: what it names is there, and what it shows runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import vidur_pd
+from aicb import Precision
+from tests.integration.small_runs import config, pool, requests
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"```python\n# file: (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
+ROWS = [(20_000 * index, 300 + 90 * (index % 5), 20) for index in range(30)]
+PAIR = [pool("p", "prefill", instances=2), pool("d", "decode")]
+
+
+def paths_named() -> list[str]:
+    """Files and folders of the repository, by their names from the root or from `vidur_pd`."""
+    return sorted(set(re.findall(r"`([a-z_0-9]+/[a-z_0-9/.]*)`", PAGE)))
+
+
+@pytest.mark.parametrize("path", paths_named())
+def test_files_and_folders_that_the_page_names_are_there(path: str) -> None:
+    homes = (ROOT, *(ROOT / package for package in ("vidur_pd", "aicb", "simccl", "netsim")))
+    assert any(any(home.glob(path.rstrip("/"))) for home in homes)
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_text(BLOCKS[name])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("longest_wait_first.py:TwoPrompts", {"engine": {"policy": "{path}", "num_kv_blocks": 300}}),
+        ("sticky.py:Sticky", {"routing": {"policy": "{path}"}, "engine": {"prefix_caching": True}}),
+        ("reserve_early.py:ReserveEarly", {"kv_transfer": {"mode": "{path}"}}),
+    ],
+)
+def test_classes_of_the_page_serve_every_request(
+    tmp_path: Path, name: str, section: dict[str, dict[str, object]]
+) -> None:
+    file, _, class_name = name.partition(":")
+    path = f"{written(tmp_path, file)}:{class_name}"
+    fields = {
+        key: {field: path if value == "{path}" else value for field, value in values.items()}
+        for key, values in section.items()
+    }
+    summary = vidur_pd.simulate(config(PAIR, **fields), requests(ROWS)).summary
+    assert summary.completed == len(ROWS)
+
+
+def test_the_kernel_of_the_page_has_its_cost(tmp_path: Path) -> None:
+    """8 rows of 100 in bf16: read and written once, 2 bytes each."""
+    scope = runpy.run_path(str(written(tmp_path, "row_softmax.py")))
+    cost = scope["RowSoftmax"](8, 100).cost(Precision())
+    assert (cost.flops, cost.moved_bytes) == (4000.0, 3200.0)
