@@ -59,8 +59,7 @@ void PeriodicTraffic::meets_others(std::int32_t source) {
 void PeriodicTraffic::begins(Handle graph, const FlowGraph& flows) {
     OnLinks& found = graphs_[graph];
     for (std::size_t flow = 0; flow < flows.size(); ++flow) {
-        if (flows.after[flow] != kNoFlow) continue;
-        found.heads.push_back(
+        found.heads.insert(
             {{static_cast<NodeId>(flows.src[flow]), static_cast<NodeId>(flows.dst[flow])}, flows.flow_label[flow]});
     }
     find_links(found);

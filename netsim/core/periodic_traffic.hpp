@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <netsim/periodic_loads.hpp>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -68,9 +69,9 @@ class PeriodicTraffic final : public PeriodicLoads, public GraphObserver {
         std::vector<std::int32_t> users;
         bool is_unshared = false;
     };
-    // Where a graph has queues of flows.
+    // Where a graph has queues of flows: those with the same ends and label are one, as if one waited for the other.
     struct OnLinks {
-        std::vector<std::pair<std::pair<NodeId, NodeId>, std::uint32_t>> heads;  // ends and flow label
+        std::set<std::pair<std::pair<NodeId, NodeId>, std::uint32_t>> heads;  // ends and flow label
         std::map<LinkId, std::int64_t> queues;
     };
 

@@ -23,6 +23,4 @@ def test_a_network_that_the_loop_cannot_advance_serves_the_same_requests() -> No
         crossings(configuration("isolated", "push", backend="packet", roce={"memoise": memoise}), 2, 4)
         for memoise in (False, True)
     )
-    assert simulated["advance_with"] == 1
-    assert simulated["arrive"] == replayed["advance_with"] == 0
-    assert replayed["arrive"] > 0
+    assert simulated["arrive"] == 0 < replayed["arrive"]

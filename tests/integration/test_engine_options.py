@@ -61,7 +61,7 @@ def test_redundant_experts_take_back_part_of_the_skew(long: Result) -> None:
     skewed = run(rows=LONG_ROWS, expert_load="power_law:1.2")
     copies = run({"redundant_experts": 32}, rows=LONG_ROWS, expert_load="power_law:1.2")
     assert mean_ms(copies, "ttft") < mean_ms(skewed, "ttft")
-    less = [result.summary.pools[0]["kv_blocks_per_rank"] for result in (copies, long)]
+    less = [result.summary.pools[0].kv_blocks_per_rank for result in (copies, long)]
     assert less[0] < less[1]
 
 

@@ -19,7 +19,7 @@ __all__ = ["NEVER", "RequestRecord", "RequestTable", "Times", "seconds"]
 Times = NDArray[np.int64]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class RequestRecord(RequestFigures[int, int | None, int | None, str]):
     """One request; ``None`` where a figure does not apply, an empty name where there is no instance."""
 

@@ -17,7 +17,7 @@ def test_the_mode_of_the_readme_sends_long_prompts_layer_by_layer(
 ) -> None:
     """500 tokens in one go once they are computed, 600 in chunks of 512 and 88 while they are."""
     page = (Path(vidur_pd.__file__).parent / "README.md").read_text()
-    section = page[page.index("### Writing a mode") :]
+    section = page[page.index("### Writing a mode") : page.index("### Adding a figure")]
     (text,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert "mode: by_length:ByLength" in section
     (tmp_path / "by_length.py").write_text(text)
