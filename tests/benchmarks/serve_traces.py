@@ -130,13 +130,13 @@ def run(case: str, requests: int, traces: Path, *, is_streamed: bool) -> dict[st
     begin_s = time.perf_counter()
     import yaml
 
-    from vidur_pd.__main__ import _prepare
+    from vidur_pd.simulation.api import prepare
     from vidur_pd.simulation.output import stream_result, write_result
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(configuration(case, requests, traces)))
-        simulation = _prepare(path, [])
+        simulation = prepare(path)
         ready_s, ready_cpu_s = time.perf_counter() - begin_s, time.process_time()
         if case == "start":
             return {"ready_s": ready_s}
