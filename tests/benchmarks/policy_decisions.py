@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -41,21 +41,38 @@ class Trivial(Policy):
             decision.run(request, request.prompt_tokens)
 
 
-def decision_us(policy: str, count: int, requests_per_s: float) -> tuple[float, float, int]:
-    """(median time of a decision in microseconds, requests in one, decisions)"""
+class Decisions(NamedTuple):
+    """Decisions of a run."""
+
+    count: int
+    median_us: float
+    requests: float
+    """In one."""
+    per_s: float
+    """Of the CPU time of the whole simulation, which is one iteration for each."""
+
+
+def decisions_of(policy: str, count: int, requests_per_s: float) -> Decisions:
     gaps = np.random.default_rng(0).exponential(1e6 / requests_per_s, count)
     rows = [(round(at), 100, 60) for at in np.cumsum(gaps)]
     simulation = prepare(config([pool("m", "mixed")], engine={"policy": policy, "fast_forward": False}), requests(rows))
     times_ns: list[int] = []
 
-    def timed(instance: Instance, steps: int, decide: Callable[[Instance, int], None] = Instance.decide) -> None:
-        begin_ns = time.perf_counter_ns()
-        decide(instance, steps)
-        times_ns.append(time.perf_counter_ns() - begin_ns)
+    decide = Instance.decides_run
 
-    with patch.object(Instance, "decide", timed):
+    def timed(instance: Instance, steps: int, now_ps: int) -> bool:
+        begin_ns = time.perf_counter_ns()
+        is_run = decide(instance, steps, now_ps)
+        times_ns.append(time.perf_counter_ns() - begin_ns)
+        return is_run
+
+    with patch.object(Instance, "decides_run", timed):
+        begin_s = time.process_time()
         simulation.run()
-    return float(np.median(times_ns)) / 1e3, count * 60 / len(times_ns), len(times_ns)
+        whole_s = time.process_time() - begin_s
+    return Decisions(
+        len(times_ns), float(np.median(times_ns)) / 1e3, count * 60 / len(times_ns), len(times_ns) / whole_s
+    )
 
 
 def main() -> None:
@@ -64,9 +81,10 @@ def main() -> None:
     count = parser.parse_args().requests
     for rate in (5, 20, 60):
         for name, policy in POLICIES.items():
-            each_us, size, decisions = decision_us(policy, count, rate)
-            text = f"{rate} requests/s, {name:15} {decisions:6} decisions on {size:4.1f} requests"
-            print(f"{text}: {each_us:5.1f} us each, {1e6 / each_us:7.0f}/s")
+            made = decisions_of(policy, count, rate)
+            text = f"{rate} requests/s, {name:15} {made.count:6} decisions on {made.requests:4.1f} requests"
+            each = f"{made.median_us:5.1f} us each, {1e6 / made.median_us:7.0f}/s"
+            print(f"{text}: {each}; {made.per_s:6.0f}/s with the whole simulation of each iteration")
 
 
 if __name__ == "__main__":
