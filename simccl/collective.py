@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, get_type_hints
+from typing import ClassVar, Self, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,24 @@ MAX_NVLINK_RANKS = 144
 """Of the kernels that read their peers' memory: the GPUs of the largest NVLink domain announced, NVL144."""
 
 
-class Collective(StrEnum):
+class Choice(StrEnum):
+    """One of some names, which a user may write."""
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Raises: InputError, with the field and all names."""
+        try:
+            return cls(name)
+        except ValueError:
+            raise InputError(f"{cls.field()}: found {name!r}, expected one of {', '.join(cls)}") from None
+
+    @classmethod
+    def field(cls) -> str:
+        """The field or option that holds such a name."""
+        return cls.__name__.lower()
+
+
+class Collective(Choice):
     """A collective operation. Sizes follow nccl-tests 2.19: see each member."""
 
     ALL_REDUCE = "all_reduce"
@@ -43,11 +60,8 @@ class Collective(StrEnum):
     """Size: what each rank sends to the next rank (the last one to the first), as ``sendrecv_perf`` does."""
 
     @classmethod
-    def parse(cls, name: str) -> Collective:
-        try:
-            return cls(name)
-        except ValueError:
-            raise InputError(f"op: found {name!r}, expected one of {', '.join(cls)}") from None
+    def field(cls) -> str:
+        return "op"
 
     @property
     def has_ring(self) -> bool:
@@ -93,19 +107,12 @@ for _word in get_type_hints(Algorithm):
     setattr(Algorithm, _word, Algorithm(_word.lower()))
 
 
-class Protocol(StrEnum):
+class Protocol(Choice):
     """NCCL's transport protocols; a line carries data and flags."""
 
     LL = "ll"
     LL128 = "ll128"
     SIMPLE = "simple"
-
-    @classmethod
-    def parse(cls, name: str) -> Protocol:
-        try:
-            return cls(name)
-        except ValueError:
-            raise InputError(f"protocol: found {name!r}, expected one of {', '.join(cls)}") from None
 
 
 PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)

@@ -151,7 +151,7 @@ class RankState:
     def running_requests(self) -> int: ...
     @property
     def outstanding_tokens(self) -> int:
-        """To compute before every local request is a plain decode, those in iteration included."""
+        """To compute before every local request is a plain decode, those under way included."""
 
     @property
     def load_tokens(self) -> int:
@@ -410,7 +410,7 @@ class RunningIteration:
         """The price of the iteration."""
 
 def set_end_times(iteration: RunningIteration, stage_free_ps: list[int]) -> list[int]:
-    """Times of a iteration that starts now; returns when the stages are free then."""
+    """Times of an iteration that starts now; returns when the stages are free then."""
 
 def retime_steps(iteration: RunningIteration, slowdown: float, now_ps: int) -> None:
     """A new slowdown: what is done of the step in progress stays done, the rest follows suit."""

@@ -76,15 +76,9 @@ class DecodeAttention(CacheKernel):
         assert variant == "bf16" or variant == "fp8"
         return PagedTimes(measured, variant)
 
-    def variant(self, precision: Precision) -> KvDtype:
-        return self.kv_dtype or precision.kv
-
     @property
     def measured_as(self) -> tuple[str, str | None]:
         return "decode_attention", "bf16"
-
-    def tensor_bytes(self, precision: Precision) -> int:
-        return int(self.cost(precision).moved_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:

@@ -20,7 +20,7 @@ from aicb.kernels.fitting.estimate import DecodeTimes, Estimate
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.point import ListedPlace, Point, SweptModel
 from aicb.measurements.timing import MeasuredTimes
-from aicb.model.precision import GemmDtype, Precision
+from aicb.model.precision import GemmDtype, KvDtype, Precision
 from boundary.errors import InputError
 
 Shape = tuple[float, ...]
@@ -181,6 +181,14 @@ class CacheKernel(Kernel):
 
     kv_tokens: NDArray[np.int64]
     heads: int
+    kv_dtype: KvDtype | None
+    """Format of the cache; ``None``: that of the model's precision."""
+
+    def variant(self, precision: Precision) -> KvDtype:
+        return self.kv_dtype or precision.kv
+
+    def tensor_bytes(self, precision: Precision) -> int:
+        return int(self.cost(precision).moved_bytes)
 
     def over(self, kv_tokens: NDArray[np.int64]) -> Self:
         """The kernel of this geometry over other lengths."""

@@ -78,15 +78,9 @@ class MlaDecode(CacheKernel):
         assert variant == "bf16" or variant == "fp8"
         return LatentTimes(measured, variant)
 
-    def variant(self, precision: Precision) -> KvDtype:
-        return self.kv_dtype or precision.kv
-
     @property
     def measured_as(self) -> tuple[str, str | None]:
         return "mla_decode", "bf16"
-
-    def tensor_bytes(self, precision: Precision) -> int:
-        return int(self.cost(precision).moved_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:

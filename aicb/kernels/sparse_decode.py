@@ -92,15 +92,9 @@ class SparseMlaDecode(CacheKernel):
         assert variant == "bf16" or variant == "fp8"
         return SparseDecodeTimes(measured, variant) if SparseSurfaces.are_measured(measured) else None
 
-    def variant(self, precision: Precision) -> KvDtype:
-        return self.kv_dtype or precision.kv
-
     @property
     def measured_as(self) -> tuple[str, str | None]:
         return "mla_decode", "bf16"
-
-    def tensor_bytes(self, precision: Precision) -> int:
-        return int(self.cost(precision).moved_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:

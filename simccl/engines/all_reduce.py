@@ -13,7 +13,6 @@ memory), TensorRT-LLM 1.3 (customAllReduce heuristic).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +21,14 @@ from numpy.typing import NDArray
 from boundary.errors import InputError
 from simccl.algorithms.algorithm import EngineKernel
 from simccl.algorithms.registry import engine_kernels
-from simccl.collective import Algorithm
+from simccl.collective import Algorithm, Choice
 from simccl.communicator.shape import CommunicatorShape
 
 KIB, MIB = 1 << 10, 1 << 20
 ELEMENT_BYTES = 2
 
 
-class AllReduceKernels(StrEnum):
+class AllReduceKernels(Choice):
     """All-reduce kernels that run: NCCL's, or those of an inference engine where it would use them."""
 
     NCCL = "nccl"
@@ -38,11 +37,8 @@ class AllReduceKernels(StrEnum):
     TRTLLM = "trtllm"
 
     @classmethod
-    def parse(cls, name: str) -> AllReduceKernels:
-        try:
-            return cls(name)
-        except ValueError:
-            raise InputError(f"stack: found {name!r}, expected one of {', '.join(cls)}") from None
+    def field(cls) -> str:
+        return "stack"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,10 @@ from boundary.errors import InputError
 from boundary.numbers import real_number
 from boundary.quoting import quoted
 from boundary.text_files import read_text
-from simccl.collective import Collective
+from simccl.collective import Choice, Collective
 
 
-class Group(StrEnum):
+class Group(Choice):
     """Group of ranks by what they have in common."""
 
     TP = "tp"
@@ -32,13 +31,6 @@ class Group(StrEnum):
     DP_EP = "dp_ep"
     """Replicas of the same experts."""
     PP = "pp"
-
-    @classmethod
-    def parse(cls, name: str) -> Group:
-        try:
-            return cls(name)
-        except ValueError:
-            raise InputError(f"group: found {name!r}, expected one of {', '.join(cls)}") from None
 
 
 _KEYS = {

@@ -24,7 +24,7 @@ def run(steps: int, compute_ps: int = 100, communication_ps: int = 100, start_ps
 
 
 def micro_batch(stages: list[tuple[int, int]], start_ps: int, free_ps: list[int]) -> RunningIteration:
-    """A iteration through stages of (compute, communication), launched; ``free_ps`` is set to what follows from it."""
+    """An iteration through stages of (compute, communication), launched; ``free_ps`` is set to what follows from it."""
     compute_ps = np.array([sum(compute for compute, _ in stages)], dtype=np.int64)
     iteration = RunningIteration(0, [stage(*times) for times in stages], compute_ps, start_ps)
     free_ps[:] = set_end_times(iteration, free_ps)

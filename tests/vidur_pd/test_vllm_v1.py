@@ -255,7 +255,7 @@ def test_a_request_sits_in_one_micro_batch_at_a_time() -> None:
 
 
 def test_a_request_in_flight_is_not_preempted() -> None:
-    """4 blocks: a and b (8 tokens) hold 2 each, b is in iteration: a's ninth token costs a its own blocks, not b's."""
+    """4 blocks: a and b (8 tokens) hold 2 each, b is under way: a's ninth token costs a its own blocks, not b's."""
     scheduler = scheduler_of(4)
     a, b = requests_of((8, 3), (8, 3))
     scheduler.add(a)

@@ -29,7 +29,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     in_flight: bool = False
     under_way: int = 0
-    """Tokens of the step in iteration."""
+    """Tokens of the step under way."""
     to_compute: int = 0
     """Tokens that it had when it was admitted, unless its KV came from elsewhere."""
     first_hits: int | None = None

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kPsPerSecond = 1e12;
 
-// What one step of a iteration communicates: the time that it waits for collectives.
+// What one step of an iteration communicates: the time that it waits for collectives.
 TimePs step_communication_ps(const RunningIteration& iteration, std::size_t step) {
     if (iteration.is_pipelined())
         return iteration.communication_ps();  // stages overlap with those of other running iterations

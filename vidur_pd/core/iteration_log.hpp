@@ -76,7 +76,7 @@ struct Runs {
     std::array<std::vector<std::int64_t>, kComputePhases> phase_ps;
 };
 
-// How many requests a iteration served, and what was there when it had ended.
+// How many requests an iteration served, and what was there when it had ended.
 struct Served {
     std::int64_t requests, prefill_tokens, decode_tokens, waiting, running, kv_blocks;
 };
@@ -86,7 +86,7 @@ class IterationLog {
     // Without `keeps_runs` only sums and gaps remain of iterations.
     IterationLog(std::size_t instances, bool keeps_runs);
 
-    // A iteration has ended; returns the compute and communication time of all its steps.
+    // An iteration has ended; returns the compute and communication time of all its steps.
     InstanceTime add(const RunningIteration& iteration);
     // The same iteration's place in the table of runs.
     void keep(const RunningIteration& iteration, const Served& served);

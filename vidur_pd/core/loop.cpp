@@ -149,7 +149,7 @@ std::optional<Notice> Loop::proceed() {
     return std::nullopt;
 }
 
-// Takes the next step if a iteration may start now.
+// Takes the next step if an iteration may start now.
 void Loop::dispatch(Instance& instance) {
     work_.step = Step::kNone;
     if (instance.is_full()) return;
@@ -199,7 +199,7 @@ RunningIterationPtr Loop::form(Instance& instance) {
     return iteration;
 }
 
-// Notes what a iteration computes; without a batch it decodes one token of every running request.
+// Notes what an iteration computes; without a batch it decodes one token of every running request.
 void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
     PricedBatches& found = batches_;
     found.new_tokens.clear();
@@ -221,7 +221,7 @@ void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
     }
 }
 
-// Prices a iteration by the instance's own pricing as far as that knows it, or asks for what is missing.
+// Prices an iteration by the instance's own pricing as far as that knows it, or asks for what is missing.
 std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteration) {
     if (!iteration.stages.empty()) {
         if (instance.compute_slowdown != 1.0) slow_down(iteration, instance.compute_slowdown);
@@ -303,7 +303,7 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
     return outcome;
 }
 
-// Puts on links what the collectives of a iteration have carried since this was last done. At one speed they carry
+// Puts on links what the collectives of an iteration have carried since this was last done. At one speed they carry
 // evenly.
 void Loop::book(RunningIteration& iteration, TimePs until_ps) {
     const TimePs from_ps = std::max(iteration.booked_ps, iteration.start_ps);
@@ -328,7 +328,7 @@ std::optional<Notice> Loop::report() {
     return std::nullopt;
 }
 
-// Sets the times of a iteration, where that is not up to Python.
+// Sets the times of an iteration, where that is not up to Python.
 std::optional<Notice> Loop::launch(Instance& instance) {
     const RunningIterationPtr& iteration = work_.iteration;
     if (!instance.traits.launches_itself) return LaunchIteration{here(), work_.iteration};

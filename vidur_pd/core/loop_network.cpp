@@ -22,7 +22,7 @@ constexpr int kMostRounds = 4;
 // Of slowing down those that meet on one link; a bound for what rounding might do.
 constexpr int kMostTurns = 1000;
 
-// Slow-downs with which a iteration takes `factor` times as long from now on.
+// Slow-downs with which an iteration takes `factor` times as long from now on.
 std::vector<double> slower(const RunningIteration& iteration, double factor, TimePs now_ps) {
     std::vector<double> slowdowns;
     for (const Stage& stage : iteration.stages) {
@@ -125,7 +125,7 @@ std::vector<double> Loop::slowdowns_of(const RunningIteration& iteration) const 
     return slowdowns;
 }
 
-// Puts what an instance has in iteration on its links.
+// Puts what an instance has under way on its links.
 void Loop::place(std::int32_t index) {
     for (const RunningIterationPtr& iteration : at(index).running_iterations) {
         const TimePs period_ps = step_period_ps(*iteration, now_ps());

@@ -41,7 +41,7 @@ class RankState {
 
     // Requests that do not run yet, those in or before a KV transfer to this rank included.
     std::int64_t waiting_requests() const { return static_cast<std::int64_t>(waiting_.size()) + remote_.size(); }
-    // Admitted requests, in iteration or not.
+    // Admitted requests, under way or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
     // iteration.
@@ -138,7 +138,7 @@ class RankState {
     // The batch has come to nothing: its requests leave without their tokens, and their blocks return. What a prefix
     // cache holds of them is taken as valid all the same.
     std::vector<RequestPtr> abandon(ScheduledBatch& batch);
-    // The rank has failed: all requests leave, batches in iteration come to nothing, blocks and cached content are
+    // The rank has failed: all requests leave, batches under way come to nothing, blocks and cached content are
     // gone. Returns those that it had alone, in order: running, waiting, and with all their KV here; the others are in
     // a hand-over.
     std::vector<RequestPtr> clear();
@@ -146,7 +146,7 @@ class RankState {
     // Runs of decode iterations.
 
     // Iterations in a row that could decode one token of every running request: none ends or lacks a KV block, and
-    // their tokens are within the budget. 0 while a batch is in iteration, and with drafts.
+    // their tokens are within the budget. 0 while a batch is under way, and with drafts.
     std::int64_t plain_decode_steps() const;
     // The same as that many iterations that decode all running requests. Requests added since do not count: they join
     // the step after. Blocks filled on the way get their keys when the request leaves: only the request itself could

@@ -70,10 +70,10 @@ struct RunningIteration {
 
 using RunningIterationPtr = std::shared_ptr<RunningIteration>;
 
-// Makes a iteration that has its price compute so many times as long, host included.
+// Makes an iteration that has its price compute so many times as long, host included.
 void slow_down(RunningIteration& iteration, double factor);
 
-// Times of a iteration that starts now: step after step, or through stages that take one iteration at a time.
+// Times of an iteration that starts now: step after step, or through stages that take one iteration at a time.
 void set_end_times(RunningIteration& iteration, std::vector<TimePs>& stage_free_ps);
 
 // Steps that are done by now, of a step in progress a fraction. A change of speed is to be preceded by a booking.

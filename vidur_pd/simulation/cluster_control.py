@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
-from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.script import FaultScript
 from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.simulation.lifecycle import RequestLifecycle
@@ -35,10 +34,6 @@ class ClusterControl:
         )
         self.capacity_changes: list[CapacityChange] = []
 
-    def join(self, launcher: ExactLauncher | None) -> None:
-        """``launcher`` launches iterations where the loop does not."""
-        self._launcher = launcher
-
     def schedule_faults(self) -> None:
         """To be called before anything else is scheduled."""
         self._faults.schedule()
@@ -52,10 +47,7 @@ class ClusterControl:
         self._faults.collective_failed(instance)
 
     def halt(self, instance: Instance) -> list[Request]:
-        if self._launcher is not None:
-            for iteration in instance.running_iterations:
-                self._launcher.drop(iteration)
-        return instance.halt()
+        return self._lifecycle.halt(instance)
 
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
         self._lifecycle.instance_down(instance, lost, reason)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from netsim import Completion, GraphHandle
+from netsim.units import PS_PER_S
 from vidur_pd._core import (
     AcceptDrafts,
     BeforeStep,
@@ -81,7 +82,7 @@ class Driver:
                 self._report(progress, requests)
 
     def _report(self, progress: Progress, requests: int) -> None:
-        progress(self._loop.requests.ended, requests, self._queue.now_ps / 10**12)
+        progress(self._loop.requests.ended, requests, self._queue.now_ps / PS_PER_S)
 
     def _handlers_of_notices(self) -> dict[type, Callable[[Any], None]]:
         """By the type of the notice."""

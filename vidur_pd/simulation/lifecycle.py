@@ -140,6 +140,17 @@ class RequestLifecycle:
             if not self.hand_over.broken_off(request, reason):  # one between two instances is taken off both first
                 self.recovery.lost(request, reason, request.generated_tokens)
 
+    def halt(self, instance: Instance) -> list[Request]:
+        """The instance fails now; returns the requests that its ranks had alone."""
+        self._drop_iterations(instance)
+        return instance.halt()
+
+    def _drop_iterations(self, instance: Instance) -> None:
+        """Flows of running iterations leave the network, where they have some."""
+        if self._launcher is not None:
+            for iteration in instance.running_iterations:
+                self._launcher.drop(iteration)
+
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
         """An instance has failed; ``lost`` are the requests that its ranks had alone."""
         self.hand_over.instance_down(instance, reason)
@@ -158,9 +169,8 @@ class RequestLifecycle:
         self.recovery.end_all()
         self.hand_over.end_all()
         for instance in self._instances:
+            self._drop_iterations(instance)
             for iteration in instance.running_iterations:
-                if self._launcher is not None:
-                    self._launcher.drop(iteration)
                 iteration.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
                 self.break_off(iteration, STOOD_STILL)
         return self.unfinished < unfinished

@@ -63,13 +63,12 @@ class Simulation:
 
     def _join(self) -> Driver:
         """Couples the instances with the network, and puts them into the loop."""
-        exchanges = StageCommunications(self._loop)
-        launcher = self._state.launcher(self._loop, self._queue, exchanges, self._control.collective_given_up)
+        communications = StageCommunications(self._loop)
+        launcher = self._state.launcher(self._loop, self._queue, communications, self._control.collective_given_up)
         self._lifecycle.join(launcher)
-        self._control.join(launcher)
         hears_launches = self._lifecycle.hand_over.hears_launches
         for instance, pricer in zip(self._state.instances, self._state.iteration_pricers, strict=True):
-            pricer.join(self._loop, instance, exchanges)
+            pricer.join(self._loop, instance, communications)
             self._loop.add(
                 instance,
                 has_runs=launcher is None and pricer.prices_runs,

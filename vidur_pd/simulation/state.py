@@ -39,7 +39,7 @@ class SimulationState:
     """[instances]"""
 
     def launcher(
-        self, loop: Loop, queue: EventQueue, exchanges: StageCommunications, broken_off: BrokenOff
+        self, loop: Loop, queue: EventQueue, communications: StageCommunications, broken_off: BrokenOff
     ) -> ExactLauncher | None:
         """Couples iterations with the network as the configuration says; what launches them where the loop does not."""
         match self.plan.coupling.in_force:
@@ -52,7 +52,7 @@ class SimulationState:
             case "exact":
                 pools = [self.plan.pools[instance.placement.pool] for instance in self.instances]
                 pricers = [self.communication_pricers[pool.gpu.interconnect] for pool in pools]
-                return ExactLauncher(loop, exchanges, self.network, pricers, queue, broken_off)
+                return ExactLauncher(loop, communications, self.network, pricers, queue, broken_off)
 
 
 def assemble(plan: SimulationPlan) -> SimulationState:

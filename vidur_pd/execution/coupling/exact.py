@@ -42,7 +42,7 @@ class ExactLauncher:
     def __init__(
         self,
         loop: Loop,
-        exchanges: StageCommunications,
+        stage_communications: StageCommunications,
         network: NetworkBackend,
         pricers: Sequence[CommunicationPricer],
         queue: EventQueue,
@@ -51,7 +51,7 @@ class ExactLauncher:
         """``pricers`` by instance: they know its communicators. ``broken_off`` is called for iterations that come to
         nothing because the network gives up a collective."""
         self._loop, self._queue = loop, queue
-        self._exchanges = exchanges
+        self._stage_communications = stage_communications
         self._network = network
         self._pricers = pricers
         self._broken_off = broken_off
@@ -68,7 +68,7 @@ class ExactLauncher:
         if not stage.communication_ps:
             self._loop.schedule_end(iteration)
             return
-        template = self._template(self._exchanges[stage.load].collectives, self._pricers[iteration.instance])
+        template = self._template(self._stage_communications[stage.load].collectives, self._pricers[iteration.instance])
         delay_ps = template.graph.delay_ps.copy()
         steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
         delay_ps[template.pauses] = np.diff(steps)

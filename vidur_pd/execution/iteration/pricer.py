@@ -45,17 +45,17 @@ class StageCommunication:
 
 
 class StageCommunications:
-    """The exchanges of a simulation by number; the core books their bytes on links."""
+    """The communication of stages by number; the core books their bytes on links."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._known: list[StageCommunication] = []
 
-    def remember(self, exchange: StageCommunication) -> int:
-        load = exchange.load
+    def remember(self, stage_communication: StageCommunication) -> int:
+        load = stage_communication.load
         number = self._loop.remember(load.links, load.link_bytes, load.link_flows, load.link_busy_ps)
         assert number == len(self._known), "loads are remembered here alone"
-        self._known.append(exchange)
+        self._known.append(stage_communication)
         return number
 
     def __getitem__(self, number: int) -> StageCommunication:
@@ -88,14 +88,14 @@ class IterationPricer:
         self._drafting = drafting
         self._halves = halves
         self._fast_forward = fast_forward
-        self._exchanged: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
+        self._numbers: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
         self._estimated: set[str] = set()
 
-    def join(self, loop: Loop, instance: Instance, exchanges: StageCommunications) -> None:
+    def join(self, loop: Loop, instance: Instance, stage_communications: StageCommunications) -> None:
         """Takes part in a simulation as the pricer of an instance."""
         self._loop = loop
         self._instance = instance
-        self._exchanges = exchanges
+        self._stage_communications = stage_communications
 
     @property
     def prices_runs(self) -> bool:
@@ -117,9 +117,9 @@ class IterationPricer:
 
     def communicate(self, stage: int, number: int) -> None:
         """Sets what the list ``number`` of collectives takes."""
-        exchange = self._exchange(stage, self._model.communications_of(number))
-        communication_ps = self._exchanges[exchange].communication_ps
-        self._instance.set_communication(stage, number, communication_ps, exchange)
+        load = self._number_of(stage, self._model.communications_of(number))
+        communication_ps = self._stage_communications[load].communication_ps
+        self._instance.set_communication(stage, number, communication_ps, load)
 
     def price(self, iteration: RunningIteration) -> None:
         """Prices the iteration that the loop has formed: a run of decodes, or one iteration."""
@@ -155,10 +155,10 @@ class IterationPricer:
 
     def _priced(self, cost: IterationCost, stage: int, turns: TwoBatchOverlap | None = None) -> Stage:
         self._estimated.update(cost.estimated_operators)
-        number = self._exchange(stage, cost.communications)
+        number = self._number_of(stage, cost.communications)
         return Stage(
             compute_ps=cost.compute_ps,
-            communication_ps=self._exchanges[number].communication_ps,
+            communication_ps=self._stage_communications[number].communication_ps,
             load=number,
             host_ps=cost.host_ps,
             phase_ps=cost.phase_ps,
@@ -171,19 +171,19 @@ class IterationPricer:
         """Two half batches that hide communication behind each other's compute."""
         assert self._halves is not None
         costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
-        first, second = (self._exchanges[self._exchange(stage, cost.communications)] for cost in costs)
-        exchanged_ps = (first.communication_ps, second.communication_ps)
-        turns = two_batch_overlap(costs, exchanged_ps, communication_sm_share=self._halves.communication_sm_share)
-        return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, turns)
+        first, second = (self._stage_communications[self._number_of(stage, cost.communications)] for cost in costs)
+        both_ps = (first.communication_ps, second.communication_ps)
+        overlap = two_batch_overlap(costs, both_ps, communication_sm_share=self._halves.communication_sm_share)
+        return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, overlap)
 
-    def _exchange(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
-        """Number of an exchange on the fabric as it is."""
+    def _number_of(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
+        """Number of the communication of a stage on the fabric as it is."""
         key = (self._pricer.state_among(self._placement.gpus), stage, communications)
-        if key not in self._exchanged:
+        if key not in self._numbers:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
-            exchange = StageCommunication(*self._communicate(stage, communications), groups)
-            self._exchanged[key] = self._exchanges.remember(exchange)
-        return self._exchanged[key]
+            stage_communication = StageCommunication(*self._communicate(stage, communications), groups)
+            self._numbers[key] = self._stage_communications.remember(stage_communication)
+        return self._numbers[key]
 
     def _communicate(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> tuple[int, LinkLoad]:
         """Time of all collectives of a stage one after another, and the bytes they leave on links."""
