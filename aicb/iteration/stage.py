@@ -12,6 +12,7 @@ tiles, so that times jump from a multiple of the tile to the count after it, by 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,8 +31,9 @@ from aicb.operators.operator import Communication
 Communications = tuple[tuple[Communication, int], ...]
 GroupKey = tuple[OperatorGroup, int, int]
 
-RUN = 16
-"""Token counts in a run of those priced together, where fewer groups are missing."""
+RUNS = (16, 32, 64, 128, 256)
+"""Token counts priced together when groups of a kind are missing for the first, second… time: a simulation that asks
+often meets most of them in the end, and many together take little more than one alone."""
 MOST_NAMES = 64
 """Names of estimated operators are bits of one integer in C++."""
 
@@ -116,6 +118,8 @@ class StagePricer:
         prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
         self._graph_sizes = rules.graph_sizes
         self._inserted: set[GroupKey] = set()
+        self._asked: Counter[OperatorGroup] = Counter()
+        """How often groups of a kind were missing."""
         self.pricing = _core.StagePricing(rules, prefills, attention.prompt_kernels(stage), names.interned)
 
     def price(
@@ -149,10 +153,11 @@ class StagePricer:
 
     def price_missing(self) -> None:
         """Prices what C++ found missing, all of it together."""
-        missing = list(dict.fromkeys(self.pricing.take_missing_groups()))
-        if len(missing) < RUN:
-            missing = list(dict.fromkeys(each for key in missing for each in self._neighbours(key)))
-        missing = [key for key in missing if key not in self._inserted]
+        asked = list(dict.fromkeys(self.pricing.take_missing_groups()))
+        runs = {kind: RUNS[min(self._asked[kind], len(RUNS) - 1)] for kind, _, _ in asked}
+        self._asked.update(runs.keys())
+        together = dict.fromkeys(each for key in asked for each in self._neighbours(key, runs[key[0]]))
+        missing = [key for key in together if key not in self._inserted]
         for key, priced in zip(missing, self._price_groups(missing), strict=True):
             self.pricing.insert_group(key, priced)
         self._inserted.update(missing)
@@ -160,27 +165,27 @@ class StagePricer:
             kernels = self._attention.decode_kernels(*size, self._stage)
             self.pricing.insert_size(size, [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels])
 
-    def _neighbours(self, key: GroupKey) -> list[GroupKey]:
-        """Groups that are priced with this one, itself among them: many together take little more than one alone."""
+    def _neighbours(self, key: GroupKey, run: int) -> list[GroupKey]:
+        """Groups that are priced with this one, itself among them."""
         kind, tokens, second = key
         match kind:
             case OperatorGroup.TOKENS | OperatorGroup.OTHER_DECODE_KERNELS:
-                return [(kind, count, second) for count in priced_together(tokens, self._graph_sizes)]
+                return [(kind, count, second) for count in priced_together(tokens, run, self._graph_sizes)]
             case OperatorGroup.EXPANDED_CHUNK | OperatorGroup.EXPANDED_PAST | OperatorGroup.MERGED:
-                return [(kind, count, second) for count in priced_together(tokens)]
+                return [(kind, count, second) for count in priced_together(tokens, run)]
         return [key]
 
 
 Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
 
 
-def priced_together(tokens: int, sizes: Sequence[int] = ()) -> list[int]:
-    """Counts that are priced with this one, itself among them: of ``sizes`` where it is one of them, else of those
-    between which C++ interpolates."""
+def priced_together(tokens: int, run: int, sizes: Sequence[int] = ()) -> list[int]:
+    """Counts in the run of this one: of ``sizes`` where it is one of them, else of those between which C++
+    interpolates."""
     if tokens in sizes:
-        first = bisect_left(sizes, tokens) // RUN * RUN
-        return list(sizes[first : first + RUN])
-    return _core.priced_together(tokens, RUN)
+        first = bisect_left(sizes, tokens) // run * run
+        return list(sizes[first : first + run])
+    return _core.priced_together(tokens, run)
 
 
 def stage_rules(graph_sizes: Sequence[int], shares_experts: bool, host: _core.HostTimes, gpu: Gpu) -> _core.StageRules:

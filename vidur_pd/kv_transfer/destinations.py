@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from vidur_pd.cluster.instance import Instance, Rank
@@ -18,8 +18,8 @@ class Destinations:
         """``choose`` gives nothing while no decode instance is in service."""
         self._transfers = transfers
         self._choose = choose
-        self._without_room: Counter[int] = Counter()
-        """Requests that wait for blocks, by index of the decode instance."""
+        self._without_room: dict[int, Counter[int]] = defaultdict(Counter)
+        """By index of the decode instance: requests that wait for blocks, by number of the rank; no zeros."""
         self._without_instance: dict[int, KvTransfer] = {}
         """Transfers that need a destination while no decode instance is in service, by index of the request."""
         self._some_reserve_early = False
@@ -39,7 +39,7 @@ class Destinations:
         self._some_reserve_early |= not transfer.is_prefilled
         request.decode_instance = rank.instance.index
         rank.state.add_remote(request)
-        self._wait_for_room(rank.instance, 1)
+        self._wait_for_room(rank, 1)
         rank.instance.wake()
         return True
 
@@ -54,9 +54,12 @@ class Destinations:
 
     def admit(self, instance: Instance) -> Iterator[KvTransfer]:
         """Reserves blocks for the requests that fit: their transfers, one by one."""
+        waiting = self._without_room[instance.index]
         for rank in instance.ranks:
+            if rank.index not in waiting:
+                continue
             for request in rank.state.admit_remote():
-                self._wait_for_room(instance, -1)
+                self._wait_for_room(rank, -1)
                 transfer = self._transfers[request]
                 transfer.has_room = True
                 transfer.sent_tokens = request.resident_tokens
@@ -94,7 +97,7 @@ class Destinations:
         candidates = [other.request for other in losing.values()]
         for request in rank.state.make_room_for_remote(transfer.request, candidates):
             self._transfers.lose_room(losing[request.index])
-            self._wait_for_room(rank.instance, 1)
+            self._wait_for_room(rank, 1)
         rank.instance.note_kv_use()
         rank.instance.wake()
 
@@ -109,7 +112,8 @@ class Destinations:
         rank = transfer.destination
         if rank is None:
             return
-        self._wait_for_room(rank.instance, -int(not transfer.has_room))
+        if not transfer.has_room:
+            self._wait_for_room(rank, -1)
         self._transfers.lose_destination(transfer)
         rank.state.abandon_remote(transfer.request)
         rank.instance.note_kv_use()
@@ -117,9 +121,13 @@ class Destinations:
 
     def instance_down(self, instance: Instance) -> None:
         """The instance has forgotten all requests."""
-        self._wait_for_room(instance, -self._without_room[instance.index])
+        self._without_room[instance.index].clear()
+        instance.set_waits_for_room(False)
 
-    def _wait_for_room(self, instance: Instance, more: int) -> None:
-        """So many more requests wait for blocks on a decode instance."""
-        self._without_room[instance.index] += more
-        instance.set_waits_for_room(self._without_room[instance.index] > 0)
+    def _wait_for_room(self, rank: Rank, more: int) -> None:
+        """So many more requests wait for blocks on a rank of a decode instance."""
+        waiting = self._without_room[rank.instance.index]
+        waiting[rank.index] += more
+        if not waiting[rank.index]:
+            del waiting[rank.index]
+        rank.instance.set_waits_for_room(bool(waiting))

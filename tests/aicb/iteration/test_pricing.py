@@ -16,7 +16,7 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.selection import select_estimator
 from aicb.iteration.pricing import Pricing, price_lists, price_operators
-from aicb.iteration.stage import RUN, priced_together
+from aicb.iteration.stage import RUNS, priced_together
 from aicb.kernels.gemm import Gemm
 from aicb.model.precision import Precision as Formats
 from aicb.operators.lists import expansion_operators, expert_operators, head_operators, token_operators
@@ -100,16 +100,17 @@ def test_an_impossible_shape_among_others_is_refused_by_name() -> None:
         estimator.times(CostTable.of(works, FP8))
 
 
-def test_counts_are_priced_in_runs_that_do_not_overlap() -> None:
+@pytest.mark.parametrize("length", RUNS)
+def test_counts_are_priced_in_runs_that_do_not_overlap(length: int) -> None:
     """Whichever count of a run is asked for first, the same ones are priced."""
-    for count in range(1, 5000):
-        run = priced_together(count)
+    for count in range(1, 3000):
+        run = priced_together(count, length)
         assert count in run
-        assert len(run) <= RUN
-        assert all(priced_together(other) == run for other in run)
+        assert len(run) <= length
+        assert priced_together(run[0], length) == priced_together(run[-1], length) == run
     sizes = [1, 2, 4, *range(8, 256, 8)]
-    assert sorted({size for each in sizes for size in priced_together(each, sizes)}) == sizes
-    assert priced_together(1003) == [1003]  # not a count that is priced: alone
+    assert sorted({size for each in sizes for size in priced_together(each, length, sizes)}) == sizes
+    assert priced_together(1003, length) == [1003]  # not a count that is priced: alone
 
 
 def test_a_model_prices_a_count_as_its_operators_by_themselves() -> None:
