@@ -144,6 +144,8 @@ class RankState:
         max_model_len: int,
         long_prefill_token_threshold: int = 0,
         drafts_per_step: int = 0,
+        watermark_blocks: int = 0,
+        pipeline_stages: int = 1,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...
@@ -238,6 +240,16 @@ class RankView:
         """Most tokens of one prompt in an iteration; 0: no such limit. The rank does not ask for it."""
 
     @property
+    def max_model_len(self) -> int: ...
+    @property
+    def watermark_blocks(self) -> int:
+        """KV blocks that admissions are to leave free; the rank does not ask for it."""
+
+    @property
+    def pipeline_stages(self) -> int:
+        """Iterations that may be under way at a time."""
+
+    @property
     def drafts_per_step(self) -> int: ...
     def most_tokens(self, request: RequestView) -> int:
         """The most that the request can compute now: the rest of its sequence, with drafts, less what is cached."""
@@ -251,13 +263,17 @@ class RankView:
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
         """Free blocks that so many more tokens of a request take."""
 
+    def blocks(self, tokens: int) -> int:
+        """KV blocks that hold so many tokens."""
+
 @final
 class Decision:
     """What a policy decides for its rank, entry by entry; each holds at once. Raises ``BrokenRule``."""
 
     def __init__(self, rank: RankState) -> None: ...
-    def run(self, request: RequestView, tokens: int) -> None:
-        """The request computes so many tokens in this iteration: it goes on running, or begins to."""
+    def run(self, request: RequestView, tokens: int, held_tokens: int = 0) -> None:
+        """The request computes so many tokens in this iteration: it goes on running, or begins to, with KV blocks for
+        ``held_tokens`` if that is more than it has tokens."""
 
     def preempt(self, request: RequestView) -> None:
         """A running request, or one whose KV has arrived, loses its KV and is first in the queue, with the tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ class Scenario:
     stages: int
     drafts: int
     requests: tuple[tuple[int, int, int, tuple[int, ...] | None], ...]
+    max_model_len: int = 1000
+    watermark_blocks: int = 0
 
 
 @st.composite
@@ -70,6 +72,7 @@ def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
         stages=draw(st.sampled_from([1, 1, 2, 3])) if drafts == 0 else 1,
         drafts=drafts,
         requests=tuple(requests),
+        watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
     )
 
 
@@ -94,6 +97,8 @@ class WholeRun:
 
     def __init__(self, scenario: Scenario, policy: type[Policy] | None = None, *, takes_runs: bool = False) -> None:
         """``policy``: in Python; by default vLLM V1 of the core."""
+        if policy is not None and not policy.has_token_budget:
+            scenario = replace(scenario, budget=10**6)
         self.scenario = scenario
         sizes = (scenario.usable_blocks + 1, scenario.block_tokens)
         self.state = RankState(
@@ -101,9 +106,11 @@ class WholeRun:
             role=scenario.role,
             max_batched_tokens=scenario.budget,
             max_seqs=scenario.max_seqs,
-            max_model_len=1000,
+            max_model_len=scenario.max_model_len,
             long_prefill_token_threshold=scenario.threshold,
             drafts_per_step=scenario.drafts,
+            watermark_blocks=scenario.watermark_blocks,
+            pipeline_stages=scenario.stages,
         )
         self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
@@ -130,9 +137,14 @@ class WholeRun:
         if self.scenario.role == "decode":
             output = max(output, 2)
         request = Request(index, f"r{index}", prompt, output, at_ps, ids)
-        if self.state.rejection_reason(request) is None:
+        if self.refusal(request) is None:
             self.queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._enter(request))
         return request
+
+    def refusal(self, request: Request) -> str | None:
+        """Why the rank could never complete the request."""
+        reason = self.state.rejection_reason(request)
+        return self.asked.refusal(request) if reason is None and self.asked else reason
 
     def serve(self) -> WholeRun:
         """Runs until nothing happens any more."""

@@ -83,6 +83,11 @@ class Instance(core.Instance):
             policy.decide(now_ps)
         return False
 
+    def refusal(self, request: Request) -> str | None:
+        """Why the instance could never complete a request; its ranks are identical."""
+        reason = self.ranks[0].state.rejection_reason(request)
+        return self._asked[0].refusal(request) if reason is None and self._asked else reason
+
     def check_progress(self) -> None:
         """Nothing will happen any more. Raises: InputError, where a policy has left work undone."""
         for rank, policy in enumerate(self._asked):

@@ -36,7 +36,7 @@ MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
 ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
-SCHEDULING_POLICIES: Final = ("vllm_v1",)
+SCHEDULING_POLICIES: Final = ("vllm_v1", "vllm_v0", "sarathi", "orca", "faster_transformer", "lightllm")
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
@@ -76,6 +76,8 @@ class EngineConfig(Section):
     max_model_len: Count | None = None
     """Longest prompt + output; ``None`` takes the model's context length."""
     long_prefill_token_threshold: Number = 0
+    watermark: Share | None = None
+    """Share of the KV blocks that admissions leave free while something runs; ``None``: as usual with the policy."""
     block_tokens: Count = 16
     gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] = 0.9
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
@@ -105,6 +107,7 @@ class EngineOverrides(Section):
     max_seqs: Count | None = None
     max_model_len: Count | None = None
     long_prefill_token_threshold: Number | None = None
+    watermark: Share | None = None
     block_tokens: Count | None = None
     gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] | None = None
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None

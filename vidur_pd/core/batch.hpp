@@ -44,6 +44,8 @@ struct Limits {
     Tokens max_model_len;
     Tokens long_prefill_token_threshold;  // caps the chunk of each prompt; 0 is off
     std::int64_t drafts_per_step;
+    std::int64_t watermark_blocks;  // KV blocks that admissions leave free, as far as the policy keeps them so
+    std::int64_t pipeline_stages;   // iterations that may be under way at a time
 };
 
 }  // namespace serving

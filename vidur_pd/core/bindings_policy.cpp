@@ -54,6 +54,11 @@ void bind_view(py::module_& module) {
         .def_property_readonly("max_seqs", [](const RankView& view) { return view.rank->limits().max_seqs; })
         .def_property_readonly("long_prefill_token_threshold",
                                [](const RankView& view) { return view.rank->limits().long_prefill_token_threshold; })
+        .def_property_readonly("max_model_len", [](const RankView& view) { return view.rank->limits().max_model_len; })
+        .def_property_readonly("watermark_blocks",
+                               [](const RankView& view) { return view.rank->limits().watermark_blocks; })
+        .def_property_readonly("pipeline_stages",
+                               [](const RankView& view) { return view.rank->limits().pipeline_stages; })
         .def_property_readonly("drafts_per_step",
                                [](const RankView& view) { return view.rank->limits().drafts_per_step; })
         .def(
@@ -68,7 +73,9 @@ void bind_view(py::module_& module) {
             [](const RankView& view, const Request& of, Tokens tokens) {
                 return view.rank->lacking_blocks(of, tokens);
             },
-            request, py::arg("tokens"));
+            request, py::arg("tokens"))
+        .def(
+            "blocks", [](const RankView& view, Tokens tokens) { return view.rank->blocks(tokens); }, py::arg("tokens"));
 }
 
 void bind_decision(py::module_& module) {
@@ -77,8 +84,10 @@ void bind_decision(py::module_& module) {
         .def(py::init<RankPtr>(), py::arg("rank").none(false))
         .def(
             "run",
-            [](const Decision& decision, const RequestPtr& of, Tokens tokens) { decision.rank->run(of, tokens); },
-            request, py::arg("tokens"))
+            [](const Decision& decision, const RequestPtr& of, Tokens tokens, Tokens held_tokens) {
+                decision.rank->run(of, tokens, held_tokens);
+            },
+            request, py::arg("tokens"), py::arg("held_tokens") = 0)
         .def(
             "preempt",
             [](const Decision& decision, const RequestPtr& of) {

@@ -30,29 +30,29 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
     return close_decision();
 }
 
-void RankState::run(const RequestPtr& request, Tokens tokens) {
+void RankState::run(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
     check_open();
-    if (request->is_running) return keep_running(request, tokens);
-    admit(request, tokens, request->capacity_tokens ? CachedPrefix() : cached_prefix(*request));
+    if (request->is_running) return keep_running(request, tokens, held_tokens);
+    admit(request, tokens, request->capacity_tokens ? CachedPrefix() : cached_prefix(*request), held_tokens);
 }
 
-void RankState::keep_running(const RequestPtr& request, Tokens tokens) {
+void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
     if (request->rank != this) throw BrokenRule("membership", named(*request) + " runs on another rank");
     if (request->is_in_iteration) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
-    const Tokens kv_tokens = request->computed_tokens + tokens;
-    const std::int64_t missing = missing_blocks(*request, kv_tokens);
+    const Tokens kv_tokens = request->computed_tokens + tokens, held = std::max(kv_tokens, held_tokens);
+    const std::int64_t missing = missing_blocks(*request, held);
     if (missing || request->computed_tokens < request->prompt_tokens) {
         check_blocks(*request, missing);
-        pool_->allocate(*request, kv_tokens, {});
+        pool_->allocate(*request, held, {});
         pool_->register_blocks(*request, std::min(kv_tokens, request->prompt_tokens));
         request->capacity_tokens += missing * pool_->block_tokens();
     }
     take_part(request, tokens);
 }
 
-void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix) {
+void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix, Tokens held_tokens) {
     const auto place_in = [&](std::deque<RequestPtr>& queue) { return std::find(queue.begin(), queue.end(), request); };
     const auto arrived = place_in(remote_.arrived);
     const bool has_arrived = arrived != remote_.arrived.end();
@@ -66,9 +66,10 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
     }
     const Tokens past = has_arrived ? request->computed_tokens : prefix.tokens;
     check_tokens(*request, tokens, request->sequence_tokens() - past);
-    const std::int64_t held =
+    const std::int64_t own_blocks =
         has_arrived ? pool_->blocks(request->context_tokens) : static_cast<std::int64_t>(prefix.shared_blocks);
-    check_blocks(*request, pool_->blocks(past + tokens) - held);
+    const Tokens held = std::max(past + tokens, held_tokens);
+    check_blocks(*request, pool_->blocks(held) - own_blocks);
     if (has_arrived) {
         remote_.arrived.erase(arrived);
     } else {
@@ -76,12 +77,12 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
         if (request->preemptions == 0) request->cached_tokens = past;
         tokens_.set_outstanding(*request, request->sequence_tokens() - past);
     }
-    pool_->allocate(*request, past + tokens, prefix);
-    begin_running(request, past, tokens);
+    pool_->allocate(*request, held, prefix);
+    begin_running(request, past, tokens, held);
 }
 
 // A request that holds blocks for its first tokens joins the running ones.
-void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens) {
+void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens) {
     pool_->register_blocks(*request, std::min(past + tokens, request->prompt_tokens));
     request->set_progress(past, request->generated_tokens);
     request->status = Status::kRunning;
@@ -89,7 +90,7 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     request->rank = this;
     request->end_tokens =
         role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
-    request->capacity_tokens = pool_->blocks(past + tokens) * pool_->block_tokens();
+    request->capacity_tokens = pool_->blocks(held_tokens) * pool_->block_tokens();
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);

@@ -10,6 +10,8 @@ RankState::RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
     check_least("engine.max_seqs", limits.max_seqs, 1);
     check_least("engine.max_model_len", limits.max_model_len, 1);
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
+    check_least("engine.watermark", limits.watermark_blocks, 0);
+    check_least("cluster.pools.pp", limits.pipeline_stages, 1);
 }
 
 std::optional<std::string> RankState::rejection_reason(const Request& request) const {

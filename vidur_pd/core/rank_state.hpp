@@ -119,10 +119,11 @@ class RankState {
     // One iteration. Each of `run`, `admit` and `preempt` holds at once: what can be read is what is so after it.
 
     void open_decision(TimePs now_ps);
-    // The request computes so many tokens: it goes on running, or begins to. Throws BrokenRule.
-    void run(const RequestPtr& request, Tokens tokens);
+    // The request computes so many tokens: it goes on running, or begins to, with blocks for `held_tokens` if that is
+    // more than it has tokens. Throws BrokenRule.
+    void run(const RequestPtr& request, Tokens tokens, Tokens held_tokens = 0);
     // The same for a request that does not run yet and whose cached prefix is known.
-    void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix);
+    void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix, Tokens held_tokens = 0);
     // A request loses its KV and is first in the queue, with the tokens generated so far. Throws BrokenRule.
     void preempt(const RequestPtr& request);
     // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more.
@@ -155,8 +156,8 @@ class RankState {
 
   private:
     void note_change();
-    void keep_running(const RequestPtr& request, Tokens tokens);
-    void begin_running(const RequestPtr& request, Tokens past, Tokens tokens);
+    void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens);
+    void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
     void withdraw(Request& request);
     void check_open() const;

@@ -83,7 +83,8 @@ std::optional<CachedPrefix> VllmV1::find_admissible_prefix(RankState& rank) {
     } else {
         return std::nullopt;
     }
-    if (needed > rank.free_blocks()) return std::nullopt;
+    const bool keeps_watermark = rank.arrived().empty() && !rank.running().empty();
+    if (needed > rank.free_blocks() - (keeps_watermark ? rank.limits().watermark_blocks : 0)) return std::nullopt;
     return prefix;
 }
 

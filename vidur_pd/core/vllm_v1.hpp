@@ -6,8 +6,9 @@
 // token budget.
 //
 // Assumed: output ends by length alone, and P + D fits the context window (`rejection_reason`), so vLLM's clamp to the
-// window never acts; the admission watermark is its default, 0. With pipeline parallelism a request sits in one
-// micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines the chunks of one prompt).
+// window never acts. The watermark holds for waiting requests, and only while something runs. With pipeline parallelism
+// a request sits in one micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines the chunks of
+// one prompt).
 //
 // With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
 // end of a request are not made.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from boundary.errors import InputError
 from vidur_pd._core import Decision, RankState, RankView
 from vidur_pd.config.own_classes import describe
-from vidur_pd.scheduling.policy import BrokenRule, Policy
+from vidur_pd.scheduling.policy import BrokenRule, Policy, RequestView
 
 
 class AskedPolicy:
@@ -22,6 +22,7 @@ class AskedPolicy:
         self._view, self._decision = RankView(state), Decision(state)
         try:
             self._policy = make()
+            self._policy.begin(self._view)
         except Exception as error:
             raise InputError(self._line(error)) from error
 
@@ -47,6 +48,16 @@ class AskedPolicy:
             raise InputError(f"policy {self._name}: is_steady: found {answer!r}, expected True or False")
         return answer
 
+    def refusal(self, request: RequestView) -> str | None:
+        """Why the rank could never complete the request."""
+        try:
+            answer = self._policy.refusal(self._view, request)
+        except Exception as error:
+            raise InputError(self._line(error)) from error
+        if answer is not None and not isinstance(answer, str):
+            raise InputError(f"policy {self._name}: refusal: found {answer!r}, expected a reason or None")
+        return answer
+
     def stands_still(self, place: str) -> InputError:
         """The rank has work, and nothing will ever happen on it."""
         view = self._view
@@ -68,5 +79,7 @@ class AskedPolicy:
             )
 
     def _line(self, error: Exception) -> str:
+        if isinstance(error, InputError) and not isinstance(error, BrokenRule):
+            return f"policy {self._name}: {error}"
         rule = "" if isinstance(error, BrokenRule) else "raises: "
         return f"policy {self._name}: {rule}{describe(error)}"

@@ -27,6 +27,9 @@ decision        entries are made within ``decide``, which returns nothing and ra
 progress        something runs as long as something could; no request is preempted a thousand times between two tokens
 =============== ======================================================================================================
 
+A policy of another kind of engine says so by ``has_token_budget``, by ``begin``, which refuses an engine that it cannot
+decide for, and by ``refusal``, which turns away requests that it could never run.
+
 What is not a policy's: crediting tokens, the ends of requests, transfers of KV and reservations for them, the prefix
 cache. The rules of vLLM V1 are written down in `vidur_pd.scheduling.vllm_v1_python`, as an example to fork.
 """
@@ -34,7 +37,7 @@ cache. The rules of vLLM V1 are written down in `vidur_pd.scheduling.vllm_v1_pyt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from boundary.errors import InputError
 from vidur_pd._core import Decision, RankState, RankView
@@ -88,6 +91,20 @@ class RequestView(Protocol):
 class Policy(ABC):
     """Decides for one rank. A subclass defines ``decide``, and ``is_steady`` where the usual answer is wrong."""
 
+    has_token_budget: ClassVar[bool] = True
+    """The rank holds iterations to ``engine.max_batched_tokens``."""
+    watermark: ClassVar[float] = 0.0
+    """Usual ``engine.watermark``: share of the KV blocks that admissions leave free."""
+
+    def begin(self, rank: RankView) -> None:
+        """Called once, before anything else. Raises: InputError, for a rank that the policy cannot decide for."""
+        del rank
+
+    def refusal(self, rank: RankView, request: RequestView) -> str | None:
+        """Why the rank could never complete a request by this policy, besides context window and size of the pool."""
+        del rank, request
+        return None
+
     @abstractmethod
     def decide(self, rank: RankView, decision: Decision) -> None:
         """Decide the next iteration. Asked whenever one may start and a request runs or waits.
@@ -113,7 +130,7 @@ class Policy(ABC):
             if name in NOT_A_POLICYS:
                 raise TypeError(
                     f"policy {cls.__name__}: found a method {name!r}, which would never be called, "
-                    "expected decide and is_steady: the rest is the rank's"
+                    "expected decide, is_steady, begin and refusal: the rest is the rank's"
                 )
 
 

@@ -55,9 +55,11 @@ class VllmV1Python(Policy):
 def _next_in_line(rank: RankView) -> RequestView | None:
     """The first whose KV has come, or else the first that waits, if blocks for its whole sequence are free now."""
     line = rank.arrived or rank.waiting
-    if not line or rank.lacking_blocks(line[0], rank.most_tokens(line[0])) > rank.free_blocks:
+    if not line:
         return None
-    return line[0]
+    spared = rank.watermark_blocks if rank.running_requests and not rank.arrived else 0
+    fits = rank.lacking_blocks(line[0], rank.most_tokens(line[0])) <= rank.free_blocks - spared
+    return line[0] if fits else None
 
 
 def _chunk(rank: RankView, request: RequestView) -> int:

@@ -31,7 +31,7 @@ class RequestLifecycle:
         self._queue = queue
         routing, seed = config.routing, config.seed
         self._entries = RankRouter(state.instances, ("prefill", "mixed"), routing, seed, self._refusal)
-        self._destinations = RankRouter(state.instances, ("decode",), routing, seed, _own_refusal)
+        self._destinations = RankRouter(state.instances, ("decode",), routing, seed, Instance.refusal)
         self.hand_over = HandOver(config, kv_sender, queue, self._choose_destination, self)
         self.recovery = Recovery(config.recovery, queue, self._enter, self._end)
 
@@ -86,7 +86,7 @@ class RequestLifecycle:
 
     def _refusal(self, instance: Instance, request: Request) -> str | None:
         """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
-        reason = _own_refusal(instance, request)
+        reason = Instance.refusal(instance, request)
         if reason is None and instance.placement.role == "prefill" and self.hand_over.must_travel(request):
             reason = self._destinations.refusal(request)
         return reason
@@ -178,8 +178,3 @@ class RequestLifecycle:
     def _end(self, request: Request, reason: str) -> None:
         """The request will get no more tokens."""
         self._loop.fail(request, reason)
-
-
-def _own_refusal(instance: Instance, request: Request) -> str | None:
-    """Why an instance could never hold a request; its ranks are identical."""
-    return instance.ranks[0].state.rejection_reason(request)

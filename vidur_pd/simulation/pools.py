@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +31,7 @@ from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
+from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy
 
 _log = logging.getLogger(__name__)
@@ -48,8 +48,21 @@ class PoolModel:
     iteration_model: IterationModel
     num_kv_blocks: int
     max_model_len: int
-    policy: Callable[[], Policy] | None
+    policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
+
+    @property
+    def max_batched_tokens(self) -> int:
+        """Most tokens of an iteration of one rank."""
+        if self.policy is None or self.policy.has_token_budget:
+            return self.engine.max_batched_tokens
+        return self.engine.max_seqs * self.max_model_len
+
+    @property
+    def watermark_blocks(self) -> int:
+        """KV blocks that admissions leave free."""
+        usual = 0.0 if self.policy is None else self.policy.watermark
+        return int((usual if self.engine.watermark is None else self.engine.watermark) * self.num_kv_blocks)
 
     @property
     def drafting(self) -> Drafting | None:
@@ -169,9 +182,9 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
     return longest
 
 
-def _policy(engine: EngineConfig, pool: PoolConfig) -> Callable[[], Policy] | None:
+def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     if engine.policy in SCHEDULING_POLICIES:
-        return None
+        return policy_named(engine.policy)
     field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
     return load_class(field, engine.policy, Policy)
 

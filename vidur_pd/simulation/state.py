@@ -108,11 +108,13 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
         RankState(
             block_pool(),
             role=placement.role,
-            max_batched_tokens=engine.max_batched_tokens,
+            max_batched_tokens=pool.max_batched_tokens,
             max_seqs=engine.max_seqs,
             max_model_len=pool.max_model_len,
             long_prefill_token_threshold=engine.long_prefill_token_threshold,
             drafts_per_step=0 if drafting is None else drafting.drafts,
+            watermark_blocks=pool.watermark_blocks,
+            pipeline_stages=placement.partition.pp,
         )
         for _ in range(placement.partition.dp)
     ]

@@ -214,7 +214,12 @@ def test_the_policy_of_the_core_has_no_subclasses() -> None:
         ("from vidur_pd.scheduling import VllmV1\nclass Mine(VllmV1): ...", "mine.py:Mine", "decides in C++"),
         (None, "mine.py:Mine", "mine.py: found no such file"),
         (None, "no_such.module:Mine", "engine.policy: no_such.module: found no such module"),
-        (None, "sarathi", "engine.policy: found 'sarathi', expected one of vllm_v1, module:Class, file.py:Class"),
+        (
+            None,
+            "fcfs",
+            "engine.policy: found 'fcfs', expected one of vllm_v1, vllm_v0, sarathi, orca, faster_transformer, "
+            "lightllm, module:Class, file.py:Class",
+        ),
     ],
 )
 def test_what_is_no_policy_is_refused_before_simulated_time_starts(

@@ -1,0 +1,74 @@
+"""Sarathi-Serve (Agrawal et al., OSDI 2024), as Vidur has it: prompts in chunks beside decodes, which never stall."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from boundary.errors import InputError
+from vidur_pd.scheduling.policies import residents
+from vidur_pd.scheduling.policy import Decision, Policy, RankView, RequestView
+
+
+class Sarathi(Policy):
+    """Every iteration decodes all resident requests and fills the rest of the chunk with prompts.
+
+    Chunk: ``engine.max_batched_tokens`` (512 in Vidur). First decodes, in order of arrival; then prompts that have
+    begun; then new ones, with blocks for the whole prompt above the watermark. Preempts as vLLM before V1.
+    """
+
+    watermark: ClassVar[float] = 0.01
+
+    def begin(self, rank: RankView) -> None:
+        decodes = residents.micro_batch(rank) * (1 + rank.drafts_per_step)
+        if decodes > rank.max_batched_tokens:
+            raise InputError(
+                f"engine.max_batched_tokens: found a chunk of {rank.max_batched_tokens} tokens, expected at least the "
+                f"{decodes} that {residents.micro_batch(rank)} decodes take: sarathi stalls none of them"
+            )
+
+    def decide(self, rank: RankView, decision: Decision) -> None:
+        begun, taken = self._decode(rank, decision)
+        for request in begun:
+            tokens = min(rank.most_tokens(request), rank.budget_left)
+            if tokens and request.is_running:
+                decision.run(request, tokens)
+                taken += 1
+        self._admit(rank, decision, residents.micro_batch(rank) - taken)
+
+    def is_steady(self, rank: RankView) -> bool:
+        waiting = rank.waiting
+        is_full = rank.running_requests >= min(rank.max_seqs, rank.max_batched_tokens)
+        return (
+            (is_full or not waiting or not residents.fits_above_watermark(rank, waiting[0]))
+            and not rank.arrived
+            and residents.keep_a_free_block(rank)
+        )
+
+    def refusal(self, rank: RankView, request: RequestView) -> str | None:
+        return residents.refusal_by_watermark(rank, request)
+
+    def _decode(self, rank: RankView, decision: Decision) -> tuple[list[RequestView], int]:
+        """Prompts that have begun and kept their KV so far, and how many requests decode."""
+        line, begun, decoded = residents.by_arrival(residents.idle(rank)), [], 0
+        while line and decoded < residents.micro_batch(rank):
+            request = line.pop(0)
+            if _is_prompt(request):
+                begun.append(request)
+            elif residents.may_run(rank, request):
+                decoded += residents.decode(rank, decision, request, line)
+        return begun, decoded
+
+    def _admit(self, rank: RankView, decision: Decision, most: int) -> None:
+        for request in rank.waiting[: max(most, 0)]:
+            if rank.running_requests == rank.max_seqs or not rank.budget_left:
+                break
+            if not residents.fits_above_watermark(rank, request):
+                break
+            tokens = min(rank.most_tokens(request), rank.budget_left)
+            decision.run(request, tokens, held_tokens=request.sequence_tokens)
+
+
+def _is_prompt(request: RequestView) -> bool:
+    """It runs, and its prompt (with what was generated before a preemption) is not computed yet."""
+    rest = request.sequence_tokens - request.computed_tokens
+    return request.is_running and (rest > 1 or request.computed_tokens < request.prompt_tokens)
