@@ -67,44 +67,17 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
     def sequence_tokens(self) -> int:
         """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
 
-    def set_progress(self, computed_tokens: int, generated_tokens: int) -> None:
-        """Place a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer."""
-
     def restart(self, kept: int) -> None:
         """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
 
-class CachedPrefix:
-    """The longest cached prefix of a request at one instant; valid until the pool changes."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def shared_blocks(self) -> int:
-        """Blocks that another request holds: reusing them takes nothing from the free queue."""
-
 class BlockPool:
-    @property
-    def block_tokens(self) -> int: ...
-    @property
-    def usable_blocks(self) -> int: ...
-    @property
-    def free_blocks(self) -> int: ...
-    @property
-    def used_blocks(self) -> int: ...
-    def held_blocks(self, request: Request) -> int: ...
-    def cached_prefix(self, request: Request) -> CachedPrefix: ...
-    def allocate(self, request: Request, tokens: int, prefix: CachedPrefix = ...) -> None: ...
-    def register(self, request: Request, computed_tokens: int) -> None: ...
-    def release(self, request: Request) -> None: ...
-    def clear(self) -> None: ...
+    """KV blocks of one rank."""
 
 class CountingBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_tokens: int = 16) -> None: ...
 
 class PrefixCachingBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512) -> None: ...
-    @property
-    def cached_free_blocks(self) -> int: ...
 
 class ScheduledBatch:
     @property
@@ -150,12 +123,9 @@ class RankState:
     @property
     def running_requests(self) -> int: ...
     @property
-    def outstanding_tokens(self) -> int:
-        """To compute before every local request is a plain decode, those under way included."""
-
-    @property
     def load_tokens(self) -> int:
-        """The same, and where decodes run plus the context of all requests."""
+        """To compute before every local request is a plain decode, those under way included; where decodes run plus the
+        context of all requests."""
 
     @property
     def used_blocks(self) -> int: ...
