@@ -339,9 +339,6 @@ class RunningIteration:
     ends_ps: NDArray[np.int64]
     """[steps] as far as known; set when launched."""
 
-    def __init__(
-        self, instance: int, stages: list[Stage], compute_ps: NDArray[np.int64], start_ps: int = 0
-    ) -> None: ...
     @property
     def number(self) -> int:
         """Unique in its loop."""
@@ -363,10 +360,6 @@ class RunningIteration:
     @property
     def end_ps(self) -> int: ...
     @property
-    def stage_begins_ps(self) -> list[int]: ...
-    @property
-    def stage_ends_ps(self) -> list[int]: ...
-    @property
     def steps(self) -> int: ...
     @property
     def is_run(self) -> bool: ...
@@ -378,20 +371,6 @@ class RunningIteration:
 
     def set_stages(self, stages: list[Stage], compute_ps: NDArray[np.int64]) -> None:
         """The price of the iteration."""
-
-def set_end_times(iteration: RunningIteration, stage_free_ps: list[int]) -> list[int]:
-    """Times of an iteration that starts now; returns when the stages are free then."""
-
-def retime_steps(iteration: RunningIteration, slowdown: float, now_ps: int) -> None:
-    """A new slowdown: what is done of the step in progress stays done, the rest follows suit."""
-
-def retime_stages(
-    running_iterations: list[RunningIteration], slowdowns: list[list[float]], stage_free_ps: list[int], now_ps: int
-) -> list[int]:
-    """The same for all running iterations in a pipeline; returns when the stages are free then."""
-
-def truncate(iteration: RunningIteration, now_ps: int) -> bool:
-    """Ends a run with the step in progress, or with one that ends at this instant; True if that cuts it short."""
 
 class Instance:
     """A serving instance in the loop (``core/instance.hpp``); `vidur_pd.cluster.instance.Instance` is one."""
@@ -611,7 +590,6 @@ class Loop:
     def executed(self) -> int:
         """Events so far."""
 
-    def move_to(self, at_ps: int) -> None: ...
     def schedule_call(self, at_ps: int, priority: int) -> int: ...
     def schedule_end(self, iteration: RunningIteration) -> None: ...
     def set_end_times(self, iteration: RunningIteration) -> None: ...
