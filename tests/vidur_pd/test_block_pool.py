@@ -42,7 +42,9 @@ class Rank(OneRank):
     def free_blocks(self) -> int:
         return self.view.free_blocks
 
-    def admit(self, prompt_tokens: int, ids: tuple[int, ...] | None = None, *, compute: int, output: int = 2) -> Request:
+    def admit(
+        self, prompt_tokens: int, ids: tuple[int, ...] | None = None, *, compute: int, output: int = 2
+    ) -> Request:
         """A new request computes its first tokens, and is there until it has its last."""
         request = _request(prompt_tokens, ids, output)
         self.add(request)

@@ -170,7 +170,8 @@ class Surface:
         return HeldOut(relative, claimed)
 
     def without_each(self, folds: Sequence[Hashable]) -> Iterator[tuple[NDArray[np.bool_], Surface]]:
-        """[points] whether a point belongs to a fold, and the surface without that fold's points; not for a fold of all.
+        """[points] whether a point belongs to a fold, and the surface without the fold, which is not all points.
+
         One surface exists at a time: the systems of a large table take gigabytes."""
         for fold in dict.fromkeys(folds):
             out = np.array([other == fold for other in folds])
