@@ -17,6 +17,7 @@ from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCa
 from vidur_pd.workload.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
+Ids = tuple[int, ...] | None
 _serial = count()
 
 
@@ -42,9 +43,7 @@ class Rank(OneRank):
     def free_blocks(self) -> int:
         return self.view.free_blocks
 
-    def admit(
-        self, prompt_tokens: int, ids: tuple[int, ...] | None = None, *, compute: int, output: int = 2
-    ) -> Request:
+    def admit(self, prompt_tokens: int, ids: Ids = None, *, compute: int, output: int = 2) -> Request:
         """A new request computes its first tokens, and is there until it has its last."""
         request = _request(prompt_tokens, ids, output)
         self.add(request)
@@ -62,11 +61,11 @@ class Rank(OneRank):
         self.spoken.said = (request, 0)
         assert self.schedule() is None
 
-    def hits(self, prompt_tokens: int, ids: tuple[int, ...] | None = None) -> int:
+    def hits(self, prompt_tokens: int, ids: Ids = None) -> int:
         """Tokens of such a prompt that are cached."""
         return self.view.cached_tokens(_request(prompt_tokens, ids))
 
-    def serve(self, prompt_tokens: int, ids: tuple[int, ...] | None = None) -> int:
+    def serve(self, prompt_tokens: int, ids: Ids = None) -> int:
         """Computes what is not cached of a prompt, whose blocks it gives back; returns the tokens hit."""
         found = self.hits(prompt_tokens, ids)
         request = self.admit(prompt_tokens, ids, compute=prompt_tokens - found, output=1)
@@ -74,7 +73,7 @@ class Rank(OneRank):
         return found
 
 
-def _request(prompt_tokens: int, ids: tuple[int, ...] | None = None, output_tokens: int = 2) -> Request:
+def _request(prompt_tokens: int, ids: Ids = None, output_tokens: int = 2) -> Request:
     index = next(_serial)
     return Request(index, f"r{index}", prompt_tokens, output_tokens, 0, ids)
 

@@ -20,7 +20,7 @@ def stage(compute_us: int, communication_us: int) -> StagePrice:
 
 
 def run_of(steps: int) -> Rig:
-    """A prompt from 0 to 200, a run of so many decodes and one for the last token, each 100 compute, 100 communication."""
+    """A prompt from 0 to 200, a run of decodes and one for the last token, each 100 compute and 100 communication."""
     rig = Rig(stage(100, 100), tokens=2 + steps, has_runs=True)
     rig.launch()
     return rig
