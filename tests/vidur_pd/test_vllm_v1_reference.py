@@ -336,7 +336,7 @@ class Pair:
         self.reference.pool.take_back(sequence)
 
     def compare(self) -> None:
-        assert self.pool.free_blocks == len(self.reference.pool.queue)
+        assert self.scheduler.view.free_blocks == len(self.reference.pool.queue)
         requests = 4 * self.scheduler.waiting_requests + self.scheduler.running_requests
         assert (requests, self.scheduler.load_tokens) == self.reference.load()
         for request, sequence in self.both.values():
