@@ -50,7 +50,6 @@ class Loop {
     // Time of the next event that still counts, or of the network.
     std::optional<TimePs> next_event_ps();
     TimePs now_ps() const { return queue_.now_ps(); }
-    void move_to(TimePs at_ps) { queue_.move_to(at_ps); }
     // Queues a notice `CallDue`; returns its number.
     std::int64_t schedule_call(TimePs at_ps, Priority priority);
     std::int64_t executed() const { return executed_; }

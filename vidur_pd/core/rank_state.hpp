@@ -44,9 +44,7 @@ class RankState {
     // Admitted requests, under way or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
-    // iteration.
-    Tokens outstanding_tokens() const { return tokens_.outstanding(); }
-    // The same, and where decodes run plus the context of all requests here, on its way or to come.
+    // iteration. Where decodes run plus the context of all requests here, on its way or to come.
     Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
     // KV blocks held by requests, those held for a transfer included.
     std::int64_t used_blocks() const { return pool_->used_blocks(); }

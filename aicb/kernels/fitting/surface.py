@@ -8,7 +8,7 @@ of the kernel's reference model, corrected by kriging of the residuals (``aicb.k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,14 +164,19 @@ class Surface:
     def hold_out(self, folds: Sequence[Hashable]) -> HeldOut:
         """Each point predicted without all points of its fold; ``folds`` is [points] in the order of ``shapes``."""
         relative, claimed = np.zeros(len(folds)), np.zeros(len(folds))
-        for fold in dict.fromkeys(folds):
-            out = np.array([other == fold for other in folds])
-            if out.all():
-                continue
-            rest = Surface(self.reference, self.shapes[~out], self.times_us[~out])
+        for out, rest in self.without_each(folds):
             relative[out] = rest.times(self.shapes[out]) / self.times_us[out] - 1.0
             claimed[out] = rest.errors(self.shapes[out])
         return HeldOut(relative, claimed)
+
+    def without_each(self, folds: Sequence[Hashable]) -> Iterator[tuple[NDArray[np.bool_], Surface]]:
+        """[points] whether a point belongs to a fold, and the surface without the fold, which is not all points.
+
+        One surface exists at a time: the systems of a large table take gigabytes."""
+        for fold in dict.fromkeys(folds):
+            out = np.array([other == fold for other in folds])
+            if not out.all():
+                yield out, Surface(self.reference, self.shapes[~out], self.times_us[~out])
 
     def _modelled(self, shapes: Floats) -> Floats:
         return np.asarray(self.reference.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))

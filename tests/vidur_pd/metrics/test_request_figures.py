@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from tests.integration.small_runs import config, pool, simulate
+from tests.vidur_pd.one_rank import generated
 from vidur_pd._core import Loop
 from vidur_pd.metrics.columns import numbers, texts
 from vidur_pd.metrics.request_figures import REQUEST_COLUMNS, RequestFigures
@@ -52,11 +53,10 @@ def test_figures_that_may_not_apply_are_none_at_first_and_minus_one_in_the_log()
 
 
 def test_stages_are_forgotten_when_a_request_begins_again_and_nothing_else_is() -> None:
-    again = request()
+    again = generated(request(), 2)
     stamps = [name for name, kind in KINDS.items() if kind in ("Stage", "Maybe", "Place")]
     for name in stamps:
         setattr(again, name, 7)
-    again.set_progress(0, 2)
     again.restart(1)  # whose first token the user has
     forgotten = {name for name in stamps if getattr(again, name) is None}
     assert forgotten == {name for name, kind in KINDS.items() if kind == "Stage"}
