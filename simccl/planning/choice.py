@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from simccl.algorithms.registry import algorithm_of
+from simccl.algorithms.registry import algorithm_of, nccl_algorithms
 from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
 from simccl.communicator.communicator import Communicator
 from simccl.communicator.shape import CommunicatorShape
@@ -87,6 +87,9 @@ def choose_at(
         if algorithm in (None, costs.algorithm) and protocol in (None, kind) and np.isfinite(time_us)
     ]
     if not candidates:
+        able = [str(each.name) for each in nccl_algorithms() if op in each.ops]
+        if algorithm is not None and algorithm not in able:
+            raise InputError(f"algorithm: found {algorithm}, expected one that carries out {op}: {', '.join(able)}")
         wanted = " ".join(x for x in (algorithm, protocol) if x is not None)
         where = f"{at.nodes} node{'s' if at.nodes > 1 else ''} of {at.gpus_per_node} {at.gpu.name}"
         raise InputError(f"algorithm: found {wanted}, which NCCL disables for {op} on {where}")

@@ -55,7 +55,8 @@ void bind_request(py::module_& module) {
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
         .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"))
-        .def("restart", &Request::restart, py::arg("kept"));
+        .def("restart", &Request::restart, py::arg("kept"))
+        .def("__repr__", [](const Request& request) { return "request " + request.request_id; });
 #define REQUEST_FIGURE(type, name, is_stage) request.def_readwrite(#name, &Request::name);
 #include "request_figures.inc"
 }
