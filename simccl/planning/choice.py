@@ -19,7 +19,7 @@ from simccl.planning.cost_model import cost_model
 
 
 class PairTimes(NamedTuple):
-    """One algorithm and protocol, one entry per size."""
+    """Times of one algorithm and protocol, one entry per size."""
 
     time_us: NDArray[np.float64]
     latency_us: NDArray[np.float64]
@@ -34,7 +34,7 @@ def pair_times(
     at: CommunicatorShape,
     calibration: Calibration | None,
 ) -> PairTimes:
-    """Times of one enabled pair, corrected where the calibration knows it."""
+    """Times of one enabled pair of algorithm and protocol, corrected where the calibration has measurements of it."""
     p = PROTOCOLS.index(protocol)
     channels, threads = algorithm_of(costs).channels_and_threads(size_bytes, costs, protocol, at)
     time_us, latency_us = costs.times_us(size_bytes)[p], costs.latencies_us(size_bytes)[p]
