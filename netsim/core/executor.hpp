@@ -10,7 +10,7 @@
 
 namespace netsim {
 
-// Observer of graphs: told when one begins to run, and when one completes or is cancelled.
+// Observer of graphs: called when one begins to run, and when one completes or is cancelled.
 class GraphObserver {
   public:
     virtual ~GraphObserver() = default;

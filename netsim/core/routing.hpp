@@ -26,7 +26,7 @@ struct Path {
 //
 // Tables are built when first needed and kept, as are paths. GPUs do not forward, so switches form components that only
 // meet at GPUs (a fabric, the NVSwitch of every server). To a component, destinations attached to the same set of its
-// switches are alike: there is one table for each such set, with an entry for each switch of the component; equal
+// switches are equal: there is one table for each such set, with an entry for each switch of the component; equal
 // sets of next hops are stored once. When a cable between switches fails, the tables of its component become stale;
 // when a cable to a GPU fails, only the table that the GPU uses changes.
 class Routing {
@@ -50,7 +50,7 @@ class Routing {
     // Hops of the shortest paths between all ordered pairs of some nodes; nothing where a pair has no path.
     std::optional<std::int64_t> total_hops(std::span<const NodeId> nodes);
 
-    // Fails or repairs one direction of a cable; later answers respect it. A flow whose path is not concerned keeps
+    // Fails or repairs one direction of a cable; later answers respect it. A flow whose path does not change keeps
     // it.
     void set_link_up(LinkId link, bool is_up);
     // Whether any link has ever failed.
