@@ -54,7 +54,8 @@ void bind_request(py::module_& module) {
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
-        .def("restart", &Request::restart, py::arg("kept"));
+        .def("restart", &Request::restart, py::arg("kept"))
+        .def("__repr__", [](const Request& request) { return "request " + request.request_id; });
 #define REQUEST_FIGURE(type, name, is_stage) request.def_readwrite(#name, &Request::name);
 #include "request_figures.inc"
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from boundary.errors import InputError
 from vidur_pd._core import Decision, RankState, RankView
-from vidur_pd.config.own_classes import describe
+from vidur_pd.config.own_classes import FAULTS, describe
 from vidur_pd.scheduling.policy import BrokenRule, Policy
 
 
@@ -22,7 +22,7 @@ class AskedPolicy:
         self._view, self._decision = RankView(state), Decision(state)
         try:
             self._policy = make()
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
 
     @property
@@ -41,7 +41,7 @@ class AskedPolicy:
         """Whether plain decodes go on without asking."""
         try:
             answer = self._policy.is_steady(self._view)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
         if not isinstance(answer, bool):
             raise InputError(f"policy {self._name}: is_steady: found {answer!r}, expected True or False")
@@ -59,7 +59,7 @@ class AskedPolicy:
     def _ask(self) -> None:
         try:
             answer = self._policy.decide(self._view, self._decision)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
         if answer is not None:
             raise InputError(
@@ -67,6 +67,6 @@ class AskedPolicy:
                 "expected None: entries are made by decision.run and decision.preempt"
             )
 
-    def _line(self, error: Exception) -> str:
+    def _line(self, error: BaseException) -> str:
         rule = "" if isinstance(error, BrokenRule) else "raises: "
         return f"policy {self._name}: {rule}{describe(error)}"
