@@ -195,7 +195,8 @@ class LogsLinks(Protocol):
 
         Windows are ``window_ps`` wide at first; when time outgrows them, pairs are merged and the width doubles.
         Bytes are booked in the window in which they are carried, at the rates that flows have then: where flows do not
-        share links that may be more than a link can carry. Packet-level backends book payload when it is sent.
+        share links that may be more than a link can carry. Packet-level backends book payload whenever it
+        is sent, resends included.
 
         Raises:
             BackendError: less than one window or picosecond.
