@@ -1,4 +1,4 @@
-"""The fabric of a run: its topology, what has become of links, and the routes that follow, with one owner."""
+"""The fabric of a run: its topology, the links that are down or slow, and the routes that follow from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Gpus = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FabricState:
-    """What has become of links since the topology was built."""
+    """Links that are down or slow, compared with the topology as built."""
 
     down: frozenset[int] = frozenset()
     shares: frozenset[tuple[int, float]] = frozenset()
@@ -33,13 +33,14 @@ INTACT = FabricState()
 
 
 class Fabric:
-    """The owner of links: everything else refers to it, and the network that carries traffic over it follows it.
+    """The owner of the state of links; the network that carries the traffic follows it.
 
-    Several things may keep a link down or slow at a time: it is up when none does, and has the product of its shares.
+    Several faults may keep a link down or slow at a time. The link is up when none keeps it down, and has the product
+    of the shares of capacity that they leave.
 
-    Traffic between some GPUs keeps to the shortest paths between them. As long as no group has to go a longer way, it
-    meets the state of the links on these paths and of no others, whatever happens elsewhere. A group that goes a longer
-    way is said to meet the state of all links.
+    Traffic among a group of GPUs keeps to the shortest paths between them, so its time depends on the links on these
+    paths and on no others, as long as none of the GPUs needs a longer path than before. The traffic of a group that
+    does is taken to depend on the state of all links.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -50,14 +51,14 @@ class Fabric:
         self._down: set[int] = set()
         self._shares: dict[int, float] = {}
         self._is_touched = np.zeros(topology.links, dtype=np.bool_)
-        """[links] whether each has failed or is slow."""
+        """[links] whether each is down or slow."""
         self._changes = 0
         self._between: dict[Gpus, NDArray[np.int64]] = {}
         self._met: dict[Gpus, tuple[int, FabricState]] = {}
-        """State that a group meets, and after how many changes that was found."""
+        """By group: the number of changes so far when `state_among` last looked, and what it found."""
 
     def carry_with(self, network: NetworkBackend) -> None:
-        """The network gets the state of links and follows it from now on; one that did so before does no longer.
+        """Makes a network follow the state of links from now on, in place of the one that did so before.
 
         Raises:
             BackendError: links of the network cannot fail.
@@ -76,12 +77,12 @@ class Fabric:
 
     @cached_property
     def intact_router(self) -> Router:
-        """Routes before anything had failed."""
+        """Router over the topology as built."""
         return Router(self.topology)
 
     @cached_property
     def router(self) -> Router:
-        """Routes over the links that are up."""
+        """Router over the links that are up."""
         router = Router(self.topology)
         for link in sorted(self._down):
             router.set_link_up(link, False)
@@ -89,7 +90,7 @@ class Fabric:
 
     @property
     def state(self) -> FabricState:
-        """What has become of all links."""
+        """State of all links."""
         return FabricState(frozenset(self._down), frozenset(self._shares.items()))
 
     def is_up(self, link: int) -> bool:
@@ -97,37 +98,37 @@ class Fabric:
         return link not in self._down
 
     def capacity_bps(self, link: int) -> float:
-        """What the link can carry while it is up."""
+        """Rate that the link can carry while it is up."""
         return self._shares.get(link, 1.0) * float(self.topology.capacity_bps[link])
 
     # Changes.
 
     def fail(self, links: Sequence[int]) -> list[int]:
-        """Something keeps the links down from now on; returns those that were up."""
+        """Takes links down on behalf of one fault; returns those that were up."""
         failed = [link for link in links if self._count_failures(link, 1) == 1]
         for link in failed:
             self._set_link_up(link, False)
         return failed
 
     def repair(self, links: Sequence[int]) -> list[int]:
-        """One thing less keeps the links down; returns those that are up again."""
+        """Ends one fault that kept the links down; returns those that are up again."""
         repaired = [link for link in links if self._count_failures(link, -1) == 0]
         for link in repaired:
             self._set_link_up(link, True)
         return repaired
 
     def slow_down(self, link: int, share: float) -> None:
-        """Something leaves the link this share of what it has."""
+        """Slows a link down to this share of what it has."""
         self._slow_downs.setdefault(link, []).append(share)
         self._set_share(link, prod(self._slow_downs[link], start=1.0))
 
     def speed_up(self, link: int, share: float) -> None:
-        """What left the link this share is gone."""
+        """Ends one `slow_down` of the link to this share."""
         self._slow_downs[link].remove(share)
         self._set_share(link, prod(self._slow_downs[link], start=1.0))
 
     def become(self, state: FabricState) -> None:
-        """Brings links into a state, whatever has kept them in another."""
+        """Brings all links into a state, whichever faults keep them in another."""
         present, shares = self.state, dict(state.shares)
         for link in sorted(present.down ^ state.down):
             self._set_link_up(link, link not in state.down)
@@ -165,25 +166,25 @@ class Fabric:
         return not self._down or self.router.total_hops(gpus) is not None
 
     def is_detoured(self, gpus: Gpus) -> bool:
-        """Whether some GPU has a longer way to another than before, or none."""
+        """Whether some GPU has a longer path to another than in the topology as built, or none."""
         if self._down.isdisjoint(self._touched_between(gpus)):
             return False
         return self.router.total_hops(gpus) != self.intact_router.total_hops(gpus)
 
     def links_between(self, gpus: Gpus) -> NDArray[np.int64]:
-        """Rising: links on the shortest paths between the GPUs before anything had failed."""
+        """Links, rising, on the shortest paths between the GPUs in the topology as built."""
         if gpus not in self._between:
             self._between[gpus] = self.intact_router.links_between(gpus)
         return self._between[gpus]
 
     def _touched_between(self, gpus: Gpus) -> list[int]:
-        """Those of `links_between` that have failed or are slow."""
+        """Links of `links_between` that are down or slow."""
         links = self.links_between(gpus)
         touched: list[int] = links[self._is_touched[links]].tolist()
         return touched
 
     def state_among(self, gpus: Gpus) -> FabricState:
-        """What has become of the links that traffic between the GPUs can meet."""
+        """State of the links that the time of traffic among the GPUs depends on."""
         if not self._down and not self._shares:
             return INTACT
         after, state = self._met.get(gpus, (-1, INTACT))

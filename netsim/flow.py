@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from boundary.errors import InputError
 
 NO_FLOW: Final = -1
-"""In ``after``: no flow is in front."""
+"""Entry of ``after`` for a flow that queues behind no other."""
 
 DEFAULT_PRIORITY: Final = 3
-"""Of RoCE traffic, the class that HPCC's and SimAI's ns-3 models and usual switch configurations make lossless."""
+"""Traffic class of RoCE: the one that HPCC's and SimAI's ns-3 models and usual switch configurations make lossless."""
 
 _PER_FLOW: Final = (
     "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
@@ -24,7 +24,7 @@ _KEPT: Final = (
     "delay_ps", "dep_offsets", "deps", "flow_label", "notify", "max_rate_bps", "after", "credit_offsets", "credits",
     "priority", "traffic",
 )  # fmt: skip
-"""What `FlowGraph.with_flows` takes over."""
+"""Fields that `FlowGraph.with_flows` keeps."""
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -39,9 +39,10 @@ class FlowGraph:
     """A directed acyclic graph of point-to-point flows, executed as a whole inside a backend.
 
     A flow starts at ``max(submission + ready_ps, arrival of all its dependencies) + delay_ps``, but not before the
-    last byte of the flow ``after`` which it queues has left, and ends when its own last byte has arrived at ``dst``.
-    Three kinds of edges lead to it: data (``deps``: arrivals), order (``after``: a queue) and credit (``credits``: a
-    receiver says that a buffer is free, which takes the latency of the path of the flow that had filled it).
+    last byte of the flow ahead of it in its queue (``after``) has left. It ends when its own last byte has arrived at
+    ``dst``. Flows wait for each other by three kinds of edges: data (``deps``: arrivals), order (``after``: a queue)
+    and credit (``credits``: a receiver reports a free buffer, which takes the latency of the path of the flow that had
+    filled it).
     Arrays are one entry per flow; ``deps`` and ``credits`` are in CSR form: flow ``i`` waits for
     ``deps[dep_offsets[i]:dep_offsets[i + 1]]``.
     """
@@ -65,17 +66,17 @@ class FlowGraph:
     notify: NDArray[np.bool_]
     """[flows] ``advance`` also returns when such a flow completes."""
     max_rate_bps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[flows] most that its sender feeds it with, whatever the links would carry; 0: no limit. Left out: all 0."""
+    """[flows] highest rate at which its sender sends, whatever the links could carry; 0: no limit. Left out: all 0."""
     after: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[flows] flow in front in the sender's queue, one follower each, or `NO_FLOW`. Left out: nobody queues."""
+    """[flows] flow ahead of it in the sender's queue, at most one behind each, or `NO_FLOW`. Left out: no queues."""
     credit_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[flows + 1] Left out: nobody waits for credits."""
+    """[flows + 1] Left out: no flow waits for credits."""
     credits: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[edges] flows whose arrival frees a buffer that this one needs."""
     priority: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
     """[flows] traffic class 1…7, for backends that know queues. Left out: all `DEFAULT_PRIORITY`."""
     traffic: int = 0
-    """What the flows are, 0 or 1, as far as logs of links are to tell it apart (`LinkLog`)."""
+    """Class of traffic, 0 or 1, under which link logs (`LinkLog`) book the flows."""
 
     def __len__(self) -> int:
         return len(self.src)
@@ -108,7 +109,7 @@ class FlowGraph:
         size_bytes: NDArray[np.int64],
         ready_ps: NDArray[np.int64],
     ) -> FlowGraph:
-        """The same graph between other nodes, with other sizes and times; what stays is not checked anew.
+        """The same graph between other nodes, with other sizes and times; fields that stay are not checked again.
 
         Raises:
             FlowGraphError: arrays of other lengths, or negative values.
@@ -166,7 +167,7 @@ class FlowGraph:
         credits: Sequence[Sequence[int]] | None = None,
         priority: Sequence[int] | NDArray[np.integer] | None = None,
     ) -> FlowGraph:
-        """Builds a graph from per-flow lists; what is left out is zero, empty or false."""
+        """Builds a graph from per-flow lists; columns left out are zero, empty or false."""
         flows = len(src)
         dep_offsets, dep_flows = _csr(deps, flows)
         credit_offsets, credit_flows = _csr(credits, flows)

@@ -1,4 +1,4 @@
-"""Which links a flow takes: shortest paths with static ECMP.
+"""Router: the links that a flow takes, by shortest paths with static ECMP.
 
 Paths are shortest in hops; GPUs do not forward. Where several next hops are equally near, NVSwitches are preferred,
 and among what remains the node takes the one that murmur3-32 of (source address, destination address, ports), seeded
@@ -21,7 +21,7 @@ from netsim.topology import Topology
 
 
 def core_network(topology: Topology) -> _core.Network:
-    """The topology as the C++ core takes it."""
+    """Topology in the form of the C++ core."""
     return _core.Network(
         topology.node_kind, topology.link_src, topology.link_dst, topology.capacity_bps, topology.latency_ps
     )
@@ -51,8 +51,8 @@ class Router:
         return self._path(src, dst, flow_label).links.astype(np.int64)
 
     def reverse_route(self, src: int, dst: int, flow_label: int = 0) -> NDArray[np.int64]:
-        """[hops] link ids from ``dst`` back to ``src`` that ACKs of the flow take: hashed with addresses and ports
-        swapped, so often over other switches than the flow. Raises as `route` does."""
+        """[hops] link ids from ``dst`` back to ``src``, the path of the flow's ACKs. Addresses and ports are swapped in
+        the hash, so ACKs often cross other switches than the flow. Raises as `route` does."""
         return self._routing.reverse_path(src, dst, flow_label).links.astype(np.int64)
 
     def routes(
@@ -63,9 +63,9 @@ class Router:
         *,
         is_reverse: bool = False,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of many flows at once: ([flows + 1] offsets, [hops of all flows] link ids); a flow without a path has none.
+        """Paths of many flows: ([flows + 1] offsets, [hops of all flows] link ids); a flow without a path has no hops.
 
-        ``is_reverse``: the routes that their ACKs take.
+        ``is_reverse``: the paths of their ACKs.
 
         Raises:
             BackendError: unknown node.
@@ -83,8 +83,9 @@ class Router:
         return self._routing.next_hops(at, dst).astype(np.int64)
 
     def links_between(self, nodes: Sequence[int]) -> NDArray[np.int64]:
-        """Link ids, rising, on any shortest path between two of the nodes: where none of them changes, no flow between
-        these nodes takes another path. Nothing where there is no path.
+        """Link ids, rising, on any shortest path between two of the nodes; none where there is no path.
+
+        As long as none of these links changes, no flow between the nodes takes another path.
 
         Raises:
             BackendError: unknown node.
@@ -101,11 +102,11 @@ class Router:
 
     @property
     def tables_built(self) -> int:
-        """How often the distances of switches to a set of switches have been searched."""
+        """Number of breadth-first searches so far, each from one set of switches (for tests and benchmarks)."""
         return self._routing.tables_built
 
     def set_link_up(self, link: int, is_up: bool) -> None:
-        """Fails or repairs one direction of a cable, for all that is asked from now on.
+        """Fails or repairs one direction of a cable; later answers respect it.
 
         Raises:
             BackendError: unknown link.

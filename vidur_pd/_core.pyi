@@ -67,44 +67,17 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
     def sequence_tokens(self) -> int:
         """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
 
-    def set_progress(self, computed_tokens: int, generated_tokens: int) -> None:
-        """Place a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer."""
-
     def restart(self, kept: int) -> None:
         """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
 
-class CachedPrefix:
-    """The longest cached prefix of a request at one instant; valid until the pool changes."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def shared_blocks(self) -> int:
-        """Blocks that another request holds: reusing them takes nothing from the free queue."""
-
 class BlockPool:
-    @property
-    def block_tokens(self) -> int: ...
-    @property
-    def usable_blocks(self) -> int: ...
-    @property
-    def free_blocks(self) -> int: ...
-    @property
-    def used_blocks(self) -> int: ...
-    def held_blocks(self, request: Request) -> int: ...
-    def cached_prefix(self, request: Request) -> CachedPrefix: ...
-    def allocate(self, request: Request, tokens: int, prefix: CachedPrefix = ...) -> None: ...
-    def register(self, request: Request, computed_tokens: int) -> None: ...
-    def release(self, request: Request) -> None: ...
-    def clear(self) -> None: ...
+    """KV blocks of one rank."""
 
 class CountingBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_tokens: int = 16) -> None: ...
 
 class PrefixCachingBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512) -> None: ...
-    @property
-    def cached_free_blocks(self) -> int: ...
 
 class ScheduledBatch:
     @property
@@ -152,12 +125,9 @@ class RankState:
     @property
     def running_requests(self) -> int: ...
     @property
-    def outstanding_tokens(self) -> int:
-        """To compute before every local request is a plain decode, those under way included."""
-
-    @property
     def load_tokens(self) -> int:
-        """The same, and where decodes run plus the context of all requests."""
+        """To compute before every local request is a plain decode, those under way included; where decodes run plus the
+        context of all requests."""
 
     @property
     def used_blocks(self) -> int: ...
@@ -385,9 +355,6 @@ class RunningIteration:
     ends_ps: NDArray[np.int64]
     """[steps] as far as known; set when launched."""
 
-    def __init__(
-        self, instance: int, stages: list[Stage], compute_ps: NDArray[np.int64], start_ps: int = 0
-    ) -> None: ...
     @property
     def number(self) -> int:
         """Unique in its loop."""
@@ -409,10 +376,6 @@ class RunningIteration:
     @property
     def end_ps(self) -> int: ...
     @property
-    def stage_begins_ps(self) -> list[int]: ...
-    @property
-    def stage_ends_ps(self) -> list[int]: ...
-    @property
     def steps(self) -> int: ...
     @property
     def is_run(self) -> bool: ...
@@ -424,20 +387,6 @@ class RunningIteration:
 
     def set_stages(self, stages: list[Stage], compute_ps: NDArray[np.int64]) -> None:
         """The price of the iteration."""
-
-def set_end_times(iteration: RunningIteration, stage_free_ps: list[int]) -> list[int]:
-    """Times of an iteration that starts now; returns when the stages are free then."""
-
-def retime_steps(iteration: RunningIteration, slowdown: float, now_ps: int) -> None:
-    """A new slowdown: what is done of the step in progress stays done, the rest follows suit."""
-
-def retime_stages(
-    running_iterations: list[RunningIteration], slowdowns: list[list[float]], stage_free_ps: list[int], now_ps: int
-) -> list[int]:
-    """The same for all running iterations in a pipeline; returns when the stages are free then."""
-
-def truncate(iteration: RunningIteration, now_ps: int) -> bool:
-    """Ends a run with the step in progress, or with one that ends at this instant; True if that cuts it short."""
 
 class Instance:
     """A serving instance in the loop (``core/instance.hpp``); `vidur_pd.cluster.instance.Instance` is one."""
@@ -657,7 +606,6 @@ class Loop:
     def executed(self) -> int:
         """Events so far."""
 
-    def move_to(self, at_ps: int) -> None: ...
     def schedule_call(self, at_ps: int, priority: int) -> int: ...
     def schedule_end(self, iteration: RunningIteration) -> None: ...
     def set_end_times(self, iteration: RunningIteration) -> None: ...

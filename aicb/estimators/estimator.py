@@ -1,4 +1,4 @@
-"""The contract of estimators: times of kernels on one GPU."""
+"""Contract of estimators, which price kernels on one GPU."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ class CostTable:
 
     @classmethod
     def of(cls, kernels: Sequence[Kernel], precision: Precision) -> CostTable:
-        """Costs with cache and state in the formats of ``precision``."""
+        """Costs of kernels with KV cache and recurrent state in the formats of ``precision``."""
         return cls.from_costs(kernels, [kernel.cost(precision) for kernel in kernels])
 
     @classmethod
     def from_costs(cls, kernels: Sequence[Kernel], costs: Sequence[KernelCost]) -> CostTable:
-        """One cost per kernel."""
+        """Table of the given costs, one per kernel."""
         columns = np.array([(cost.flops, cost.moved_bytes, cost.dtype == "fp8") for cost in costs]).reshape(-1, 3)
         return cls(kernels, columns[:, 0], columns[:, 1], columns[:, 2] > 0)
 
     def take(self, places: NDArray[np.intp]) -> CostTable:
-        """The kernels at these places."""
+        """Table of the kernels at these indices."""
         kernels = [self.kernels[place] for place in places.tolist()]
         return CostTable(kernels, self.flops[places], self.moved_bytes[places], self.is_fp8[places])
 
     def peak_flops(self, gpu: Gpu) -> NDArray[np.float64]:
-        """[kernels] nominal peak of the tensor cores in the format of each."""
+        """[kernels] nominal peak FLOP/s of the tensor cores in the format of each."""
         fp8 = gpu.peak_flops["fp8"] if self.is_fp8.any() else np.nan
         return np.where(self.is_fp8, fp8, gpu.peak_flops["bf16"])
 
     def roofline_us(self, gpu: Gpu, is_resident: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """[kernels] as ``roofline.roofline_us``."""
+        """[kernels] roofline time in µs, as ``roofline.roofline_us``."""
         is_cached = is_resident & (self.moved_bytes <= gpu.l2_bytes)
         memory_us = np.where(is_cached, 0.0, self.moved_bytes / gpu.hbm_bytes_per_s * 1e6)
         return np.maximum(self.flops / self.peak_flops(gpu) * 1e6, memory_us)
 
 
 class Estimator(Protocol):
-    """Times of the kernels of `aicb.kernels` on one GPU.
+    """Estimator: prices the kernels of `aicb.kernels` on one GPU.
 
     The same kernel always gets the same estimate, and no estimate is below the roofline of the device, unless it is a
     measurement.
@@ -73,7 +73,7 @@ class Estimator(Protocol):
         ...
 
     def times(self, costs: CostTable) -> ManyTimes:
-        """[kernels] what ``price`` says of each, worked out together; to 1e-12 of the time.
+        """[kernels] times as ``price`` gives them, computed together; equal to 1e-12 of the time.
 
         Raises:
             InputError: as ``price``.
@@ -81,7 +81,7 @@ class Estimator(Protocol):
         ...
 
     def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
-        """Time of this attention for ``batch`` sequences; the lengths in ``kernel`` do not matter."""
+        """Times of decode attention for ``batch`` sequences; the lengths in ``kernel`` do not matter."""
         ...
 
 
@@ -90,11 +90,11 @@ class CoreEstimator(Estimator, Protocol):
     """An estimator whose attention over all keys is evaluated in C++: ``decode_times`` are ``VolumeTimes``."""
 
     def core_prefill(self, kernel: PrefillAttention) -> _core.PrefillTimes:
-        """Prefills of the geometry of ``kernel``; its lengths do not matter."""
+        """Times of prefill attention with the geometry of ``kernel``; its lengths do not matter."""
         ...
 
 
 def times_one_by_one(estimator: Estimator, kernels: Sequence[Kernel]) -> ManyTimes:
-    """``Estimator.times`` without a faster way."""
+    """``Estimator.times`` for estimators that can only price one kernel after another."""
     found = [estimator.price(kernel) for kernel in kernels]
     return ManyTimes(np.array([each.time_us for each in found]), np.array([each.is_estimate for each in found]))

@@ -1,8 +1,8 @@
-"""The default estimator: measured kernel times, interpolated where the shape lies between them.
+"""Interpolation estimator (the default): measured kernel times, interpolated where the shape lies between them.
 
-Each kernel brings the times of its own (``Kernel.fit``), made when first needed; this module joins them and holds every
-estimate to the roofline of the device. Measured points are returned as measured. Kernels of one family are shapes of
-one surface, which prices many of them together.
+Each class of kernels fits its own times (``Kernel.fit``), when they are first needed. This module combines them and
+raises estimates below the roofline of the device to it; measured points are returned as measured. Kernels of one family
+are shapes on one surface, which prices many of them together.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class InterpolationEstimator:
         return self._fitted[kind, variant]
 
     def times_of(self, kernel: AnyKernel) -> KernelTimes[AnyKernel] | None:
-        """``fitted`` of this kernel."""
+        """Times of the variant that this kernel belongs to; see ``fitted``."""
         return self.fitted(type(kernel), kernel.variant(self.precision))
 
     def price(self, kernel: Kernel) -> Estimate:
@@ -74,7 +74,7 @@ class InterpolationEstimator:
         return replace(found, time_us=bound, source=f"roofline, above {found.source}")
 
     def times(self, costs: CostTable) -> ManyTimes:
-        """``price`` of each kernel. Kernels without a place on a surface are priced one by one."""
+        """See ``Estimator.times``. Kernels without a place on a surface are priced one by one."""
         families: dict[int, tuple[Surface, bool, list[int], list[Shape]]] = {}
         alone: list[int] = []
         for number, kernel in enumerate(costs.kernels):
@@ -123,7 +123,7 @@ class InterpolationEstimator:
     def core_prefill(
         self, kernel: PrefillAttention, transfer: _core.PrefillTransfer | None = None
     ) -> _core.PrefillTimes:
-        """Prefills of the geometry of ``kernel`` in C++, on this GPU or transferred.
+        """Times of prefill attention with the geometry of ``kernel`` in C++, on this GPU or transferred.
 
         Unmeasured fp8 takes the time of bf16, flagged.
         """

@@ -1,7 +1,7 @@
-"""The estimator of a GPU: by its name, and by what the GPU's table holds.
+"""Selection of an estimator, by its name and by the kernels that the GPU's table holds.
 
-A table of another origin may hold some kinds of kernels only (``aicb import`` of GEMM times, a profile without
-FlashMLA). What it holds is priced from it; the rest is transferred from the H200 (`transfer.py`) and flagged.
+A table of another origin may hold only some kinds of kernels (``aicb import`` of GEMM times, a profile without
+FlashMLA). These are priced from it; times of the others are transferred from the H200 (`transfer.py`) and flagged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aicb.model.precision import Precision
 from boundary.errors import InputError
 
 LEAST_ROWS = 8
-"""Measured shapes from which on a kind of kernel is interpolated; fewer say too little about it."""
+"""Least number of measured shapes for a kind of kernel to be interpolated."""
 
 
 def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:

@@ -1,4 +1,4 @@
-"""Compute time of one iteration of a serving instance.
+"""Iteration model: compute time of one iteration of a serving instance.
 
 An instance runs ``dp`` ranks in lockstep; each prices its own batch and every layer waits for the slowest. Groups of
 operators depend on few integers (tokens, rows) and are priced once; only attention depends on the lengths.
@@ -66,15 +66,15 @@ class IterationModel:
     """Prices the iterations of one instance.
 
     Args:
-        model, partition, precision, gpu: what runs where.
+        model, partition, precision, gpu: the model, its division, its number formats, and the GPU it runs on.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
         max_seqs, max_batched_tokens: requests and tokens per rank; they bound the captured sizes.
         queries: tokens of a decode in a step; more than one with speculative decoding (`Drafting.queries`).
-        estimator: one, or its name, see ``aicb.estimators.selection.select_estimator``.
+        estimator: an estimator, or the name of one, see ``aicb.estimators.selection.select_estimator``.
         host: overheads of the engine's host side.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
-        seed: of the samples of ``expert_load``.
-        overlap: what runs at the same time as other work; by default nothing.
+        seed: random seed of the samples of ``expert_load``.
+        overlap: kernels that run at the same time as others; by default none.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, or the model cannot be divided this way.
@@ -111,20 +111,20 @@ class IterationModel:
         self._attention = AttentionPricing(model, partition, precision, self._pricing)
 
     def core_pricing(self, stage: int = 0) -> _core.IterationPricing | None:
-        """The pricing of a stage for an event loop in C++; ``None`` where C++ does not know its attention."""
+        """Pricing of a stage for an event loop in C++; ``None`` where C++ cannot price its attention."""
         found = self._stage(stage)
         return found.pricing if found.knows_attention else None
 
     def price_missing(self, stage: int = 0) -> None:
-        """Prices what ``core_pricing(stage)`` did not know when last asked."""
+        """Prices the groups that ``core_pricing(stage)`` lacked when it was last asked."""
         self._stage(stage).price_missing()
 
     def communications_of(self, number: int) -> tuple[tuple[Communication, int], ...]:
-        """``IterationCost.communications`` of a number that C++ gave."""
+        """``IterationCost.communications`` for a number from C++."""
         return self._names.communications(number)
 
     def estimated_of(self, number: int) -> tuple[str, ...]:
-        """``IterationCost.estimated_operators`` of a number that C++ gave."""
+        """``IterationCost.estimated_operators`` for a number from C++."""
         return self._names.estimated(number)
 
     def _stage(self, stage: int) -> StagePricer:
@@ -156,7 +156,7 @@ class IterationModel:
         return priced
 
     def _group_operators(self, key: GroupKey, stage: int) -> list[Operator]:
-        """Operators of a group; the shared expert only where it runs by itself."""
+        """Operators of a group; without the shared expert where that runs on a stream of its own."""
         kind, first, second = key
         match kind:
             case OperatorGroup.TOKENS:
@@ -170,7 +170,7 @@ class IterationModel:
                 return self._attention.group_operators(key, stage)
 
     def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
-        """One iteration of one pipeline stage.
+        """Cost of one iteration of one pipeline stage.
 
         Args:
             batches: one per data-parallel rank; an empty batch is an idle rank, which runs a dummy batch.
@@ -184,7 +184,7 @@ class IterationModel:
         return self._iteration(ranks, stage, queries, max(ranks.logit_rows, default=0) * queries)
 
     def _iteration(self, ranks: RankBatches, stage: int, queries: int, rows: int) -> IterationCost:
-        """An iteration that computes logits of ``rows`` rows."""
+        """Cost of an iteration that computes logits of ``rows`` rows."""
         self._check(ranks)
         if queries > 1 and not ranks.is_decode:
             raise InputError(f"queries: found {queries} in a batch with prefills, expected decodes only")
@@ -193,7 +193,7 @@ class IterationModel:
     def price_run(
         self, batches: Sequence[Batch] | RankBatches, steps: int, *, stage: int = 0
     ) -> tuple[IterationCost, NDArray[np.int64]]:
-        """The first of consecutive decode iterations of unchanged batches, and [steps] ``compute_ps`` of each.
+        """Cost of the first of ``steps`` decode iterations with unchanged batches, and [steps] ``compute_ps`` of each.
 
         In step j every request attends to j more tokens. Equal to one ``price`` per step.
 
@@ -219,7 +219,7 @@ class IterationModel:
         return self.price_run([Batch.decode(kv) for kv in ranks], steps, stage=stage)[1]
 
     def speculative(self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0) -> SpeculativeCost:
-        """One step of speculative decoding: verification, and on the last stage the passes of the draft layer.
+        """Cost of one step of speculative decoding: verification, and on the last stage the passes of the draft layer.
 
         Args:
             batches: decodes, one batch per data-parallel rank; KV lengths include the tokens to verify.

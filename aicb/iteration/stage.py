@@ -1,8 +1,8 @@
 """Iterations of one pipeline stage, composed in C++ (``aicb/core``) from groups of operators.
 
-C++ composes an iteration from groups of operators that depend on few integers each (tokens, rows), and from attention,
-whose times it has as functions of the lengths, or from Python. Groups it has not seen yet it lists;
-``StagePricer.price_missing`` prices them.
+C++ composes an iteration from groups of operators, each of which depends on few integers (tokens, rows), and from
+attention, whose times are functions of the lengths in C++, or come from Python. C++ lists the groups that it has not
+seen yet, and ``StagePricer.price_missing`` prices them.
 
 Token counts of eager iterations and of expanded latents take thousands of values. Groups are priced at 128 counts per
 octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
@@ -35,12 +35,12 @@ RUNS = (16, 32, 64, 128, 256)
 """Token counts priced together when groups of a kind are missing for the first, second… time: a simulation that asks
 often meets most of them in the end, and many together take little more than one alone."""
 MOST_NAMES = 64
-"""Names of estimated operators are bits of one integer in C++."""
+"""Most names of operators: a set of estimated operators is the bits of one integer in C++."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
-    """Numbers that stand for operator names and lists of collectives in C++; shared by the stages of a model."""
+    """Numbers for operator names and lists of collectives in C++, shared by the stages of a model."""
 
     interned: _core.InternTable = field(default_factory=_core.InternTable)
     _names: dict[str, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class NameTable:
     _communications: dict[int, Communications] = field(default_factory=dict)
 
     def bit(self, name: str) -> int:
-        """The bit of an operator's name."""
+        """Bit that stands for an operator's name."""
         place = self._names.setdefault(name, len(self._names))
         assert place < MOST_NAMES, f"more than {MOST_NAMES} names of operators"
         return 1 << place
@@ -64,18 +64,18 @@ class NameTable:
         return _core.PricedOperators(priced.phase_ps, sums_ps, names, collectives)
 
     def list_of(self, communications: Communications) -> int:
-        """The number of a list of collectives."""
+        """Number that stands for a list of collectives."""
         return self._lists.setdefault(communications, len(self._lists))
 
     def estimated(self, number: int) -> tuple[str, ...]:
-        """Names of a set of estimated operators, sorted."""
+        """Names, sorted, in the set of estimated operators with this number."""
         if number not in self._estimated:
             bits = self.interned.estimated(number)
             self._estimated[number] = tuple(sorted(name for name, place in self._names.items() if bits >> place & 1))
         return self._estimated[number]
 
     def communications(self, number: int) -> Communications:
-        """The collectives of an iteration."""
+        """Collectives of an iteration, by the number of their list."""
         if number not in self._communications:
             lists = list(self._lists)
             whole = [lists[part] for part in self.interned.communications(number)]
@@ -94,13 +94,13 @@ class NameTable:
 
 
 class StagePricer:
-    """The pricing of one stage in C++, with the groups and kernels it needs.
+    """Pricer of one stage: the pricing in C++, supplied with the groups and kernels that it needs.
 
     Args:
         rules: padding, host and clock of the stage.
-        attention: of the model.
+        attention: pricing of the model's attention.
         price_groups: prices groups of operators together.
-        names: of the model.
+        names: numbers of names and collectives of the model.
         stage: pipeline stage.
     """
 
@@ -152,7 +152,7 @@ class StagePricer:
         )
 
     def price_missing(self) -> None:
-        """Prices what C++ found missing, all of it together."""
+        """Prices all groups and kernels that C++ found missing, together."""
         asked = list(dict.fromkeys(self.pricing.take_missing_groups()))
         runs = {kind: RUNS[min(self._asked[kind], len(RUNS) - 1)] for kind, _, _ in asked}
         self._asked.update(runs.keys())
@@ -166,7 +166,7 @@ class StagePricer:
             self.pricing.insert_size(size, [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels])
 
     def _neighbours(self, key: GroupKey, run: int) -> list[GroupKey]:
-        """Groups that are priced with this one, itself among them."""
+        """Groups to be priced with this one, included."""
         kind, tokens, second = key
         match kind:
             case OperatorGroup.TOKENS | OperatorGroup.OTHER_DECODE_KERNELS:
@@ -180,8 +180,8 @@ Found = tuple[_core.IterationCost, NDArray[np.int64]] | None
 
 
 def priced_together(tokens: int, run: int, sizes: Sequence[int] = ()) -> list[int]:
-    """Counts in the run of this one: of ``sizes`` where it is one of them, else of those between which C++
-    interpolates."""
+    """Token counts in the run of this one: from ``sizes`` if it is one of them, else from the counts between which
+    C++ interpolates."""
     if tokens in sizes:
         first = bisect_left(sizes, tokens) // run * run
         return list(sizes[first : first + run])

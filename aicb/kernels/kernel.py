@@ -1,8 +1,8 @@
-"""The base of all kernels: a shape, what it costs, and where its times come from.
+"""Base class of kernels: a shape, its cost, and the source of its times.
 
-A kernel is a frozen dataclass in a module of this package with all that is known of it: ``cost`` (FLOPs and bytes,
-stated there and nowhere else), the rows of a table that describe it (``read``), the times that measurements give it
-(``fit``), and the points that a profile measures. `aicb.kernels.registry` finds the classes; nothing else lists them.
+A kernel is a frozen dataclass in a module of this package. It states its cost (``cost``: FLOPs and bytes, stated
+nowhere else), how rows of a table describe it (``read``), how measured rows become times (``fit``), and the points that
+a profile measures. `aicb.kernels.registry` finds the classes; nothing else lists them.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class KernelCost:
 
     flops: float
     moved_bytes: float
-    """Each operand and result once."""
+    """Bytes read and written, each operand and result once."""
     cold_bytes: float
-    """The part that other layers have evicted from L2: weights, KV cache, state."""
+    """Part of ``moved_bytes`` that other layers have evicted from L2: weights, KV cache, state."""
     dtype: GemmDtype
-    """Format that the tensor cores compute in."""
+    """Number format in which the tensor cores compute."""
 
 
 class Kernel(ABC):
-    """One kernel of an engine with its shape; a value."""
+    """Kernel of an inference engine with its shape; immutable."""
 
     __slots__ = ()
 
     operations: ClassVar[tuple[str, ...]] = ()
-    """Names under which tables of measurements hold its rows."""
+    """Values of the column ``op`` in tables of measurements whose rows are of this kernel."""
     cold_operations: ClassVar[frozenset[str]] = frozenset()
-    """Those whose weights, cache or state are evicted between layers: profiled with operand sets in turns."""
+    """Operations whose weights, cache or state are evicted between layers: profiled with rotating operand sets."""
     preferred_libraries: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """By operation: beginnings of the names of kernels that stand for it in a table, best first."""
+    """By operation: prefixes of library kernel names whose rows represent it in a table, best first."""
     core_role: ClassVar[CoreRole | None] = None
-    """Kind of kernel that the C++ core prices as a function of lengths, where the estimator gives such functions."""
+    """Kind of attention that the C++ core can price as a function of lengths; None: priced in Python."""
     stays_in_cache: ClassVar[bool] = False
-    """Whether its operands, written just before, need not cross the memory bus."""
+    """Whether its operands, written just before, may be read from L2 instead of memory."""
 
     @abstractmethod
     def cost(self, precision: Precision) -> KernelCost:
@@ -62,12 +62,12 @@ class Kernel(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The shape in few characters."""
+        """Text of the shape, for tables on the command line."""
 
     @classmethod
     @abstractmethod
     def read(cls, operation: str, row: Columns) -> Self:
-        """The kernel that a row of a table describes.
+        """Kernel that a row of a table describes.
 
         Raises:
             InputError: a column is missing or malformed.
@@ -79,13 +79,13 @@ class Kernel(ABC):
         """Times of a variant from the measurements of one GPU; ``None`` where there are too few."""
 
     def variant(self, precision: Precision) -> Hashable:
-        """The difference between kernels of this class that are measured separately, such as the number format."""
+        """Key that tells apart kernels of this class that are measured separately, such as the number format."""
         del precision
         return None
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
-        """(operation, number format) of the rows that price this kernel; no operation: always with another GPU's."""
+        """(operation, number format) of the rows that price this kernel; operation "": always priced by transfer."""
         return "", None
 
     @classmethod
@@ -94,11 +94,11 @@ class Kernel(ABC):
         return "kv_tokens" in cls.__dataclass_fields__  # type: ignore[attr-defined]
 
     def weight_bytes(self, elements: int) -> int:
-        """Memory that so many resident parameters of this kernel take."""
+        """Bytes of memory that ``elements`` resident parameters of this kernel take."""
         return 2 * elements
 
     def tensor_bytes(self, precision: Precision) -> int:
-        """Inputs and outputs in memory while it runs, weights excluded; 0 where engines reuse or chunk them."""
+        """Bytes of inputs and outputs in memory while it runs, without weights; 0 where engines reuse or chunk them."""
         del precision
         return 0
 
@@ -113,17 +113,17 @@ class Kernel(ABC):
 
     @classmethod
     def profiled_operations(cls) -> tuple[str, ...]:
-        """Those of ``operations`` that libraries of the profiler run."""
+        """Operations that the profiler has libraries for."""
         return cls.operations
 
     def listed_points(self, place: ListedPlace) -> Iterator[Point]:
-        """Points of a profile for this kernel as an operator list holds it."""
+        """Points that a profile measures for this kernel of an operator list."""
         del place
         yield from ()
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
-        """Points of a profile that follow from a model and not from an operator list."""
+        """Points that a profile measures for a model, besides those of its operator lists."""
         del swept
         yield from ()
 
@@ -138,7 +138,7 @@ class KernelTimes(ABC, Generic[AnyKernel]):
     """Times of one variant of a kernel on one GPU."""
 
     is_bounded: ClassVar[bool] = False
-    """Whether its times are held to the roofline already."""
+    """Whether its times already respect the roofline as a lower bound."""
     has_stand_ins: ClassVar[bool] = False
     """Whether a shape far from its own measurements may take those of another surface."""
 
@@ -147,12 +147,12 @@ class KernelTimes(ABC, Generic[AnyKernel]):
         """Time of one execution."""
 
     def place(self, kernel: AnyKernel) -> tuple[Surface, Shape] | None:
-        """The surface that prices the kernel, and its shape there; ``None`` where it is priced in another way."""
+        """Surface that prices the kernel, and the kernel's shape on it; ``None`` where it is priced in another way."""
         del kernel
         return None
 
     def parts(self, kernel: AnyKernel) -> tuple[Surface, list[Shape]] | None:
-        """A surface and the shapes whose times add up to the kernel's, for methods that learn from its points."""
+        """Surface, and shapes on it whose times add up to the kernel's, for estimators that learn from its points."""
         del kernel
         return None
 
@@ -165,7 +165,7 @@ class SurfaceTimes(KernelTimes[AnyKernel]):
 
     @abstractmethod
     def shape_of(self, kernel: AnyKernel) -> Shape:
-        """Site and axis."""
+        """Shape on the surface: site and axis."""
 
     def price(self, kernel: AnyKernel) -> Estimate:
         return self.surface.price(*self.shape_of(kernel))
@@ -175,7 +175,7 @@ class SurfaceTimes(KernelTimes[AnyKernel]):
 
 
 class CacheKernel(Kernel):
-    """A kernel that reads the KV cache of decodes: one query token of each request, or several as more heads."""
+    """Kernel that reads the KV cache of decodes: one query token per request; more tokens count as more heads."""
 
     __slots__ = ()
 
@@ -195,7 +195,7 @@ class CacheKernel(Kernel):
         return replace(self, kv_tokens=kv_tokens)  # type: ignore[type-var]
 
     def with_queries(self, queries: int) -> Self:
-        """So many query tokens of each request, as more heads."""
+        """The kernel with ``queries`` query tokens per request, which count as more heads."""
         return replace(self, heads=self.heads * queries)  # type: ignore[type-var]
 
     def of_one_token(self) -> Self:

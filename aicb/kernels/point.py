@@ -1,4 +1,4 @@
-"""Points of a profile: one operation on one shape, and what they are made from.
+"""Points of a profile: one operation on one shape each, and the models and operator lists they come from.
 
 Points carry the columns of ``measurements/table.py`` and a few more, so that a measured row is a point with times.
 Lengths that differ within a batch are kept exactly, not as a mean.
@@ -40,7 +40,7 @@ layout, the host's hint of rows per expert, and tokens per KV page."""
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement to make. Points are equal if their shapes are, whatever model they came from."""
+    """One measurement to make. Points of equal shapes are equal, whatever model they come from."""
 
     op: str
     """Operation, in the words of ``aicb/measurements/table.py``."""
@@ -53,9 +53,9 @@ class Point:
     """Attention: new tokens of each sequence."""
     distribution: str = ""
     tag: str = field(default="", compare=False)
-    """Model and operator the shape was taken from."""
+    """Model and operator that the shape comes from."""
     priority: int = field(default=0, compare=False)
-    """Smaller is measured earlier."""
+    """Order of measurement: smaller first."""
 
     def __getitem__(self, column: str) -> int:
         return dict(self.shape)[column]
@@ -132,10 +132,10 @@ class SweptModel:
     tp: tuple[int, ...]
     """Tensor-parallel sizes; experts are sliced by all that divide them."""
     dividing_tp: tuple[int, ...]
-    """Those that divide the model."""
+    """Sizes in ``tp`` that divide the model."""
     ep: tuple[int, ...]
     max_tokens: int
-    """Of an iteration."""
+    """Most tokens of an iteration."""
     most_counted_tokens: int
     """The largest token count of the sweep, at most ``max_tokens``."""
     max_kv_tokens: int

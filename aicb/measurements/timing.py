@@ -1,4 +1,4 @@
-"""The time of a measured row, as seen cold, in a graph, or inside an engine.
+"""Timing of a measured row: cold, in a CUDA graph, or inside an engine.
 
 An engine runs a kernel between others of the same model: launch gaps are those of a CUDA graph, activations come warm
 from L2, but weights and KV cache have been evicted since the last layer. That is how ``rotated_us`` is measured.
@@ -37,18 +37,18 @@ _MAX_WRITE_BACK_SAMPLE_US = 600.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes:
-    """Reads rows of one table under one timing."""
+    """Times of the rows of one table under one timing."""
 
     table: KernelTable
     timing: Timing
     gpu: Gpu
     write_back_us: float
     floors_us: Mapping[str, float]
-    """Event floor of each probe run; the mean stands for a run without a null kernel."""
+    """Event floor of each probe run; runs without a null kernel take the mean."""
 
     @classmethod
     def of(cls, table: KernelTable, timing: Timing, gpu: Gpu) -> MeasuredTimes:
-        """Determines the write-back from the weight-bound GEMM rows of the table; 0 where it has none."""
+        """Times with the write-back determined from the weight-bound GEMM rows of the table; 0 where it has none."""
         floors = table.launch.event_floor_us
         excess = [
             row.cold_us - floors.get(row.run, fmean(floors.values())) - row.graph_us
@@ -61,9 +61,9 @@ class MeasuredTimes:
         return cls(table, timing, gpu, max(median(excess or [0.0]), 0.0), floors)
 
     def time_us(self, row: KernelRow, cold_bytes: float) -> float:
-        """Time of a row of which ``cold_bytes`` are evicted between executions.
+        """Time of a row, ``cold_bytes`` of whose operands are evicted between executions.
 
-        A time that was not measured is replaced by the nearest meaning: ``graph`` by ``cold`` as it stands.
+        Where the graph time was not measured, the cold time stands in for it, unchanged.
         """
         match self.timing:
             case "cold":
@@ -79,7 +79,7 @@ class MeasuredTimes:
         return max(row.graph_us or 0.0, row.cold_us - floor - flushed)
 
     def _at_reference_clock(self, row: KernelRow, time_us: float) -> float:
-        """``rotated_us`` at the reference clock of the device; as it stands where either clock is not known."""
+        """``rotated_us`` converted to the reference clock of the device; unchanged where either clock is unknown."""
         law, clock_mhz = self.gpu.clock, row.rotated_clock_mhz
         if clock_mhz is None or row.moved_bytes is None or law is None:
             return time_us

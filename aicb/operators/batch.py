@@ -27,18 +27,18 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """T = Σ q_i."""
+        """Tokens computed in the iteration: T = Σ q_i."""
         return int(self.new_tokens.sum())
 
     @property
     def is_decode(self) -> NDArray[np.bool_]:
-        """[requests]"""
+        """[requests] whether each decodes."""
         decodes: NDArray[np.bool_] = (self.new_tokens == 1) & (self.kv_tokens > 1)
         return decodes
 
     @classmethod
     def decode(cls, kv_tokens: NDArray[np.int64] | list[int]) -> Batch:
-        """One new token for each request; ``kv_tokens`` includes it.
+        """Batch of decodes: one new token for each request; ``kv_tokens`` includes it.
 
         Raises:
             InputError: a request without a past, which would be a prefill.
@@ -50,7 +50,7 @@ class Batch:
 
     @classmethod
     def prefill(cls, new_tokens: list[int], past_tokens: list[int] | None = None) -> Batch:
-        """Whole prompts (or their last chunks, after ``past_tokens``); each yields one token.
+        """Batch of whole prompts (or their last chunks, after ``past_tokens``); each yields one token.
 
         Raises:
             InputError: a prompt without new tokens, a negative past, unequal lengths.
@@ -67,7 +67,7 @@ class Batch:
 
     @classmethod
     def empty(cls) -> Batch:
-        """An idle rank of a lockstep group."""
+        """Batch of an idle rank of a lockstep group."""
         return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
 
 
@@ -80,7 +80,7 @@ class RankBatches:
     kv_tokens: NDArray[np.int64]
     """[requests of all ranks]"""
     requests: list[int]
-    """[ranks] 0: the rank idles."""
+    """[ranks] number of requests; 0: the rank idles."""
     logit_rows: list[int]
     """[ranks]"""
 
@@ -91,12 +91,12 @@ class RankBatches:
 
     @classmethod
     def decode(cls, kv_tokens: NDArray[np.int64], requests: list[int]) -> RankBatches:
-        """One new token for each request; ``kv_tokens`` [requests of all ranks] includes it."""
+        """Batches of decodes: one new token for each request; ``kv_tokens`` [requests of all ranks] includes it."""
         return cls(np.ones_like(kv_tokens), kv_tokens, requests, requests)
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> RankBatches:
-        """One batch per rank."""
+        """The given batches, one per rank."""
         nothing = np.zeros(0, dtype=np.int64)
         return cls(
             np.concatenate([nothing, *(batch.new_tokens for batch in batches)]),
@@ -106,7 +106,7 @@ class RankBatches:
         )
 
     def split(self) -> list[Batch]:
-        """[ranks]"""
+        """[ranks] batch of each rank."""
         ends = np.cumsum(self.requests)[:-1]
         columns = (np.split(self.new_tokens, ends), np.split(self.kv_tokens, ends), self.logit_rows)
         return [Batch(new, kv, rows) for new, kv, rows in zip(*columns, strict=True)]

@@ -1,4 +1,4 @@
-"""Operators from the shapes of their kernels, with the weights they hold and the bytes of memory-bound ones."""
+"""Builders of operators from the shapes of their kernels, with weights, and bytes of memory-bound kernels."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation
 from aicb.operators.operator import Communication, Operator, Phase
 
 ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
-"""Activations are bf16 between kernels."""
+"""Bytes of an activation element between kernels: bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """Dependencies of a rank's operators besides the layer and its tokens."""
+    """Parameters of a rank's operators other than the layer and its tokens."""
 
     hidden: int
     partition: Partition
     precision: Precision
     count: int
-    """Identical layers: every operator is repeated this often."""
+    """Number of identical layers: every operator is repeated this often."""
 
     @property
     def tp(self) -> int:
@@ -36,14 +36,14 @@ class RankShape:
 
     @property
     def is_fp8(self) -> bool:
-        """GEMMs take quantised activations, so quantisation is listed."""
+        """Whether GEMMs take quantised activations, so that quantisation is listed."""
         return self.precision.weights == "fp8"
 
 
 def computed(
     name: str, kernel: Kernel, precision: Precision, *, count: int, phase: Phase, weight_elements: int = 0
 ) -> Operator:
-    """A kernel with its FLOPs and bytes."""
+    """Operator of a kernel, with its FLOPs and bytes."""
     return Operator(name, kernel, count, phase, kernel.cost(precision), weight_elements)
 
 
@@ -63,7 +63,7 @@ def gemm(
 
 
 _ANY = Precision()
-"""For kernels that state their formats themselves."""
+"""Precision passed to kernels that state their formats themselves."""
 
 
 def batched_gemm(name: str, batch: int, shape: tuple[int, int, int], count: int) -> Operator:
@@ -125,7 +125,7 @@ def communicate(
     group: Literal["tp", "ep", "pp"],
     count: int = 1,
 ) -> Operator:
-    """A collective; its bytes are the user's to price, so it moves none in this rank's HBM."""
+    """Operator of a collective; the caller prices its bytes, so it moves none in this rank's HBM."""
     return Operator(name, Communication(op, math.ceil(size_bytes), group), count, Phase.COMMUNICATION, _NOTHING, 0)
 
 

@@ -1,4 +1,4 @@
-"""Operators of one iteration: what is computed and what is sent, with shapes, FLOPs and bytes.
+"""Operators of one iteration: kernels and collectives, with shapes, FLOPs and bytes.
 
 Shapes are per rank. Identical layers are listed once with their ``count``.
 """
@@ -30,7 +30,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """A collective between the ranks of a group of the instance; priced by the user of this package.
+    """Collective among the ranks of a group of the instance; priced by the caller of this package.
 
     ``size_bytes`` follows nccl-tests: the full buffer; for all_to_all what one rank sends in total.
     """
@@ -49,11 +49,11 @@ class Operator:
     count: int
     phase: Phase
     cost: KernelCost
-    """Of one execution; nothing for a collective."""
+    """FLOPs and bytes of one execution; zero for a collective."""
     weight_elements: int
-    """Parameters the rank holds for one execution, inactive experts included; 0 where it has none of its own.
+    """Parameters that the rank holds for one execution, inactive experts included; 0 for an operator without weights.
 
-    Kernels that share weights in a mixed batch (prefill and decode forms of one layer) each state them.
+    Kernels that share weights in a mixed batch (prefill and decode variants of one layer) state them each.
     """
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NewType, Protocol, runtime_checkable
+from typing import Final, NewType, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,16 @@ from netsim._core import LinkLog, PeriodicLoads, SteppedNetwork
 from netsim.flow import FlowGraph
 from netsim.units import PS_PER_S
 
-if TYPE_CHECKING:
-    pass
-
 BACKENDS: Final = ("analytical", "fluid", "packet", "ns3", "rdma")
 """Names that `create_backend` knows; not every build contains all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend does, for those who plan a run with it."""
+    """Capabilities of a backend, known before one is made."""
 
     simulates_packets: bool = False
-    """With the settings of `netsim.roce.config.RoceConfig`; links can be paused (`PausesLinks`)."""
+    """Flows are RoCE packets with the settings of `netsim.roce.config.RoceConfig`; links can pause (`PausesLinks`)."""
     shares_links: bool = True
     """Flows slow each other down."""
     carries_loads: bool = False
@@ -40,12 +37,12 @@ _CAPABILITIES: Final = {
 
 
 def capabilities_of(backend: str) -> Capabilities:
-    """Of the backend of that name; of one that is not known, those that all have."""
+    """Capabilities of the backend of that name; the defaults for a name that is not known."""
     return _CAPABILITIES.get(backend, Capabilities())
 
 
 FIRST_WINDOW_PS: Final = PS_PER_S // 64
-"""Of a log of links; our choice: 15.6 ms show a burst of transfers."""
+"""Width of the first windows of a link log; our choice: 15.6 ms show a burst of transfers."""
 
 GraphHandle = NewType("GraphHandle", int)
 
@@ -59,7 +56,7 @@ class Completion:
     """Index of the flow in its graph; ``None`` means the whole graph."""
     at_ps: int
     is_failed: bool = False
-    """Of a whole graph: the backend gave up flows of it; `FlowTimes.has_failed` tells which."""
+    """Whether the backend has given up flows of the graph (`FlowTimes.has_failed` tells which); false for a flow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,10 +71,10 @@ class FlowTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkStats:
-    """What directed links have carried up to now: all in the order of ``Topology`` links, or those asked for."""
+    """Totals of directed links up to now: of all in the order of ``Topology``, or of those asked for."""
 
     carried_bytes: NDArray[np.float64]
-    """[links] bytes whose transmission has happened."""
+    """[links] bytes transmitted."""
     busy_ps: NDArray[np.int64]
     """[links] time with at least one active flow."""
 
@@ -96,15 +93,15 @@ class NetworkBackend(Protocol):
 
     @property
     def stepped(self) -> SteppedNetwork | None:
-        """The same clock and completions as an object of the C++ core, for loops that are in C++ themselves; ``None``
-        where only these methods give them."""
+        """The backend as an object of the C++ core, with the same clock and completions, for event loops in C++;
+        ``None`` for a backend written in Python."""
         ...
 
     def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
-        """Hands over a whole graph that starts at ``at_ps``; an empty graph completes at ``at_ps``.
+        """Submits a graph that starts at ``at_ps``; an empty graph completes at ``at_ps``.
 
         Raises:
-            NoPath: links that are up leave no way between the nodes of some flow.
+            NoPath: the links that are up leave some flow without a path.
         """
         ...
 
@@ -123,9 +120,9 @@ class NetworkBackend(Protocol):
         ...
 
     def sent_bytes(self, handle: GraphHandle) -> NDArray[np.int64]:
-        """[flows] bytes that have got through by now, of failed flows and cancelled graphs too; kept as times are.
+        """[flows] bytes delivered so far, also of failed flows and cancelled graphs; kept until ``forget`` is called.
 
-        Backends that move rates count what has left the sender, those that move packets what the receiver can use.
+        Flow-level backends count bytes that have left the sender, packet-level ones bytes that the receiver can use.
         """
         ...
 
@@ -134,7 +131,7 @@ class NetworkBackend(Protocol):
         ...
 
     def link_stats(self, links: NDArray[np.int64] | None = None) -> LinkStats:
-        """Of these links, or of all."""
+        """Totals of these links, or of all."""
         ...
 
     def close(self) -> None: ...
@@ -144,10 +141,10 @@ class NetworkBackend(Protocol):
 class FailsLinks(Protocol):
     """A backend whose links can fail, be repaired and lose capacity while flows are on them.
 
-    Flows on a link that fails go on over another shortest path where links that are up leave one. The others fail, as
-    do flows inside a server whose NVLink fails: those get no second path, only flows that start later do. Backends that
-    move packets lose what is under way, hear of changes ``reroute_delay`` later and fail a flow when its retries are
-    used up; the others reroute at once, lose nothing, and fail a flow at the instant at which it has no path.
+    Flows on a link that fails continue over another shortest path if the links that are up leave one; otherwise they
+    fail. Flows inside a server whose NVLink fails always fail, only flows that start later get another path.
+    Packet-level backends lose the packets under way, reroute after ``reroute_delay``, and fail a flow when its retries
+    are used up. Flow-level backends reroute at once, lose nothing, and fail a flow as soon as it has no path.
     """
 
     def set_link_up(self, link: int, is_up: bool) -> None:
@@ -155,7 +152,7 @@ class FailsLinks(Protocol):
         ...
 
     def set_capacity_share(self, link: int, share: float) -> None:
-        """The link has 0 < ``share`` ≤ 1 of its capacity from now on. Raises: BackendError, for other values."""
+        """Leaves a link 0 < ``share`` ≤ 1 of its capacity from now on. Raises: BackendError, for other values."""
         ...
 
 
@@ -164,7 +161,7 @@ class PausesLinks(Protocol):
     """A backend whose links can be paused by a storm of PFC frames."""
 
     def set_storm(self, link: int, priority: int, is_storming: bool) -> None:
-        """From now on the far end of a link keeps its sender paused in a class, or no longer.
+        """Begins or ends a storm: the far end of a link keeps the sender paused in one traffic class.
 
         Raises: BackendError, for an unknown link or a priority that cannot be paused.
         """
@@ -176,7 +173,7 @@ class SharesCapacity(Protocol):
     """A backend whose links can also carry traffic that is not simulated as flows (used by the coupling)."""
 
     def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
-        """From now on this much of each link's capacity is taken by other traffic (at most its capacity)."""
+        """Takes this rate of each link, at most its capacity, for background traffic from now on."""
         ...
 
     def link_rates_bps(self, links: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
@@ -184,8 +181,8 @@ class SharesCapacity(Protocol):
         ...
 
     def load_periodically(self, sources: int) -> PeriodicLoads:
-        """Loads that repeat, of so many sources, together with the flows of graphs that are submitted from now on; see
-        ``core/include/netsim/periodic_loads.hpp``. They take the place of earlier ones."""
+        """Periodic loads of so many sources, which share links with the graphs submitted from now on and replace
+        earlier loads; see ``core/include/netsim/periodic_loads.hpp``."""
         ...
 
 
@@ -194,11 +191,12 @@ class LogsLinks(Protocol):
     """A backend that logs what its links carry over time."""
 
     def log_links(self, windows: int, window_ps: int = FIRST_WINDOW_PS) -> LinkLog:
-        """A log of what links carry from now on, in at most so many windows (an odd number becomes the next even one),
-        ``window_ps`` wide at first and twice as wide whenever time outgrows them.
+        """Starts a log of the bytes that links carry, in at most ``windows`` windows (rounded up to an even number).
 
-        Bytes lie in the window in which they are carried, at the rates that flows have then; where flows do not see
-        each other that may be more than a link can carry. On packets they are payload, whenever it is sent.
+        Windows are ``window_ps`` wide at first; when time outgrows them, pairs are merged and the width doubles.
+        Bytes are booked in the window in which they are carried, at the rates that flows have then: where flows do not
+        share links that may be more than a link can carry. Packet-level backends book payload whenever it
+        is sent, resends included.
 
         Raises:
             BackendError: less than one window or picosecond.
@@ -206,5 +204,5 @@ class LogsLinks(Protocol):
         ...
 
     def update_link_log(self) -> None:
-        """Brings the log up to now; what was carried in a window that is not over may be missing otherwise."""
+        """Brings the log up to now; without it, bytes carried in the current window may be missing."""
         ...

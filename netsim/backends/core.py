@@ -1,4 +1,4 @@
-"""What all backends of the C++ core share: its executor behind the `NetworkBackend` contract."""
+"""Backends over the C++ core: its executor behind the `NetworkBackend` contract."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CoreBackend(Generic[Simulation]):
         ]
 
     def next_event_ps(self) -> int | None:
-        """See `NetworkBackend.next_event_ps`; also ``None`` where background traffic leaves all flows no capacity."""
+        """See `NetworkBackend.next_event_ps`; also ``None`` where background traffic leaves no capacity to any flow."""
         return self._simulation.next_event_ps()
 
     def cancel(self, handle: GraphHandle) -> None:
@@ -94,7 +94,7 @@ class CoreBackend(Generic[Simulation]):
         _ = self._simulation
 
     def close(self) -> None:
-        """Frees the simulation; closing twice does nothing."""
+        """Frees the simulation; a second call does nothing."""
         self._open = None
 
     @property

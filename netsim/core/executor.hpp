@@ -10,7 +10,7 @@
 
 namespace netsim {
 
-// Hears of graphs that begin to run and that end, by themselves or cancelled.
+// Observer of graphs: called when one begins to run, and when one completes or is cancelled.
 class GraphObserver {
   public:
     virtual ~GraphObserver() = default;
@@ -18,14 +18,14 @@ class GraphObserver {
     virtual void ends(Handle graph) = 0;
 };
 
-// Semantics of netsim.backends.contract.NetworkBackend. All events of one instant are handled before the carrier
-// settles, so the carrier sees the changes of an instant as one.
+// Executor of graphs with the semantics of netsim.backends.contract.NetworkBackend. All events of one instant are
+// handled before the carrier settles, so the carrier sees the changes of an instant as one.
 class Executor {
   public:
     Executor(Routing& routing, Carrier& carrier) : routing_(routing), carrier_(carrier) {}
 
     TimePs now_ps() const { return now_ps_; }
-    // Tells of graphs from now on; `nullptr`: nobody.
+    // Reports graphs to an observer from now on; `nullptr`: to none.
     void tell(GraphObserver* observer) { observer_ = observer; }
     Handle submit(FlowGraph graph, TimePs at_ps);
     std::vector<Completion> advance(TimePs until_ps);
@@ -33,12 +33,12 @@ class Executor {
     TimePs next_event_ps();
     void cancel(Handle handle);
     void forget(Handle handle);
-    // Absolute; kNotYet where it has not happened.
+    // [flows] absolute times; kNotYet where it has not happened.
     const std::vector<TimePs>& start_ps(Handle handle) const { return record(handle).start_ps; }
     const std::vector<TimePs>& end_ps(Handle handle) const { return record(handle).end_ps; }
-    // [flows] given up, or waiting for one that was; empty where there is none.
+    // [flows] whether the carrier gave the flow up, or one that it waits for; empty where none failed.
     const std::vector<bool>& has_failed(Handle handle) const { return record(handle).has_failed; }
-    // [flows] what has got through by now, of cancelled graphs and failed flows too.
+    // [flows] bytes delivered so far, of cancelled graphs and failed flows too.
     std::vector<std::int64_t> sent_bytes(Handle handle);
     std::size_t running_graphs() const { return running_graphs_; }
 

@@ -1,4 +1,4 @@
-// Carries flows as fluids: each drains at the rate its policy gives, and arrives a path latency later.
+// Carrier of flows as fluids: each drains at the rate that the policy gives it, and arrives a path latency later.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 
 namespace netsim {
 
-// Draining is exact: what is left of a flow is kept in integer work, rates are integers, and a drain ends at the
-// first whole picosecond by which all work is done. A flow counts as carried by all links of its path while it drains.
+// Draining is exact: the rest of a flow is integer work, rates are integers, and a drain ends at the first whole
+// picosecond by which all work is done. While a flow drains, all links of its path carry it.
 //
-// When a link fails or is repaired, flows go on at once over the path that holds from now on; what has drained is
-// through. Those that have no path any more fail, as do those on the NVLink that failed, and those that start without a
-// path.
+// When a link fails or is repaired, flows continue at once over their new paths; bytes that have drained count as
+// delivered. Flows that have no path any more fail, and so do those on an NVLink that failed and those that start
+// without a path.
 class RateCarrier final : public Carrier {
   public:
     RateCarrier(const Network& network, Routing& routing, std::unique_ptr<RatePolicy> policy,
@@ -34,14 +34,14 @@ class RateCarrier final : public Carrier {
 
     // Effective at the next `settle`.
     void set_link_up(LinkId link, bool is_up, TimePs now_ps);
-    // The link has this share of its capacity from the next `settle` on.
+    // Leaves a link this share of its capacity from the next `settle` on.
     void set_capacity_share(LinkId link, double share);
-    // Takes part of the links' capacities for traffic that is not simulated; effective at the next `settle`.
+    // Takes part of the links' capacities for background traffic; effective at the next `settle`.
     void set_background_bps(const std::vector<LinkId>& links, const std::vector<double>& rates_bps);
     // Rate of the simulated flows on a link.
     double link_rate_bps(LinkId link) const;
     double capacity_share(LinkId link) const { return capacity_shares_[link]; }
-    // What the link can carry with its present share, background included.
+    // Capacity of the link with its present share, background included.
     double capacity_bps(LinkId link) const {
         return capacity_shares_[link] * static_cast<double>(network_.link(link).capacity_bps);
     }
@@ -50,20 +50,20 @@ class RateCarrier final : public Carrier {
   private:
     struct Transfer {
         Work amount;     // to be sent
-        Work counted;    // part of it that has been booked on the links that carried it
+        Work counted;    // part of the amount that is booked on the links that carried it
         TimePs tail_ps;  // from the last byte sent to its arrival
         FlowRef flow;
         Demand demand;
         bool is_active;
     };
-    // A flow that has failed and has not been reported.
+    // A flow that has failed and has not been reported yet.
     struct Failure {
         Ticket ticket;  // kNoTicket where it never started
         Loss loss;
     };
     static constexpr Ticket kNoTicket = ~Ticket{0};
     struct LinkRecord {
-        Work carried = 0;    // as far as it has been booked
+        Work carried = 0;    // booked so far
         TimePs busy_ps = 0;  // before the present busy period
         TimePs busy_since_ps = 0;
     };
@@ -87,10 +87,10 @@ class RateCarrier final : public Carrier {
     std::vector<Transfer> transfers_;  // [slot]
     DrainGroups drains_;
     std::vector<LinkRecord> records_;
-    std::vector<double> capacity_shares_;  // [links] of their capacity that they have
+    std::vector<double> capacity_shares_;  // [links] share of the capacity that the link has now
     std::vector<double> background_bps_;   // [links]
     std::shared_ptr<LinkLog> link_log_;    // none: links are not logged
-    TimePs logged_ps_ = 0;                 // up to when it has all that active flows have sent
+    TimePs logged_ps_ = 0;                 // instant up to which the log is complete
     std::vector<Failure> failed_;
     TimePs failed_at_ps_ = 0;
     TimePs longest_tail_ps_ = 0;

@@ -20,14 +20,15 @@ struct Path {
     std::int64_t bottleneck_bps;  // smallest capacity of the links
 };
 
-// Breadth-first shortest paths in hops. Of several equal next hops, NVSwitches are preferred, and the ECMP hash
-// chooses among what remains. A path follows from the network, the links that are up and the seed alone.
+// Router of the core: shortest paths in hops, by breadth-first search. Of several equal next hops, NVSwitches are
+// preferred, and the ECMP hash chooses among the rest. A path depends on the network, the links that are up and the
+// seed alone.
 //
-// Tables are built when first needed and kept, as are paths. GPUs do not forward, so switches fall apart into
-// components that only meet at GPUs (a fabric, the NVSwitch of every server), and a destination looks the same to a
-// component as every other that is attached to the same of its switches. There is one table for each such set of
-// switches, with an entry for each switch of the component; equal sets of next hops are stored once. A cable between
-// switches that fails makes the tables of its component stale, one at a GPU only changes which table the GPU has.
+// Tables are built when first needed and kept, as are paths. GPUs do not forward, so switches form components that only
+// meet at GPUs (a fabric, the NVSwitch of every server). To a component, destinations attached to the same set of its
+// switches are equal: there is one table for each such set, with an entry for each switch of the component; equal
+// sets of next hops are stored once. When a cable between switches fails, the tables of its component become stale;
+// when a cable to a GPU fails, only the table that the GPU uses changes.
 class Routing {
   public:
     // `ecmp_seed` 0 gives the hash of the ns-3 models; any other an unrelated choice at every switch.
@@ -38,7 +39,7 @@ class Routing {
     // The path of a flow; stays valid, also when links fail. src == dst gives the empty path. Throws NoPath where there
     // is none.
     const Path& path(NodeId src, NodeId dst, std::uint32_t flow_label);
-    // The path that ACKs of the flow take, from its `dst` to its `src`.
+    // The path of the flow's ACKs, from its `dst` to its `src`.
     const Path& reverse_path(NodeId src, NodeId dst, std::uint32_t flow_label);
 
     // Links out of `at` that lie on a shortest path to `dst`, in link order, before the choice by hash.
@@ -49,18 +50,18 @@ class Routing {
     // Hops of the shortest paths between all ordered pairs of some nodes; nothing where a pair has no path.
     std::optional<std::int64_t> total_hops(std::span<const NodeId> nodes);
 
-    // Fails or repairs one direction of a cable, for paths that are asked for from now on. Where nothing has changed
-    // for a flow, it is given the same path as before.
+    // Fails or repairs one direction of a cable; later answers respect it. A flow whose path does not change keeps
+    // it.
     void set_link_up(LinkId link, bool is_up);
     // Whether any link has ever failed.
     bool has_changed() const { return epoch_ > 0; }
-    // How often distances through a component have been searched.
+    // Number of breadth-first searches through a component so far.
     std::int64_t tables_built() const { return tables_built_; }
 
   private:
     using Hops = std::uint16_t;
     using HopSet = const std::vector<LinkId>*;
-    // How switches of one component reach what is attached to some of them.
+    // Next hops of the switches of one component to the nodes attached to one set of them.
     struct Table {
         std::uint32_t component;
         std::uint32_t epoch;  // of the component; an older one is stale
@@ -84,7 +85,7 @@ class Routing {
     };
     struct CachedPath {
         const Path* path = nullptr;
-        std::uint32_t epoch = 0;  // in which the path was last found right
+        std::uint32_t epoch = 0;  // in which the path was last known to hold
     };
 
     void find_components();
@@ -117,17 +118,17 @@ class Routing {
     std::unordered_map<Key, CachedPath, KeyHash> cache_;
     std::deque<Path> paths_;           // owns what cache_ points to or did
     std::vector<LinkId> direct_hops_;  // last answer of equal_hops that is in no table
-    std::vector<std::uint32_t> seen_;  // [nodes] number of the search that has last come by
+    std::vector<std::uint32_t> seen_;  // [nodes] number of the search that last reached the node
     std::uint32_t searches_ = 0;
 };
 
-// Paths of many flows, one after another; without links where a flow has none.
+// Paths of many flows, one after another; no links for a flow without a path.
 struct PathTable {
     std::vector<std::int64_t> offsets;  // [flows + 1]
     std::vector<LinkId> links;
 };
 
-// Of the flows, or of their ACKs. All columns are [flows].
+// Paths of flows, or of their ACKs. All columns are [flows].
 PathTable paths_of(Routing& routing, const std::vector<NodeId>& src, const std::vector<NodeId>& dst,
                    const std::vector<std::uint32_t>& flow_label, bool is_reverse);
 

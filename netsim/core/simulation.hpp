@@ -17,13 +17,13 @@
 
 namespace netsim {
 
-// Execution of flow graphs on a carrier that derived classes choose, for one thread at a time.
+// Base of simulations: executes flow graphs on a carrier that the derived class chooses, for one thread at a time.
 class Simulation : public SteppedNetwork {
   public:
     Simulation(const Simulation&) = delete;
     Simulation& operator=(const Simulation&) = delete;
 
-    // The executor, reserved for the caller while the lease lives. Throws where another thread is inside.
+    // Exclusive access to the executor while the lease lives. Throws where another thread has it.
     class Lease {
       public:
         explicit Lease(Simulation& simulation) : use_(simulation.is_in_use_), executor_(*simulation.executor_) {}
@@ -38,10 +38,10 @@ class Simulation : public SteppedNetwork {
     TimePs now_ps() override { return executor()->now_ps(); }
     TimePs next_event_ps() override { return executor()->next_event_ps(); }
     std::vector<Completion> advance(TimePs until_ps) override { return executor()->advance(until_ps); }
-    // A log of what links carry from now on.
+    // Starts a log of the bytes that links carry.
     std::shared_ptr<LinkLog> log_links(std::int64_t windows, TimePs window_ps);
     void update_link_log();
-    // Of all links, or of some.
+    // Totals of all links, or of some.
     LinkTotals totals(const std::optional<std::vector<std::int64_t>>& links = std::nullopt);
     CanonicalGraph canonical(const FlowGraph& graph, bool names_by_use);
 
@@ -72,12 +72,12 @@ class FlowSimulation final : public Simulation {
                    double rate_tolerance = 0);
 
     void set_background_bps(const std::vector<std::int64_t>& links, const std::vector<double>& rates_bps);
-    // Of these links, or of all.
+    // Rates of simulated flows on these links, or on all.
     std::vector<double> link_rates_bps(const std::optional<std::vector<std::int64_t>>& links = std::nullopt);
     void set_link_up(std::int64_t link, bool is_up);
     void set_capacity_share(std::int64_t link, double share);
-    // Loads of so many sources together with the flows of graphs that are submitted from now on; takes the place of
-    // earlier ones, and lives as long as the simulation.
+    // Periodic loads of so many sources, which share links with the graphs submitted from now on. They replace earlier
+    // ones and live as long as the simulation.
     PeriodicLoads& load_periodically(std::size_t sources);
 
   private:

@@ -1,4 +1,4 @@
-"""Contracts of algorithms: all that planning, timing, proofs and files need to know of one.
+"""Contracts of algorithms: everything that planning, timing, proofs and files need from one.
 
 A module of this folder states an algorithm as one class; `simccl.algorithms.registry` lists them. Nothing else knows
 them by name.
@@ -37,20 +37,20 @@ PerProtocol = tuple[float, float, float]
 
 
 class CollectiveAlgorithm(ABC):
-    """Algorithm of a collective, as far as plans of it are proved and written to files."""
+    """Algorithm of a collective: its name, and what proofs and flow lists need."""
 
     name: ClassVar[Algorithm]
     flow_model_code: ClassVar[int] = -1
-    """NCCL's number of it, in SimCCL's flow lists; -1 where it has none."""
+    """NCCL's number of the algorithm, in SimCCL's flow lists; -1 where NCCL has none."""
     flow_model_connection: ClassVar[str] = "PTP"
     """Kind of connection, in SimCCL's flow lists."""
 
     def payload_bytes(self, plan: Plan) -> int | None:
-        """User bytes that all ranks together must send; None where that depends on who sends what to whom."""
+        """User bytes that all ranks together must send; None where that depends on the matrix of messages."""
         return None
 
     def check_sent(self, plan: Plan, postcondition: Postcondition) -> None:  # noqa: B027 - most have nothing to add
-        """Refuses a plan in which some rank sends other bytes than it should.
+        """Refuses a plan in which some rank sends a wrong number of bytes.
 
         Raises:
             PlanError: naming what was found and expected.
@@ -63,7 +63,7 @@ class CollectiveAlgorithm(ABC):
 
 @dataclass(frozen=True, slots=True)
 class FlowRequest:
-    """Collective whose flows are wanted, with what NCCL chose for it."""
+    """Request for the flows of a collective, with NCCL's choice for it."""
 
     op: Collective
     size_bytes: int
@@ -76,7 +76,7 @@ class FlowRequest:
     """NCCL's loops merged into one; None: all of them."""
 
     def chunks(self, *, pass_on_parts: bool = False) -> Chunks | None:
-        """Chunks into which pipelined flows are cut, None for none; LL and LL128 pass on parts of one in any case."""
+        """Chunks into which pipelined flows are cut; None: uncut. LL and LL128 always pass on parts of one."""
         if self.coarsen is None:
             return None
         passes_on_parts = pass_on_parts or self.choice.protocol is not Protocol.SIMPLE
@@ -86,42 +86,42 @@ class FlowRequest:
 class NcclAlgorithm(CollectiveAlgorithm):
     """Algorithm among which NCCL chooses by its cost model (NCCL 2.30.7, src/graph/tuning.cc, src/enqueue.cc).
 
-    A subclass states its constants and what differs from the rules here.
+    A subclass states its constants and overrides the rules that differ for it.
     """
 
     ops: ClassVar[frozenset[Collective]]
     """Collectives that it can carry out."""
     base_us: ClassVar[PerProtocol] = (0.0, 0.0, 0.0)
-    """Latency that is paid once."""
+    """[protocols] base latency in µs, paid once per collective."""
     inside_us: ClassVar[PerProtocol]
-    """Latency of a step over NVLink."""
+    """[protocols] latency of a step over NVLink, in µs."""
     between_us: ClassVar[PerProtocol]
-    """Latency of a step over the network."""
+    """[protocols] latency of a step over the network, in µs."""
     lone_rank_between_us: ClassVar[PerProtocol] = (5.0, 8.5, 14.0)
-    """The same where every node has one rank: that of trees."""
+    """[protocols] latency of a step over the network where every node has one rank, in µs; by default that of trees."""
 
     @abstractmethod
     def graph(self, channels: Channels) -> Graph | None:
-        """The channels that it runs on, None where the search found none."""
+        """Channels that the algorithm runs on; None where the search found none."""
 
     @abstractmethod
     def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
-        """[protocols] whether NCCL would use it."""
+        """[protocols] whether NCCL would use the algorithm."""
 
     @abstractmethod
     def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
-        """Steps one after the other, and those of them between nodes."""
+        """Number of consecutive steps, and how many of them cross between nodes."""
 
     @abstractmethod
     def bus_gbytes_per_s(self, op: Collective, at: CommunicatorShape, graph: Graph) -> NDArray[np.float64]:
-        """[protocols] what all channels together carry over one hop, user bytes."""
+        """[protocols] bus bandwidth: user bytes that all channels together carry over one hop, 10⁹ B/s."""
 
     @abstractmethod
     def flows(self, request: FlowRequest) -> PlannedFlows:
         """The flows of a collective over two or more ranks.
 
         Raises:
-            InputError: where it has none, or cannot be laid over these ranks.
+            InputError: where the algorithm cannot be laid over these ranks.
         """
 
     def latencies_us(self, op: Collective, at: CommunicatorShape) -> Latencies:
@@ -134,17 +134,17 @@ class NcclAlgorithm(CollectiveAlgorithm):
         return 0.5 if op is Collective.ALL_REDUCE else 1.0
 
     def slow_start_factor(self, op: Collective, at: CommunicatorShape) -> float:
-        """Factor on the latency of Simple once every channel and rank has 64 bytes."""
+        """Factor on the latency of Simple from 64 bytes per channel and rank on."""
         return 1.0
 
     def bandwidth_factors(self, op: Collective, at: CommunicatorShape) -> tuple[tuple[float, ...], ...] | None:
-        """Per protocol, factors on the bandwidth, index ⌊log2⌊B/64⌋⌋, beyond the end 1; None for none."""
+        """Per protocol, factors on the bandwidth by size, at index ⌊log2⌊B/64⌋⌋ (beyond the end 1); None: all are 1."""
         return None
 
     def channels_and_threads(
         self, size_bytes: NDArray[np.int64], costs: AlgorithmCosts, protocol: Protocol, at: CommunicatorShape
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[sizes] channels and threads per channel: fewer than all where a thread would have too few bytes."""
+        """[sizes] channels and threads per channel; fewer for small sizes, so that each thread has enough bytes."""
         channels = np.full_like(size_bytes, costs.executed)
         threads = fewer_threads(size_bytes, channels, most_threads(protocol), BYTES_PER_THREAD[protocol])
         return channels, np.maximum(threads, LEAST_THREADS)
@@ -166,11 +166,11 @@ class NcclAlgorithm(CollectiveAlgorithm):
         return chunk // GRAIN_BYTES[protocol] * GRAIN_BYTES[protocol]
 
     def can_be_laid_over(self, communicator: Communicator) -> bool:
-        """Whether the ranks have what it needs, beyond what the cost model looks at; if not, NCCL takes rings."""
+        """Whether the placement of the ranks, which the cost model ignores, allows it; if not, NCCL takes rings."""
         return True
 
     def unplanned_us(self, rates: FlowRates) -> float:
-        """Latency that no flow has, besides the base latency."""
+        """Latency in µs that neither the base latency nor any flow contains."""
         return 0.0
 
     def costs(self, op: Collective, at: CommunicatorShape) -> AlgorithmCosts | None:
@@ -203,7 +203,7 @@ class NcclAlgorithm(CollectiveAlgorithm):
 
 
 class EngineKernel(CollectiveAlgorithm):
-    """All-reduce kernel of inference engines on one node; when one runs and how fast: `simccl.engines.all_reduce`."""
+    """All-reduce kernel of inference engines on one node; `simccl.engines.all_reduce` has when it runs and how fast."""
 
     @abstractmethod
     def traffic(self, ranks: int) -> float:
@@ -211,7 +211,7 @@ class EngineKernel(CollectiveAlgorithm):
 
     @abstractmethod
     def flows(self, size_bytes: int, communicator: Communicator, bytes_per_s: float) -> PlannedFlows:
-        """The flows, of which ``bytes_per_s`` go into, and out of, one GPU."""
+        """Flows that carry ``bytes_per_s`` into, and out of, each GPU."""
 
 
 def simple_only(is_usable: bool) -> NDArray[np.bool_]:
@@ -225,15 +225,15 @@ def simple_rate(gbytes_per_s: float) -> NDArray[np.float64]:
 
 
 def passes(op: Collective) -> int:
-    """Times that every byte goes around: all_reduce adds up and hands out."""
+    """Number of times that every byte goes around the ring: twice in all_reduce (reduce, then gather)."""
     return 2 if op is Collective.ALL_REDUCE else 1
 
 
 def nodes_column(at: CommunicatorShape) -> int:
-    """Place in tables that have entries for 1, 2, 3 and more nodes."""
+    """Index in tables with entries for one, two, and three or more nodes."""
     return min(at.nodes, 3) - 1
 
 
 def channel_gbytes_per_s(at: CommunicatorShape, graph: Graph) -> float:
-    """Rate of one channel that limits rings, trees and PAT."""
+    """Bandwidth of one channel that limits rings, trees and PAT, 10⁹ B/s."""
     return graph.intra_gbytes_per_s if at.nodes <= 2 else graph.inter_gbytes_per_s

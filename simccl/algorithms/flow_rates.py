@@ -49,13 +49,19 @@ class FlowRates:
         return np.rint(latency_us * PS_PER_US).astype(np.int64)
 
     def wire_rate(self, share: float | NDArray[np.float64]) -> NDArray[np.float64]:
-        """Wire bytes per second at which a part of the buffer moves when all of it keeps to the rates."""
+        """Wire bytes per second of a flow that moves this share of the buffer in the whole transfer time.
+
+        A flow that has only one of k steps in turn for its bytes states k times its share.
+        """
         return np.asarray(share * self.bytes_per_s * wire_share(self.protocol), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
-    """Flows as a builder thinks of them: what is not per flow here is filled in by `flows`."""
+    """Flows as an algorithm states them; `flows` fills in the other columns of `simccl.plan.flows.PlannedFlows`.
+
+    Arrays are [flows], in any order; columns mean what they mean there.
+    """
 
     src: NDArray[np.integer]
     dst: NDArray[np.integer]
@@ -63,12 +69,16 @@ class Lanes:
     channel: NDArray[np.integer]
     step: NDArray[np.integer]
     origin: NDArray[np.integer] | int
+    """Rank whose data it is, or `simccl.plan.flows.PARTIAL_SUM`; or one for all."""
     offset: NDArray[np.int64]
     operation: NDArray[np.integer] | int
+    """`simccl.plan.flows.Operation`; or one for all."""
     latency_ps: NDArray[np.int64]
+    """`FlowRates.hop_latency_ps`."""
     wire_rate: NDArray[np.float64]
-    """[flows] or one for all; 0: as fast as the links."""
+    """`FlowRates.wire_rate`; or one for all; 0: as fast as the links."""
     edges: Edges
+    """Dependencies: (flow, flow whose data it needs), pairs of places in these arrays."""
     streams: bool = False
     """Every flow that waits for others passes their data on while it arrives."""
     order: NDArray[np.int64] | None = None

@@ -1,4 +1,4 @@
-"""Registry of algorithms, in the order in which NCCL compares its own; of equal times the first wins.
+"""Registry of algorithms, in the order in which NCCL compares its own: among equal times the first wins.
 
 An algorithm that comes with the package is one module and its line here. Any other is registered at run time:
 ``with registered(Mine()):`` around what uses it, or `register` for the rest of the process.
@@ -39,7 +39,7 @@ _REGISTERED: dict[str, CollectiveAlgorithm] = {str(algorithm.name): algorithm fo
 
 
 def register(algorithm: CollectiveAlgorithm) -> None:
-    """Adds an algorithm, which then takes part like those of the package.
+    """Adds an algorithm, which is then chosen, planned and proved like those of the package.
 
     Raises:
         ValueError: a name that is taken.
@@ -60,7 +60,7 @@ def registered(algorithm: CollectiveAlgorithm) -> Iterator[None]:
 
 
 def nccl_algorithms() -> tuple[NcclAlgorithm, ...]:
-    """Those among which the cost model chooses."""
+    """Algorithms among which the cost model chooses."""
     return tuple(found for found in _REGISTERED.values() if isinstance(found, NcclAlgorithm))
 
 
@@ -70,7 +70,7 @@ def engine_kernels() -> tuple[EngineKernel, ...]:
 
 
 def find(name: str) -> CollectiveAlgorithm | None:
-    """The algorithm of that name, None for one that carries out no collective."""
+    """The algorithm of that name; None where none has it."""
     return _REGISTERED.get(str(name))
 
 

@@ -18,8 +18,8 @@ from simccl.communicator.shape import CommunicatorShape
 class Communicator:
     """Ranks 0…n−1 on GPUs of a topology; rank r runs on ``gpus[r]``.
 
-    A node is an NVLink domain of the topology. All arrays speak of ranks, never of GPU ids. Nodes are numbered in
-    the order in which ranks first meet them; inside a node ranks are ordered by GPU id, as NCCL orders them by bus id.
+    A node is an NVLink domain of the topology. Arrays hold ranks, never GPU ids (except `gpu_ids`). Nodes are numbered
+    in the order of their first ranks; inside a node ranks are ordered by GPU id, as NCCL orders them by bus id.
 
     Raises:
         InputError: no GPU, a repeated one, or one that the topology does not have.
@@ -73,7 +73,7 @@ class Communicator:
         return self.gpu_ids().astype(np.int64) % self.topology.gpus_per_node
 
     def shape(self) -> CommunicatorShape:
-        """Shape that the cost model looks at; the NIC is the topology's where GPUs have one, of the slowest rank."""
+        """Shape for the cost model, with the NIC of the slowest rank, or the GPU type's where the topology has none."""
         gpu = gpu_named(self.gpu)
         nic_bytes_per_s = port_bytes_per_s(self.topology, LinkKind.NIC)[self.gpu_ids()].min()
         return CommunicatorShape(

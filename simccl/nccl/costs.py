@@ -1,4 +1,4 @@
-"""Costs of one algorithm by NCCL's model, and what NCCL makes of them for one collective.
+"""Costs of one algorithm by NCCL's model, and NCCL's choice for one collective.
 
 ``time = latency + B / algorithm bandwidth`` with B the larger of what a rank sends and receives: the base latency is
 paid once per collective, a hardware latency once per hop (NCCL 2.30.7, src/graph/tuning.cc, src/enqueue.cc).
@@ -16,18 +16,18 @@ from simccl.collective import PROTOCOLS, Algorithm, Protocol
 from simccl.nccl.search import Graph
 
 _SIMPLE_NETWORK_MIN_BYTES = 64
-"""Per channel and rank, for the slow start of a Simple ring to apply."""
+"""Bytes per channel and rank from which on the slow start of a Simple ring applies."""
 
 
 class Latencies(NamedTuple):
     """Latencies of an algorithm in µs, one entry per protocol."""
 
     base: NDArray[np.float64]
-    """Paid once."""
+    """Latency paid once."""
     inside: NDArray[np.float64]
-    """Of a step inside a node."""
+    """Latency of a step inside a node."""
     between: NDArray[np.float64]
-    """Of a step between nodes."""
+    """Latency of a step between nodes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,22 +40,22 @@ class AlgorithmCosts:
     """Channels that a large ring or tree of the communicator runs on."""
     ranks: int
     base_latency_us: NDArray[np.float64]
-    """Paid once; for PAT and CollNet direct with the part that grows with the ranks."""
+    """Latency paid once; for PAT and CollNet direct it includes the part that grows with the ranks."""
     nvlink_step_us: NDArray[np.float64]
     """Latency of a step inside a node."""
     network_step_us: NDArray[np.float64]
     """Latency of a step between nodes."""
     steps: int
-    """Steps one after the other."""
+    """Number of consecutive steps."""
     network_steps: int
-    """Steps between nodes, of all."""
+    """Number of those steps that cross between nodes."""
     algorithm_gbytes_per_s: NDArray[np.float64]
-    """Size over time of a large collective."""
+    """Algorithm bandwidth: size over time of a large collective."""
     bus_gbytes_per_s: NDArray[np.float64]
     """Rate of all channels together over one hop, user bytes."""
     is_enabled: NDArray[np.bool_]
     slow_start_factor: float
-    """Factor on the latency of a Simple ring once every channel and rank has 64 bytes."""
+    """Factor on the latency of a Simple ring from 64 bytes per channel and rank on."""
     bandwidth_factors: tuple[tuple[float, ...], ...] | None
     """Per protocol, factors on the bandwidth by size; None for none."""
 
@@ -72,7 +72,7 @@ class AlgorithmCosts:
         return np.where(self.is_enabled[:, None], self.latencies_us(size_bytes) + transfer, np.inf)
 
     def latencies_us(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[protocols, sizes] the part of the time that does not grow with the bytes."""
+        """[protocols, sizes] part of the time that does not grow with the bytes."""
         return self.latency_us[:, None] * self.latency_factors(size_bytes)
 
     def latency_factors(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -83,7 +83,7 @@ class AlgorithmCosts:
         return factors
 
     def slowed(self, factor: float) -> AlgorithmCosts:
-        """The same with every latency longer and every bandwidth smaller by a factor."""
+        """Costs with every latency longer and every bandwidth smaller by a factor."""
         return replace(
             self,
             base_latency_us=self.base_latency_us * factor,
@@ -114,14 +114,14 @@ class Choice:
     protocol: Protocol
     channels: int
     threads: int
-    """Per channel."""
+    """Threads per channel."""
     chunk_bytes: int
     """Largest piece that one channel handles at a time, user bytes."""
     time_us: float
-    """NCCL's own estimate, or what measurements make of it."""
+    """Time by NCCL's own estimate, corrected by measurements where there are some."""
     latency_us: float
-    """The part of it that does not grow with the bytes."""
+    """Part of the time that does not grow with the bytes."""
     gbytes_per_s: float
     """Algorithm bandwidth of large collectives, 10⁹ B/s."""
     costs: AlgorithmCosts
-    """With all latencies and bandwidths scaled by one factor, so that they give ``time_us``."""
+    """Costs of the chosen algorithm, latencies and bandwidths scaled by one factor so that they give ``time_us``."""

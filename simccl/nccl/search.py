@@ -54,14 +54,14 @@ class Graph:
     intra_gbytes_per_s: float
     inter_gbytes_per_s: float
     nic_path: PathType = PathType.PIX
-    """The farthest that a channel's GPU is from its NIC; without meaning on one node."""
+    """Longest path between a channel's GPU and its NIC; without meaning on one node."""
     crosses_nics: bool = False
     """Whether channels enter a node on one NIC and leave on another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """All that the search found for a communicator, and what NCCL makes of it."""
+    """Channels that the search found for a communicator, by pattern."""
 
     ring: Graph
     tree: Graph
@@ -70,7 +70,7 @@ class Channels:
     collnet: Graph | None
     """None where switches between nodes do not reduce."""
     executed: int
-    """Channels that a large ring or tree runs on."""
+    """Number of channels that a large ring or tree runs on."""
 
 
 @lru_cache(maxsize=256)
@@ -94,7 +94,7 @@ def search(at: CommunicatorShape) -> Channels:
 
 
 def _ring_of_one_node(at: CommunicatorShape) -> Graph:
-    """The speed whose rings fill most of the NVLinks; a ring takes its speed once in and once out of every GPU.
+    """Rings at the speed that fills the NVLinks best; a ring takes its speed once in and once out of every GPU.
 
     NCCL lowers the speed only while the next one is above 0.49 of the best so far.
     """

@@ -1,4 +1,4 @@
-"""Columns of planned flows between ranks: what each carries, when it may go, how fast."""
+"""Columns of planned flows between ranks: bytes, dependencies and rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTIAL_SUM = -1
 
 
 class Operation(IntEnum):
-    """Use that the receiver makes of the data of a flow."""
+    """Operation of the receiver on the data of a flow."""
 
     COPY = 0
     REDUCE = 1
@@ -57,7 +57,7 @@ class PlannedFlows:
     step: NDArray[np.int32]
     """[flows] position in the algorithm, e.g. ring step or all-to-all round, from 0."""
     origin: NDArray[np.int32]
-    """[flows] rank whose data it is, or `PARTIAL_SUM`."""
+    """[flows] rank whose data the flow carries, or `PARTIAL_SUM`."""
     offset: NDArray[np.int64]
     """[flows] first byte carried."""
     operation: NDArray[np.uint8]
@@ -67,7 +67,7 @@ class PlannedFlows:
     max_rate_bytes_per_s: NDArray[np.float64]
     """[flows] wire bytes per second that its channel sends at most; 0: as fast as the links."""
     streams: NDArray[np.bool_]
-    """[flows] passes on what it waits for while that arrives, one hop latency behind, rather than after it."""
+    """[flows] whether the flow passes its dependencies' data on while they arrive, one hop latency behind."""
     dep_offsets: NDArray[np.int64]
     """[flows + 1]"""
     deps: NDArray[np.int64]
@@ -85,15 +85,15 @@ class PlannedFlows:
         return len(self.src)
 
     def data_edges(self) -> Edges:
-        """Flow and flow whose data it needs."""
+        """Data edges: (flow, flow whose data it needs)."""
         return np.repeat(np.arange(len(self)), np.diff(self.dep_offsets)), self.deps
 
     def order_edges(self) -> Edges:
-        """Flow and flow that goes before it on the same connection."""
+        """Order edges: (flow, previous flow on the same connection)."""
         return _present(self.order) if self.order is not None else joined([])
 
     def credit_edges(self) -> Edges:
-        """Flow and flow whose arrival it needs for a free FIFO slot.
+        """Credit edges: (flow, flow whose arrival frees the FIFO slot that it needs).
 
         A slot is free when its data has arrived and has been passed on, which waits for the connections that it takes.
         """

@@ -1,13 +1,13 @@
-"""From a plan to a flow graph: ranks become GPUs, user bytes become what the links carry.
+"""Lowering of a plan to a flow graph: ranks become GPUs, user bytes become bytes on the wire.
 
-A flow has the bytes that its protocol puts on the wire, and the rate of its channel as a cap: NCCL moves user bytes
-more slowly than a port's line rate, as rings use few channels, LL spends half of the wire on flags, and copies pass
-through buffers. So an idle network takes the cost model's time, links show true bytes, and what a slow channel leaves
-free is there for others.
+A flow has the bytes that its protocol puts on the wire, and its channel's rate as a cap: NCCL moves user bytes more
+slowly than the line rate of a port, as rings use few channels, LL spends half of the wire on flags, and copies pass
+through buffers. On an idle network a plan therefore takes the cost model's time, links carry the true bytes, and other
+traffic can use the capacity that a slow channel leaves free.
 
-Streaming. A flow that passes data on while it arrives (trees, NVLS, broadcasts, PXN) is given what the flow before it
-waits for, plus one hop latency, instead of that flow itself. With equal caps the two then move in step. Where the
-network slows one of them, the other does not slow down with it, but whoever waits for the second waits for both.
+Streaming. A flow that passes data on while it arrives (trees, NVLS, broadcasts, PXN) does not wait for the flow before
+it, but for the dependencies of that flow, plus one hop latency. With equal caps the two then advance together. Where
+the network slows one of them, the other does not slow down with it, but dependents of the second wait for both.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PortRates:
 def lower(flows: PlannedFlows, communicator: Communicator, base_latency_ps: int) -> FlowGraph:
     """The flow graph of a plan on its communicator's GPUs.
 
-    The base latency comes once, before everything: it is part of the ready times. The hop latency is a flow's delay,
-    less the path's propagation, which the network adds, and never below zero.
+    The base latency is paid once, before everything: it is part of the ready times. The delay of a flow is its hop
+    latency less the propagation of its path, which the network adds, but at least zero.
     """
     place = _places(flows, communicator)
     src, dst = place[flows.src], place[flows.dst]
@@ -115,7 +115,7 @@ def _places(flows: PlannedFlows, communicator: Communicator) -> NDArray[np.int32
 def _first_byte_ps(
     flows: PlannedFlows, delay_ps: NDArray[np.int64], propagation_ps: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """[flows] delay from what the head of a stream waits for to the first byte of each of its flows."""
+    """[flows] delay from the dependencies of the head of a stream to the first byte of each flow of the stream."""
     waiting, awaited = flows.data_edges()
     of_stream = flows.streams[waiting]
     waiting, awaited = waiting[of_stream], awaited[of_stream]
@@ -129,9 +129,9 @@ def _first_byte_ps(
 
 
 def _without_streams(flows: PlannedFlows, edges: Edges) -> Edges:
-    """Edges in which streaming flows wait for what the heads of their streams wait for.
+    """Edges after streaming flows have got the dependencies of the heads of their streams.
 
-    Who waits for the end of a streaming flow also waits for the flows that feed it.
+    A flow that waits for the end of a streaming flow also waits for the flows that feed it.
     """
     offsets, deps = flows.dep_offsets, flows.deps
     waiting, awaited = edges
@@ -157,9 +157,9 @@ def _without_streams(flows: PlannedFlows, edges: Edges) -> Edges:
 
 
 def _streams_that_wait(flows: PlannedFlows, edges: Edges) -> NDArray[np.bool_]:
-    """[flows] whether the head of a stream that the flow is part of waits for anything; ``edges`` are within streams.
+    """[flows] whether the head of the flow's stream has dependencies; ``edges`` are those within streams.
 
-    In merged plans none does, and what n ranks would wait for through each other, n² pairs, need not be written out.
+    In merged plans no head has, which spares writing out n² pairs of flows that wait for each other through n ranks.
     """
     waiting, awaited = edges
     waits = ~flows.streams & (np.diff(flows.dep_offsets) > 0)
@@ -172,7 +172,7 @@ def _streams_that_wait(flows: PlannedFlows, edges: Edges) -> NDArray[np.bool_]:
 
 
 def _through(edges: Edges, offsets: NDArray[np.int64], deps: NDArray[np.int64]) -> Edges:
-    """Each edge replaced by edges to what the awaited flow waits for."""
+    """Edges in which each awaited flow is replaced by its own dependencies."""
     waiting, awaited = edges
     counts = offsets[awaited + 1] - offsets[awaited]
     return np.repeat(waiting, counts), deps[ranges(offsets[awaited], counts)]
@@ -180,5 +180,5 @@ def _through(edges: Edges, offsets: NDArray[np.int64], deps: NDArray[np.int64]) 
 
 @lru_cache(maxsize=16)
 def _router(topology: Topology) -> Router:
-    """Topologies are immutable, and routers answer the same whoever asks; keeping a few saves their distance tables."""
+    """Router of a topology, cached: topologies are immutable, and building distance tables takes time."""
     return Router(topology)

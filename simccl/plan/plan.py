@@ -1,4 +1,4 @@
-"""Plans: a collective as a dependency graph of flows between ranks, with what each flow carries."""
+"""Plans: a collective as a dependency graph of flows between ranks, with the bytes that each flow carries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simccl.plan.postcondition import MessagePostcondition, Postcondition
 class Plan:
     """One collective on one communicator, ready to be put on a network.
 
-    ``flows`` speaks of ranks and user bytes; `graph` maps it to GPUs and to what the links carry.
+    ``flows`` are between ranks and in user bytes; `graph` maps them to GPUs and to bytes on the wire.
     """
 
     op: Collective
@@ -31,10 +31,10 @@ class Plan:
     channels: int
     """Channels NCCL would run this size on; a merged plan has one flow for those with the same ring or tree."""
     base_latency_ps: int
-    """Paid once, before the first flows."""
+    """Latency paid once, before the first flows."""
     flows: PlannedFlows
     postcondition: Postcondition
-    """Data that it delivers, for `simccl.planning.verify`."""
+    """Data that the plan must deliver, for `simccl.planning.verify`."""
 
     def __len__(self) -> int:
         return len(self.flows)

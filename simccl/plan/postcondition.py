@@ -1,4 +1,4 @@
-"""Postconditions of plans: who holds which bytes at the beginning, and who must hold them at the end."""
+"""Postconditions of plans: which rank holds which bytes at the beginning, and which must hold them at the end."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class Contributions(NamedTuple):
     """Contributions to one byte range, as bit masks of the ranks that made them."""
 
     initial: dict[int, int]
-    """Rank → mask; ranks that hold nothing left out."""
+    """Rank → mask before the collective; ranks that hold nothing are left out."""
     final: dict[int, int]
-    """Rank → mask; ranks that need not hold anything left out."""
+    """Rank → mask after the collective; ranks that need not hold anything are left out."""
 
 
 class Postcondition(Protocol):
     """Data that a plan must deliver, range by range of the buffer of each origin."""
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """Contributions to bytes that no flow divides.
+        """Contributions to a range of bytes that every flow carries in whole or not at all.
 
         Raises:
-            PlanError: bytes that are not part of it, or of which parts go different ways.
+            PlanError: bytes outside the collective, or parts of which have different receivers.
         """
         ...
 
     def moved_bytes(self, origin: int) -> int:
-        """Different bytes of an origin that flows must carry."""
+        """Number of distinct bytes of an origin that flows must carry."""
         ...
 
     def origins(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        """[flows] origin of the bytes of each flow, given what the plan says."""
+        """[flows] origin under which the bytes of each flow are followed, from the origins ``found`` in the plan."""
         ...
 
 
@@ -78,11 +78,11 @@ class BufferPostcondition:
                 return Contributions({owner: 1 << owner}, dict.fromkeys(each, 1 << owner))
 
     def moved_bytes(self, origin: int) -> int:  # noqa: ARG002
-        """All of the buffer."""
+        """Bytes of the whole buffer."""
         return self.size_bytes
 
     def origins(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Blocks and sums are ranges of one buffer, whatever rank they are from."""
+        """One common origin, as blocks and sums are ranges of one buffer; the ranks where contributions stay apart."""
         return found if self.keeps_contributions_apart else np.full_like(found, -1)
 
 
@@ -101,11 +101,11 @@ class MessagePostcondition:
         return Contributions({origin: 1 << origin}, {receiver: 1 << origin})
 
     def moved_bytes(self, origin: int) -> int:
-        """All but the own part."""
+        """Bytes of all messages to other ranks."""
         return int(self.matrix_bytes[origin].sum() - self.matrix_bytes[origin, origin])
 
     def origins(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Senders."""
+        """[flows] the senders, as the plan has them."""
         return found
 
 
@@ -113,7 +113,7 @@ def block_owner(bounds: NDArray[np.int64], begin: int, end: int) -> int:
     """The block that holds the range.
 
     Raises:
-        PlanError: the range is outside, or in several.
+        PlanError: the range is outside all blocks, or spans several.
     """
     block = int(np.searchsorted(bounds, begin, side="right")) - 1
     if block < 0 or block >= len(bounds) - 1 or end > bounds[block + 1]:

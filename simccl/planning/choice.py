@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from simccl.algorithms.registry import algorithm_of
+from simccl.algorithms.registry import algorithm_of, nccl_algorithms
 from simccl.collective import PROTOCOLS, Algorithm, Collective, Protocol
 from simccl.communicator.communicator import Communicator
 from simccl.communicator.shape import CommunicatorShape
@@ -19,7 +19,7 @@ from simccl.planning.cost_model import cost_model
 
 
 class PairTimes(NamedTuple):
-    """One algorithm and protocol, one entry per size."""
+    """Times of one algorithm and protocol, one entry per size."""
 
     time_us: NDArray[np.float64]
     latency_us: NDArray[np.float64]
@@ -34,7 +34,7 @@ def pair_times(
     at: CommunicatorShape,
     calibration: Calibration | None,
 ) -> PairTimes:
-    """Times of one enabled pair, corrected where the calibration knows it."""
+    """Times of one enabled pair of algorithm and protocol, corrected where the calibration has measurements of it."""
     p = PROTOCOLS.index(protocol)
     channels, threads = algorithm_of(costs).channels_and_threads(size_bytes, costs, protocol, at)
     time_us, latency_us = costs.times_us(size_bytes)[p], costs.latencies_us(size_bytes)[p]
@@ -87,6 +87,9 @@ def choose_at(
         if algorithm in (None, costs.algorithm) and protocol in (None, kind) and np.isfinite(time_us)
     ]
     if not candidates:
+        able = [str(each.name) for each in nccl_algorithms() if op in each.ops]
+        if algorithm is not None and algorithm not in able:
+            raise InputError(f"algorithm: found {algorithm}, expected one that carries out {op}: {', '.join(able)}")
         wanted = " ".join(x for x in (algorithm, protocol) if x is not None)
         where = f"{at.nodes} node{'s' if at.nodes > 1 else ''} of {at.gpus_per_node} {at.gpu.name}"
         raise InputError(f"algorithm: found {wanted}, which NCCL disables for {op} on {where}")

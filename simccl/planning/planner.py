@@ -1,4 +1,4 @@
-"""Planner of collectives: chooses as NCCL does, lays the algorithm over the communicator, returns the flows."""
+"""Planner of collectives: makes NCCL's choice, lays the algorithm over the communicator, and returns the flows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_LOOPS_MERGED = 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Collective that is asked for, checked."""
+    """Arguments of `plan_collective`, parsed and checked."""
 
     op: Collective
     size_bytes: int
@@ -59,12 +59,12 @@ def plan_collective(
 ) -> Plan:
     """The plan of one collective; sizes as in nccl-tests, see `Collective`.
 
-    ``algorithm`` and ``protocol`` override the choice of NCCL, or of the inference engine that ``stack`` names, whose
-    own all_reduce kernels run where it would use them; one_shot, two_shot and multimem are such kernels, vLLM's unless
-    ``stack`` says otherwise, on the GPUs where they were measured. ``root`` is the rank of a broadcast or reduce. With
-    ``coarsen`` the plan shows NCCL's loops, chunks, slices and FIFO credits, so many loops merged into one; without it
-    all loops are merged, which takes about the same time with far fewer flows. One rank, or zero bytes, gives a plan
-    without flows.
+    ``algorithm`` and ``protocol`` override the choice of NCCL, or of the inference engine that ``stack`` names. Such an
+    engine runs all_reduce kernels of its own where it would use them: one_shot, two_shot and multimem, on the GPUs on
+    which they were measured; without ``stack`` these names mean vLLM's kernels. ``root`` is the rank of a broadcast or
+    reduce. With ``coarsen`` the plan shows NCCL's loops, chunks, slices and FIFO credits, ``coarsen`` loops merged into
+    one. Without it all loops are merged, which takes about the same time with far fewer flows. One rank, or zero bytes,
+    gives a plan without flows.
 
     Raises:
         InputError: an unknown op, algorithm or protocol, a size below 0 or above 1 PiB, a rank that does not exist, an

@@ -1,4 +1,4 @@
-"""Closed-form times of collectives on an idle system: for one, and for tables of many."""
+"""Closed-form times of collectives on an idle system, for one collective or a table of many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CollectiveTime:
     protocol: Protocol
     channels: int
     latency_ps: int
-    """The part that does not grow with the bytes."""
+    """Part of the time that does not grow with the bytes."""
     algbw_bytes_per_s: float
     """Size over time, as nccl-tests reports it; 0 where nothing is moved."""
 
@@ -137,7 +137,7 @@ def _check_rows(sizes: NDArray[np.int64], ranks: NDArray[np.int64], nodes: NDArr
 def _equal_rows(
     ops: NDArray[np.str_], gpus: NDArray[np.str_], ranks: NDArray[np.int64], nodes: NDArray[np.int64]
 ) -> list[NDArray[np.intp]]:
-    """Rows that differ in size only, by first row."""
+    """Groups of rows that differ in size only, in the order of their first rows."""
     key = np.zeros(len(ops), dtype=np.int64)
     for column in (ops, gpus, ranks, nodes):
         values, codes = np.unique(column, return_inverse=True)
@@ -166,7 +166,7 @@ def _fill(
     calibration: Calibration | None,
     stack: AllReduceKernels,
 ) -> None:
-    """Writes the rows of one op on one arrangement; zero bytes and single ranks stay at zero."""
+    """Writes the rows of one op on one shape of communicator; rows of zero bytes or a single rank stay at zero."""
     moves = (sizes > 0) & (at.ranks > 1)
     rows, sizes = rows[moves], sizes[moves]
     if op is Collective.ALL_REDUCE and stack is not AllReduceKernels.NCCL:
@@ -200,7 +200,7 @@ def _fill_collective(
 def message_slowdown(
     op: Collective, size_bytes: int, at: CommunicatorShape, calibration: Calibrated = "shipped"
 ) -> float:
-    """Factor that measurements put on the uncorrected time of a point-to-point operation; sizes above zero."""
+    """Corrected over uncorrected time of a point-to-point operation; for sizes above zero."""
     costs = message_costs(op, np.array([size_bytes], dtype=np.int64), at)
     corrected_us, _ = _corrected_messages(op, costs, at, calibration_for(at.gpu.name, calibration))
     return float(corrected_us[0] / costs.times_us[0])
@@ -209,7 +209,7 @@ def message_slowdown(
 def _corrected_messages(
     op: Collective, costs: MessageCosts, at: CommunicatorShape, calibration: Calibration | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[sizes] time and its latency part."""
+    """[sizes] corrected time, and its latency part."""
     time_us, latency_us = costs.times_us, costs.latency_us.copy()
     for protocol, mine in ((Protocol.LL, costs.is_ll), (Protocol.SIMPLE, ~costs.is_ll)):
         case = Case(op, at.ranks, at.nodes, Algorithm.PAIRWISE, protocol)

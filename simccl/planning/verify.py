@@ -1,14 +1,14 @@
 """Proof that a plan performs its collective: symbolic execution over every order that its dependencies allow.
 
 Each byte range of each rank is a set of contributions. A flow reads the range at its sender and, at the receiver,
-adds to it (reduce) or replaces it (copy). The proof has two parts. First, any read and write, or two writes that do
-not commute, of one range at one rank must be ordered by data dependencies through flows of that range, unless the write
-is a copy of what the read finds anyway; then all orders of execution give the same result. Second, one order is
-executed: every flow must find data at its sender, no reduction may count a contribution twice, and at the end every
-rank must hold exactly what the collective promises. Besides, data, order and credit edges together must have no cycle,
-and the bytes that are sent must be those of the theory.
+adds to it (reduce) or replaces it (copy). The proof has two parts. First, a read and a write of one range at one rank,
+or two writes that do not commute, must be ordered by data dependencies through flows of that range, unless the write
+copies what the read finds anyway; then all orders of execution give the same result. Second, one order is executed:
+every flow must find data at its sender, no reduction may count a contribution twice, and at the end every rank must
+hold exactly the contributions that the collective demands. Also, data, order and credit edges together must have no
+cycle, and the number of bytes sent must be that of the algorithm's theory.
 
-An NVSwitch is a place like a rank, at first without data. Timing, wire bytes and the network play no part.
+An NVSwitch counts as a rank without data of its own. Timing, wire bytes and the network play no part.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from simccl.plan.postcondition import Contributions, MessagePostcondition, PlanE
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPlan:
-    """Size of a proof."""
+    """Result of a proof: the size of what was proved."""
 
     flows: int
     ranges: int
-    """Byte ranges that were followed separately."""
+    """Number of byte ranges that were followed separately."""
     depth: int
-    """Flows on the longest chain of data dependencies."""
+    """Number of flows on the longest chain of data dependencies."""
     payload_bytes: int
     """User bytes sent over all hops."""
 
 
 def verify_plan(plan: Plan, matrix_bytes: NDArray[np.int64] | None = None) -> VerifiedPlan:
-    """Proof that the plan is correct; ``matrix_bytes`` replaces what a plan of messages says it delivers.
+    """Proof that the plan is correct; ``matrix_bytes`` replaces the matrix that a plan of messages states itself.
 
     Raises:
         PlanError: naming what is wrong: a cycle, missing or doubled data, an unordered access, a byte count that the
@@ -105,7 +105,7 @@ def _levels(edges: Edges, count: int) -> NDArray[np.int64]:
 
 
 def _ranges(extents: _Extents, level: NDArray[np.int64]) -> Iterator[tuple[int, int, int, list[int]]]:
-    """Origin, begin, end and flows (dependencies first) of every range that no flow divides."""
+    """(origin, begin, end, flows with dependencies first) of every range that flows carry in whole or not at all."""
     if not len(extents.flow):
         return
     by_origin = np.argsort(extents.origin, kind="stable")
@@ -159,7 +159,7 @@ def _no_order(where: str, one: int, other: int, rank: int) -> str:
 def _execute(
     flows: PlannedFlows, members: list[int], holders: Contributions, overlaps: list[tuple[int, int, int]], where: str
 ) -> None:
-    """Runs the flows of a range; states are bit masks of the ranks that contributed."""
+    """Executes the flows of a range; the state of a rank is a bit mask of the contributions that it holds."""
     held = dict(holders.initial)
     sent: dict[int, int] = {}
     for flow in members:
@@ -182,7 +182,7 @@ def _execute(
 
 
 def _check_coverage(plan: Plan, postcondition: Postcondition, extents: _Extents) -> None:
-    """Every byte that must move is carried by some flow: of each origin, as many different bytes as must move."""
+    """Checks that flows carry every byte that must move: as many distinct bytes of each origin as it has to send."""
     gathered = np.unique(postcondition.origins(np.arange(plan.communicator.size, dtype=np.int32)))
     for origin in gathered.tolist():
         mine = extents.origin == origin
@@ -203,7 +203,7 @@ def _union_bytes(begin: NDArray[np.int64], end: NDArray[np.int64]) -> int:
 
 
 def _check_payload(plan: Plan, postcondition: Postcondition) -> None:
-    """Bytes sent by all ranks match the theory of the algorithm, which may check more."""
+    """Checks the bytes sent by all ranks against the theory of the algorithm, which may check more."""
     algorithm, sent = find(plan.algorithm), int(plan.sent_bytes().sum())
     expected = expected_payload_bytes(plan)
     if expected is not None and sent != expected:
@@ -213,7 +213,7 @@ def _check_payload(plan: Plan, postcondition: Postcondition) -> None:
 
 
 def expected_payload_bytes(plan: Plan) -> int | None:
-    """User bytes that all ranks together must send; None where that depends on who sends what to whom."""
+    """User bytes that all ranks together must send; None where that depends on the matrix of messages."""
     if plan.algorithm == Algorithm.NONE:
         return 0
     algorithm = find(plan.algorithm)

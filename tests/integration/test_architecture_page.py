@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import vidur_pd
 from aicb import Precision
@@ -28,6 +30,19 @@ def paths_named() -> list[str]:
 def test_files_and_folders_that_the_page_names_are_there(path: str) -> None:
     homes = (ROOT, *(ROOT / package for package in ("vidur_pd", "aicb", "simccl", "netsim")))
     assert any(any(home.glob(path.rstrip("/"))) for home in homes)
+
+
+def commands_named() -> list[str]:
+    """Commands with what follows them, such as ``simccl plan --op …``."""
+    return sorted(set(re.findall(r"`((?:vidur-pd|simccl|aicb|netsim) [a-z][^`]*)`", PAGE)))
+
+
+@pytest.mark.parametrize("command", commands_named())
+def test_commands_that_the_page_names_have_the_options_it_gives_them(command: str) -> None:
+    program, verb, *rest = command.split()
+    app = import_module(f"{program.replace('-', '_')}.__main__").app
+    taken = {option for parameter in get_command(app).commands[verb].params for option in parameter.opts}
+    assert {word for word in rest if word.startswith("--")} <= taken
 
 
 def written(folder: Path, name: str) -> Path:

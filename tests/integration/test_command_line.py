@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from tests.forked_commands import run_forked
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 CONFIG: dict[str, Any] = {
@@ -42,7 +44,10 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def vidur_pd(*arguments: str | Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+def vidur_pd(*arguments: str | Path, hash_seed: str | None = None) -> subprocess.CompletedProcess[str]:
+    """The command; with a hash seed it begins with a new interpreter."""
+    if hash_seed is None:
+        return run_forked("vidur_pd", *arguments)
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "vidur_pd", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import subprocess
 import sys
@@ -15,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsim import BackendError, BackendUnavailable
+from netsim import BackendError, BackendUnavailable, FlowGraph
+from netsim.backends.ns3 import Ns3Backend
 from netsim.ns3 import load_extension
+from tests.netsim.conformance import PacketTimes
+from tests.netsim.strategies import GBPS, LATENCY_PS, star
 
 pytestmark = pytest.mark.ns3
 
@@ -27,214 +29,49 @@ except BackendUnavailable as error:
 
 LIBRARY = Path(ns3.__file__).parent / "ns3" / "lib" / "libns3.44-core.so"
 FAR_PS = 10**15
-HOP_PS = 500_000
-GBPS = 10**9
-BYTE_PS = {100 * GBPS: 80, 200 * GBPS: 40, 400 * GBPS: 20, 800 * GBPS: 10}
-"""Serialisation of a byte: a whole number of picoseconds at these rates."""
+FLOW = FlowGraph.from_lists([0], [1], [1000])
+ARRIVES_PS = PacketTimes().transfer_ps(1000)
 
 Script = list[tuple[int, object, int, object, int]]
 
 
-def chain(hops: int = 2) -> ns3.PointToPointChain:
-    """400 Gbit/s and 500 ns per hop."""
-    return ns3.PointToPointChain([400 * GBPS] * hops, [HOP_PS] * hops)
-
-
 @pytest.fixture
-def network() -> Iterator[ns3.PointToPointChain]:
-    """One hop."""
-    with contextlib.closing(chain(1)) as one:
+def network() -> Iterator[Ns3Backend]:
+    with contextlib.closing(Ns3Backend(star(2))) as one:
         yield one
 
 
-def wire_ps(payload_bytes: int, byte_ps: int = 20) -> int:
-    return (payload_bytes + ns3.PointToPointChain.HEADER_BYTES) * byte_ps
-
-
-def test_a_packet_over_two_hops_takes_two_serialisations_and_two_propagations() -> None:
-    """4094 B and 2 B of PPP at 400 Gbit/s: 81.92 ns per hop, twice, and 2 · 500 ns: 1163.84 ns. Were the clock of the
-    module still in nanoseconds, it would take a thousand times as long, or for ever."""
-    with contextlib.closing(chain(2)) as network:
-        network.send(4094, 0)
-        assert network.advance(FAR_PS) == [(0, 1_163_840)]
-        assert network.now_ps == 1_163_840
-
-
-@given(
-    links=st.lists(st.tuples(st.sampled_from(sorted(BYTE_PS)), st.integers(0, 10**7)), min_size=1, max_size=5),
-    payload_bytes=st.integers(1, 9000),
-    at_ps=st.integers(0, 10**9),
-)
-@settings(max_examples=50, deadline=None)
-def test_each_hop_adds_its_serialisation_and_propagation(
-    links: list[tuple[int, int]], payload_bytes: int, at_ps: int
-) -> None:
-    network = ns3.PointToPointChain([rate for rate, _ in links], [delay for _, delay in links])
-    try:
-        network.send(payload_bytes, at_ps)
-        expected = at_ps + sum(wire_ps(payload_bytes, BYTE_PS[rate]) + delay for rate, delay in links)
-        assert network.advance(FAR_PS) == [(0, expected)]
-    finally:
-        network.close()
-
-
-def test_packets_queue_at_the_slowest_link() -> None:
-    """800 → 100 → 400 Gbit/s: the k-th packet leaves the second link after k serialisations at 100 Gbit/s."""
-    links = ns3.PointToPointChain([800 * GBPS, 100 * GBPS, 400 * GBPS], [0, 0, 0])
-    with contextlib.closing(links) as network:
-        for _ in range(5):
-            network.send(998, 0)
-        arrived = [delivery for _ in range(5) for delivery in network.advance(FAR_PS)]
-    assert arrived == [(k, 10_000 + (k + 1) * 80_000 + 20_000) for k in range(5)]
-
-
-@given(step_ps=st.integers(20_000, 10**7), sends=st.lists(st.integers(0, 5 * 10**6), min_size=1, max_size=6))
-@settings(max_examples=30, deadline=None)
-def test_the_size_of_steps_changes_nothing(step_ps: int, sends: list[int]) -> None:
-    def arrivals(step_ps: int) -> list[tuple[int, int]]:
-        network = chain(3)
-        try:
-            for at_ps in sends:
-                network.send(1000, at_ps)
-            arrived: list[tuple[int, int]] = []
-            while network.next_event_ps() is not None:
-                arrived += network.advance(network.now_ps + step_ps)
-            return arrived
-        finally:
-            network.close()
-
-    assert arrivals(step_ps) == arrivals(FAR_PS)
-
-
-def test_advance_is_inclusive_and_then_stands_at_its_limit(network: ns3.PointToPointChain) -> None:
-    network.send(98, 0)
-    assert network.advance(2_000 + HOP_PS - 1) == []
-    assert network.now_ps == 2_000 + HOP_PS - 1
-    assert network.advance(2_000 + HOP_PS) == [(0, 2_000 + HOP_PS)]
-    assert network.next_event_ps() is None
-    assert network.advance(FAR_PS) == []
-    assert network.now_ps == FAR_PS
-
-
-def test_a_stop_waits_for_all_events_of_its_instant(network: ns3.PointToPointChain) -> None:
-    """The second packet is handed in at the instant at which the first arrives, and after it, as that arrival has been
-    scheduled when its serialisation began: the hand-over has happened when `advance` returns, so what comes next is
-    the end of its serialisation."""
-    network.send(98, 0)
-    arrives_ps = 2_000 + HOP_PS
-    assert network.advance(1) == []
-    network.send(98, arrives_ps)
-    assert network.advance(FAR_PS) == [(0, arrives_ps)]
-    assert network.next_event_ps() == arrives_ps + 2_000
-
-
-def test_a_packet_can_be_injected_between_steps(network: ns3.PointToPointChain) -> None:
-    network.advance(10**6)
-    network.send(98, 10**6)
-    assert network.advance(FAR_PS) == [(0, 10**6 + 2_000 + HOP_PS)]
-
-
-@pytest.mark.parametrize(
-    ("rates", "delays", "found"),
-    [([], [], "no link"), ([0], [0], "found 0"), ([1], [-1], "found -1"), ([1], [], "1 rates and 0 delays")],
-)
-def test_bad_links_are_refused(rates: list[int], delays: list[int], found: str) -> None:
-    with pytest.raises(BackendError, match=found):
-        ns3.PointToPointChain(rates, delays)
-    chain().close()  # nothing was left open
-
-
-def test_misuse_raises_and_the_network_goes_on(network: ns3.PointToPointChain) -> None:
-    network.advance(1000)
-    with pytest.raises(BackendError, match="found 999, expected not before now, 1000"):
-        network.send(98, 999)
-    with pytest.raises(BackendError, match="found 999, expected not before now, 1000"):
-        network.advance(999)
-    with pytest.raises(BackendError, match="found 0, expected 1 to"):
-        network.send(0, 1000)
-    with pytest.raises(BackendError, match="at most one"):
-        chain()
-    network.send(98, 1000)
-    assert network.advance(FAR_PS) == [(0, 3_000 + HOP_PS)]
-
-
-def test_use_after_close_raises_and_closing_twice_does_nothing(network: ns3.PointToPointChain) -> None:
-    network.send(98, 0)
-    network.close()
-    network.close()
-    for use in (lambda: network.send(98, 0), lambda: network.advance(1), network.next_event_ps, lambda: network.now_ps):
-        with pytest.raises(BackendError, match="after close"):
-            use()
+def arrival_ps(network: Ns3Backend) -> int:
+    """Of a flow that is submitted at 0, or has been."""
+    return network.advance(FAR_PS)[0].at_ps
 
 
 def test_a_network_may_be_made_used_and_closed_by_different_threads() -> None:
     """Stock ns-3 terminates the process when a thread other than the creator's schedules an event."""
-    made: list[ns3.PointToPointChain] = []
-    arrived: list[tuple[int, int]] = []
+    made: list[Ns3Backend] = []
+    arrived: list[int] = []
 
     def use() -> None:
-        made[0].send(98, 0)
-        arrived.extend(made[0].advance(FAR_PS))
+        made[0].submit(FLOW, 0)
+        arrived.append(arrival_ps(made[0]))
 
-    for step in (lambda: made.append(chain(1)), use, lambda: made[0].close()):
+    for step in (lambda: made.append(Ns3Backend(star(2))), use, lambda: made[0].close()):
         thread = threading.Thread(target=step)
         thread.start()
         thread.join()
-    assert arrived == [(0, 2_000 + HOP_PS)]
-    chain().close()
-
-
-def test_a_second_thread_is_refused_while_one_is_inside(network: ns3.PointToPointChain) -> None:
-    """The first thread is busy with 100,000 packets and has released the interpreter meanwhile."""
-    for _ in range(100_000):
-        network.send(98, 10**12)
-    network.send(98, 0)
-    network.advance(10**12 - 1)
-    began, refused = threading.Event(), []
-
-    def drain() -> None:
-        began.set()
-        while network.advance(FAR_PS):
-            if refused:
-                return
-
-    thread = threading.Thread(target=drain)
-    thread.start()
-    began.wait()
-    while thread.is_alive() and not refused:
-        try:
-            network.next_event_ps()
-        except BackendError as error:
-            refused.append(str(error))
-    thread.join()
-    assert refused
-    assert "another thread is inside" in refused[0]
-
-
-def test_thousands_of_networks_in_turn_give_equal_results_and_no_growth() -> None:
-    def once() -> list[tuple[int, int]]:
-        network = chain(2)
-        network.send(1000, 0)
-        network.send(1000, 10**9)  # left behind
-        arrived = network.advance(10**7)
-        network.close()
-        return arrived
-
-    for _ in range(500):
-        first = once()
-    before = resident_bytes()
-    assert all(once() == first for _ in range(2000))
-    assert resident_bytes() - before < 500_000  # less than 250 B each
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert arrived == [ARRIVES_PS]
+    Ns3Backend(star(2)).close()
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, as what goes wrong would end ours."""
-    head = "import os, netsim.ns3\nns3 = netsim.ns3.load_extension()\n"
-    head += "network = ns3.PointToPointChain([400 * 10**9], [500_000])\nnetwork.send(98, 0)\n"
+    head = (
+        "import os\nfrom netsim import FlowGraph, create_backend, single_switch\n"
+        "from netsim.topologies.defaults import LinkRates\n"
+        f"rates = LinkRates(nic_bps={400 * GBPS}, nic_latency_ps={LATENCY_PS})\n"
+        "network = create_backend('ns3', single_switch(2, rates=rates))\n"
+        "network.submit(FlowGraph.from_lists([0], [1], [1000]), 0)\n"
+    )
     return run_bare_python(head + program)
 
 
@@ -245,14 +82,14 @@ def run_bare_python(program: str) -> subprocess.CompletedProcess[str]:
 def test_a_fork_with_a_live_network_continues_in_both_processes() -> None:
     ran = run_python(
         "child = os.fork()\n"
-        "arrived = network.advance(10**9)\n"
+        "arrived = network.advance(10**9)[0].at_ps\n"
         "network.close()\n"
         "os.write(1, f'{arrived}\\n'.encode())\n"
         "if child == 0: os._exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == ["[(0, 502000)]", "[(0, 502000)]", "7"]
+    assert ran.stdout.splitlines() == [str(ARRIVES_PS), str(ARRIVES_PS), "7"]
 
 
 def test_a_process_may_end_with_a_live_network() -> None:
@@ -347,9 +184,11 @@ def test_an_exception_of_an_event_reaches_python_and_the_next_network_works() ->
     for step_ps in (0, 3):
         with pytest.raises(RuntimeError, match="event 0 of the script failed"):
             ns3.run_script(ns3.Engine.STEPPED, script, step_ps)
-    test_a_packet_over_two_hops_takes_two_serialisations_and_two_propagations()
+    with contextlib.closing(Ns3Backend(star(2))) as network:
+        network.submit(FLOW, 0)
+        assert arrival_ps(network) == ARRIVES_PS
 
 
-def test_a_script_is_refused_while_a_network_is_open(network: ns3.PointToPointChain) -> None:
+def test_a_script_is_refused_while_a_network_is_open(network: Ns3Backend) -> None:
     with pytest.raises(BackendError, match="at most one"):
         ns3.run_script(ns3.Engine.STOCK, [(-1, ns3.How.NOW, 0, ns3.Act.NONE, 0)], 0)

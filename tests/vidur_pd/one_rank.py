@@ -10,12 +10,24 @@ import numpy as np
 
 from vidur_pd._core import AcceptDrafts, DecideIteration, Instance, Loop, PriceIteration, RunningIteration, Stage
 from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
-from vidur_pd.scheduling.kv_blocks import BlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool
 from vidur_pd.workload.request import Request
 
 STAGES = 4
 """Micro-batches that may be under way at a time."""
 ITERATION_PS = 1000
+
+
+def generated(request: Request, tokens: int) -> Request:
+    """The request after a rank has generated so many of its tokens and failed."""
+    rank = OneRank(CountingBlockPool(1000), max_batched_tokens=10_000, max_seqs=1, max_model_len=10_000)
+    rank.add(request)
+    for _ in range(tokens):
+        batch = rank.schedule()
+        assert batch is not None
+        rank.finish(batch)
+    assert rank.clear() == [request]
+    return request
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""KV blocks: counting, prefix hits, eviction order."""
+"""KV blocks of a rank: counting, prefix hits, eviction order. A policy that the test speaks for decides."""
 
 from __future__ import annotations
 
@@ -11,128 +11,164 @@ from pathlib import Path
 import pytest
 
 from boundary.errors import InputError
-from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
+from tests.vidur_pd.one_rank import OneRank
+from vidur_pd.scheduling import Decision, Policy, RankView
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
 from vidur_pd.workload.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
+Ids = tuple[int, ...] | None
 _serial = count()
 
 
-def _request(prompt_tokens: int, ids: tuple[int, ...] | None = None) -> Request:
+class Spoken(Policy):
+    """The next decision is what has been said, (request, tokens) to compute or (request, 0) to preempt."""
+
+    said: tuple[Request, int] | None = None
+
+    def decide(self, rank: RankView, decision: Decision) -> None:
+        if self.said is not None:
+            (request, tokens), self.said = self.said, None
+            decision.run(request, tokens) if tokens else decision.preempt(request)
+
+
+class Rank(OneRank):
+    """A rank without limits but those of its KV blocks."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.spoken = Spoken()
+        super().__init__(pool, max_batched_tokens=10**6, max_seqs=100, max_model_len=10**7, policy=self.spoken)
+
+    @property
+    def free_blocks(self) -> int:
+        return self.view.free_blocks
+
+    def admit(self, prompt_tokens: int, ids: Ids = None, *, compute: int, output: int = 2) -> Request:
+        """A new request computes its first tokens, and is there until it has its last."""
+        request = _request(prompt_tokens, ids, output)
+        self.add(request)
+        self.compute(request, compute)
+        return request
+
+    def compute(self, request: Request, tokens: int) -> None:
+        """An iteration of one request, begun and ended."""
+        self.spoken.said = (request, tokens)
+        batch = self.schedule()
+        assert batch is not None
+        self.finish(batch)
+
+    def preempt(self, request: Request) -> None:
+        self.spoken.said = (request, 0)
+        assert self.schedule() is None
+
+    def hits(self, prompt_tokens: int, ids: Ids = None) -> int:
+        """Tokens of such a prompt that are cached."""
+        return self.view.cached_tokens(_request(prompt_tokens, ids))
+
+    def serve(self, prompt_tokens: int, ids: Ids = None) -> int:
+        """Computes what is not cached of a prompt, whose blocks it gives back; returns the tokens hit."""
+        found = self.hits(prompt_tokens, ids)
+        request = self.admit(prompt_tokens, ids, compute=prompt_tokens - found, output=1)
+        assert request.cached_tokens == found
+        return found
+
+
+def _request(prompt_tokens: int, ids: Ids = None, output_tokens: int = 2) -> Request:
     index = next(_serial)
-    return Request(index, f"r{index}", prompt_tokens, 100, 0, ids)
+    return Request(index, f"r{index}", prompt_tokens, output_tokens, 0, ids)
 
 
-def _serve(pool: PrefixCachingBlockPool, request: Request) -> int:
-    """Compute the whole prompt, free it; returns the tokens hit."""
-    prefix = pool.cached_prefix(request)
-    pool.allocate(request, request.prompt_tokens, prefix)
-    pool.register(request, request.prompt_tokens)
-    pool.release(request)
-    return prefix.tokens
+def caching(blocks: int, *sizes: int) -> Rank:
+    return Rank(PrefixCachingBlockPool(blocks, *sizes))
 
 
 def test_one_block_is_the_null_block() -> None:
-    assert CountingBlockPool(10).usable_blocks == PrefixCachingBlockPool(10).usable_blocks == 9
+    assert Rank(CountingBlockPool(10)).usable_blocks == caching(10).usable_blocks == 9
 
 
 def test_a_pool_takes_memory_for_the_blocks_it_has_used() -> None:
     """10⁹ blocks would take 28 GB; clusters have thousands of pools."""
-    pool = PrefixCachingBlockPool(10**9)
-    request = _request(1000)
-    pool.allocate(request, 1000, pool.cached_prefix(request))
-    assert pool.free_blocks == pool.usable_blocks - 63
-    pool.release(request)
-    assert pool.free_blocks == pool.usable_blocks
+    rank = caching(10**9)
+    request = rank.admit(1000, compute=1000)
+    assert rank.free_blocks == rank.usable_blocks - 63
+    rank.compute(request, 1)
+    assert rank.free_blocks == rank.usable_blocks
 
 
 @pytest.mark.parametrize("kind", [CountingBlockPool, PrefixCachingBlockPool])
 def test_blocks_grow_with_the_tokens_and_all_return(kind: type[CountingBlockPool | PrefixCachingBlockPool]) -> None:
     """33 tokens need 3 blocks of 16; 48 fit into the same; the 49th needs a fourth."""
-    pool, request = kind(10), _request(60)
-    for tokens, held in [(33, 3), (48, 3), (49, 4)]:
-        pool.allocate(request, tokens)
-        assert (pool.held_blocks(request), pool.used_blocks, pool.free_blocks) == (held, held, 9 - held)
-    pool.release(request)
-    assert (pool.held_blocks(request), pool.used_blocks, pool.free_blocks) == (0, 0, 9)
-
-
-@pytest.mark.parametrize("kind", [CountingBlockPool, PrefixCachingBlockPool])
-def test_taking_more_than_is_free_is_a_broken_invariant(
-    kind: type[CountingBlockPool | PrefixCachingBlockPool],
-) -> None:
-    with pytest.raises(AssertionError, match="free block"):
-        kind(3).allocate(_request(60), 33)
+    rank = Rank(kind(10))
+    request = rank.admit(60, compute=33)
+    for tokens, held in [(0, 3), (15, 3), (1, 4)]:
+        if tokens:
+            rank.compute(request, tokens)
+        assert (rank.used_blocks, rank.free_blocks) == (held, 9 - held)
+    for tokens in (11, 1):
+        rank.compute(request, tokens)
+    assert (rank.used_blocks, rank.free_blocks) == (0, 9)
 
 
 def test_without_caching_nothing_is_ever_hit() -> None:
-    pool = CountingBlockPool(10)
-    first, second = _request(40, (1,)), _request(40, (1,))
-    pool.allocate(first, 40)
-    pool.register(first, 40)
-    assert pool.cached_prefix(second).tokens == 0
+    rank = Rank(CountingBlockPool(10))
+    rank.admit(40, (1,), compute=40)
+    assert rank.hits(40, (1,)) == 0
 
 
 def test_a_fully_cached_prompt_of_32_tokens_hits_16_and_recomputes_16() -> None:
     """floor((32 − 1) / 16) = 1 block: at least one token has to be computed, and blocks are hit whole."""
-    pool = PrefixCachingBlockPool(20)
-    assert _serve(pool, _request(32, (7,))) == 0
-    assert _serve(pool, _request(32, (7,))) == 16
-    assert _serve(pool, _request(33, (7,))) == 32
+    rank = caching(20)
+    assert [rank.serve(32, (7,)), rank.serve(32, (7,)), rank.serve(33, (7,))] == [0, 16, 32]
 
 
 def test_a_block_is_hit_as_soon_as_it_is_registered_and_shared_while_held() -> None:
-    """Two prompts of 40 tokens share two full blocks; the partial third one is each request's own: 4 blocks in all."""
-    pool = PrefixCachingBlockPool(20)
-    first, second = _request(40, (7,)), _request(40, (7,))
-    pool.allocate(first, 40)
-    assert pool.cached_prefix(second).tokens == 0
-    pool.register(first, 40)
-    prefix = pool.cached_prefix(second)
-    assert (prefix.tokens, prefix.shared_blocks) == (32, 2)
-    pool.allocate(second, 40, prefix)
-    assert pool.used_blocks == 4
-    pool.release(first)
-    assert pool.used_blocks == 3
-    assert pool.cached_prefix(_request(40, (7,))).shared_blocks == 2
-    pool.release(second)
-    assert (pool.used_blocks, pool.cached_free_blocks) == (0, 2)
-    assert pool.cached_prefix(_request(40, (7,))).shared_blocks == 0
+    """Two prompts of 40 tokens share two full blocks; the partial third one is each request's own: 4 blocks in all.
+
+    What is shared takes nothing from the free blocks; what is cached in free ones does.
+    """
+    rank, third = caching(20), _request(40, (7,))
+    assert rank.hits(40, (7,)) == 0
+    first = rank.admit(40, (7,), compute=40)
+    assert rank.hits(40, (7,)) == 32
+    second = rank.admit(40, (7,), compute=8)
+    assert rank.used_blocks == 4
+    rank.compute(first, 1)
+    assert rank.used_blocks == 3
+    assert rank.view.lacking_blocks(third, 8) == 1
+    rank.compute(second, 1)
+    assert rank.used_blocks == 0
+    assert rank.view.lacking_blocks(third, 8) == 3
+    assert rank.hits(40, (7,)) == 32
 
 
 def test_equal_ids_after_different_prefixes_are_different_content() -> None:
-    pool = PrefixCachingBlockPool(200)
-    _serve(pool, _request(1024, (1, 2)))
-    assert _serve(pool, _request(1024, (3, 2))) == 0
-    assert _serve(pool, _request(1024, (1, 4))) == 512
+    rank = caching(200)
+    assert [rank.serve(1024, ids) for ids in ((1, 2), (3, 2), (1, 4))] == [0, 0, 512]
 
 
 def test_a_partial_trace_block_is_shared_up_to_its_last_full_block() -> None:
     """600 tokens are one trace block and 88 tokens of another: 37 full blocks (592 tokens) and 8 tokens beyond."""
-    pool = PrefixCachingBlockPool(200)
-    _serve(pool, _request(600, (1, 2)))
-    assert pool.cached_free_blocks == 37
-    assert _serve(pool, _request(600, (1, 2))) == 592
+    rank = caching(200)
+    assert [rank.serve(600, (1, 2)) for _ in range(2)] == [0, 592]
 
 
 def test_prompts_without_ids_share_nothing_but_hit_their_own_blocks_after_preemption() -> None:
-    pool = PrefixCachingBlockPool(20)
-    request = _request(40)
-    _serve(pool, request)
-    assert pool.cached_prefix(_request(40)).tokens == 0
-    assert pool.cached_prefix(request).tokens == 32
+    rank = caching(20)
+    request = rank.admit(40, compute=40)
+    assert rank.hits(40) == 0
+    rank.preempt(request)
+    assert rank.view.cached_tokens(request) == 32
 
 
 def test_generated_tokens_are_hit_by_their_own_request_alone() -> None:
     """20 prompt + 13 generated tokens, of which 32 have KV: the second block is half prompt, half output."""
-    pool = PrefixCachingBlockPool(20)
-    request, other = _request(20, (1,)), _request(40, (1,))
-    pool.allocate(request, 32)
-    pool.register(request, 32)
-    pool.release(request)
-    request.set_progress(0, 13)
-    assert pool.cached_prefix(request).tokens == 32
-    assert pool.cached_prefix(other).tokens == 16
+    rank = caching(20)
+    request = rank.admit(20, (1,), compute=20, output=20)
+    for _ in range(12):
+        rank.compute(request, 1)
+    rank.preempt(request)
+    assert (request.sequence_tokens, rank.view.cached_tokens(request)) == (33, 32)
+    assert rank.hits(40, (1,)) == 16
 
 
 def test_blocks_without_content_are_reused_before_cached_ones_and_tails_before_heads() -> None:
@@ -141,13 +177,12 @@ def test_blocks_without_content_are_reused_before_cached_ones_and_tails_before_h
     Of the next 3 blocks two are the blank ones and the third evicts the tail (tokens 16–31) of the first prompt, whose
     head can still be hit.
     """
-    pool = PrefixCachingBlockPool(5)
-    _serve(pool, _request(40, (1,)))
-    stranger = _request(48)
-    pool.allocate(stranger, 32)
-    assert pool.cached_prefix(_request(40, (1,))).tokens == 32
-    pool.allocate(stranger, 48)
-    assert pool.cached_prefix(_request(40, (1,))).tokens == 16
+    rank = caching(5)
+    rank.serve(40, (1,))
+    stranger = rank.admit(48, compute=32)
+    assert rank.hits(40, (1,)) == 32
+    rank.compute(stranger, 16)
+    assert rank.hits(40, (1,)) == 16
 
 
 def test_the_least_recently_released_request_is_evicted_first_and_a_hit_renews_it() -> None:
@@ -155,32 +190,25 @@ def test_the_least_recently_released_request_is_evicted_first_and_a_hit_renews_i
 
     The next prompt takes the 2 blank blocks and one more, the tail of b.
     """
-    pool = PrefixCachingBlockPool(7)
+    rank = caching(7)
     for ids in ((1,), (2,), (1,)):
-        _serve(pool, _request(33, ids))
-    pool.allocate(_request(48), 48)
-    assert pool.cached_prefix(_request(33, (1,))).tokens == 32
-    assert pool.cached_prefix(_request(33, (2,))).tokens == 16
+        rank.serve(33, ids)
+    rank.admit(48, compute=48)
+    assert rank.hits(33, (1,)) == 32
+    assert rank.hits(33, (2,)) == 16
 
 
 def test_a_copy_serves_hits_after_the_first_block_of_its_content_is_gone() -> None:
-    """A 16-token prompt never hits (one token must be computed), so two of them in turn leave two copies of a block.
+    """A 16-token prompt never hits (one token must be computed), so two of them leave two copies of a block.
 
     3 usable blocks: a stranger of 2 blocks takes the blank one and the older copy; the younger one is still hit.
     """
-    pool = PrefixCachingBlockPool(4)
-    first, second = _request(16, (1,)), _request(16, (1,))
-    for request in (first, second):
-        pool.allocate(request, 16)
-        pool.register(request, 16)
-    pool.release(first)
-    pool.release(second)
-    assert (pool.cached_free_blocks, pool.free_blocks) == (2, 3)
-    stranger = _request(48)
-    pool.allocate(stranger, 32)
-    assert pool.cached_prefix(_request(17, (1,))).tokens == 16
-    pool.allocate(stranger, 48)
-    assert pool.cached_prefix(_request(17, (1,))).tokens == 0
+    rank = caching(4)
+    assert [rank.serve(16, (1,)) for _ in range(2)] == [0, 0]
+    stranger = rank.admit(47, compute=32, output=1)
+    assert rank.hits(17, (1,)) == 16
+    rank.compute(stranger, 15)
+    assert rank.hits(17, (1,)) == 0
 
 
 @pytest.mark.parametrize(("block_tokens", "hit"), [(16, 96), (64, 64), (48, 96), (128, 0), (20, 80)])
@@ -189,9 +217,9 @@ def test_any_block_length_goes_with_any_trace_block_length(block_tokens: int, hi
 
     KV blocks of 20 tokens: the fifth ends at token 100, inside the seventh id, which differs.
     """
-    pool = PrefixCachingBlockPool(100, block_tokens, hash_block_tokens=16)
-    _serve(pool, _request(200, tuple(range(13))))
-    assert _serve(pool, _request(200, (0, 1, 2, 3, 4, 5, *range(90, 97)))) == hit
+    rank = caching(100, block_tokens, 16)
+    rank.serve(200, tuple(range(13)))
+    assert rank.serve(200, (0, 1, 2, 3, 4, 5, *range(90, 97))) == hit
 
 
 @pytest.mark.parametrize(
@@ -207,23 +235,23 @@ def test_impossible_sizes_are_refused(sizes: tuple[int, ...], message: str) -> N
         PrefixCachingBlockPool(*sizes)
 
 
-def _mooncake(requests: int) -> list[Request]:
+def _mooncake(requests: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Prompt tokens and block ids."""
     if not MOONCAKE.exists():
         pytest.skip("the Mooncake conversation trace is not beside this checkout")
     with gzip.open(MOONCAKE, "rt") as lines:
         rows = [json.loads(next(lines)) for _ in range(requests)]
-    return [_request(row["input_length"], tuple(row["hash_ids"])) for row in rows]
+    return [(row["input_length"], tuple(row["hash_ids"])) for row in rows]
 
 
 def test_an_unlimited_cache_hits_every_mooncake_block_seen_before() -> None:
     """Ids of the trace already stand for the prefix, so a set of ids seen is a perfect cache of 512-token blocks."""
-    pool, seen, hit_tokens = PrefixCachingBlockPool(600_000), set[int](), 0
-    for request in _mooncake(600):
-        assert request.block_hashes is not None
-        known = next((i for i, one in enumerate(request.block_hashes) if one not in seen), len(request.block_hashes))
-        hits = _serve(pool, request)
-        assert hits == min(known * 512, request.prompt_tokens - 1) // 16 * 16
-        seen.update(request.block_hashes)
+    rank, seen, hit_tokens = caching(600_000), set[int](), 0
+    for prompt_tokens, ids in _mooncake(600):
+        known = next((i for i, one in enumerate(ids) if one not in seen), len(ids))
+        hits = rank.serve(prompt_tokens, ids)
+        assert hits == min(known * 512, prompt_tokens - 1) // 16 * 16
+        seen.update(ids)
         hit_tokens += hits
     assert hit_tokens > 0
 
@@ -234,14 +262,13 @@ def test_a_small_cache_hits_mooncake_blocks_as_a_plain_lru_does() -> None:
     Prompts that end with a full block are left out: recomputing such a block makes a copy, which a plain LRU has not.
     """
     usable = 20_000
-    pool, lru, evictions = PrefixCachingBlockPool(usable + 1), OrderedDict[tuple[int, int], None](), 0
-    for request in _mooncake(700):
-        if request.prompt_tokens % 16 == 0 or request.prompt_tokens > usable * 16:
+    rank, lru, evictions = caching(usable + 1), OrderedDict[tuple[int, int], None](), 0
+    for prompt_tokens, ids in _mooncake(700):
+        if prompt_tokens % 16 == 0 or prompt_tokens > usable * 16:
             continue
-        assert request.block_hashes is not None
-        contents = [(request.block_hashes[i // 32], i % 32) for i in range(request.prompt_tokens // 16)]
+        contents = [(ids[i // 32], i % 32) for i in range(prompt_tokens // 16)]
         hits = next((i for i, content in enumerate(contents) if content not in lru), len(contents))
-        assert _serve(pool, request) == hits * 16
+        assert rank.serve(prompt_tokens, ids) == hits * 16
         for content in contents[:hits]:
             del lru[content]
         while len(lru) > usable - len(contents) - 1:

@@ -52,11 +52,11 @@ def test_the_loop_stops_before_a_given_instant() -> None:
 
 def test_scheduling_in_the_past_is_refused_and_so_is_a_clock_that_goes_back() -> None:
     loop, queue = empty_loop()
-    loop.move_to(10)
+    loop.arrive(10, [])
     with pytest.raises(AssertionError, match="past"):
         queue.schedule(9, Priority.ARRIVAL, lambda: None)
     with pytest.raises(AssertionError, match="back"):
-        loop.move_to(9)
+        loop.arrive(9, [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(list(Priority))), max_size=60))

@@ -2,129 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from netsim import FlowGraph, LinkKind, LinkLog, NodeKind, Topology
-from netsim.backends.fluid import FluidBackend
-from netsim.topology import DuplexLink
-from vidur_pd._core import Instance, Loop, PriceIteration, Stage
-from vidur_pd.execution.iteration.pricer import LinkLoad, StageCommunication, StageCommunications
-from vidur_pd.scheduling import RankState, VllmV1
-from vidur_pd.scheduling.kv_blocks import CountingBlockPool
-from vidur_pd.workload.request import Request
+from tests.vidur_pd.fluid_rig import CAPACITY_BPS, US, Rig, price
 
-GBPS = 10**9
-CAPACITY_BPS = 100 * GBPS
-US = 10**6
-WINDOW_PS = 5 * US
 TOLD_IN_STEPS_OF = 5e-4
 """Of the capacity, in which transfers hear of loads, rounded up (``netsim/core/periodic_traffic.cpp``)."""
-CABLE = Topology.from_cables(
-    [(NodeKind.GPU, "a"), (NodeKind.GPU, "b")],
-    [DuplexLink(0, 1, CAPACITY_BPS, 0, LinkKind.FABRIC)],
-    gpus_per_node=1,
-)
-"""Link 0 leads from the first GPU to the second, link 1 back."""
-
-
-class Iteration:
-    """What every iteration of an instance is: compute and an exchange."""
-
-    def __init__(self, compute_us: int, exchange: StageCommunication) -> None:
-        self.compute_ps = compute_us * US
-        self.exchange = exchange
-
-
-def price(
-    link: int,
-    *,
-    compute_us: int,
-    communication_us: int,
-    drain_us: float,
-    flows: float = 1,
-    busy_us: float | None = None,
-) -> Iteration:
-    """An iteration whose bytes need the whole of ``link`` for ``drain_us``; ``busy_us``: how long they are there."""
-    load = LinkLoad(
-        np.array([link]),
-        np.array([drain_us * US * CAPACITY_BPS / 8 / 10**12]),
-        np.array([flows], dtype=np.float64),
-        np.array([drain_us if busy_us is None else busy_us]) * US,
-    )
-    return Iteration(compute_us, StageCommunication(communication_us * US, load, ()))
-
-
-class Rig:
-    """A loop of instances that each decode one request, an iteration for every token, in coupling ``fluid``."""
-
-    def __init__(self, *iterations: Iteration, tokens: int = 1000) -> None:
-        self.iterations = iterations
-        self.network = FluidBackend(CABLE)
-        self.log = LinkLog(2, 1 << 16, WINDOW_PS)
-        self.loop = Loop(len(iterations), keeps_runs=True, links=self.log)
-        self.loop.advance_with(self.network.stepped)
-        self.loop.couple(self.network.load_periodically(len(iterations)))
-        exchanges = StageCommunications(self.loop)
-        self.numbers = [exchanges.remember(iteration.exchange) for iteration in iterations]
-        self.instances: list[Instance] = []
-        self._ends_ps: list[list[int]] = [[] for _ in iterations]
-        for index in range(len(iterations)):
-            self._add(index, tokens)
-
-    def _add(self, index: int, tokens: int) -> None:
-        pool = CountingBlockPool(1000)
-        rank = RankState(pool, max_batched_tokens=64, max_seqs=8, max_model_len=4096)
-        alone = {"has_runs": False, "has_drafts": False, "reports_launches": False, "launches_itself": True}
-        self.instances.append(Instance(index, [rank], VllmV1(), 1))
-        self.loop.add(self.instances[-1], **alone, pricing=[])
-        rank.add(Request(index, f"r{index}", 1, tokens, 0))
-
-    def launch(self) -> None:
-        for index in range(len(self.iterations)):
-            self.instances[index].wake()
-        self.advance(0)
-
-    def advance(self, until_ps: int) -> None:
-        while (notice := self.loop.run(until_ps + 1)) is not None:
-            self._price(notice)
-        self.loop.move_to(until_ps)
-        self.network.advance(until_ps)
-
-    def ends_ps(self, instance: int = 0) -> list[int]:
-        """Ends of the iterations so far."""
-        runs = self.loop.iterations.take_runs()
-        for index, end_ps in zip(runs["instance"].tolist(), runs["ends_ps"].tolist(), strict=True):
-            self._ends_ps[index].append(end_ps)
-        return self._ends_ps[instance]
-
-    def use(self, link: int) -> NDArray[np.float64]:
-        """[windows] share of the link's capacity that collectives have carried."""
-        _, window, links, carried = self.log.rows()
-        return np.bincount(window[links == link], carried[links == link]) * 8 * 10**12 / CAPACITY_BPS / WINDOW_PS
-
-    def carry(self, link: int, flows: int, most_bps: int = 0) -> None:
-        """A long transfer begins: so many flows that take what they find, or no more than a rate in all."""
-        many = FlowGraph.from_lists(
-            src=[link] * flows,
-            dst=[1 - link] * flows,
-            size_bytes=[10**15] * flows,
-            flow_label=list(range(flows)),
-            max_rate_bps=[most_bps // flows] * flows,
-        )
-        self.network.submit(many, self.loop.now_ps)
-        self.loop.traffic_changes(self.loop.now_ps)
-
-    def taken(self, link: int) -> float:
-        """Share of a link that loads take from the transfers on it, which take all the rest."""
-        return 1 - float(self.network.link_rates_bps(np.array([link]))[0]) / CAPACITY_BPS
-
-    def _price(self, notice: object) -> None:
-        assert isinstance(notice, PriceIteration)
-        iteration, number = self.iterations[notice.instance.index], self.numbers[notice.instance.index]
-        stage = Stage(iteration.compute_ps, iteration.exchange.communication_ps, load=number)
-        notice.iteration.set_stages([stage], np.array([iteration.compute_ps], dtype=np.int64))
 
 
 def test_an_iteration_alone_takes_its_compute_and_its_communication() -> None:
@@ -211,7 +94,7 @@ def test_two_updates_at_one_instant_are_one() -> None:
     rig.loop.traffic_changes(10 * US)
     rig.loop.traffic_changes(10 * US)
     rig.advance(10 * US)
-    assert rig.loop.executed == executed + 1
+    assert rig.loop.executed == executed + 2  # the other is the end of `advance`
 
 
 def test_an_idle_instance_leaves_its_links_to_the_transfers() -> None:

@@ -56,6 +56,16 @@ class Divides(Routing):
         return candidates[request.prompt_tokens // 0]
 
 
+class Exits(Routing):
+    def choose(self, request: RequestView, candidates: Sequence[Candidate]) -> Candidate:
+        raise SystemExit(0)
+
+
+class MostFree(Routing):
+    def choose(self, request: RequestView, candidates: Sequence[Candidate]) -> Candidate:
+        return max(candidates, key=lambda each: each.free_blocks)
+
+
 def conversations(routing: dict[str, str]) -> Result:
     """Four prompts of 2,048 tokens by turns, three times each, on two instances with prefix caches."""
     rows = [(400_000 * i, 2048, 2) for i in range(12)]
@@ -88,11 +98,31 @@ def test_it_may_choose_decode_instances_and_ranks() -> None:
     assert together.requests[3].completed_ps > apart.requests[3].completed_ps
 
 
+def test_candidates_show_the_blocks_that_nobody_holds() -> None:
+    """The second request finds the blocks of the first taken on m-0, the third fewer on m-0 than on m-1."""
+    tree = config([pool("m", "mixed", instances=2)], routing={"policy": own(MostFree)})
+    result = simulate(tree, [(0, 4000, 400), (200_000, 400, 400), (400_000, 400, 400)])
+    assert [each.prefill_instance for each in result.requests] == ["m-0", "m-1", "m-1"]
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("chose", "Mine: found method chose, which nothing calls; expected choose, or _chose"),
+        ("choose", "Mine: found choose(self), expected choose(self, request, candidates)"),
+    ],
+)
+def test_methods_that_no_router_calls_are_refused_with_the_class(method: str, text: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        type("Mine", (Routing,), {method: lambda self: None})
+
+
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
         (ChoosesAName, "chose 'm-0', expected one of the candidates it was given"),
         (Divides, "raises: ZeroDivisionError: integer division or modulo by zero (test_own_routing.py:"),
+        (Exits, "raises: SystemExit: 0 (test_own_routing.py:"),
         (Remembers, "chose m-0, expected one of the candidates it was given"),
     ],
 )

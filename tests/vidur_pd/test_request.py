@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from boundary.errors import InputError
-from tests.vidur_pd.one_rank import OneRank
+from tests.vidur_pd.one_rank import generated
 from vidur_pd._core import Loop
-from vidur_pd.scheduling.kv_blocks import CountingBlockPool
 from vidur_pd.workload.request import STATUSES, Request, RequestStatus
 
 
@@ -36,19 +35,9 @@ def test_statuses_have_the_numbers_of_the_core() -> None:
     assert rows["reasons"] == [(1, "too long"), (2, "its instance failed")]
 
 
-def test_a_running_request_cannot_be_moved_by_others() -> None:
-    request = _request()
-    scheduler = OneRank(CountingBlockPool(20), max_batched_tokens=100, max_seqs=4, max_model_len=100)
-    scheduler.add(request)
-    scheduler.schedule()
-    assert request.computed_tokens == 10
-    with pytest.raises(AssertionError, match="owns its progress"):
-        request.set_progress(0, 0)
-
-
-def test_preemption_leaves_the_original_lengths_alone() -> None:
-    request = _request()
-    request.set_progress(0, 2)
+def test_a_restart_leaves_the_original_lengths_alone() -> None:
+    request = generated(_request(), 2)
+    request.restart(2)
     assert (request.prompt_tokens, request.output_tokens, request.sequence_tokens) == (10, 3, 12)
 
 

@@ -336,7 +336,7 @@ class Pair:
         self.reference.pool.take_back(sequence)
 
     def compare(self) -> None:
-        assert self.pool.free_blocks == len(self.reference.pool.queue)
+        assert self.scheduler.view.free_blocks == len(self.reference.pool.queue)
         requests = 4 * self.scheduler.waiting_requests + self.scheduler.running_requests
         assert (requests, self.scheduler.load_tokens) == self.reference.load()
         for request, sequence in self.both.values():
@@ -378,6 +378,6 @@ def test_every_step_is_that_of_the_literal_rules_and_everything_drains(scenario:
             break
         assert turn < 20_000, "no progress"
     assert pair.scheduler.used_blocks == 0
-    assert pair.scheduler.waiting_requests == pair.scheduler.running_requests == pair.scheduler.outstanding_tokens == 0
+    assert pair.scheduler.waiting_requests == pair.scheduler.running_requests == pair.scheduler.load_tokens == 0
     event(f"{scenario.role}: preemptions {'yes' if pair.preemptions else 'no'}")
     event(f"hits {'yes' if any(request.cached_tokens for request in requests) else 'no'}")

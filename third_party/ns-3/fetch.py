@@ -32,7 +32,6 @@ MIN_GLIBC: Final = (2, 28)
 LIBRARIES: Final = (
     "libns3.44-core.so",
     "libns3.44-network.so",
-    "libns3.44-point-to-point.so",
     "libns3.44-stats.so",  # network needs it
     "libgsl-b64c76bc.so.23.1.0",  # core and stats need it
     "libgslcblas-cd2c2030.so.0.0.0",

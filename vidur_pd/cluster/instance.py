@@ -1,4 +1,4 @@
-"""One serving instance: what the core has of it, with its placement, policies and drafts."""
+"""One serving instance: the instance of the C++ core, with its placement, policies and drafts."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ class Rank:
         return accepted
 
     def release(self, request: Request) -> None:
-        """Frees the KV that has been held for a transfer; something that waited for it may run now."""
+        """Frees the KV held for a transfer, and wakes the instance, as waiting requests may fit now."""
         self.state.release(request)
         self.instance.note_kv_use()
         self.instance.wake()
 
 
 class Instance(core.Instance):
-    """All data-parallel ranks run in lockstep: one iteration holds the micro-batches of every rank.
+    """A serving instance. All data-parallel ranks run in lockstep: one iteration holds the micro-batches of every rank.
 
-    With ``pp`` pipeline stages up to ``pp`` iterations run; without, unchanged decode batches are one run.
+    With ``pp`` pipeline stages up to ``pp`` iterations run at a time; without stages, decode iterations with unchanged
+    batches are simulated as one run.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Instance(core.Instance):
         ranks: Sequence[tuple[RankState, Drafts | None]],
         asked: Sequence[AskedPolicy] = (),
     ) -> None:
-        """``asked``: policies of the ranks, where Python decides; by default it is vLLM V1 in the core."""
+        """``asked``: policies of the ranks, where these are in Python; by default vLLM V1 in the core decides."""
         states = [state for state, _ in ranks]
         super().__init__(index, states, None if asked else VllmV1(), placement.partition.pp)
         self.placement = placement
@@ -74,7 +75,7 @@ class Instance(core.Instance):
     def decides_run(self, steps: int, now_ps: int) -> bool:
         """Lets the policies of ranks with work decide the next iteration.
 
-        True where they leave it at ``steps`` plain decodes; 0: the next one cannot be such.
+        Returns True where all policies accept ``steps`` plain decodes in a row; 0: the next iteration cannot be one.
         """
         busy = [policy for policy in self._asked if policy.has_work]
         if steps and all(policy.is_steady() for policy in busy):
@@ -89,7 +90,7 @@ class Instance(core.Instance):
         return self._asked[0].refusal(request) if reason is None and self._asked else reason
 
     def check_progress(self) -> None:
-        """Nothing will happen any more. Raises: InputError, where a policy has left work undone."""
+        """Called when no event is left. Raises: InputError, where a policy has left work undone."""
         for rank, policy in enumerate(self._asked):
             if policy.has_work and self.is_up and not self.running_iterations:
                 raise policy.stands_still(f"{self.name} rank {rank}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,14 @@ from typing import Final
 from boundary.errors import InputError
 
 SEPARATOR: Final = ":"
+FAULTS: Final = (Exception, SystemExit)
+"""What code of the user's own may raise that ends a run in one line; interruptions pass through."""
+_PACKAGE: Final = Path(__file__).parents[1]
+_REFUSED_CALL: Final = re.compile(
+    r"(?P<name>\w+)\(\): incompatible function arguments\..*?"
+    r"1\. \(self: [^,)]+(?:, )?(?P<expected>[^)]*)\).*Invoked with: [^,]+,? ?(?P<found>.*)"
+)
+"""How pybind11 refuses arguments of other types than a compiled method takes."""
 
 
 def load_class(field: str, name: str, base: type) -> type:
@@ -33,11 +43,11 @@ def load_class(field: str, name: str, base: type) -> type:
     except ModuleNotFoundError as error:
         missing = f"{field}: {place}: found no such module{_innermost(error)}"
         raise InputError(f"{missing}, expected one that Python can import ({error})") from error
-    except Exception as error:
+    except FAULTS as error:
         raise InputError(f"{field}: {place}: {describe(error)}") from error
     found = getattr(module, class_name, None)
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
-        what = "nothing" if found is None else repr(found)
+        what = "nothing" if found is None else f"a class {found.__name__}" if isinstance(found, type) else repr(found)
         raise InputError(f"{field}: found {what} as {class_name!r} in {place}, expected a subclass of {base.__name__}")
     _check_can_be_made(f"{field}: {place}", found)
     return found
@@ -45,11 +55,35 @@ def load_class(field: str, name: str, base: type) -> type:
 
 def _check_can_be_made(where: str, found: type) -> None:
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise InputError(f"{where}: found {found.__name__} without {' and '.join(missing)}")
+        names = " and ".join(missing)
+        raise InputError(f"{where}: found {found.__name__} without {names}, expected a class that defines {names}")
     try:
         inspect.signature(found).bind()
     except TypeError as error:
         raise InputError(f"{where}: found {found.__name__}, expected a class without arguments ({error})") from error
+
+
+def check_shapes(found: type, contract: type, hooks: Sequence[str]) -> None:
+    """Refuses a class some of whose hooks do not take the arguments of those of the contract. Raises: TypeError."""
+    for name in hooks:
+        member, expected = vars(found).get(name), inspect.signature(getattr(contract, name)).parameters
+        if member is None:
+            continue
+        expects = f"expected {name}({', '.join(expected)})"
+        if not inspect.isfunction(member):
+            raise TypeError(f"{found.__name__}: found {name} = {member!r}, {expects}")
+        try:
+            inspect.signature(member).bind(*expected)
+        except TypeError:
+            raise TypeError(f"{found.__name__}: found {name}{inspect.signature(member)}, {expects}") from None
+
+
+def check_names(found: type, hooks: Sequence[str]) -> None:
+    """Refuses a class with a public method that is no hook, as nothing would call it. Raises: TypeError."""
+    for name, member in vars(found).items():
+        if callable(member) and not name.startswith("_") and name not in hooks:
+            expects = f"expected {', '.join(hooks)}, or _{name}"
+            raise TypeError(f"{found.__name__}: found method {name}, which nothing calls; {expects}")
 
 
 def _module_named(name: str) -> ModuleType:
@@ -90,14 +124,24 @@ def _current_folder_is_searched() -> Iterator[None]:
 def describe(error: BaseException) -> str:
     """An exception of the user's code in one line, with the file and line where it came up."""
     text, where = " ".join(str(error).split()), _innermost(error)
+    if isinstance(error, TypeError) and (call := _REFUSED_CALL.match(text)):
+        expected = call["expected"].replace("typing.SupportsInt | typing.SupportsIndex", "int")
+        expected = re.sub(r"\w[\w.]*\.(\w+)", r"\1", expected)
+        text = f"found {call['name']}({call['found']}), expected {call['name']}({expected})"
     return f"{text}{where}" if isinstance(error, InputError) else f"{type(error).__name__}: {text}{where}"
 
 
 def _innermost(error: BaseException) -> str:
-    """`` (file:line)`` of the last frame that is not ours or Python's import machinery."""
+    """`` (file:line)`` of the last frame that is neither the package's nor of Python's import machinery."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", str(Path(__file__).parent))) and "importlib" not in frame.filename
+        if not frame.filename.startswith(("<", f"{_PACKAGE}{os.sep}")) and "importlib" not in frame.filename
     ]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def is_of_the_package(error: BaseException) -> bool:
+    """The exception came up in this package, and not in the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(_PACKAGE)

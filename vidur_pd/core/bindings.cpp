@@ -54,41 +54,20 @@ void bind_request(py::module_& module) {
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
-        .def("set_progress", &Request::set_progress, py::arg("computed_tokens"), py::arg("generated_tokens"))
-        .def("restart", &Request::restart, py::arg("kept"));
+        .def("restart", &Request::restart, py::arg("kept"))
+        .def("__repr__", [](const Request& request) { return "request " + request.request_id; });
 #define REQUEST_FIGURE(type, name, is_stage) request.def_readwrite(#name, &Request::name);
 #include "request_figures.inc"
 }
 
 void bind_pools(py::module_& module) {
-    py::class_<CachedPrefix>(module, "CachedPrefix")
-        .def(py::init<>())
-        .def_readonly("tokens", &CachedPrefix::tokens)
-        .def_readonly("shared_blocks", &CachedPrefix::shared_blocks);
-    py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool")
-        .def_property_readonly("block_tokens", &BlockPool::block_tokens)
-        .def_property_readonly("usable_blocks", &BlockPool::usable_blocks)
-        .def_property_readonly("free_blocks", &BlockPool::free_blocks)
-        .def_property_readonly("used_blocks", &BlockPool::used_blocks)
-        .def("held_blocks", &BlockPool::held_blocks, py::arg("request"))
-        .def(
-            "cached_prefix",
-            [](BlockPool& pool, const Request& request) {
-                return pool.cached_prefix(request, request.sequence_tokens());
-            },
-            py::arg("request"))
-        .def("allocate", &BlockPool::allocate, py::arg("request"), py::arg("tokens"),
-             py::arg_v("prefix", CachedPrefix(), "CachedPrefix()"))
-        .def("register", &BlockPool::register_blocks, py::arg("request"), py::arg("computed_tokens"))
-        .def("release", &BlockPool::release, py::arg("request"))
-        .def("clear", &BlockPool::clear);
+    py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool");
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
         .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
                                                                                            "PrefixCachingBlockPool")
         .def(py::init<std::int64_t, Tokens, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
-             py::arg("hash_block_tokens") = 512)
-        .def_property_readonly("cached_free_blocks", &PrefixCachingBlockPool::cached_free_blocks);
+             py::arg("hash_block_tokens") = 512);
 }
 
 void bind_batches(py::module_& module) {
@@ -122,7 +101,6 @@ void bind_rank(py::module_& module) {
              py::arg("watermark_blocks") = 0, py::arg("pipeline_stages") = 1)
         .def_property_readonly("waiting_requests", &RankState::waiting_requests)
         .def_property_readonly("running_requests", &RankState::running_requests)
-        .def_property_readonly("outstanding_tokens", &RankState::outstanding_tokens)
         .def_property_readonly("load_tokens", &RankState::load_tokens)
         .def_property_readonly("used_blocks", &RankState::used_blocks)
         .def_property_readonly("usable_blocks", &RankState::usable_blocks)

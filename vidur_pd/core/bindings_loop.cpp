@@ -155,15 +155,6 @@ void bind_running_iteration(py::module_& module) {
         .def_readonly("slowdown", &Stage::slowdown)
         .def_readonly("load", &Stage::load);
     py::class_<RunningIteration, RunningIterationPtr>(module, "RunningIteration")
-        .def(py::init([](std::int32_t instance, std::vector<Stage> stages, const Numbers& compute_ps, TimePs start_ps) {
-                 RunningIteration iteration;
-                 iteration.instance = instance;
-                 iteration.stages = std::move(stages);
-                 iteration.compute_ps = values_of(compute_ps);
-                 iteration.start_ps = start_ps;
-                 return iteration;
-             }),
-             py::arg("instance"), py::arg("stages"), py::arg("compute_ps"), py::arg("start_ps") = 0)
         .def_readonly("number", &RunningIteration::number)
         .def_readonly("instance", &RunningIteration::instance)
         .def_readonly("batch", &RunningIteration::batch)
@@ -175,8 +166,6 @@ void bind_running_iteration(py::module_& module) {
             "ends_ps", [](const RunningIteration& iteration) { return array(iteration.ends_ps); },
             [](RunningIteration& iteration, const Numbers& ends_ps) { iteration.ends_ps = values_of(ends_ps); })
         .def_property_readonly("end_ps", [](const RunningIteration& iteration) { return iteration.ends_ps.back(); })
-        .def_readonly("stage_begins_ps", &RunningIteration::stage_begins_ps)
-        .def_readonly("stage_ends_ps", &RunningIteration::stage_ends_ps)
         .def_property_readonly("steps", &RunningIteration::steps)
         .def_property_readonly("is_run", &RunningIteration::is_run)
         .def_property_readonly("is_pipelined", &RunningIteration::is_pipelined)
@@ -188,23 +177,6 @@ void bind_running_iteration(py::module_& module) {
                 iteration.compute_ps = values_of(compute_ps);
             },
             py::arg("stages"), py::arg("compute_ps"));
-    module.def(
-        "set_end_times",
-        [](RunningIteration& iteration, std::vector<TimePs> stage_free_ps) {
-            set_end_times(iteration, stage_free_ps);
-            return stage_free_ps;
-        },
-        py::arg("iteration"), py::arg("stage_free_ps"));
-    module.def("retime_steps", &retime_steps, py::arg("iteration"), py::arg("slowdown"), py::arg("now_ps"));
-    module.def(
-        "retime_stages",
-        [](const std::vector<RunningIterationPtr>& running_iterations,
-           const std::vector<std::vector<double>>& slowdowns, std::vector<TimePs> stage_free_ps, TimePs now_ps) {
-            retime_stages(running_iterations, slowdowns, stage_free_ps, now_ps);
-            return stage_free_ps;
-        },
-        py::arg("running_iterations"), py::arg("slowdowns"), py::arg("stage_free_ps"), py::arg("now_ps"));
-    module.def("truncate", &truncate, py::arg("iteration"), py::arg("now_ps"));
 }
 
 void bind_loop(py::module_& module) {
@@ -233,7 +205,6 @@ void bind_loop(py::module_& module) {
         .def("next_event_ps", &Loop::next_event_ps)
         .def_property_readonly("now_ps", &Loop::now_ps)
         .def_property_readonly("executed", &Loop::executed)
-        .def("move_to", &Loop::move_to, py::arg("at_ps"))
         .def(
             "schedule_call",
             [](Loop& loop, TimePs at_ps, int priority) {

@@ -14,11 +14,6 @@ BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens)
 CountingBlockPool::CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens)
     : BlockPool(num_blocks, block_tokens), free_blocks_(usable_blocks()) {}
 
-std::int64_t CountingBlockPool::held_blocks(const Request& request) const {
-    const auto held = held_.find(request.index);
-    return held == held_.end() ? 0 : held->second;
-}
-
 void CountingBlockPool::allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) {
     ensure(prefix.blocks.empty(), "a pool without prefix caching finds no prefix");
     std::int64_t& held = held_[request.index];
@@ -52,11 +47,6 @@ void PrefixCachingBlockPool::clear() {
     first_shared_.clear();
     first_unique_.clear();
     tables_.clear();
-}
-
-std::int64_t PrefixCachingBlockPool::held_blocks(const Request& request) const {
-    const auto table = tables_.find(request.index);
-    return table == tables_.end() ? 0 : static_cast<std::int64_t>(table->second.blocks.size());
 }
 
 CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Tokens tokens) {

@@ -47,8 +47,6 @@ class BlockPool {
 
     // Blocks that no request holds; cached ones among them count, they are evicted on demand.
     virtual std::int64_t free_blocks() const = 0;
-    // Blocks that this request holds, shared ones included.
-    virtual std::int64_t held_blocks(const Request& request) const = 0;
     // The longest cached prefix of the first `tokens` tokens, short of the last of them; changes nothing.
     virtual CachedPrefix cached_prefix(const Request& request, Tokens tokens) = 0;
     // Lets the request hold `prefix` (first call only) and new blocks up to `tokens` tokens in all.
@@ -71,7 +69,6 @@ class CountingBlockPool final : public BlockPool {
     CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens);
 
     std::int64_t free_blocks() const override { return free_blocks_; }
-    std::int64_t held_blocks(const Request& request) const override;
     CachedPrefix cached_prefix(const Request&, Tokens) override { return {}; }
     void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) override;
     void register_blocks(const Request&, Tokens) override {}
@@ -92,9 +89,6 @@ class PrefixCachingBlockPool final : public BlockPool {
     std::int64_t free_blocks() const override {
         return unused_blocks() + static_cast<std::int64_t>(blank_.size()) + cached_free_;
     }
-    // Free blocks whose content could still be hit.
-    std::int64_t cached_free_blocks() const { return cached_free_; }
-    std::int64_t held_blocks(const Request& request) const override;
     CachedPrefix cached_prefix(const Request& request, Tokens tokens) override;
     // Hits leave the free queue before new blocks are taken from its front.
     void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) override;

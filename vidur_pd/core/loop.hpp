@@ -1,9 +1,9 @@
 // The simulation loop: iterations of instances on one clock.
 //
-// Runs events until Python has to decide something, which it says by a notice and goes on from there: requests that
-// arrive or leave a prefill instance, transfers, couplings that time iterations by other traffic, and prices that are
-// not known here. What an instance does by itself (batching, pricing by `aicb::IterationPricing`, decode runs, their
-// results and records) happens here.
+// Runs events until Python has to decide something: then it returns a notice, and goes on from there when run again.
+// Python decides on requests that arrive or leave a prefill instance, transfers, couplings that time iterations by
+// other traffic, and prices that the core does not know. All that an instance does by itself (batching, pricing by
+// `aicb::IterationPricing`, decode runs, their results and records) happens here.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct PricedBatches {
 
 class Loop {
   public:
-    // What priced collectives put on links goes to `links`, if that is given.
+    // `links`: log of the bytes that priced collectives put on links; none where nobody reads it.
     Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links);
 
     // Adds the next instance; `pricing` is [stages], empty where Python prices.
@@ -44,18 +44,17 @@ class Loop {
     // The same for a network that is advanced elsewhere: graphs that have come to their end, and whether they failed.
     void arrive(TimePs at_ps, const std::vector<std::pair<std::int64_t, bool>>& graphs);
 
-    // Runs the events before `before_ps`, up to the first one that Python has to deal with.
+    // Runs the events before `before_ps`, up to the first one that Python has to handle.
     std::optional<Notice> run(TimePs before_ps);
 
-    // Time of the next event that still counts, or of the network.
+    // Time of the next event of the queue (void ones left out) or of the network.
     std::optional<TimePs> next_event_ps();
     TimePs now_ps() const { return queue_.now_ps(); }
-    void move_to(TimePs at_ps) { queue_.move_to(at_ps); }
     // Queues a notice `CallDue`; returns its number.
     std::int64_t schedule_call(TimePs at_ps, Priority priority);
     std::int64_t executed() const { return executed_; }
 
-    // Something new may be scheduled: the instance acts at this instant, or as soon as the step in progress ends.
+    // Wakes an instance, as something new may be scheduled: at this instant, or as soon as the step in progress ends.
     void wake(std::int32_t instance);
     // Records the KV blocks held from now on, and returns them.
     std::int64_t note_kv_use(std::int32_t instance);
@@ -63,14 +62,13 @@ class Loop {
     void schedule_end(const RunningIterationPtr& iteration);
     // Ends an iteration at this instant, before the loop goes on.
     void end(const RunningIterationPtr& iteration) { ending_.push_back(iteration); }
-    // An iteration of one step has come to nothing: returns its requests, which the instance has no more.
+    // Aborts an iteration of one step; returns its requests, which leave the instance.
     std::vector<RequestPtr> break_off(const RunningIterationPtr& iteration);
-    // The instance fails now and launches nothing until `resume`.
+    // Fails an instance, which launches nothing until `resume`.
     //
-    // Steps of a run that have ended by now count, tokens and all. The step in progress and all other
-    // running iterations come to nothing and are not recorded. All requests leave, and all KV is gone, that held for
-    // transfers and cached content too. Returns the requests that the ranks had alone (`RankState::clear`), rank by
-    // rank.
+    // Steps of a run that have ended by now count, with their tokens. The step in progress and all other running
+    // iterations are aborted and not recorded. All requests leave, and all KV is gone, including KV held for transfers
+    // and cached content. Returns the requests that ran or waited there (`RankState::clear`), rank by rank.
     std::vector<RequestPtr> halt(std::int32_t instance);
     // The instance is back, empty, and may launch from now on.
     void resume(std::int32_t instance);
@@ -79,7 +77,7 @@ class Loop {
     void set_compute_slowdown(std::int32_t instance, double factor);
     // Answers to `PriceCollectives` and `AcceptDrafts`.
     void set_communication(std::int32_t instance, std::int64_t stage, std::int64_t number, Communicated communicated);
-    // The next iterations of the instance ask for what their collectives take again; those in progress keep theirs.
+    // Forgets the prices of the instance's collectives: its next iterations ask again, those in progress keep theirs.
     void forget_communication(std::int32_t instance);
     // An answer to `DecideIteration`: each of the steps decodes all running requests.
     void decode_run() { work_.steps = work_.offered_steps; }
@@ -87,12 +85,12 @@ class Loop {
 
     // Coupling `fluid`.
 
-    // Iterations are loads on the links of the network, with their instances as sources: they slow each other down, and
-    // transfers, as far as they share links.
+    // Makes iterations loads on the links of the network, with their instances as sources: iterations and transfers
+    // that share links slow each other down.
     void couple(std::shared_ptr<netsim::PeriodicLoads> loads) { placed_ = std::move(loads); }
-    // Remembers what a list of collectives leaves on links, under the next number.
+    // Remembers the load that a list of collectives puts on links, under the next number.
     std::int32_t remember(netsim::LinkLoad load);
-    // Transfers load the network differently from `at_ps` on: both sides are updated at the end of that instant.
+    // The load of transfers changes at `at_ps`: iterations and transfers are updated at the end of that instant.
     void traffic_changes(TimePs at_ps);
 
     // A request ends with its last token, or without it; its row is written.
@@ -120,7 +118,7 @@ class Loop {
         kReport,
         kAfterEnd
     };
-    // What is being done: one iteration of one instance, between two steps.
+    // Work at hand: one iteration of one instance, between two steps.
     struct Work {
         Step step = Step::kNone;
         std::int32_t instance = 0;
@@ -133,7 +131,7 @@ class Loop {
 
     Instance& at(std::int32_t instance) { return *instances_.at(static_cast<std::size_t>(instance)); }
     const Instance& at(std::int32_t instance) const { return *instances_.at(static_cast<std::size_t>(instance)); }
-    // That of the work at hand.
+    // Instance of the work at hand.
     const InstancePtr& here() const { return instances_[static_cast<std::size_t>(work_.instance)]; }
     bool counts(const Event& event) const;
     void begin(const Event& event);

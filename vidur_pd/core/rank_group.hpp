@@ -11,8 +11,8 @@
 
 namespace serving {
 
-// How many requests saw each gap between two of their tokens. Exact as long as there are at most `kMostGaps` different
-// ones; beyond, gaps are rounded to one in 2^14 of their value, so that memory stays bounded.
+// Histogram of inter-token latencies, in requests per gap. Exact up to `kMostGaps` different gaps; beyond, gaps are
+// rounded to one in 2^14 of their value, so that memory stays bounded.
 class GapCounts {
   public:
     void add(TimePs gap_ps, std::int64_t requests) {
@@ -32,7 +32,7 @@ class GapCounts {
     bool is_rounding_ = false;
 };
 
-// What the ranks compute in one iteration; `batches` is [ranks], empty where a rank idles.
+// Batches of all ranks in one iteration; `batches` is [ranks], empty where a rank idles.
 struct GroupBatch {
     std::vector<BatchPtr> batches;
     std::int64_t requests = 0;
@@ -41,7 +41,7 @@ struct GroupBatch {
     Tokens most_drafts = 0;  // that one decode verifies
 };
 
-// What an iteration, or a run of them, has done to requests.
+// Requests that an iteration, or a run of them, has moved on.
 struct GroupOutcome {
     std::vector<RequestPtr> prefilled;  // those whose prompt is done, on prefill ranks
     std::vector<RequestPtr> completed;  // those that have got their last token
@@ -59,10 +59,10 @@ class RankGroup {
     // Without a policy of the core Python decides, between `RankState::open_decision` and `schedule`.
     RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy);
 
-    // Gaps between tokens are counted there from now on.
+    // Counts gaps between tokens in `gaps` from now on.
     void count_gaps_in(std::shared_ptr<GapCounts> gaps) { gaps_ = std::move(gaps); }
 
-    // Whether Python has to decide, as some rank has work and there is no policy here.
+    // Whether Python has to decide: some rank has work and there is no policy of the core.
     bool asks_policy() const;
 
     std::int64_t waiting_requests() const;
@@ -81,12 +81,12 @@ class RankGroup {
     GroupOutcome finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted, StepTimes times);
     // The same for a run of steps that decode every running request.
     GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
-    // The iteration has come to nothing: returns its requests, see `RankState::abandon`.
+    // Aborts an iteration; returns its requests, see `RankState::abandon`.
     std::vector<RequestPtr> abandon(const GroupBatch& batch);
-    // All ranks have failed: returns the requests that they had alone, see `RankState::clear`.
+    // Fails all ranks; returns the requests that ran or waited there, see `RankState::clear`.
     std::vector<RequestPtr> clear();
 
-    // What the iterations of the group have taken so far; requests count it from when they join a batch on.
+    // Total time of the group's iterations so far; requests count its growth from the batch on that they join.
     InstanceTime done;
 
   private:

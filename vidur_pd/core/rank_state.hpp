@@ -1,5 +1,5 @@
-// What one data-parallel rank holds, apart from the policy that decides over it: requests, KV blocks, the iteration
-// that is being decided, and what iterations have yielded.
+// State of one data-parallel rank, apart from the scheduling policy: requests, KV blocks, the iteration that is being
+// decided, and the tokens that iterations have produced.
 //
 // Whatever a policy decides, the rank keeps its limits: tokens and requests per iteration, KV blocks, one iteration at
 // a time for each request. A decision that breaks one is refused by `BrokenRule`, and changes nothing.
@@ -44,20 +44,18 @@ class RankState {
     // Admitted requests, under way or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
-    // iteration.
-    Tokens outstanding_tokens() const { return tokens_.outstanding(); }
-    // The same, and where decodes run plus the context of all requests here, on its way or to come.
+    // iteration; on mixed and decode ranks plus the context of all requests, KV on its way or to come included.
     Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
     // KV blocks held by requests, those held for a transfer included.
     std::int64_t used_blocks() const { return pool_->used_blocks(); }
     std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
-    // Something runs or could run without a further KV transfer.
+    // Whether a request runs or could run without a further KV transfer.
     bool has_work() const { return !running_.empty() || has_candidates(); }
-    // `changes` notes `number` whenever one of these may have changed.
+    // Notes `number` in `changes` whenever one of these may have changed.
     void watch(std::shared_ptr<ChangeList> changes, std::uint32_t number) {
         watchers_.emplace_back(std::move(changes), number);
     }
-    // Why this rank could never complete the request.
+    // Reason why this rank could never complete the request; nothing where it could.
     std::optional<std::string> rejection_reason(const Request& request) const;
 
     // Requests in and out.
@@ -71,11 +69,12 @@ class RankState {
     // Stops at the first prompt that does not fit into what running prefills leave, while a local request waits,
     // and while the running list is full. Prompt tokens found in the prefix cache are `resident_tokens`.
     std::vector<RequestPtr> admit_remote();
-    // Lets a remote request without blocks be next, at the cost of `reserved` ones whose KV is not on its way.
+    // Moves a remote request without blocks to the front of the queue, at the cost of `reserved` requests whose KV is
+    // not on its way.
     //
-    // They lose their blocks, the last first, until the request fits, and queue again; returns those that did. Without
-    // this, requests that hold KV elsewhere until they get blocks here, and others that hold blocks here until they can
-    // compute there, could wait for each other.
+    // These lose their blocks, the last first, until the request fits, and queue again; returns those that did.
+    // Otherwise requests that hold KV on a prefill rank until they get blocks here, and requests that hold blocks here
+    // until they can compute there, could wait for each other (deadlock).
     std::vector<RequestPtr> make_room_for_remote(const RequestPtr& request, const std::vector<RequestPtr>& reserved);
     // The KV of a remote request is complete: it may run from the next step on.
     //
@@ -96,7 +95,7 @@ class RankState {
     // Requests whose KV has come from elsewhere, in order of its arrival; they hold blocks for their contexts.
     const std::deque<RequestPtr>& arrived() const { return remote_.arrived; }
     bool has_candidates() const { return !waiting_.empty() || !remote_.arrived.empty(); }
-    // Some request's KV is on its way to this rank.
+    // Whether KV of some request is on its way to this rank.
     bool is_transferring() const { return remote_.is_transferring(); }
     std::int64_t free_blocks() const { return pool_->free_blocks(); }
     std::int64_t blocks(Tokens tokens) const { return pool_->blocks(tokens); }
@@ -116,7 +115,7 @@ class RankState {
     // Instant of the decision.
     TimePs now_ps() const { return now_ps_; }
 
-    // One iteration. Each of `run`, `admit` and `preempt` holds at once: what can be read is what is so after it.
+    // One iteration. `run`, `admit` and `preempt` take effect at once: all that can be read reflects them.
 
     void open_decision(TimePs now_ps);
     // The request computes so many tokens: it goes on running, or begins to, with blocks for `held_tokens` if that is
@@ -126,7 +125,7 @@ class RankState {
     void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix, Tokens held_tokens = 0);
     // A request loses its KV and is first in the queue, with the tokens generated so far. Throws BrokenRule.
     void preempt(const RequestPtr& request);
-    // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more.
+    // Whether the decision so far only frees blocks; as that takes no time, the policy is asked once more.
     bool only_preempts() const { return draft_ && draft_->requests.empty() && !preempted_.empty(); }
     // The batch that was decided, or none if nothing runs or none was opened. Its tokens are credited as computed.
     BatchPtr close_decision();
@@ -136,12 +135,12 @@ class RankState {
     // drafts kept by each request that samples; empty without drafts.
     Outcome finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted);
 
-    // The batch has come to nothing: its requests leave without their tokens, and their blocks return. What a prefix
-    // cache holds of them is taken as valid all the same.
+    // Aborts a batch: its requests leave without its tokens, and their blocks return. Blocks that they have put into
+    // the prefix cache are taken as valid all the same.
     std::vector<RequestPtr> abandon(ScheduledBatch& batch);
-    // The rank has failed: all requests leave, batches under way come to nothing, blocks and cached content are
-    // gone. Returns those that it had alone, in order: running, waiting, and with all their KV here; the others are in
-    // a hand-over.
+    // Fails the rank: all requests leave, batches under way are aborted, blocks and cached content are gone. Returns
+    // the requests that ran or waited here, in order: running, waiting, and with all their KV here; the others belong
+    // to a hand-over.
     std::vector<RequestPtr> clear();
 
     // Runs of decode iterations.

@@ -17,13 +17,14 @@ using TimePs = std::int64_t;
 
 enum class Status : std::uint8_t { kWaiting, kRunning, kPrefilled, kTransferring, kCompleted, kRejected, kFailed };
 
-// What an instance, or the iterations that a request was in, took.
+// Time of an instance's iterations, or of those that a request was in.
 struct InstanceTime {
     TimePs compute_ps = 0;
-    TimePs communication_ps = 0;  // as far as compute does not hide it
+    TimePs communication_ps = 0;  // not hidden by compute
 };
 
-// The hash of a content and what follows it, of 63 bits: of a million contents two collide in one of 20 million runs.
+// Chained hash (63 bits) of a prefix and the next block: among a million prefixes, two collide in one of 20 million
+// runs.
 inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
     std::uint64_t mixed = (content ^ id * 0x9E3779B97F4A7C15U) + 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;  // the finaliser of SplitMix64 (Steele et al., 2014)
@@ -31,7 +32,7 @@ inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
     return (mixed ^ mixed >> 31) >> 1;
 }
 
-// Mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
+// A request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 struct Request {
     Request(std::int64_t index, std::string request_id, Tokens prompt_tokens, Tokens output_tokens, TimePs arrived_ps,
             std::optional<std::vector<std::int64_t>> block_hashes)
@@ -54,7 +55,7 @@ struct Request {
     // Prompt + generated tokens: what has to be computed before the next token can be sampled.
     Tokens sequence_tokens() const { return prompt_tokens + generated_tokens; }
 
-    // Places a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer.
+    // Sets the progress of a request that does not run: 0 computed tokens after a preemption, P after a KV transfer.
     void set_progress(Tokens computed, Tokens generated) {
         ensure(!is_running, "request " + request_id + " is running; its scheduler owns its progress");
         computed_tokens = computed;
@@ -90,7 +91,7 @@ struct Request {
     // [block hashes] of all content up to the end of each: the same id after another prefix is other content.
     std::vector<std::uint64_t> contents;
 
-    // What is recorded of it, as vidur_pd/metrics/request_figures.py lists it.
+    // Recorded figures, as vidur_pd/metrics/request_figures.py lists them.
 #define REQUEST_FIGURE(type, name, is_stage) type name{};
 #include "request_figures.inc"
 
@@ -99,12 +100,12 @@ struct Request {
     std::optional<std::string> status_reason;
     Tokens computed_tokens = 0;
 
-    // Begins to count what its instance does from now on; `done` is what it has done before.
+    // Begins to count the time of its instance; `done` is the instance's total so far.
     void begin(const InstanceTime& done) {
         counted_from = done;
         is_counting = true;
     }
-    // Counts what its instance has done since.
+    // Adds the time of its instance since the last call of `begin` or `count`.
     void count(const InstanceTime& done) {
         if (!is_counting) return;
         (prefill_completed_ps ? decode_compute_ps : prefill_compute_ps) += done.compute_ps - counted_from.compute_ps;
@@ -113,7 +114,7 @@ struct Request {
         counted_from = done;
     }
 
-    // What the rank that runs it knows.
+    // State kept by the rank that runs it.
     bool is_running = false;
     const void* rank = nullptr;  // on which it runs, or ran last
     bool is_in_iteration = false;

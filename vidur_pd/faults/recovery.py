@@ -1,4 +1,4 @@
-"""Requests that a fault has hit: begun again, kept waiting, or ended."""
+"""Recovery of requests after faults: they are restarted, kept waiting, or failed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STOOD_STILL = "the network stood still"
 
 
 class Recovery:
-    """Decides what becomes of requests that have lost their KV, or find no instance in service.
+    """Restarts, parks or fails requests that have lost their KV, or find no instance in service.
 
-    A request that begins again arrives once more at the router, at the instant of its loss; it is chosen an instance as
-    any other. Losses are known at once: the time a router needs to notice a failure is not modelled.
+    A restarted request arrives once more at the router, at the instant of its loss, and is routed like any other.
+    Losses are known at once: the time that a router needs to notice a failure is not modelled.
     """
 
     def __init__(
@@ -27,24 +27,24 @@ class Recovery:
         enter: Callable[[Request], None],
         end: Callable[[Request, str], None],
     ) -> None:
-        """``enter`` routes a request, ``end`` makes it fail with a reason."""
+        """``enter`` routes a request, ``end`` fails it for a reason."""
         self._config = config
         self._queue = queue
         self._enter = enter
         self._end = end
         self._attempts: Counter[int] = Counter()
-        """By index of the request: how often it has begun again."""
+        """Number of restarts, by index of the request."""
         self._parked: dict[int, Request] = {}
         self._is_over = False
         self.recomputed = self.retried = self.failed = 0
-        """Times that requests began again, and requests that failed."""
+        """Restarts that keep the delivered tokens, restarts from the prompt, and requests that failed."""
 
     def attempts(self, request: Request) -> int:
-        """How often the request has begun again."""
+        """Number of restarts of the request."""
         return self._attempts[request.index]
 
     def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
-        """The KV of the request is gone, and no instance has anything of it; the user has ``delivered_tokens``."""
+        """The KV of the request is lost on all instances; ``delivered_tokens`` have reached the user."""
         is_spent = self._attempts[request.index] >= self._config.max_attempts
         if self._is_over or is_spent or self._config.requests == "fail":
             self.fail(request, reason)
@@ -66,7 +66,7 @@ class Recovery:
             self._parked[request.index] = request
 
     def in_service_again(self) -> None:
-        """Some instance has come back: what waits is routed again, in the order in which it came."""
+        """Some instance is back in service: parked requests are routed again, in order of arrival."""
         waiting, self._parked = list(self._parked.values()), {}
         for request in waiting:
             self._enter(request)
@@ -77,7 +77,7 @@ class Recovery:
         self._end(request, reason)
 
     def end_all(self) -> None:
-        """Nothing will change any more: what waits fails, and so does all that is lost from now on."""
+        """No event will follow: parked requests fail, and so do those lost from now on."""
         self._is_over = True
         waiting, self._parked = list(self._parked.values()), {}
         for request in waiting:

@@ -1,4 +1,4 @@
-"""Parts of KV transfers on the network: sent, sent again when they fail, and taken off."""
+"""Delivery of KV transfers: their parts are sent, sent again when they fail, and withdrawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVEN_UP = "the network gave up its KV transfer"
 
 
 class Delivery:
-    """The parts of transfers on the network. A part that fails is sent again as a whole, after a time that doubles."""
+    """Parts of transfers on the network. A part that fails is sent again as a whole, with exponential back-off."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Delivery:
         self._withdrawn: set[GraphHandle] = set()
         """Graphs that were taken off the network; some may complete at the same instant."""
         self.retried = 0
-        """Parts that were sent again."""
+        """Number of parts that were sent again."""
 
     def send(self, transfer: KvTransfer, until_tokens: int) -> None:
         """Puts the KV of the tokens up to ``until_tokens`` on the network, each layer once it is computed.
@@ -56,7 +56,7 @@ class Delivery:
         self._put(transfer, TransferPart(max(tokens, 0), with_state, transfer.layers_up_to(until_tokens)))
 
     def arrived(self, completion: Completion) -> KvTransfer | None:
-        """A graph has arrived or failed: the transfer one of whose parts has arrived with it, if it is one."""
+        """Handles a graph that has arrived or failed; returns its transfer if a part of one has arrived."""
         handle, now_ps = completion.handle, completion.at_ps
         transfer = self._by_handle.pop(handle, None)
         if transfer is None:
@@ -76,7 +76,7 @@ class Delivery:
         return handle in self._by_handle or handle in self._withdrawn
 
     def withdraw(self, transfer: KvTransfer) -> None:
-        """Takes all parts of a transfer off the network: some of its KV is lost, so the rest need not travel."""
+        """Takes all parts of a transfer off the network and cancels those that wait to be sent again."""
         for handle in sorted(transfer.on_network):
             del self._by_handle[handle]
             self._abandon(transfer, handle)
@@ -110,7 +110,7 @@ class Delivery:
         self._traffic_changes(sent.first_byte_ps)
 
     def _abandon(self, transfer: KvTransfer, handle: GraphHandle) -> None:
-        """What has not got through is not counted."""
+        """Takes a part off the network; bytes that were not delivered no longer count in ``kv_bytes``."""
         self._withdrawn.add(handle)
         lost_bytes = self._sender.abandon(handle, self._queue.now_ps)
         transfer.request.kv_bytes = (transfer.request.kv_bytes or 0) - lost_bytes

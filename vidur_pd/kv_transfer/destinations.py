@@ -1,4 +1,4 @@
-"""Decode ranks that KV transfers go to: chosen, asked for blocks, and left again."""
+"""Destinations of KV transfers: decode ranks are chosen, asked for blocks, and released."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from vidur_pd.workload.request import Request
 
 
 class Destinations:
-    """Where transfers go, and which of them wait for blocks there or for an instance to come into service."""
+    """Destinations of transfers, and the transfers that wait for blocks or for a decode instance in service."""
 
     def __init__(self, transfers: OpenTransfers, choose: Callable[[Request], Rank | None]) -> None:
-        """``choose`` gives nothing while no decode instance is in service."""
+        """``choose`` returns None while no decode instance is in service."""
         self._transfers = transfers
         self._choose = choose
         self._without_room: dict[int, Counter[int]] = defaultdict(Counter)
-        """By index of the decode instance: requests that wait for blocks, by number of the rank; no zeros."""
+        """By index of the decode instance: number of requests that wait for blocks, by index of the rank; no zeros."""
         self._without_instance: dict[int, KvTransfer] = {}
         """Transfers that need a destination while no decode instance is in service, by index of the request."""
         self._some_reserve_early = False
-        """Some request has been queued for blocks before its prompt was computed."""
+        """Whether any request was queued for blocks before its prompt was computed."""
 
     def is_reserved(self, transfer: KvTransfer) -> bool:
-        """The transfer has a destination, or waits for one."""
+        """Whether the transfer has a destination or waits for one."""
         return transfer.destination is not None or transfer.request.index in self._without_instance
 
     def assign(self, transfer: KvTransfer) -> bool:
@@ -44,16 +44,16 @@ class Destinations:
         return True
 
     def wait_for_instance(self, transfer: KvTransfer) -> None:
-        """The transfer gets a destination once some instance is back."""
+        """Queues a transfer until some decode instance is back in service."""
         self._without_instance[transfer.request.index] = transfer
 
     def take_waiting(self) -> list[KvTransfer]:
-        """Those that have waited for an instance, in their order; none waits any more."""
+        """Empties the queue of transfers that wait for an instance, and returns them in order."""
         waiting, self._without_instance = list(self._without_instance.values()), {}
         return waiting
 
     def admit(self, instance: Instance) -> Iterator[KvTransfer]:
-        """Reserves blocks for the requests that fit: their transfers, one by one."""
+        """Reserves blocks for the requests that fit; yields their transfers, one by one."""
         waiting = self._without_room[instance.index]
         for rank in instance.ranks:
             if rank.index not in waiting:
@@ -67,10 +67,10 @@ class Destinations:
                 yield transfer
 
     def let_pass(self, transfer: KvTransfer, *, was_reserved: bool) -> None:
-        """A request is prefilled: without room it goes before others if it or some of them are queued since earlier.
+        """Moves a prefilled request without blocks to the front of the queue, if others queued before their prefill.
 
-        One that has overtaken them in the prefill would otherwise hold KV there that they need to go on, and wait for
-        blocks that they hold here.
+        Otherwise there could be a deadlock: the request holds KV on the prefill instance that others need to go on,
+        and waits for blocks that these hold on the decode rank.
         """
         rank = transfer.destination
         if transfer.has_room or rank is None:
@@ -84,7 +84,7 @@ class Destinations:
     def _make_room(self, transfer: KvTransfer) -> None:
         """Puts a request first in the queue for blocks.
 
-        Those that are not prefilled and have no KV under way lose theirs as far as it takes.
+        Requests that are not prefilled and have no KV under way lose their blocks, as many as it takes.
         """
         self._transfers.stick(transfer)
         rank = transfer.destination
@@ -102,12 +102,12 @@ class Destinations:
         rank.instance.wake()
 
     def try_stuck(self, rank: Rank) -> None:
-        """Requests may lose blocks here now that could not before."""
+        """Tries again to make room for prefilled requests, as others can now give up blocks on this rank."""
         for stuck in self._transfers.stuck_at(rank):
             self._make_room(stuck)
 
     def leave(self, transfer: KvTransfer) -> None:
-        """The transfer leads nowhere: its destination, if it has one, lets go of blocks and request."""
+        """Releases the destination of a failed transfer, with its blocks, if it has one."""
         self._without_instance.pop(transfer.request.index, None)
         rank = transfer.destination
         if rank is None:
@@ -120,12 +120,12 @@ class Destinations:
         rank.instance.wake()
 
     def instance_down(self, instance: Instance) -> None:
-        """The instance has forgotten all requests."""
+        """The instance has failed: none of its requests waits for blocks any more."""
         self._without_room[instance.index].clear()
         instance.set_waits_for_room(False)
 
     def _wait_for_room(self, rank: Rank, more: int) -> None:
-        """So many more requests wait for blocks on a rank of a decode instance."""
+        """Adds to the number of requests that wait for blocks on a rank of a decode instance."""
         waiting = self._without_room[rank.instance.index]
         waiting[rank.index] += more
         if not waiting[rank.index]:

@@ -1,10 +1,10 @@
-"""The hand-over of requests from prefill to decode instances: what is open, what arrives, and what fails.
+"""The hand-over of requests from prefill to decode instances: open transfers, arrivals of KV, and failures.
 
-When blocks are reserved and KV is sent is up to a mode (`vidur_pd.kv_transfer.modes`). The decode instance runs a
+A mode (`vidur_pd.kv_transfer.modes`) decides when blocks are reserved and KV is sent. The decode instance runs a
 request only after all of its KV has arrived, and the prefill instance keeps the blocks until then.
 
-A transfer that fails lets its destination go at once, and its source as soon as that has computed the prompt: then the
-request is lost, and `vidur_pd.faults.recovery` decides what becomes of it.
+A transfer that fails frees the blocks at its destination at once, and those at its source as soon as the prompt is
+computed there. Then the request is lost, and `vidur_pd.faults.recovery` decides whether it begins again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from vidur_pd.workload.request import Request
 
 
 class Outcomes(Protocol):
-    """What becomes of requests in the hand-over."""
+    """Receiver of the outcomes of the hand-over."""
 
     def traffic_changes(self, at_ps: int) -> None:
-        """Transfers load the network differently from ``at_ps`` on."""
+        """The load that transfers put on the network changes at ``at_ps``."""
         ...
 
     def delivered(self, request: Request) -> None:
@@ -45,7 +45,7 @@ class Outcomes(Protocol):
         ...
 
     def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
-        """The KV of the request is gone; the user has so many of its tokens."""
+        """The KV of the request is lost; ``delivered_tokens`` have reached the user."""
         ...
 
     def fail(self, request: Request, reason: str) -> None:
@@ -54,7 +54,7 @@ class Outcomes(Protocol):
 
 
 class HandOver:
-    """The way of requests from prefill to decode instances, by the mode and first-token rule of `KvTransferConfig`."""
+    """Hand-over of requests from prefill to decode instances, by the mode and first-token rule of the configuration."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class HandOver:
         choose_destination: Callable[[Request], Rank | None],
         outcomes: Outcomes,
     ) -> None:
-        """``choose_destination`` gives nothing while no instance is in service."""
+        """``choose_destination`` returns None while no decode instance is in service."""
         self._mode = ModeCalls(config.kv_transfer.mode, mode_class(config.kv_transfer.mode)())
         self._first_token = FIRST_TOKEN_RULES[config.kv_transfer.first_token]
         self._recovery = config.recovery
@@ -74,31 +74,31 @@ class HandOver:
         self._transfers = OpenTransfers()
         self._destinations = Destinations(self._transfers, choose_destination)
         self.rerouted = 0
-        """Transfers whose decode instance has failed, and that got another."""
+        """Transfers that got another decode instance after theirs had failed."""
 
     @property
     def open_transfers(self) -> int:
-        """Requests between their routing and the arrival of their KV."""
+        """Number of requests between their routing and the arrival of their KV."""
         return len(self._transfers)
 
     @property
     def retried_parts(self) -> int:
-        """Parts of transfers that were sent again."""
+        """Number of parts of transfers that were sent again."""
         return self._delivery.retried
 
     @property
     def hears_launches(self) -> bool:
-        """``launched`` is to be called for the iterations of prefill instances."""
+        """Whether ``launched`` is to be called for the iterations of prefill instances."""
         return self._mode.hears_launches
 
     def must_travel(self, request: Request) -> bool:
-        """The request needs a decode instance."""
+        """Whether the request needs a decode instance."""
         return self._first_token.must_travel(request)
 
-    # The way of a request.
+    # Stages of a hand-over.
 
     def routed(self, request: Request, source: Rank) -> None:
-        """A request goes to a prefill rank."""
+        """A request has been routed to a prefill rank."""
         transfer = self._transfers.begin(request, source, self, travels=self.must_travel(request))
         if transfer.travels:
             self._mode.on_routed(transfer)
@@ -136,7 +136,7 @@ class HandOver:
         self._finish_if_complete(transfer, self._queue.now_ps)
 
     def _show_prefilled(self, transfer: KvTransfer) -> None:
-        """The mode hears that the prompt is computed; without room the request may go before others."""
+        """Tells the mode that the prompt is computed; a request without blocks may then overtake others."""
         was_reserved = self._destinations.is_reserved(transfer)
         self._mode.on_prefilled(transfer)
         if transfer.failure is None:
@@ -148,7 +148,7 @@ class HandOver:
             self._mode.on_room(transfer)
 
     def arrived(self, completion: Completion) -> bool:
-        """A graph of a transfer has arrived or failed; False where the graph belongs to something else."""
+        """A flow graph has arrived or failed; returns False if it is not part of a KV transfer."""
         if not self._delivery.knows(completion.handle):
             return False
         transfer = self._delivery.arrived(completion)
@@ -188,14 +188,14 @@ class HandOver:
             self._give_up_for_good(transfer, NO_INSTANCE)
 
     def send(self, transfer: KvTransfer, until_tokens: int) -> None:
-        """Puts KV on the network that has not been sent."""
+        """Puts the KV up to ``until_tokens`` that has not been sent on the network."""
         self._mode.check_send(transfer, until_tokens)
         self._delivery.send(transfer, until_tokens)
 
     # Failures.
 
     def broken_off(self, request: Request, reason: str) -> bool:
-        """A prefill instance has lost the request; False where the request is not between two instances."""
+        """A prefill instance has lost the request; returns False if the request is not in hand-over."""
         transfer = self._transfers.get(request)
         if transfer is None:
             return False
@@ -204,7 +204,7 @@ class HandOver:
         return True
 
     def instance_down(self, instance: Instance, reason: str) -> None:
-        """An instance has failed. What it prefilled, or was to prefill, is lost; what came to it goes elsewhere."""
+        """An instance has failed: requests prefilled there are lost, transfers to it get another destination."""
         self._destinations.instance_down(instance)
         for transfer in self._transfers.at(instance):
             if transfer.source.instance is instance:
@@ -227,7 +227,7 @@ class HandOver:
             self._go_again(transfer)
 
     def end_all(self) -> None:
-        """Nothing will change any more: what waits for a destination, or for KV that does not move, fails."""
+        """No event will follow: requests that wait for a destination, or for KV that does not move, fail."""
         transfers = self._transfers.all()
         for transfer in transfers:
             is_reserved = self._destinations.is_reserved(transfer)
@@ -240,7 +240,7 @@ class HandOver:
                 self._give_up_for_good(transfer, NO_INSTANCE)
 
     def _go_again(self, transfer: KvTransfer) -> None:
-        """The transfer has lost its destination: the mode hears once more of what has happened to the request."""
+        """Calls the mode's hooks again, up to the present stage, for a transfer that has lost its destination."""
         self._mode.on_routed(transfer)
         if transfer.chunks and not transfer.is_prefilled and transfer.failure is None:
             self._mode.on_launched(transfer)
@@ -248,7 +248,7 @@ class HandOver:
             self._show_prefilled(transfer)
 
     def _give_up(self, transfer: KvTransfer, reason: str) -> None:
-        """The KV will not reach a destination; the prefill instance lets the request go as soon as it is prefilled."""
+        """Fails a transfer whose KV will not arrive; the prefill instance releases the request once it is prefilled."""
         self._fail(transfer, reason)
         if transfer.is_prefilled:
             transfer.source.release(transfer.request)
@@ -259,13 +259,13 @@ class HandOver:
         self._give_up(transfer, reason)
 
     def _fail(self, transfer: KvTransfer, reason: str) -> None:
-        """The transfer leads nowhere: nothing of it stays on the network or at its destination."""
+        """Marks a transfer as failed and takes it off the network and its destination."""
         transfer.failure = reason
         self._delivery.withdraw(transfer)
         self._destinations.leave(transfer)
 
     def _end_failed(self, transfer: KvTransfer) -> None:
-        """A failed transfer is over: its prefill instance has let the request go."""
+        """Ends a failed transfer, once its prefill instance has released the request."""
         request, reason = transfer.request, transfer.failure
         assert reason is not None
         self._transfers.end(transfer)

@@ -1,4 +1,4 @@
-"""The sender of KV: transfers between two ranks as flow graphs on the shared network."""
+"""Sender of KV: transfers between two ranks as flow graphs on the shared network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vidur_pd.kv_transfer.transfer import LayerTimes
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A transfer that has been put on the network."""
+    """Receipt for KV that has been put on the network."""
 
     handle: GraphHandle
     size_bytes: int
@@ -57,12 +57,12 @@ class KvSender:
 
     @property
     def active(self) -> int:
-        """Transfers on the network."""
+        """Number of graphs on the network."""
         return len(self._in_transit)
 
     @property
     def has_state(self) -> bool:
-        """The model keeps a recurrent state that travels once, whatever the prompt."""
+        """Whether the model has a recurrent state, which is sent once, whatever the length of the prompt."""
         return self._routes.has_state
 
     def send(
@@ -75,9 +75,9 @@ class KvSender:
         now_ps: int,
         layers: LayerTimes | None,
     ) -> Sent:
-        """Puts the KV of ``tokens`` on the network, each layer once it is computed; ``None``: all are.
+        """Puts the KV of ``tokens`` on the network, each layer once it is computed (``layers`` None: all are).
 
-        Raises: NoPath, where links have cut the ranks off from each other.
+        Raises: NoPath, where links that are down leave no path between the ranks.
         """
         contents = Contents(tokens > 0, with_state and self.has_state, layers is not None)
         flows = self._routes.between(source, destination, contents)
@@ -89,7 +89,7 @@ class KvSender:
         return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
     def arrived(self, handle: GraphHandle) -> None:
-        """A transfer is on the network no longer."""
+        """Forgets a graph that has arrived, after its flows are recorded."""
         graph = self._in_transit.pop(handle)
         if self.flows is not None:
             times = self._network.flow_times(handle)
@@ -98,10 +98,10 @@ class KvSender:
         self._network.forget(handle)
 
     def abandon(self, handle: GraphHandle, now_ps: int) -> int:
-        """Takes a transfer off the network, or forgets one that failed; returns the bytes that have not got through."""
+        """Takes a graph off the network, or forgets one that failed; returns the bytes that were not delivered."""
         catch_up(self._network, now_ps)
         graph = self._in_transit.pop(handle)
         self._network.cancel(handle)
-        got_through = self._network.sent_bytes(handle)
+        delivered_bytes = self._network.sent_bytes(handle)
         self._network.forget(handle)
-        return int((graph.size_bytes - got_through).sum())
+        return int((graph.size_bytes - delivered_bytes).sum())

@@ -1,4 +1,4 @@
-"""KV transfers: a request between its routing to a prefill rank and the arrival of its KV at a decode rank."""
+"""KV transfer of a request, from its routing to a prefill rank to the arrival of its KV at a decode rank."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk of a prompt that a prefill instance computes, or has computed."""
+    """Chunk of a prompt, computed or in computation on a prefill instance."""
 
     until_tokens: int
-    """Tokens of the context up to its end."""
+    """End of the chunk, in tokens of the context."""
     layers: LayerTimes
 
 
 @dataclass(slots=True, eq=False)
 class TransferPart:
-    """KV that goes on the network as one flow graph, and again if that fails."""
+    """Part of a transfer: KV sent as one flow graph, and sent again if the graph fails."""
 
     tokens: int
     with_state: bool
-    """The recurrent state of a hybrid model is in it."""
+    """Whether the part contains the recurrent state of a hybrid model."""
     layers: LayerTimes | None
-    """When its layers are computed; ``None``: they are."""
+    """Times at which its layers are computed; ``None``: all are computed already."""
     failures: int = 0
 
 
 class Actions(Protocol):
-    """The hand-over as transfers see it, see `vidur_pd.kv_transfer.modes.mode.Transfer`."""
+    """Actions of a mode on a transfer, carried out by the hand-over; see `vidur_pd.kv_transfer.modes.mode.Transfer`."""
 
     def reserve(self, transfer: KvTransfer) -> None: ...
 
@@ -61,12 +61,12 @@ class KvTransfer:
     """The KV of one request from one prefill rank to one decode rank."""
 
     number: int
-    """In the order in which they begin."""
+    """Serial number of the transfer, in the order in which they begin."""
     request: Request
     source: Rank
     actions: Actions
     travels: bool
-    """The request goes to a decode instance; if not, its prefill is all there is."""
+    """Whether the request goes on to a decode instance; if not, it ends with its prefill."""
     destination: Rank | None = None
     has_room: bool = False
     """The destination holds blocks for the whole context."""
@@ -79,7 +79,7 @@ class KvTransfer:
     to_resend: dict[TransferPart, Event] = field(default_factory=dict)
     """Parts that failed, and the events that send them again."""
     failure: str | None = None
-    """Why the transfer leads nowhere; known before the prefill instance has let the request go."""
+    """Reason why the transfer failed; set before the prefill instance has released the request."""
     ends_request: bool = False
     """The failure ends the request, whatever the recovery policy."""
     chunks: list[Chunk] = field(default_factory=list)
@@ -92,7 +92,7 @@ class KvTransfer:
 
     @property
     def launched_tokens(self) -> int:
-        """Tokens whose KV is computed or in computation, as far as the mode hears of it."""
+        """Tokens whose KV is computed or in computation; 0 before `is_prefilled` if the mode has no ``on_launched``."""
         if self.is_prefilled:
             return self.context_tokens
         return self.chunks[-1].until_tokens if self.chunks else 0
@@ -110,13 +110,13 @@ class KvTransfer:
         return self.destination is not None and self.destination.instance is instance
 
     def add_chunk(self, chunk: Chunk) -> None:
-        """A chunk begins to be computed; after a preemption the prompt begins anew, and later chunks are void."""
+        """Adds a chunk whose computation begins; after a preemption the prompt starts over, without later chunks."""
         while self.chunks and self.chunks[-1].until_tokens >= chunk.until_tokens:
             self.chunks.pop()
         self.chunks.append(chunk)
 
     def layers_up_to(self, until_tokens: int) -> LayerTimes | None:
-        """When the layers of the chunk that reaches some tokens are computed; ``None``: they are."""
+        """Times of the layers of the chunk that contains token ``until_tokens``; ``None``: all are computed already."""
         if self.is_prefilled:
             return None
         return next(chunk.layers for chunk in self.chunks if chunk.until_tokens >= until_tokens)

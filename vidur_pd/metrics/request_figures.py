@@ -1,12 +1,12 @@
-"""What is known of a request, each figure defined once.
+"""Figures of a request, each defined once.
 
 `RequestFigures` lists what the core keeps. From it the build makes the fields of the C++ request, their log and their
-bindings (``core/request_figures.py``); the types of `vidur_pd.request.Request`, of the table of ended requests and of
-its records inherit from it. `REQUEST_COLUMNS` lists the columns of ``requests.csv`` and ``requests.parquet``: these
-files, the report and ``docs/results.md`` follow it.
+bindings (``core/request_figures.py``); the types of `vidur_pd.workload.request.Request`, of the table of ended
+requests and of its records inherit from it. `REQUEST_COLUMNS` lists the columns of ``requests.csv`` and
+``requests.parquet``: these files, the report and ``docs/results.md`` follow it.
 
-A new figure is a line in the one or in both lists, and the place that computes it: C++ or Python sets
-``request.new_figure``.
+A figure that follows from others is a function of the table in `REQUEST_COLUMNS`. A new stamp or count is a line in
+`RequestFigures` as well, and the place that computes it: C++ or Python sets ``request.new_figure``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     resident_tokens: Value
     """Tokens of the context that the decode instance had when it reserved blocks; the others are transferred."""
     context_tokens: Value
-    """What its last prefill had to compute: the prompt, and tokens kept from before a restart."""
+    """Tokens that the last prefill had to compute: the prompt, and output tokens kept over a restart."""
     generated_tokens: Value
     """Output tokens sampled so far; never falls, except when decode repeats the first token of prefill."""
     preemptions: Value
     restarts: Value
-    """How often it began again after a fault."""
+    """Times that the request began again after a fault."""
     prefill_instance: Place
     decode_instance: Place
     kv_bytes: Maybe
-    """Bytes that crossed between instances, if something was handed over."""
+    """Bytes of KV that crossed between instances, if the request was handed over."""
     scheduled_ps: Stage
     prefill_completed_ps: Stage
     kv_sent_ps: Stage
@@ -63,11 +63,13 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     last_token_ps: Maybe
     completed_ps: Maybe
     prefill_compute_ps: Value
-    """Compute time of the iterations that it was in up to the end of its prompt; the next three likewise."""
+    """Compute time of the iterations that the request was in, up to the end of its prompt."""
     prefill_communication_ps: Value
-    """As far as compute does not hide it."""
+    """Communication time of these iterations that compute does not hide."""
     decode_compute_ps: Value
+    """Compute time of the iterations after the end of its prompt."""
     decode_communication_ps: Value
+    """Communication time of those that compute does not hide."""
 
 
 def _figure(name: str, unit: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
@@ -79,7 +81,7 @@ def _stamp(name: str, figure: str, meaning: str, *, in_report: bool = True) -> C
 
 
 def _span(name: str, begin: str, end: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
-    """From one instant to another, where a request has come to both."""
+    """Column of the time between two stamps; empty where a request lacks one of them."""
 
     def values(table: RequestTable) -> NDArray[np.int64]:
         begins_ps, ends_ps = getattr(table, begin), getattr(table, end)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from boundary.errors import InputError
 from vidur_pd._core import Decision, RankState, RankView
-from vidur_pd.config.own_classes import describe
+from vidur_pd.config.own_classes import FAULTS, describe
 from vidur_pd.scheduling.policy import BrokenRule, Policy, RequestView
 
 
@@ -23,7 +23,7 @@ class AskedPolicy:
         try:
             self._policy = make()
             self._policy.begin(self._view)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
 
     @property
@@ -42,7 +42,7 @@ class AskedPolicy:
         """Whether plain decodes go on without asking."""
         try:
             answer = self._policy.is_steady(self._view)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
         if not isinstance(answer, bool):
             raise InputError(f"policy {self._name}: is_steady: found {answer!r}, expected True or False")
@@ -52,7 +52,7 @@ class AskedPolicy:
         """Why the rank could never complete the request."""
         try:
             answer = self._policy.refusal(self._view, request)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
         if answer is not None and not isinstance(answer, str):
             raise InputError(f"policy {self._name}: refusal: found {answer!r}, expected a reason or None")
@@ -70,7 +70,7 @@ class AskedPolicy:
     def _ask(self) -> None:
         try:
             answer = self._policy.decide(self._view, self._decision)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(self._line(error)) from error
         if answer is not None:
             raise InputError(
@@ -78,7 +78,7 @@ class AskedPolicy:
                 "expected None: entries are made by decision.run and decision.preempt"
             )
 
-    def _line(self, error: Exception) -> str:
+    def _line(self, error: BaseException) -> str:
         if isinstance(error, InputError) and not isinstance(error, BrokenRule):
             return f"policy {self._name}: {error}"
         rule = "" if isinstance(error, BrokenRule) else "raises: "

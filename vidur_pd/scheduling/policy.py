@@ -41,6 +41,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from boundary.errors import InputError
 from vidur_pd._core import Decision, RankState, RankView
+from vidur_pd.config.own_classes import check_shapes
 
 __all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView"]
 
@@ -124,8 +125,9 @@ class Policy(ABC):
         return not rank.has_candidates
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raises: TypeError, for a method that looks like one of the rank's and would never be called."""
+        """Raises: TypeError, for a hook of another shape, or a method that looks like one of the rank's."""
         super().__init_subclass__(**kwargs)
+        check_shapes(cls, Policy, ("decide", "is_steady", "begin", "refusal"))
         for name in vars(cls):
             if name in NOT_A_POLICYS:
                 raise TypeError(

@@ -1,4 +1,4 @@
-"""The life of requests: routed, handed from prefill to decode, lost and begun again, completed."""
+"""Lifecycle of requests: routed, handed from prefill to decode, lost and restarted, completed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vidur_pd.workload.request import Request, request_of
 
 
 class RequestLifecycle:
-    """Takes requests in, routes them, and says how each ends; the loop computes them in between."""
+    """Lets requests arrive, routes them, and records how each ends; in between the loop computes them."""
 
     def __init__(
         self, state: SimulationState, workload: Workload, loop: Loop, queue: EventQueue, kv_sender: KvSender
@@ -41,13 +41,13 @@ class RequestLifecycle:
 
     @property
     def unfinished(self) -> int:
-        """Requests that have not ended."""
+        """Number of requests that have not ended."""
         return len(self._workload) - self._loop.requests.ended
 
     # Requests in.
 
     def schedule_arrivals(self) -> None:
-        """To be called once; each arrival schedules the next."""
+        """Schedules the first arrival, which schedules the next, and so on; called once."""
         self._schedule_arrival(0)
 
     def _schedule_arrival(self, index: int) -> None:
@@ -97,7 +97,7 @@ class RequestLifecycle:
         return rank
 
     def set_open(self, instance: Instance, *, is_open: bool) -> None:
-        """The instance gets new requests from now on, or gets none."""
+        """Opens an instance to new requests, or closes it."""
         self._entries.set_open(instance, is_open)
         self._destinations.set_open(instance, is_open)
         if is_open and instance.placement.role == "decode":
@@ -108,11 +108,11 @@ class RequestLifecycle:
     # Outcomes of the hand-over.
 
     def traffic_changes(self, at_ps: int) -> None:
-        """Transfers load the network differently from ``at_ps`` on."""
+        """The load that transfers put on the network changes at ``at_ps``."""
         self._loop.traffic_changes(at_ps)
 
     def delivered(self, request: Request) -> None:
-        """The user gets a token from elsewhere than an iteration that decodes."""
+        """The hand-over delivers a token to the user, the first one or one after a restart."""
         now_ps = self._queue.now_ps
         if request.last_token_ps is None:
             request.first_token_ps = now_ps
@@ -125,43 +125,43 @@ class RequestLifecycle:
         self._loop.complete(request)
 
     def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
-        """A hand-over has failed."""
+        """The hand-over has lost the KV of a request."""
         self.recovery.lost(request, reason, delivered_tokens)
 
     def fail(self, request: Request, reason: str) -> None:
-        """A hand-over has failed for good."""
+        """The hand-over has failed a request, which does not begin again."""
         self.recovery.fail(request, reason)
 
     # Requests out.
 
     def break_off(self, iteration: RunningIteration, reason: str) -> None:
-        """An iteration comes to nothing, and its requests have lost their KV."""
+        """Aborts an iteration; its requests have lost their KV."""
         for request in self._instances[iteration.instance].break_off(iteration):
             if not self.hand_over.broken_off(request, reason):  # one between two instances is taken off both first
                 self.recovery.lost(request, reason, request.generated_tokens)
 
     def halt(self, instance: Instance) -> list[Request]:
-        """The instance fails now; returns the requests that its ranks had alone."""
+        """Fails an instance now; returns the requests that ran or waited there."""
         self._drop_iterations(instance)
         return instance.halt()
 
     def _drop_iterations(self, instance: Instance) -> None:
-        """Flows of running iterations leave the network, where they have some."""
+        """Takes the flows of running iterations off the network, where iterations have flows."""
         if self._launcher is not None:
             for iteration in instance.running_iterations:
                 self._launcher.drop(iteration)
 
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
-        """An instance has failed; ``lost`` are the requests that its ranks had alone."""
+        """An instance has failed; ``lost`` are the requests that ran or waited there."""
         self.hand_over.instance_down(instance, reason)
         if instance.placement.role != "prefill":  # whose requests are all in hand-over
             for request in lost:
                 self.recovery.lost(request, reason, request.generated_tokens)
 
     def end_all(self) -> bool:
-        """Nothing is going to happen: what waits for an instance, or on a network that stands still, fails.
+        """No event is left: requests that wait for an instance, or on a network that stands still, fail.
 
-        Returns whether a request has ended by it.
+        Returns whether any request ended.
         """
         unfinished = self.unfinished
         for instance in self._instances:
@@ -176,5 +176,5 @@ class RequestLifecycle:
         return self.unfinished < unfinished
 
     def _end(self, request: Request, reason: str) -> None:
-        """The request will get no more tokens."""
+        """The request fails and gets no more tokens."""
         self._loop.fail(request, reason)

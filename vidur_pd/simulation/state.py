@@ -21,19 +21,19 @@ from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.workload import generator
 
 BrokenOff = Callable[[RunningIteration], None]
-"""Called for iterations that have come to nothing."""
+"""Callback for iterations that were aborted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulationState:
-    """What a run of a plan changes; it serves one run."""
+    """State of one run: all that a run of a plan changes."""
 
     plan: SimulationPlan
     network: NetworkBackend
     fabric: Fabric
-    """What becomes of links; the network follows it."""
+    """State of links (down, slow), which the network follows."""
     communication_pricers: dict[str, CommunicationPricer]
-    """By GPU whose interconnect collectives use."""
+    """By name of the GPU whose interconnect the collectives use."""
     instances: tuple[Instance, ...]
     iteration_pricers: tuple[IterationPricer, ...]
     """[instances]"""
@@ -41,7 +41,7 @@ class SimulationState:
     def launcher(
         self, loop: Loop, queue: EventQueue, communications: StageCommunications, broken_off: BrokenOff
     ) -> ExactLauncher | None:
-        """Couples iterations with the network as the configuration says; what launches them where the loop does not."""
+        """Couples iterations with the network as configured; returns a launcher where the loop does not launch them."""
         match self.plan.coupling.in_force:
             case "isolated":
                 return None

@@ -1,4 +1,4 @@
-"""Estimates: the time of a kernel with where it comes from, one by one, many at once, or over decode steps."""
+"""Estimates: the time of a kernel and its source, for one kernel, for many at once, or over decode steps."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class Estimate:
 
     time_us: float
     is_estimate: bool
-    """True where no measurement within the stated reach supports the time."""
+    """Whether the time is not supported by a measurement within the stated reach."""
     source: str
     """Origin of the time: ``measured …``, ``interpolated …``, ``borrowed …``, ``estimate: …``."""
     error_of: float | Callable[[], float] = field(compare=False)
-    """``error``, or a function of it: computing it may take longer than the time, and simulations do not ask for it."""
+    """``error``, or a function that computes it: that may take longer than the time, and simulations do not need it."""
 
     @property
     def error(self) -> float:
-        """Relative error of the time that 68 % of predictions keep: from leave-one-out residuals of the measurements
-        nearby, or what a method without measurements leaves on the shipped table."""
+        """Relative error of the time that 68 % of predictions stay within: from leave-one-out residuals of the
+        measurements nearby, or, for a method without measurements, from its residuals on the shipped table."""
         return self.error_of() if callable(self.error_of) else self.error_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ManyTimes:
-    """[kernels] each."""
+    """Times of many kernels, as columns [kernels]."""
 
     time_us: NDArray[np.float64]
     is_estimate: NDArray[np.bool_]
 
 
 class DecodeTimes(Protocol):
-    """Decode attention of one geometry and batch size over consecutive iterations."""
+    """Times of decode attention of one geometry and batch size over consecutive iterations."""
 
     @property
     def source(self) -> str: ...
@@ -66,7 +66,7 @@ class DecodeTimes(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VolumeTimes:
-    """Decode attention as a function of the KV volume, evaluated in C++ (``DecodeTimes``)."""
+    """``DecodeTimes`` as a function of the KV volume, evaluated in C++."""
 
     times: _core.DecodeTimes
     source: str

@@ -1,14 +1,14 @@
-"""The time of a kernel over all its shapes: measured points, and a reference model corrected by them elsewhere.
+"""Surface: the time of a kernel over all its shapes, from measured points and a reference model corrected by them.
 
-A shape is a row of numbers; the leading ones name the *site* (the fixed part, such as (n, k) of a GEMM) and the last
-is the axis along which it was measured (such as m). Measured shapes return their measured time. Others get the time
-of the kernel's reference model, corrected by kriging of the residuals (``aicb.kernels.fitting.kriging``).
+A shape is a row of numbers: the leading ones are the *site* (the fixed part, such as (n, k) of a GEMM), the last one is
+the axis along which it was measured (such as m). Measured shapes have their measured time. Others have the time of the
+kernel's reference model, corrected by kriging of the residuals (``aicb.kernels.fitting.kriging``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,11 @@ from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Kriging, Scales
 
 SITE_REACH_OCTAVES = 2.0
-"""Farther sites (Euclidean distance of log2 coordinates) do not count as measured; as in aiconfigurator."""
+"""Distance (Euclidean, of log2 coordinates) beyond which a site does not count as measured; as in aiconfigurator."""
 AXIS_REACH = 4.0
-"""Beyond the measured range of the axis by more than this factor a time is an estimate."""
+"""Factor beyond the measured range of the axis from which on a time is an estimate."""
 MAX_POINTS = 900
-"""Measurements one kriging system may hold; with more, each site solves the system of its nearest ``LOCAL_POINTS``."""
+"""Largest number of measurements in one kriging system; beyond it each site uses its nearest ``LOCAL_POINTS``."""
 LOCAL_POINTS = 500
 FEW_SHAPES = 32
 """Up to so many shapes are looked up among those asked for before."""
@@ -31,31 +31,31 @@ FEW_SHAPES = 32
 
 @dataclass(frozen=True, slots=True)
 class ReferenceModel:
-    """The model of a kernel that measurements correct."""
+    """Reference model of a kernel, which measurements correct."""
 
     label: str
-    """Name in sources, with the columns of the site."""
+    """Name of the model in `Estimate.source`, with the columns of the site."""
     site_columns: int
-    """Leading columns of a shape that name its site."""
+    """Number of leading columns of a shape that are its site."""
     reference_us: Callable[[Floats], Floats]
-    """[shapes, columns] → [shapes] µs; its constant factor does not matter."""
+    """[shapes, columns] → [shapes] µs; a constant factor does not matter."""
     coordinates: Callable[[Floats], Floats]
-    """[shapes, columns] → [shapes, coordinates] of the residuals."""
+    """[shapes, columns] → [shapes, coordinates] in which residuals are kriged."""
     scales: Scales
     local_columns: tuple[int, ...] | None = None
-    """Columns by whose distance the measurements of a local system are chosen; those of the site if absent."""
+    """Columns whose distance decides which measurements a local system has; by default those of the site."""
     stand_ins: Callable[[Floats], Floats] = lambda shapes: shapes
-    """[shapes, columns] → shapes that stand for them in the residuals: few distinct ones make many prices cheap."""
+    """[shapes, columns] → shapes whose residuals are used instead; few distinct ones make many prices cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Predictions of measured points from the others."""
+    """Errors of predicting each measured point from the others."""
 
     relative: Floats
     """[points] predicted / measured − 1"""
     claimed: Floats
-    """[points] the error that each prediction claimed (68 %)."""
+    """[points] error that each prediction stated (68 %)."""
 
 
 class Surface:
@@ -84,7 +84,7 @@ class Surface:
         self._octaves_to: dict[Hashable, Floats] = {}
 
     def price(self, *shape: float) -> Estimate:
-        """Time of one shape, its error, and where both come from."""
+        """Time of one shape, with its error and source."""
         exact = self._exact.get(shape)
         label = self.reference.label
         if exact is not None:
@@ -125,7 +125,7 @@ class Surface:
         return self._errors_near[key]
 
     def times(self, shapes: Floats) -> Floats:
-        """[shapes] µs, measured where measured."""
+        """[shapes] µs: the measurement where there is one, else the corrected model."""
         return self.times_and_hits(shapes)[0]
 
     def times_and_hits(self, shapes: Floats) -> tuple[Floats, NDArray[np.bool_]]:
@@ -164,14 +164,19 @@ class Surface:
     def hold_out(self, folds: Sequence[Hashable]) -> HeldOut:
         """Each point predicted without all points of its fold; ``folds`` is [points] in the order of ``shapes``."""
         relative, claimed = np.zeros(len(folds)), np.zeros(len(folds))
-        for fold in dict.fromkeys(folds):
-            out = np.array([other == fold for other in folds])
-            if out.all():
-                continue
-            rest = Surface(self.reference, self.shapes[~out], self.times_us[~out])
+        for out, rest in self.without_each(folds):
             relative[out] = rest.times(self.shapes[out]) / self.times_us[out] - 1.0
             claimed[out] = rest.errors(self.shapes[out])
         return HeldOut(relative, claimed)
+
+    def without_each(self, folds: Sequence[Hashable]) -> Iterator[tuple[NDArray[np.bool_], Surface]]:
+        """[points] whether a point belongs to a fold, and the surface without the fold, which is not all points.
+
+        One surface exists at a time: the systems of a large table take gigabytes."""
+        for fold in dict.fromkeys(folds):
+            out = np.array([other == fold for other in folds])
+            if not out.all():
+                yield out, Surface(self.reference, self.shapes[~out], self.times_us[~out])
 
     def _modelled(self, shapes: Floats) -> Floats:
         return np.asarray(self.reference.reference_us(shapes) * np.exp(self._by_model(shapes, Kriging.mean)))

@@ -4,7 +4,6 @@
 
 #include "event_script.hpp"
 #include "ns3_simulation.hpp"
-#include "point_to_point_chain.hpp"
 
 namespace py = pybind11;
 
@@ -19,16 +18,6 @@ void translate(std::exception_ptr error) {
     } catch (const MisuseError& e) {
         py::set_error(py::module_::import("netsim.errors").attr("BackendError"), e.what());
     }
-}
-
-PointToPointChain* make_chain(const std::vector<std::int64_t>& rates_bps, const std::vector<TimePs>& delays_ps) {
-    if (rates_bps.size() != delays_ps.size()) {
-        throw MisuseError("chain: found " + std::to_string(rates_bps.size()) + " rates and " +
-                          std::to_string(delays_ps.size()) + " delays, expected as many of both");
-    }
-    std::vector<ChainLink> links;
-    for (std::size_t i = 0; i < rates_bps.size(); ++i) links.push_back({rates_bps[i], delays_ps[i]});
-    return new PointToPointChain(links);
 }
 
 using ScriptRow = std::tuple<std::int64_t, How, TimePs, Act, std::int64_t>;
@@ -67,35 +56,6 @@ void bind_script(py::module_& module) {
     module.def("run_script", &run_rows, py::arg("engine"), py::arg("events"), py::arg("step_ps"));
 }
 
-void bind_chain(py::module_& module) {
-    using Unlocked = py::call_guard<py::gil_scoped_release>;
-    py::class_<PointToPointChain>(module, "PointToPointChain")
-        .def(py::init(&make_chain), py::arg("rates_bps"), py::arg("delays_ps"))
-        .def_readonly_static("HEADER_BYTES", &PointToPointChain::kHeaderBytes)
-        .def("send", &PointToPointChain::send, py::arg("payload_bytes"), py::arg("at_ps"), Unlocked())
-        .def(
-            "advance",
-            [](PointToPointChain& self, TimePs until_ps) {
-                std::vector<ChainDelivery> deliveries;
-                {
-                    const py::gil_scoped_release released;
-                    deliveries = self.advance(until_ps);
-                }
-                py::list result;
-                for (const ChainDelivery& d : deliveries) result.append(py::make_tuple(d.packet, d.at_ps));
-                return result;
-            },
-            py::arg("until_ps"))
-        .def_property_readonly("now_ps", &PointToPointChain::now_ps)
-        .def("next_event_ps",
-             [](PointToPointChain& self) -> std::optional<TimePs> {
-                 const TimePs next_ps = self.next_event_ps();
-                 return next_ps == kNever ? std::nullopt : std::optional(next_ps);
-             })
-        .def_property_readonly("event_count", &PointToPointChain::event_count)
-        .def("close", &PointToPointChain::close, Unlocked());
-}
-
 Ns3Simulation* make_simulation(const Network& network, std::uint32_t ecmp_seed, const roce::Parameters& parameters,
                                const std::vector<std::string>& node_names) {
     return new Ns3Simulation(network, ecmp_seed, parameters, node_names);
@@ -131,7 +91,6 @@ PYBIND11_MODULE(_ns3, module) {
     module.doc() = "Stock ns-3 3.44 under an event engine of netsim's own.";
     py::register_local_exception_translator(&translate);
     prepare_process();
-    bind_chain(module);
     bind_script(module);
     bind_simulation(module);
 }

@@ -59,6 +59,7 @@ class FabricCarrier : public PacketCarrier {
         sampler_.wake(now_ps_);
         if (log_window_end_ps() <= now_ps_) log_window();
         while (!fabric_.has_news()) {
+            if (!skipping_) pass_quiet_windows(until_ps);
             const TimePs own_until_ps = std::min(sampler_.next_ps(), log_window_end_ps());
             if (skipping_) {
                 now_ps_ = std::min({until_ps, skipping_->end_ps, own_until_ps});
@@ -243,6 +244,12 @@ class FabricCarrier : public PacketCarrier {
     // Nothing is carried beyond it unlogged: `run` stops there while something is under way.
     TimePs log_window_end_ps() const {
         return link_log_ && fabric_.is_busy() ? link_log_->window_end_ps(logged_ps_) : kNever;
+    }
+    // Where nothing happens any more, as under a storm of pauses, windows are not looked at one by one.
+    void pass_quiet_windows(TimePs until_ps) {
+        if (engine_.next_ps() != kNever || log_window_end_ps() >= until_ps) return;
+        log_window();
+        logged_ps_ = until_ps;
     }
     void log_window() {
         for (LinkId link = 0; link < fabric_.link_count(); ++link) {

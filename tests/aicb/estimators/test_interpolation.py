@@ -76,12 +76,20 @@ def test_measured_points_are_returned_as_measured(op):
         assert not graph.is_estimate
 
 
-def held_out(surface, columns):
-    """Errors of every point predicted without a fifth of the groups that share these columns, its own among them."""
+def folds_of(surface, columns):
+    """[points] one of five folds; points that share these columns have the same."""
     groups = [tuple(shape) for shape in surface.shapes[:, columns].tolist()]
     order = np.random.default_rng(0).permutation(len(set(groups)))
     fold = {group: int(position) % 5 for group, position in zip(sorted(set(groups)), order, strict=True)}
-    return surface.hold_out([fold[group] for group in groups])
+    return [fold[group] for group in groups]
+
+
+def relative_errors(surface, columns):
+    """[points] errors of times predicted without the own fold. The errors claimed, which take longer, are not made."""
+    found = np.zeros(len(surface.shapes))
+    for out, rest in surface.without_each(folds_of(surface, columns)):
+        found[out] = rest.times(surface.shapes[out]) / surface.times_us[out] - 1.0
+    return np.abs(found)
 
 
 def sites_of(kernel):
@@ -111,7 +119,7 @@ def sites_of(kernel):
 )
 def test_a_whole_site_is_predicted_from_the_others(kernel, median, p90):
     """Whole (n, k), batch column or length held out. Public tables and another method: 3.63 and 14.7 % (GEMM)."""
-    errors = np.abs(held_out(*sites_of(kernel)).relative)
+    errors = relative_errors(*sites_of(kernel))
     print(f"{kernel}: median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%} of {len(errors)}")
     assert np.median(errors) <= median
     assert np.quantile(errors, 0.9) <= p90
@@ -120,7 +128,7 @@ def test_a_whole_site_is_predicted_from_the_others(kernel, median, p90):
 @pytest.mark.parametrize(("kernel", "median", "p90"), [("fp8 gemm", 0.03, 0.12), ("bf16 gemm", 0.03, 0.12)])
 def test_an_unmeasured_row_count_is_predicted_from_the_others(kernel, median, p90):
     """A fifth of all m held out at every site."""
-    errors = np.abs(held_out(sites_of(kernel)[0], [2]).relative)
+    errors = relative_errors(sites_of(kernel)[0], [2])
     print(f"{kernel}: median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%} of {len(errors)}")
     assert np.median(errors) <= median
     assert np.quantile(errors, 0.9) <= p90
@@ -129,7 +137,7 @@ def test_an_unmeasured_row_count_is_predicted_from_the_others(kernel, median, p9
 @pytest.mark.parametrize("kernel", ["fp8 gemm", "masked", "contiguous", "decode", "mla"])
 def test_two_thirds_of_predictions_keep_the_error_they_claim(kernel):
     surface, columns = sites_of(kernel)
-    found = held_out(surface, columns)
+    found = surface.hold_out(folds_of(surface, columns))
     kept = float((np.abs(found.relative) <= found.claimed).mean())
     print(f"{kernel}: {kept:.0%} within the claimed error")
     assert 0.45 <= kept <= 0.85

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +22,14 @@ from aicb.formats.exports import (
 )
 from aicb.formats.exports.layers import ServingPhase
 from aicb.iteration.model import select_estimator
+from tests.forked_commands import run_forked
 
 FP8 = Precision("fp8")
 
 
 def aicb(*arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command."""
-    command = [sys.executable, "-m", "aicb", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False)
+    done = run_forked("aicb", *arguments)
     return done.returncode, done.stdout, done.stderr
 
 

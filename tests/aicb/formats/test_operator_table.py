@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +19,7 @@ from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.model.precision import Precision
 from boundary.errors import InputError
+from tests.forked_commands import run_forked
 
 GRAPH = InterpolationEstimator(get_gpu("h200"), Precision(state="fp32"), "graph")
 
@@ -29,7 +29,7 @@ def work(**cells: str):
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "aicb", "predict", *arguments], capture_output=True, text=True)
+    return run_forked("aicb", "predict", *arguments)
 
 
 def predict_file(tmp_path, text: str, *options: str) -> list[dict[str, str]]:

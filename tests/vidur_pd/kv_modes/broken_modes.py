@@ -64,6 +64,24 @@ class Raises(TransferMode):
     def on_room(self, transfer: Transfer) -> None: ...
 
 
+class Asserts(TransferMode):
+    """Expects what is not so."""
+
+    def on_prefilled(self, transfer: Transfer) -> None:
+        assert transfer.sent_tokens > 0, f"prefix of {transfer.sent_tokens} tokens"
+
+    def on_room(self, transfer: Transfer) -> None: ...
+
+
+class Exits(TransferMode):
+    """Ends the process, as if all were well."""
+
+    def on_prefilled(self, transfer: Transfer) -> None:
+        raise SystemExit(0)
+
+    def on_room(self, transfer: Transfer) -> None: ...
+
+
 class SendsNoNumber(TransferMode):
     """Sends half a token."""
 

@@ -14,12 +14,14 @@ from vidur_pd.kv_transfer.modes.calls import ModeError
 PAIR = [pool("p", "prefill"), pool("d", "decode")]
 ROWS = [(0, 1_000, 5)]
 BROKEN = {
-    "SendsEarly": "sends KV up to token 1000, where 512 tokens are computed or in computation",
-    "SendsNowhere": "sends KV to a decode rank that holds no blocks for it",
-    "SendsTooMuch": "sends KV up to token 1001, where 1000 tokens are computed or in computation",
-    "ReservesNothing": "has reserved no blocks for a prompt that is computed",
-    "SendsLess": "has sent KV up to token 999 of 1000, and does not go on",
+    "SendsEarly": "sends KV up to token 1000, expected 0 to 512, which are computed or in computation",
+    "SendsNowhere": "sends KV to a decode rank that holds no blocks for it, expected has_room",
+    "SendsTooMuch": "sends KV up to token 1001, expected 0 to 1000, which are computed or in computation",
+    "ReservesNothing": "has reserved no blocks, expected reserve() once the prompt is computed",
+    "SendsLess": "has sent KV up to token 999 and does not go on, expected send(1000) once there is room",
     "Raises": "on_prefilled raised KeyError: 'r0'",
+    "Asserts": "on_prefilled raised AssertionError: prefix of 0 tokens",
+    "Exits": "on_prefilled raised SystemExit: 0",
     "SendsNoNumber": "sends KV up to token 500.0, expected a whole number of tokens",
 }
 

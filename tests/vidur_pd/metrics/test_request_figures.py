@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import vidur_pd
 from tests.integration.small_runs import config, pool, simulate
+from tests.vidur_pd.one_rank import generated
 from vidur_pd._core import Loop
+from vidur_pd.metrics import request_figures
 from vidur_pd.metrics.columns import numbers, texts
 from vidur_pd.metrics.request_figures import REQUEST_COLUMNS, RequestFigures
 from vidur_pd.metrics.request_rows import request_columns, requests_csv
@@ -52,11 +58,10 @@ def test_figures_that_may_not_apply_are_none_at_first_and_minus_one_in_the_log()
 
 
 def test_stages_are_forgotten_when_a_request_begins_again_and_nothing_else_is() -> None:
-    again = request()
+    again = generated(request(), 2)
     stamps = [name for name, kind in KINDS.items() if kind in ("Stage", "Maybe", "Place")]
     for name in stamps:
         setattr(again, name, 7)
-    again.set_progress(0, 2)
     again.restart(1)  # whose first token the user has
     forgotten = {name for name in stamps if getattr(again, name) is None}
     assert forgotten == {name for name, kind in KINDS.items() if kind == "Stage"}
@@ -104,3 +109,14 @@ def test_records_have_the_figures_of_the_table() -> None:
         "instances",
     }
     assert isinstance(table.rows(np.array([2])).kv_bytes, np.ndarray)
+
+
+def test_the_derived_figure_of_the_readme_is_a_rate_where_there_is_one() -> None:
+    """4 tokens after the first in the time between the two; a single token has none."""
+    page = (Path(vidur_pd.__file__).parent / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n(def _output_rate.*?)```", page, flags=re.DOTALL)
+    scope: dict[str, Any] = {**vars(request_figures), "RequestTable": Any}
+    exec(text, scope)
+    table = simulate(config([pool("m", "mixed")]), [(0, 100, 5), (1_000_000, 100, 1)]).table
+    span_s = int(table.completed_ps[0] - table.first_token_ps[0]) / 1e12
+    assert scope["_output_rate"](table).tolist() == [4 / span_s, -1]

@@ -116,6 +116,11 @@ class PreemptsTheWaiting(Policy):
         decision.preempt(rank.waiting[0])
 
 
+class Exits(Policy):
+    def decide(self, rank: RankView, decision: Decision) -> None:
+        raise SystemExit(0)
+
+
 class PreemptsForEver(Policy):
     """Begins a prompt in chunks and gives it up before its end, for ever."""
 
@@ -137,19 +142,20 @@ class StarvesTheLast(Policy):
 WRONG = [
     (Raises, "raises: ZeroDivisionError: division by zero (test_wrong_policies.py:"),
     (RaisesOnce, "raises: KeyError: 'weights' (test_wrong_policies.py:"),
-    (Returns, "decision: decide returned [<"),
+    (Returns, "decision: decide returned [request r0, request r1, request r2], expected None"),
     (RunsNothing, "progress: found nothing to run on m-0 rank 0 (0 running, 3 waiting, 0 with their KV here)"),
     (StarvesTheLast, "progress: found nothing to run on m-0 rank 0 (0 running, 1 waiting"),
     (RunsAll, "budget: request r2 is to compute 40 tokens, expected at most the 20 left of 100 (test_wrong"),
     (RunsNoTokens, "tokens: request r0 is to compute -1 tokens, expected 1 to 40"),
     (RunsTooManyTokens, "tokens: request r0 is to compute 41 tokens, expected 1 to 40"),
-    (RunsText, "raises: TypeError: run(): incompatible function arguments"),
-    (RunsNobody, "raises: TypeError: run(): incompatible function arguments"),
+    (RunsText, "raises: TypeError: found run(request r0, 'all'), expected run(request: Request, tokens: int)"),
+    (RunsNobody, "raises: TypeError: found run(None, 1), expected run(request: Request, tokens: int)"),
     (RunsTwice, "one iteration: request r0 is in this iteration already"),
     (RunsTheEnded, "membership: request r0 neither runs on this rank nor waits for it"),
     (DecidesLate, "decision: found one after its iteration, expected it within decide"),
     (IsSteadilyVague, "is_steady: found None, expected True or False"),
     (PreemptsTheWaiting, "membership: request r0 holds no KV on this rank that it could lose"),
+    (Exits, "raises: SystemExit: 0"),
     (PreemptsForEver, "progress: request r0 would be preempted for the 1001th time since its last token"),
 ]
 
@@ -198,6 +204,12 @@ def test_methods_that_would_never_be_called_are_refused_with_the_class(name: str
         type("Mine", (RunsAll,), {name: lambda self: None})
 
 
+@pytest.mark.parametrize(("name", "arguments"), [("decide", "(self, rank, decision)"), ("is_steady", "(self, rank)")])
+def test_methods_of_another_shape_are_refused_with_the_class(name: str, arguments: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Mine: found {name}(self), expected {name}{arguments}")):
+        type("Mine", (RunsAll,), {name: lambda self: None})
+
+
 def test_the_policy_of_the_core_has_no_subclasses() -> None:
     with pytest.raises(TypeError, match="VllmV1 decides in C\\+\\+, which a subclass cannot change: fork"):
         type("Mine", (VllmV1,), {})
@@ -208,7 +220,8 @@ def test_the_policy_of_the_core_has_no_subclasses() -> None:
     [
         ("", "mine.py:Mine", "engine.policy: found nothing as 'Mine' in"),
         ("Mine = 3", "mine.py:Mine", "engine.policy: found 3 as 'Mine' in"),
-        ("class Mine: ...", "mine.py:Mine", "expected a subclass of Policy"),
+        ("class Mine: ...", "mine.py:Mine", "engine.policy: found a class Mine as 'Mine' in"),
+        ("raise SystemExit(0)", "mine.py:Mine", "mine.py: SystemExit: 0 (mine.py:1)"),
         ("1 / 0", "mine.py:Mine", "mine.py: ZeroDivisionError: division by zero (mine.py:1)"),
         ("def", "mine.py:Mine", "mine.py: SyntaxError: invalid syntax"),
         ("from vidur_pd.scheduling import VllmV1\nclass Mine(VllmV1): ...", "mine.py:Mine", "decides in C++"),

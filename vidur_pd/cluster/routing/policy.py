@@ -1,4 +1,4 @@
-"""A routing policy of one's own: which of the candidates that are open gets a request.
+"""A routing policy of one's own: which of the instances in service gets a request.
 
 Named by ``routing.policy: module:Class`` (or ``file.py:Class`` in the folder of the configuration). Each router has one
 object of it, made without arguments, so it may remember things::
@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any, Final
 
 from vidur_pd._core import RankState
+from vidur_pd.config.own_classes import check_names, check_shapes
 from vidur_pd.scheduling import RequestView
 from vidur_pd.workload.request import Request
+
+HOOKS: Final = ("choose",)
 
 
 class Candidate:
@@ -26,16 +30,17 @@ class Candidate:
     def __init__(self, name: str, place: int, ranks: Sequence[RankState]) -> None:
         self.name = name
         self.place = place
-        """Among all candidates of the router, those included that are closed."""
+        """Index among all candidates of the router, out of service or not."""
         self._ranks = ranks
 
     @property
     def waiting_requests(self) -> int:
-        """Those that do not run yet, KV on its way to them included."""
+        """Requests that do not run yet, those whose KV is on its way included."""
         return sum(rank.waiting_requests for rank in self._ranks)
 
     @property
     def running_requests(self) -> int:
+        """Requests admitted to the batch."""
         return sum(rank.running_requests for rank in self._ranks)
 
     @property
@@ -45,20 +50,35 @@ class Candidate:
 
     @property
     def used_blocks(self) -> int:
+        """KV blocks that requests and transfers hold."""
         return sum(rank.used_blocks for rank in self._ranks)
 
     @property
     def usable_blocks(self) -> int:
+        """KV blocks in all."""
         return sum(rank.usable_blocks for rank in self._ranks)
 
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that no request and no transfer holds; those with cached content count."""
+        return self.usable_blocks - self.used_blocks
+
     def cached_tokens(self, request: RequestView) -> int:
-        """Tokens of the request whose KV a prefix cache here has: the most that one rank has."""
+        """Tokens of the request whose KV is in the prefix cache of a rank here: of that which has most."""
         assert isinstance(request, Request)
         return max(rank.cached_tokens(request) for rank in self._ranks)
 
 
 class Routing(ABC):
-    """Chooses for one router."""
+    """A routing policy. Each router makes one, without arguments.
+
+    Public methods other than ``choose`` are refused, as nothing would call them; so is a ``choose`` of another shape.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        check_names(cls, HOOKS)
+        check_shapes(cls, Routing, HOOKS)
 
     @abstractmethod
     def choose(self, request: RequestView, candidates: Sequence[Candidate]) -> Candidate:

@@ -11,7 +11,7 @@ from boundary.errors import InputError
 from vidur_pd._core import Candidates, RankState
 from vidur_pd.cluster.routing.policy import Candidate, Routing
 from vidur_pd.config import ROUTING_POLICIES
-from vidur_pd.config.own_classes import describe, load_class
+from vidur_pd.config.own_classes import FAULTS, describe, load_class
 from vidur_pd.workload.request import Request
 
 Span = tuple[int, int]
@@ -87,7 +87,7 @@ class AskedRouter:
         self._is_open = [True] * len(candidates)
         try:
             self._policy = make()
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(f"routing policy {self._name}: raises: {describe(error)}") from error
 
     def set_open(self, place: int, is_open: bool) -> None:
@@ -101,7 +101,7 @@ class AskedRouter:
         offered = [self._candidates[place] for place in places]
         try:
             chosen = self._policy.choose(request, offered)
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(f"routing policy {self._name}: raises: {describe(error)}") from error
         if not isinstance(chosen, Candidate) or chosen not in offered:
             found = chosen.name if isinstance(chosen, Candidate) else repr(chosen)

@@ -18,10 +18,10 @@ network has cut, tells the decode rank when all KV has arrived, and frees blocks
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from typing import Any, Final, Protocol
 
+from vidur_pd.config.own_classes import check_names, check_shapes
 from vidur_pd.workload.request import Request
 
 HOOKS: Final = ("on_routed", "on_launched", "on_prefilled", "on_room")
@@ -87,11 +87,8 @@ class TransferMode(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name, member in vars(cls).items():
-            if callable(member) and not name.startswith("_") and name not in HOOKS:
-                raise TypeError(f"found method {name}, which nothing calls; expected {', '.join(HOOKS)}, or _{name}")
-            if name in HOOKS and not _takes_one_argument(member):
-                raise TypeError(f"found {name}{inspect.signature(member)}, expected {name}(self, transfer)")
+        check_names(cls, HOOKS)
+        check_shapes(cls, TransferMode, HOOKS)
 
     def on_routed(self, transfer: Transfer) -> None:  # noqa: B027
         """A prefill instance has got the request."""
@@ -109,13 +106,3 @@ class TransferMode(ABC):
     @abstractmethod
     def on_room(self, transfer: Transfer) -> None:
         """The decode rank holds blocks for the whole context from now on."""
-
-
-def _takes_one_argument(hook: Any) -> bool:
-    if not inspect.isfunction(hook):
-        return False
-    try:
-        inspect.signature(hook).bind("self", "transfer")
-    except TypeError:
-        return False
-    return True
