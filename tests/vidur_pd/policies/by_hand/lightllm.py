@@ -2,7 +2,8 @@
 
 Blocks of one token. A prompt is admitted while the sum of prompts is <= budget and the peak of KV is < all slots.
 The peak: of P prompt, D output and g generated tokens a resident has run = P + g and left = max(0, D - g - 1); a
-candidate run = P + 1 and left = max(0, D - 2); with left falling, peak = max over k of left_k * k + run_1 + ... + run_k.
+candidate run = P + 1 and left = max(0, D - 2). Sorted by falling left, peak = max over k of
+left_k * k + run_1 + ... + run_k.
 """
 
 from tests.vidur_pd.policies.by_hand.case import Case, Step

@@ -108,8 +108,8 @@ CASES = (
     ),
     Case(
         "what would never fit is refused",
-        # request 0: 4 blocks of 5 leave 1; 1: 17 tokens are 5 blocks and leave 0; 2: its token 17 takes the fifth block, and
-        # token 18 asks for a free one; 3: with tokens 15 and 16 it holds 4, and one is free
+        # request 0: 4 blocks of 5 leave 1; 1: 17 tokens are 5 blocks and leave 0; 2: its token 17 takes the fifth block, token
+        # 18 asks for a free one; 3: with tokens 15 and 16 it holds 4, and one is free
         requests=((0, 16, 1), (0, 17, 1), (0, 15, 4), (0, 14, 3)),
         limits={"usable_blocks": 5, "watermark_blocks": 1},
         steps=(Step({0: 16}), Step({3: 14}), Step({3: 1}), Step({3: 1})),

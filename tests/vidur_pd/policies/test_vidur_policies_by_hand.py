@@ -1,0 +1,59 @@
+"""Vidur's policies step by step: every batch is the one that was worked out by hand (``by_hand/``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.vidur_pd.policies.by_hand import faster_transformer, lightllm, orca, sarathi, vllm_v0
+from tests.vidur_pd.policies.by_hand.case import Case, Step
+from tests.vidur_pd.whole_runs import WholeRun, scenario_of
+from vidur_pd.scheduling.policies import policy_named
+
+CASES: Final = {
+    module.__name__.rpartition(".")[2]: module.CASES for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm)
+}
+every_case = pytest.mark.parametrize(
+    ("policy", "case"),
+    [pytest.param(policy, case, id=f"{policy}: {case.name}") for policy, cases in CASES.items() for case in cases],
+)
+
+
+def run_of(policy: str, case: Case, *, takes_runs: bool = False) -> WholeRun:
+    scenario = scenario_of(*case.requests, **case.limits)
+    return WholeRun(scenario, policy_named(policy), takes_runs=takes_runs).serve()
+
+
+@every_case
+def test_batches_are_those_worked_out_by_hand(policy: str, case: Case) -> None:
+    """Requests, their tokens and their order in each batch, and who was preempted for it."""
+    run = run_of(policy, case)
+    refused = [request.index for request in run.requests if run.refusal(request) is not None]
+    assert refused == list(case.refused)
+    batches = [({row[0]: row[1] for row in rows}, preempted) for rows, _, preempted in run.batches]
+    assert [(list(computes.items()), preempted) for computes, preempted in batches] == [
+        (list(step.computes.items()), list(step.preempts)) for step in case.steps
+    ]
+
+
+@every_case
+def test_jumps_over_plain_decodes_give_the_same_stamps(policy: str, case: Case) -> None:
+    assert run_of(policy, case, takes_runs=True).seen() == run_of(policy, case).seen()
+
+
+@pytest.mark.parametrize("policy", CASES)
+def test_hand_work_serves_every_token_once(policy: str) -> None:
+    """Of the expectations alone: each request computes its prompt, and a token for each but the last of its output."""
+    for case in CASES[policy]:
+        for index, (_, prompt, output) in enumerate(case.requests):
+            if index not in case.refused:
+                assert kept_tokens(case.steps, index) == prompt + output - 1, case.name
+
+
+def kept_tokens(steps: tuple[Step, ...], index: int) -> int:
+    """KV tokens that the request has at its end: a preemption starts it from nothing."""
+    tokens = 0
+    for step in steps:
+        tokens = (0 if index in step.preempts else tokens) + step.computes.get(index, 0)
+    return tokens
