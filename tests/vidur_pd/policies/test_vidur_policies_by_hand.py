@@ -12,7 +12,8 @@ from tests.vidur_pd.whole_runs import WholeRun, scenario_of
 from vidur_pd.scheduling.policies import policy_named
 
 CASES: Final = {
-    module.__name__.rpartition(".")[2]: module.CASES for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm)
+    module.__name__.rpartition(".")[2]: module.CASES
+    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm)
 }
 every_case = pytest.mark.parametrize(
     ("policy", "case"),
@@ -22,15 +23,15 @@ every_case = pytest.mark.parametrize(
 
 def run_of(policy: str, case: Case, *, takes_runs: bool = False) -> WholeRun:
     scenario = scenario_of(*case.requests, **case.limits)
-    return WholeRun(scenario, policy_named(policy), takes_runs=takes_runs).serve()
+    return WholeRun(scenario, policy_named(policy), takes_runs=takes_runs)
 
 
 @every_case
 def test_batches_are_those_worked_out_by_hand(policy: str, case: Case) -> None:
     """Requests, their tokens and their order in each batch, and who was preempted for it."""
     run = run_of(policy, case)
-    refused = [request.index for request in run.requests if run.refusal(request) is not None]
-    assert refused == list(case.refused)
+    assert [request.index for request in run.requests if run.refusal(request) is not None] == list(case.refused)
+    run.serve()
     batches = [({row[0]: row[1] for row in rows}, preempted) for rows, _, preempted in run.batches]
     assert [(list(computes.items()), preempted) for computes, preempted in batches] == [
         (list(step.computes.items()), list(step.preempts)) for step in case.steps
@@ -39,7 +40,7 @@ def test_batches_are_those_worked_out_by_hand(policy: str, case: Case) -> None:
 
 @every_case
 def test_jumps_over_plain_decodes_give_the_same_stamps(policy: str, case: Case) -> None:
-    assert run_of(policy, case, takes_runs=True).seen() == run_of(policy, case).seen()
+    assert run_of(policy, case, takes_runs=True).serve().seen() == run_of(policy, case).serve().seen()
 
 
 @pytest.mark.parametrize("policy", CASES)

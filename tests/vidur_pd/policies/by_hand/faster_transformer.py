@@ -1,6 +1,6 @@
 """FasterTransformer: a batch is served to its last token before another begins.
 
-A request is reserved ``max_model_len // block_tokens`` blocks from its admission to the end of its whole batch. No
+A request is reserved the blocks of ``max_model_len`` tokens from its admission to the end of its whole batch. No
 token budget. With s pipeline stages there are s batches of at most ``max_seqs // s`` requests.
 """
 
@@ -33,11 +33,11 @@ CASES = (
         steps=(Step({0: 4, 1: 4}), Step({0: 1, 1: 1}), Step({2: 4}), Step({2: 1})),
     ),
     Case(
-        "the reservation is rounded down to whole blocks",
-        # 18 // 4 = 4 blocks each, 2 x 4 = 8
+        "the reservation is rounded up to whole blocks",
+        # 18 tokens are 5 blocks: one of two fits into 9. Vidur takes 18 // 4 = 4, which 17 tokens of KV would overflow.
         requests=((0, 4, 2), (0, 4, 2)),
-        limits={"max_model_len": 18, "usable_blocks": 8},
-        steps=(Step({0: 4, 1: 4}), Step({0: 1, 1: 1})),
+        limits={"max_model_len": 18, "usable_blocks": 9},
+        steps=(Step({0: 4}), Step({0: 1}), Step({1: 4}), Step({1: 1})),
     ),
     Case(
         "outputs of one token end with the prompt",
@@ -71,8 +71,8 @@ CASES = (
     Case(
         "a finished request's reservation lasts until its batch ends",
         # 2 x 4 blocks are all 8: there is no second micro-batch, not even when request 1 is done after the first step
-        requests=((0, 4, 2), (0, 4, 1), (0, 4, 1)),
+        requests=((0, 4, 3), (0, 4, 1), (0, 4, 1)),
         limits={"max_model_len": 16, "max_seqs": 4, "stages": 2, "usable_blocks": 8},
-        steps=(Step({0: 4, 1: 4}), Step({0: 1}), Step({2: 4})),
+        steps=(Step({0: 4, 1: 4}), Step({0: 1}), Step({0: 1}), Step({2: 4})),
     ),
 )

@@ -1,7 +1,7 @@
 """Orca: iteration-level batching. Requests join and leave at every iteration, prefill and decode in one batch.
 
 Residents first, in the order in which their last iterations ended, then whole prompts from the queue. A request is
-reserved ``max_model_len // block_tokens`` blocks until it ends. No token budget. With s pipeline stages a micro-batch
+reserved the blocks of ``max_model_len`` tokens until it ends. No token budget. With s pipeline stages a micro-batch
 has at most ``max_seqs // s`` requests.
 """
 
@@ -82,9 +82,20 @@ CASES = (
         ),
     ),
     Case(
-        "the reservation is rounded down to whole blocks",
+        "the reservation is rounded up to whole blocks",
+        # 18 tokens are 5 blocks: one of two fits into 9. Vidur takes 18 // 4 = 4, which 17 tokens of KV would overflow.
         requests=((0, 4, 2), (0, 4, 2)),
-        limits={"max_model_len": 18, "usable_blocks": 8},
-        steps=(Step({0: 4, 1: 4}), Step({0: 1, 1: 1})),
+        limits={"max_model_len": 18, "usable_blocks": 9},
+        steps=(Step({0: 4}), Step({0: 1}), Step({1: 4}), Step({1: 1})),
+    ),
+    Case(
+        "who comes at the instant when an iteration ends joins the next",
+        requests=((0, 5, 3), (1005, 4, 2), (1006, 4, 1)),
+        limits={"max_model_len": 16},
+        steps=(
+            Step({0: 5}),  # to 1005
+            Step({0: 1, 1: 4}),
+            Step({0: 1, 1: 1, 2: 4}),
+        ),
     ),
 )

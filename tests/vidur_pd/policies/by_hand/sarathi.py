@@ -29,7 +29,7 @@ CASES = (
     Case(
         "decodes first, then begun prompts, then new ones",
         requests=((0, 3, 5), (1100, 10, 2), (1200, 4, 2)),
-        limits={"budget": 6},
+        limits={"budget": 6, "max_seqs": 6},
         steps=(
             Step({0: 3}),  # to 1003
             Step({0: 1}),  # to 2004; requests 1 and 2 come
@@ -40,10 +40,19 @@ CASES = (
         ),
     ),
     Case(
-        "decodes that fill the chunk leave no share for a prompt",
-        requests=((0, 1, 4), (0, 1, 4), (0, 3, 1)),
-        limits={"budget": 2},
-        steps=(*[Step({0: 1, 1: 1})] * 4, Step({2: 2}), Step({2: 1})),
+        "a share of one token, and none",
+        # a chunk of 3 for up to 3 requests: decodes leave a token of it for a new prompt, and never less while one may
+        # join (Vidur lets decodes overdraw a smaller chunk; here an engine with max_seqs > chunk is refused)
+        requests=((0, 1, 6), (0, 1, 3), (0, 2, 2), (0, 1, 1)),
+        limits={"budget": 3, "max_seqs": 3},
+        steps=(
+            Step({0: 1, 1: 1, 2: 1}),
+            Step({0: 1, 1: 1, 2: 1}),  # the begun prompt has the one token that the decodes leave
+            Step({0: 1, 1: 1, 2: 1}),  # request 3 has neither a place nor a token; requests 1 and 2 are done
+            Step({0: 1, 3: 1}),
+            Step({0: 1}),
+            Step({0: 1}),
+        ),
     ),
     Case(
         "a prompt is admitted with the blocks of all its tokens",
@@ -87,6 +96,19 @@ CASES = (
             Step({0: 1, 1: 7}, preempts=(1,)),  # request 0 is done
             Step({1: 1}),
             Step({1: 1}),
+        ),
+    ),
+    Case(
+        "alone in a pool that it fills, a request is recomputed for every token",
+        # 13 to 16 tokens are all 4 blocks, and a decode asks for a fifth; it comes back in the same decision
+        requests=((0, 13, 4), (500, 13, 1)),
+        limits={"usable_blocks": 4},
+        steps=(
+            Step({0: 13}),
+            Step({0: 14}, preempts=(0,)),
+            Step({0: 15}, preempts=(0,)),
+            Step({0: 16}, preempts=(0,)),
+            Step({1: 13}),
         ),
     ),
     Case(

@@ -75,6 +75,20 @@ CASES = (
         steps=(Step({0: 8, 1: 8}), Step({0: 1}, preempts=(1,)), Step({1: 9})),
     ),
     Case(
+        "alone in a pool that it fills, a request is recomputed for every token",
+        # 13 to 16 tokens are all 4 blocks, and a decode asks for a fifth. (Vidur forms no batch after that, and none
+        # later if nobody comes; here the rank asks once more where a decision only preempts.)
+        requests=((0, 13, 4), (500, 13, 1)),
+        limits={"usable_blocks": 4},
+        steps=(
+            Step({0: 13}),
+            Step({0: 14}, preempts=(0,)),
+            Step({0: 15}, preempts=(0,)),
+            Step({0: 16}, preempts=(0,)),
+            Step({1: 13}),
+        ),
+    ),
+    Case(
         "several victims keep their order",
         # 4 blocks for 4 prompts of 4 tokens; each computes a fifth token after it
         requests=((0, 4, 3), (0, 4, 3), (0, 4, 3), (0, 4, 3)),
@@ -108,8 +122,8 @@ CASES = (
     ),
     Case(
         "what would never fit is refused",
-        # request 0: 4 blocks of 5 leave 1; 1: 17 tokens are 5 blocks and leave 0; 2: its token 17 takes the fifth block, token
-        # 18 asks for a free one; 3: with tokens 15 and 16 it holds 4, and one is free
+        # request 0: 4 blocks of 5 leave 1; 1: 17 tokens are 5 blocks and leave 0; 2: its token 17 takes the fifth block,
+        # and token 18 asks for a free one; 3: with tokens 15 and 16 it holds 4, and one is free
         requests=((0, 16, 1), (0, 17, 1), (0, 15, 4), (0, 14, 3)),
         limits={"usable_blocks": 5, "watermark_blocks": 1},
         steps=(Step({0: 16}), Step({3: 14}), Step({3: 1}), Step({3: 1})),
