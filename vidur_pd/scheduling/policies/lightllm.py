@@ -30,6 +30,7 @@ class LightLlm(Policy):
                 raise InputError(f"{field}: found {found}, expected 1 with lightllm")
         if rank.drafts_per_step:
             raise InputError("engine.speculative: found drafts, expected none with lightllm")
+        residents.check_decodes(rank, "lightllm")
 
     def decide(self, rank: RankView, decision: Decision) -> None:
         line = residents.by_arrival(residents.idle(rank))
@@ -45,7 +46,7 @@ class LightLlm(Policy):
         while len(line) > rank.free_blocks:
             decision.preempt(line.pop())
         for request in line:
-            if residents.may_run(rank, request) and rank.budget_left:
+            if residents.may_run(rank, request):
                 decision.run(request, rank.most_tokens(request))
 
     def is_steady(self, rank: RankView) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from boundary.errors import InputError
 from vidur_pd.scheduling.policy import Decision, RankView, RequestView
 
 
@@ -17,6 +18,18 @@ def by_arrival(requests: list[RequestView]) -> list[RequestView]:
 def micro_batch(rank: RankView) -> int:
     """Most requests of an iteration: the running ones are spread over the pipeline stages."""
     return max(rank.max_seqs // rank.pipeline_stages, 1)
+
+
+def check_decodes(rank: RankView, policy: str) -> None:
+    """Raises: InputError, where the requests of a micro-batch could not all decode at once: no budget holds back any
+    in Vidur, as an iteration of 4096 tokens (a chunk of 512) has room for its 128 requests."""
+    requests = micro_batch(rank)
+    decodes = requests * (1 + rank.drafts_per_step)
+    if decodes > rank.max_batched_tokens:
+        raise InputError(
+            f"engine.max_batched_tokens: found {rank.max_batched_tokens}, expected at least the {decodes} tokens that "
+            f"{requests} decodes take (engine.max_seqs per pipeline stage): {policy} leaves out none of them"
+        )
 
 
 def may_run(rank: RankView, request: RequestView) -> bool:

@@ -112,6 +112,20 @@ CASES = (
         ),
     ),
     Case(
+        "the last token of a prompt that is recomputed is no decode",
+        # one block of 16, and none free for a decode. 8 + 1 tokens are recomputed in chunks of 8 and 1, 8 + 2 in 8 and
+        # 2: a begun prompt holds the blocks of all its tokens, and asks for none
+        requests=((0, 8, 3),),
+        limits={"block_tokens": 16, "usable_blocks": 1, "budget": 8},
+        steps=(
+            Step({0: 8}),
+            Step({0: 8}, preempts=(0,)),
+            Step({0: 1}),
+            Step({0: 8}, preempts=(0,)),
+            Step({0: 2}),
+        ),
+    ),
+    Case(
         "the last in order preempts itself",
         requests=((0, 8, 2), (0, 8, 2)),
         limits={"budget": 64, "usable_blocks": 5},

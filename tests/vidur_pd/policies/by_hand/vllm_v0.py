@@ -122,7 +122,7 @@ CASES = (
     ),
     Case(
         "what would never fit is refused",
-        # request 0: 4 blocks of 5 leave 1; 1: 17 tokens are 5 blocks and leave 0; 2: its token 17 takes the fifth block,
+        # request 0: 4 blocks of 5 leave 1; 1: 17 tokens are 5 blocks and leave 0; 2: its token 17 takes the last block,
         # and token 18 asks for a free one; 3: with tokens 15 and 16 it holds 4, and one is free
         requests=((0, 16, 1), (0, 17, 1), (0, 15, 4), (0, 14, 3)),
         limits={"usable_blocks": 5, "watermark_blocks": 1},
