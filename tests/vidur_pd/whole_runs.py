@@ -76,6 +76,39 @@ def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
     )
 
 
+@st.composite
+def extremes(draw: st.DrawFn) -> Scenario:
+    """Overload by many requests at once, pools that the longest of them fills, prompts longer than the budget, prompts
+    that are cached to the last block, outputs of one token: each alone and with the others."""
+    block_tokens = draw(st.sampled_from([1, 4, 16]))
+    prompts, outputs = (
+        draw(st.sampled_from([(1, 1), (1, 40), (24, 24)])),
+        draw(st.sampled_from([(1, 1), (1, 2), (1, 30)])),
+    )
+    gap_ps = draw(st.sampled_from([0, 0, 1, 1500]))
+    is_cached = draw(st.booleans())
+    requests = []
+    for index in range(draw(st.integers(2, 24))):
+        prompt = draw(st.integers(*prompts))
+        ids = (0,) * -(-prompt // HASH_BLOCK_TOKENS) if is_cached else None
+        requests.append((index * gap_ps, prompt, draw(st.integers(*outputs)), ids))
+    largest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in requests)
+    longest = max(prompt + output for _, prompt, output, _ in requests)
+    return Scenario(
+        role="mixed",
+        caching=is_cached,
+        block_tokens=block_tokens,
+        usable_blocks=largest + draw(st.sampled_from([0, 0, 1, 2, 10 * largest])),
+        budget=draw(st.sampled_from([1, 8, requests[0][1], longest - 1, longest, 1000])),
+        max_seqs=draw(st.sampled_from([1, 2, 7, 100])),
+        threshold=0,
+        stages=draw(st.sampled_from([1, 1, 2, 4])),
+        drafts=0,
+        requests=tuple(requests),
+        watermark_blocks=draw(st.sampled_from([0, 0, 1])),
+    )
+
+
 def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
     """(arrival [ps], prompt, output) of each request; blocks of 4 tokens, and room for all of them."""
     usual: dict[str, Any] = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from examples.policies.shortest_job_first import ShortestJobFirst
@@ -15,7 +16,7 @@ from tests.integration.random_configurations import random_scenario, with_faults
 from tests.integration.run_checks import check_run, run_scenario
 from tests.integration.small_runs import config, pool, simulate
 from tests.vidur_pd.policies.others import PassThrough, PrefillFirst, RetractsTheShortest, StaticBatches
-from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenarios
+from tests.vidur_pd.whole_runs import Scenario, WholeRun, extremes, scenarios
 from vidur_pd.scheduling import Policy
 from vidur_pd.scheduling.policies import POLICIES as NAMED
 from vidur_pd.scheduling.policies import policy_named
@@ -39,6 +40,7 @@ POLICIES: list[type[Policy] | None] = [
 """``None``: vLLM V1 of the core."""
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 in_python = pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy is not None])
+LONG_S = 600
 random_runs = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -67,9 +69,11 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
     """The scenario on an engine that the policy does not refuse."""
     if policy is LightLlm:
         blocks = scenario.usable_blocks * scenario.block_tokens
-        return replace(scenario, block_tokens=1, usable_blocks=blocks, stages=1, drafts=0)
-    if policy is Sarathi:
-        return replace(scenario, budget=max(scenario.budget, scenario.max_seqs * (1 + scenario.drafts)))
+        budget = max(scenario.budget, scenario.max_seqs)
+        return replace(scenario, block_tokens=1, usable_blocks=blocks, budget=budget, stages=1, drafts=0)
+    if policy in (Sarathi, VllmV0):
+        decodes = max(scenario.max_seqs // scenario.stages, 1) * (1 + scenario.drafts)
+        return replace(scenario, budget=max(scenario.budget, decodes))
     if policy in (Orca, FasterTransformer):
         longest = max(prompt + output for _, prompt, output, _ in scenario.requests) + 1
         return replace(
@@ -84,13 +88,45 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
 @random_runs
 @given(scenario=st.one_of(scenarios(), scenarios(drafts=2)))
 def test_limits_are_kept_and_every_request_ends(policy: type[Policy] | None, scenario: Scenario) -> None:
+    check_all_end(suited(scenario, policy), policy)
+
+
+def check_all_end(scenario: Scenario, policy: type[Policy] | None) -> WholeRun:
     """`WholeRun` looks at tokens, requests and blocks of every iteration."""
-    run = WholeRun(suited(scenario, policy), policy).serve()
-    for request in run.requests:
-        if run.refusal(request) is None:
-            assert request.generated_tokens == (1 if scenario.role == "prefill" else request.output_tokens)
+    run = WholeRun(scenario, policy)
+    accepted = [request for request in run.requests if run.refusal(request) is None]
+    run.serve()
+    for request in accepted:
+        assert request.generated_tokens == (1 if scenario.role == "prefill" else request.output_tokens)
     assert (run.state.used_blocks, run.state.waiting_requests, run.state.running_requests) == (0, 0, 0)
     assert run.state.load_tokens == 0
+    return run
+
+
+def check_extreme(scenario: Scenario, policy: type[Policy] | None) -> None:
+    scenario = suited(scenario, policy)
+    run = check_all_end(scenario, policy)
+    assert WholeRun(scenario, policy, takes_runs=True).serve().seen() == run.seen()
+
+
+@every_policy
+@settings(random_runs, max_examples=100)
+@given(scenario=extremes())
+def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenario) -> None:
+    """No deadlock, no livelock: whoever is not refused at arrival gets all tokens, and jumps change nothing."""
+    check_extreme(scenario, policy)
+
+
+@every_policy
+def test_a_campaign_loses_no_request(policy: type[Policy] | None, request: pytest.FixtureRequest) -> None:
+    """``--long``: ten minutes over all policies, from new seeds; Hypothesis prints the scenario that fails."""
+    if not request.config.getoption("--long"):
+        pytest.skip("with --long")
+    end_s = time.monotonic() + LONG_S / len(POLICIES)
+    drawn = st.one_of(extremes(), extremes(), scenarios(), scenarios(drafts=2))
+    many = settings(random_runs, max_examples=200, database=None)
+    while time.monotonic() < end_s:
+        many(seed(time.time_ns())(given(scenario=drawn)(lambda scenario: check_extreme(scenario, policy))))()
 
 
 @every_policy
