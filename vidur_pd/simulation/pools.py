@@ -185,7 +185,7 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
 def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     if engine.policy in SCHEDULING_POLICIES:
         return policy_named(engine.policy)
-    field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
+    field = f"cluster.pools.{pool.name}.engine.policy" if "policy" in pool.engine.model_fields_set else "engine.policy"
     return load_class(field, engine.policy, Policy)
 
 
