@@ -25,6 +25,7 @@ from aicb.kernels.routing import kv_lengths
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention
+from aicb.model.key_span import KeySpan
 from aicb.model.partition import kv_heads_per_rank
 from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
 
@@ -53,6 +54,7 @@ class DecodeAttention(CacheKernel):
     head_dim: int
     kv_dtype: KvDtype | None = field(default=None, kw_only=True)
     """Format of the cache; ``None``: that of the instance, which the estimator knows."""
+    span: KeySpan | None = field(default=None, kw_only=True)
 
     def cost(self, precision: Precision) -> KernelCost:
         """Queries have the format of the cache, results are bf16."""

@@ -31,6 +31,7 @@ from aicb.kernels.routing import kv_lengths
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention, LatentAttention
+from aicb.model.key_span import KeySpan
 from aicb.model.partition import kv_heads_per_rank
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype, KvDtype, Precision
 from boundary.errors import InputError
@@ -66,6 +67,8 @@ class PrefillAttention(Kernel):
     d_v: int
     dtype: GemmDtype = "bf16"
     """Format of queries, keys and values; ``fp8`` is e4m3 with a scale per KV head, the output bf16."""
+    span: KeySpan | None = None
+    """What has made these requests from those of the batch (`KeySpan.causal_requests`); ``None``: they are those."""
 
     def cost(self, precision: Precision) -> KernelCost:
         del precision
