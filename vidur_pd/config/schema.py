@@ -86,7 +86,8 @@ class EngineConfig(Section):
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
     """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured."""
-    weights: Literal["bf16", "fp8"] = "bf16"
+    weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
+    """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
@@ -111,7 +112,7 @@ class EngineOverrides(Section):
     prefix_caching: bool | None = None
     cuda_graphs: bool | None = None
     fast_forward: bool | None = None
-    weights: Literal["bf16", "fp8"] | None = None
+    weights: Literal["bf16", "fp8", "mxfp4"] | None = None
     kv: Literal["bf16", "fp8"] | None = None
     estimator: EstimatorName | None = None
     expert_load: str | None = None

@@ -65,6 +65,9 @@ void bind_pools(py::module_& module) {
         .def(py::init<>())
         .def_readonly("tokens", &CachedPrefix::tokens)
         .def_readonly("shared_blocks", &CachedPrefix::shared_blocks);
+    py::class_<KvGroups>(module, "KvGroups")
+        .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), py::kw_only(), py::arg("whole"), py::arg("spanned"),
+             py::arg("most_spanned_blocks"));
     py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool")
         .def_property_readonly("block_tokens", &BlockPool::block_tokens)
         .def_property_readonly("usable_blocks", &BlockPool::usable_blocks)
@@ -83,11 +86,12 @@ void bind_pools(py::module_& module) {
         .def("release", &BlockPool::release, py::arg("request"))
         .def("clear", &BlockPool::clear);
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
-        .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
+        .def(py::init<std::int64_t, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("groups") = KvGroups());
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
                                                                                            "PrefixCachingBlockPool")
-        .def(py::init<std::int64_t, Tokens, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
-             py::arg("hash_block_tokens") = 512)
+        .def(py::init<std::int64_t, Tokens, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("hash_block_tokens") = 512, py::arg("groups") = KvGroups())
         .def_property_readonly("cached_free_blocks", &PrefixCachingBlockPool::cached_free_blocks);
 }
 

@@ -47,7 +47,7 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens) {
         check_blocks(*request, missing);
         pool_->allocate(*request, kv_tokens, {});
         pool_->register_blocks(*request, std::min(kv_tokens, request->prompt_tokens));
-        request->capacity_tokens += missing * pool_->block_tokens();
+        request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(kv_tokens));
     }
     take_part(request, tokens);
 }
@@ -89,7 +89,7 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     request->rank = this;
     request->end_tokens =
         role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
-    request->capacity_tokens = pool_->blocks(past + tokens) * pool_->block_tokens();
+    request->capacity_tokens = pool_->rounded_up(past + tokens);
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);

@@ -1,5 +1,5 @@
 """KV cache of one scheduler rank (``vidur_pd/core/block_pool.hpp``)."""
 
-from vidur_pd._core import BlockPool, CachedPrefix, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd._core import BlockPool, CachedPrefix, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 
-__all__ = ["BlockPool", "CachedPrefix", "CountingBlockPool", "PrefixCachingBlockPool"]
+__all__ = ["BlockPool", "CachedPrefix", "CountingBlockPool", "KvGroups", "PrefixCachingBlockPool"]
