@@ -44,6 +44,6 @@ class KeySpan:
 
     def most_blocks(self, block_tokens: int) -> int:
         """Blocks of the cache that a request holds at most between iterations, as vLLM V1 frees those left behind."""
-        if self.kind == "chunked":
-            return -(-self.tokens // block_tokens)
+        if self.kind == "chunked" and self.tokens % block_tokens == 0:
+            return self.tokens // block_tokens
         return -(-(self.tokens - 1) // block_tokens) + 1
