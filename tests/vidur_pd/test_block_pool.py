@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from boundary.errors import InputError
-from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.workload.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
@@ -63,6 +63,39 @@ def test_taking_more_than_is_free_is_a_broken_invariant(
 ) -> None:
     with pytest.raises(AssertionError, match="free block"):
         kind(3).allocate(_request(60), 33)
+
+
+GPT_OSS = KvGroups(whole=1, spanned=1, most_spanned_blocks=9)
+"""Full layers, and as many with a window of 128 tokens."""
+
+
+@pytest.mark.parametrize("kind", [CountingBlockPool, PrefixCachingBlockPool])
+def test_layers_with_a_window_hold_as_many_blocks_as_it_lies_in(
+    kind: type[CountingBlockPool | PrefixCachingBlockPool],
+) -> None:
+    """100 tokens are 7 blocks of either group, 1000 are 63 and 9."""
+    pool, request = kind(100, groups=GPT_OSS), _request(2000)
+    for tokens, held in [(100, 14), (144, 18), (145, 19), (1000, 72)]:
+        pool.allocate(request, tokens)
+        assert (pool.held_blocks(request), pool.free_blocks) == (held, 99 - held)
+    pool.release(request)
+    assert (pool.held_blocks(request), pool.free_blocks) == (0, 99)
+
+
+def test_blocks_of_a_window_are_not_hit_but_taken() -> None:
+    """Of 320 tokens 19 blocks are hit; the last block and 9 of the window are taken."""
+    pool = PrefixCachingBlockPool(100, groups=GPT_OSS)
+    assert _serve(pool, _request(320, (7,))) == 0
+    again = _request(320, (7,))
+    prefix = pool.cached_prefix(again)
+    assert prefix.tokens == 19 * 16
+    pool.allocate(again, 320, prefix)
+    assert pool.held_blocks(again) == 20 + 9
+
+
+def test_hits_need_one_group_of_layers_that_keeps_every_token() -> None:
+    with pytest.raises(InputError, match="prefix caching: found 2 groups of layers"):
+        PrefixCachingBlockPool(100, groups=KvGroups(whole=2, spanned=1, most_spanned_blocks=9))
 
 
 def test_without_caching_nothing_is_ever_hit() -> None:
