@@ -74,7 +74,8 @@ Dp = Annotated[int, typer.Option(help="Data-parallel attention ranks.")]
 Pp = Annotated[int, typer.Option(help="Pipeline stages.")]
 RedundantExperts = Annotated[int, typer.Option(help="Expert slots beyond the model's experts.")]
 Weights = Annotated[
-    WeightFormat, typer.Option(help="Format of weights; fp8 with 128x128 block scales, mxfp4 of the experts of gpt-oss.")
+    WeightFormat,
+    typer.Option(help="Format of weights; fp8 with 128x128 block scales, mxfp4 of the experts of gpt-oss."),
 ]
 KvFormat = Annotated[Format, typer.Option(help="Format of the KV cache.")]
 ExpertLoadText = Annotated[

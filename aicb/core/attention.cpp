@@ -118,7 +118,8 @@ void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int
         if (kernel.span) {
             for (std::size_t i = 0; i < count; ++i) kernel.span->add_causal(new_tokens[i], kv_tokens[i], within_span_);
         }
-        const auto found = kernel.span ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
+        const auto found =
+            kernel.span ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
         const KernelLoad& load = kernel.load;
         const double memory_us = found.cost.moved_bytes / load.stream_bytes_per_s * 1e6;
         const double clocked = clocked_share(found.time_us, memory_us);

@@ -18,8 +18,8 @@ void KeySpan::add_chunks(std::int64_t new_tokens, std::int64_t kv_tokens, Prompt
     }
 }
 
-// Queries that do not see a full window yet, then pieces whose causal pairs are those of as many full windows: q queries
-// over W + (q − 1) / 2 keys make q·W pairs, for odd q up to 2·W − 1, where all keys are new.
+// Queries that do not see a full window yet, then pieces whose causal pairs are those of as many full windows: q
+// queries over W + (q − 1) / 2 keys make q·W pairs, for odd q up to 2·W − 1, where all keys are new.
 void KeySpan::add_window(std::int64_t new_tokens, std::int64_t kv_tokens, PromptRequests& made) const {
     const std::int64_t past = kv_tokens - new_tokens;
     const std::int64_t growing = std::clamp(tokens - past, std::int64_t{0}, new_tokens);

@@ -20,7 +20,6 @@ from aicb.model.precision import (
 )
 from boundary.errors import InputError
 
-
 QkNorm = Literal["none", "per_head", "whole", "weightless"]
 """RMSNorm of queries and keys: of each head (Qwen3), of all heads together (MiniMax-M2), of each without weights
 (Llama 4)."""

@@ -13,13 +13,14 @@ from aicb.model.architecture import (
 from aicb.model.config_fields import Fields
 from aicb.model.key_span import KeySpan
 from boundary.errors import InputError
+from boundary.quoting import quoted
 
 _LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
 LLAMA_4 = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 """Text part of the second, whose vision tower is not modelled."""
 _WINDOWED_IF_ASKED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM")
 _NOPE_INTERVAL = 4
-"""Every fourth layer of Llama 4 has no positions (``no_rope_layer_interval`` of Llama4TextConfig, Transformers 4.51)."""
+"""Every fourth layer of Llama 4 has no positions (``no_rope_layer_interval`` in Transformers 4.51)."""
 
 
 def attentions(fields: Fields, architecture: str, layers: int) -> list[Attention]:
@@ -63,9 +64,8 @@ def layer_types(fields: Fields, layers: int) -> list[str] | None:
 def _require(fields: Fields, types: list[str] | None, known: set[str]) -> None:
     for name in types or []:
         if not isinstance(name, str) or name not in known:
-            raise InputError(
-                f"{fields.where}: layer_types: found {name!r}, expected one of {', '.join(sorted(known))} for each layer"
-            )
+            expected = f"one of {', '.join(sorted(known))} for each layer"
+            raise InputError(f"{fields.where}: layer_types: found {quoted(name)}, expected {expected}")
 
 
 def _have_positions(fields: Fields, architecture: str, layers: int) -> list[bool]:
@@ -86,8 +86,9 @@ def _spans(
     layers = len(has_positions)
     if types is None:
         types = _default_types(fields, architecture, has_positions)
-    elif architecture in _WINDOWED_IF_ASKED and not fields.flag("use_sliding_window", default=False):
-        if "sliding_attention" in types:
+    elif architecture in _WINDOWED_IF_ASKED:
+        is_asked = fields.flag("use_sliding_window", default=False)
+        if "sliding_attention" in types and not is_asked:
             raise fields.refuse("use_sliding_window", "true where layer_types has sliding_attention")
     sliding = KeySpan("sliding", fields.integer("sliding_window")) if "sliding_attention" in types else None
     chunked = KeySpan("chunked", fields.integer("attention_chunk_size")) if "chunked_attention" in types else None
@@ -113,9 +114,7 @@ def _default_types(fields: Fields, architecture: str, has_positions: list[bool])
     return [full] * layers
 
 
-def _grouped(
-    fields: Fields, architecture: str, span: KeySpan | None, *, has_positions: bool
-) -> GroupedQueryAttention:
+def _grouped(fields: Fields, architecture: str, span: KeySpan | None, *, has_positions: bool) -> GroupedQueryAttention:
     heads = fields.integer("num_attention_heads")
     head_dim = _head_dim(fields, heads)
     kv_heads = fields.integer("num_key_value_heads", default=heads)

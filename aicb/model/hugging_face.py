@@ -1,8 +1,8 @@
 """Dimensions of a model from a Hugging Face ``config.json``.
 
-Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored. Features that would, and that
-the reader of the architecture has not asked for, are refused by their field. A checkpoint may be quantised to fp8 in
-blocks of 128 by 128, or to mxfp4 experts in gpt-oss, though the format of weights is chosen with the engine; other
+Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored. Features that would, and
+that the reader of the architecture has not asked for, are refused by their field. A checkpoint may be quantised to fp8
+in blocks of 128 by 128, or to mxfp4 experts in gpt-oss, though the format of weights is chosen with the engine; other
 quantisations are refused.
 """
 

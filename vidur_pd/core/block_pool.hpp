@@ -8,11 +8,13 @@
 // blocks come back tail first, those without a key to the front, those with one to the back. Blocks without a key
 // therefore always precede those with one, which is why a stack and a list make up the queue.
 //
-// Layers may be in several groups (aicb/model/kv_groups.py). With prefix caching, hits are those of the group that keeps
-// all tokens; blocks of groups with a window are without content, as if the tail of every cached prefix were at hand.
+// Layers may be in several groups (aicb/model/kv_groups.py). With prefix caching, hits are those of the group that
+// keeps all tokens; blocks of groups with a window are without content, as if the tail of every cached prefix were at
+// hand.
 //
-// Assumed: one block size for all layers; no drafts, no LoRA or multimodal keys. Ignored: a hash collision; the reuse of generated tokens by other requests (traces do not identify their content, so
-// hits on earlier answers in a conversation appear only where the trace's prompt ids repeat).
+// Assumed: one block size for all layers; no drafts, no LoRA or multimodal keys. Ignored: a hash collision; the reuse
+// of generated tokens by other requests (traces do not identify their content, so hits on earlier answers in a
+// conversation appear only where the trace's prompt ids repeat).
 #pragma once
 
 #include <algorithm>
@@ -41,7 +43,8 @@ struct KvGroups {
     std::int64_t most_spanned_blocks = 0;  // of a request, in each of these
 };
 
-// KV blocks of one rank. A request holds `blocks(tokens)` blocks from its first `allocate` until its `release`. The caller checks `free_blocks` first; `allocate` beyond them is a broken invariant.
+// KV blocks of one rank. A request holds `blocks(tokens)` blocks from its first `allocate` until its `release`. The
+// caller checks `free_blocks` first; `allocate` beyond them is a broken invariant.
 class BlockPool {
   public:
     BlockPool(std::int64_t num_blocks, Tokens block_tokens, const KvGroups& groups);
@@ -136,7 +139,7 @@ class PrefixCachingBlockPool final : public BlockPool {
     struct Table {
         std::vector<BlockId> blocks;   // of the group that keeps every token, in token order
         std::vector<BlockId> spanned;  // of the other groups
-        std::int64_t registered = 0;  // leading blocks that have been registered
+        std::int64_t registered = 0;   // leading blocks that have been registered
     };
 
     // Blocks that have never been taken; they follow the blank ones in the queue.

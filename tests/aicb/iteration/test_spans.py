@@ -62,7 +62,8 @@ def test_the_time_of_a_long_prompt_grows_linearly_within_a_window() -> None:
     """Attention alone: twice the tokens, twice the pairs; without a window four times."""
     windowed, full = priced(within("qwen3-8b", KeySpan("sliding", 1024))), priced(load_model("qwen3-8b"))
     (short, long), (short_full, long_full) = (
-        [model.price([Batch.prefill([tokens])]).phase_ps[0] for tokens in (16_000, 32_000)] for model in (windowed, full)
+        [model.price([Batch.prefill([tokens])]).phase_ps[0] for tokens in (16_000, 32_000)]
+        for model in (windowed, full)
     )
     assert long / short == pytest.approx(2.0, rel=0.1)
     assert long_full / short_full > 3.5

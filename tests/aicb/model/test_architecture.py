@@ -99,7 +99,7 @@ def test_totals_are_those_that_were_announced(name: str) -> None:
 
 
 def vision_tower_parameters() -> int:
-    """Of Llama 4: 34 layers of width 1408 with biases, patches of 14² colours, the way to 5120 by two products of 4096."""
+    """Of Llama 4: 34 layers of width 1408 with biases, patches of 3·14² values, two products of 4096 on the way out."""
     width, mlp, layers = 1408, 5632, 34
     layer = 4 * (width * width + width) + (width + 1) * mlp + (mlp + 1) * width + 4 * width
     ends = 3 * 14**2 * width + width + (24**2 + 1) * width + 4 * width

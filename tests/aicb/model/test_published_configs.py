@@ -1,4 +1,4 @@
-"""Published configurations of many models: described as the built-in ones are, or refused by the field that is in the way."""
+"""Published configurations of many models: described as the built-in ones are, or refused by the field in the way."""
 
 from __future__ import annotations
 
@@ -207,9 +207,16 @@ def test_a_published_config_gives_the_built_in_model(name: str, tmp_path: Path) 
     ],
 )
 def test_every_size_of_qwen_2_5_is_built_in(
-    name: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocab: int, is_tied: bool,
+    name: str,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    intermediate: int,
+    vocab: int,
+    is_tied: bool,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     own = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": vocab}
     own |= {"num_key_value_heads": kv_heads, "intermediate_size": intermediate, "tie_word_embeddings": is_tied}
     assert read(tmp_path, QWEN_2_5_7B | own) == load_model(name)
@@ -230,7 +237,9 @@ def test_a_window_of_qwen_begins_at_max_window_layers(tmp_path: Path) -> None:
 
 
 def test_a_window_of_mistral_is_that_of_every_layer(tmp_path: Path) -> None:
-    mistral = without(QWEN_2_5_7B, "use_sliding_window", "max_window_layers") | {"architectures": ["MistralForCausalLM"]}
+    mistral = without(QWEN_2_5_7B, "use_sliding_window", "max_window_layers") | {
+        "architectures": ["MistralForCausalLM"]
+    }
     spans = {layer.attention.span for layer in read(tmp_path, mistral | {"sliding_window": 4096}).layers}
     assert spans == {KeySpan("sliding", 4096)}
     assert {layer.attention.span for layer in read(tmp_path, mistral | {"sliding_window": None}).layers} == {None}
@@ -273,8 +282,14 @@ REFUSED: dict[str, tuple[Config, str]] = {
     "a file without architectures": (without(LLAMA, "architectures"), "architectures: found nothing, expected one of"),
     "DeepSeek-V3.2 under the name of V3": (DEEPSEEK | {"index_topk": 2048}, "index_topk: found 2048, expected nothing"),
     "MLA under the name of Llama": (LLAMA | {"kv_lora_rank": 512}, "kv_lora_rank: found 512, expected nothing"),
-    "experts under the name of Llama": (LLAMA | {"num_local_experts": 8}, "num_local_experts: found 8, expected nothing"),
-    "a window under the name of Llama": (LLAMA | {"sliding_window": 4096}, "sliding_window: found 4096, expected nothing"),
+    "experts under the name of Llama": (
+        LLAMA | {"num_local_experts": 8},
+        "num_local_experts: found 8, expected nothing",
+    ),
+    "a window under the name of Llama": (
+        LLAMA | {"sliding_window": 4096},
+        "sliding_window: found 4096, expected nothing",
+    ),
     "biases of the network": (LLAMA | {"mlp_bias": True}, "mlp_bias: found True, expected nothing or false"),
     "a shared expert of Qwen3": (
         GPT_OSS_20B | {"shared_expert_intermediate_size": 512},
@@ -284,7 +299,10 @@ REFUSED: dict[str, tuple[Config, str]] = {
         MINIMAX_M2 | {"attn_type_list": [0, 1] * 31},
         r"attn_type_list: found \[0, 1, .*, expected 1 for each layer",
     ),
-    "MiniMax with a norm per head": (MINIMAX_M2 | {"qk_norm_type": "per_head"}, "qk_norm_type: found 'per_head', expected"),
+    "MiniMax with a norm per head": (
+        MINIMAX_M2 | {"qk_norm_type": "per_head"},
+        "qk_norm_type: found 'per_head', expected",
+    ),
     "layers of an unknown kind": (
         GPT_OSS_20B | {"layer_types": ["sliding_attention", "compressed_attention"] * 12},
         "layer_types: found 'compressed_attention', expected one of chunked_attention, full_attention, sliding_attention",
@@ -293,7 +311,10 @@ REFUSED: dict[str, tuple[Config, str]] = {
         LLAMA | {"layer_types": ["linear_attention"] * 28},
         "layer_types: found 'linear_attention', expected one of",
     ),
-    "a window without a length": (without(GPT_OSS_20B, "sliding_window"), "sliding_window: found nothing, expected an int"),
+    "a window without a length": (
+        without(GPT_OSS_20B, "sliding_window"),
+        "sliding_window: found nothing, expected an int",
+    ),
     "gpt-oss in NVFP4": (
         GPT_OSS_20B | {"quantization_config": {"quant_method": "modelopt"}},
         "quantization_config: quant_method: found 'modelopt', expected fp8",
@@ -311,9 +332,12 @@ REFUSED: dict[str, tuple[Config, str]] = {
         r"text_config: no_rope_layers: found \[1, 1, 1, 0\], expected 48 entries",
     ),
     "Llama 4 without its text part": (without(llama_4(LLAMA_4_TEXT), "text_config"), "text_config: found nothing"),
-    "shared KV of Gemma 3n": (LLAMA | {"num_kv_shared_layers": 10}, "num_kv_shared_layers: found 10, expected nothing or 0"),
+    "shared KV of Gemma 3n": (
+        LLAMA | {"num_kv_shared_layers": 10},
+        "num_kv_shared_layers: found 10, expected nothing or 0",
+    ),
     "an encoder": (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder: found True, expected nothing or false"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

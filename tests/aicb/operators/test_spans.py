@@ -31,7 +31,7 @@ def test_a_window_bounds_the_pairs_of_prompts() -> None:
 
 
 def test_chunks_of_llama_4_are_read_and_computed_alone() -> None:
-    """A decode at token 10,000 sees 10,000 − 8192 keys of its chunk; a prompt of 10,000 is one of 8192 and one of 1808."""
+    """A decode at token 10,000 sees 10,000 − 8192 keys; a prompt of 10,000 is one of 8192 and one of 1808."""
     token_bytes, flops_per_pair = 2 * 8 * 128 * 2, 4 * 40 * 128
     decode = listed("llama-4-scout", ONE, Batch.decode([10_000]))
     assert decode["chunked_decode_attention"].cost.cold_bytes == (10_000 - 8192) * token_bytes
@@ -43,7 +43,14 @@ def test_chunks_of_llama_4_are_read_and_computed_alone() -> None:
 def test_layers_that_differ_in_their_span_share_the_operators_of_tokens() -> None:
     """Twelve NoPE layers of Scout neither turn nor normalise queries and keys; all 48 project them."""
     scout, oss = listed("llama-4-scout", ONE, DECODE), listed("gpt-oss-20b", ONE, DECODE)
-    assert [scout[name].count for name in ("qkv", "o", "kv_write", "rope", "q_norm", "k_norm")] == [48, 48, 48, 36, 36, 36]
+    assert [scout[name].count for name in ("qkv", "o", "kv_write", "rope", "q_norm", "k_norm")] == [
+        48,
+        48,
+        48,
+        36,
+        36,
+        36,
+    ]
     assert scout["q_norm"].weight_elements == 0
     assert [oss[name].count for name in ("qkv", "o", "kv_write", "rope")] == [24] * 4
 
