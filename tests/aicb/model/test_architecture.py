@@ -87,7 +87,7 @@ def test_parameters_and_kv_match_the_published_totals(name: str) -> None:
 @pytest.mark.parametrize("name", ANNOUNCED)
 def test_totals_are_those_that_were_announced(name: str) -> None:
     """All: within 1 %, Scout with the 0.87 B of its vision tower. Active, to the digits announced: the embedding counts
-    for Llama 4 (Meta: "17B active"), neither it nor the head for GLM (arXiv 2508.06471, table 1), else the head alone."""
+    for Llama 4 (Meta: "17B active"), neither it nor the head for GLM (arXiv 2508.06471, table 1), else the head."""
     billions, active = ANNOUNCED[name]
     model = load_model(name)
     embedding = model.vocab * model.hidden

@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Config, str]] = {
     ),
     "layers of an unknown kind": (
         GPT_OSS_20B | {"layer_types": ["sliding_attention", "compressed_attention"] * 12},
-        "layer_types: found 'compressed_attention', expected one of chunked_attention, full_attention, sliding_attention",
+        "layer_types: found 'compressed_attention', expected one of chunked_attention, full_attention, slid",
     ),
     "linear layers outside Qwen3-Next": (
         LLAMA | {"layer_types": ["linear_attention"] * 28},
