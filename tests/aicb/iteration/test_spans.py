@@ -51,11 +51,14 @@ def test_a_run_of_decodes_is_its_iterations_one_by_one(span: KeySpan, estimator:
     assert run.tolist() == steps
 
 
-def test_decodes_beyond_their_window_take_as_long_as_at_its_end() -> None:
-    model = priced(within("qwen3-8b", KeySpan("sliding", 512)))
-    at_end = model.price([Batch.decode([512] * 8)]).compute_ps
-    assert model.price([Batch.decode([50_000] * 8)]).compute_ps == at_end
-    assert priced(load_model("qwen3-8b")).price([Batch.decode([512] * 8)]).compute_ps == at_end
+@pytest.mark.parametrize("estimator", ["interpolation", "roofline"])
+def test_decodes_beyond_their_window_take_as_long_as_at_its_end(estimator: str) -> None:
+    model = priced(within("qwen3-8b", KeySpan("sliding", 512)), estimator=estimator)
+    at_end = model.price([Batch.decode([512] * 8)])
+    assert model.price([Batch.decode([50_000] * 8)]) == at_end
+    assert model.price_run([Batch.decode([50_000] * 8)], 3)[1].tolist() == [at_end.compute_ps] * 3
+    full = priced(load_model("qwen3-8b"), estimator=estimator)
+    assert full.price([Batch.decode([512] * 8)]).compute_ps == at_end.compute_ps
 
 
 def test_the_time_of_a_long_prompt_grows_linearly_within_a_window() -> None:
