@@ -70,14 +70,20 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
     def restart(self, kept: int) -> None:
         """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
 
+class KvGroups:
+    def __init__(self, *, whole: int, spanned: int, most_spanned_blocks: int) -> None:
+        """Groups of layers with blocks of their own: that keep every token, and that keep those within a span."""
+
 class BlockPool:
     """KV blocks of one rank."""
 
 class CountingBlockPool(BlockPool):
-    def __init__(self, num_blocks: int, block_tokens: int = 16) -> None: ...
+    def __init__(self, num_blocks: int, block_tokens: int = 16, groups: KvGroups = ...) -> None: ...
 
 class PrefixCachingBlockPool(BlockPool):
-    def __init__(self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512) -> None: ...
+    def __init__(
+        self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512, groups: KvGroups = ...
+    ) -> None: ...
 
 class ScheduledBatch:
     @property
