@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from vidur_pd.config.workload import (
+from vidur_pd.config.arrivals import (
     Arrivals,
     ConstantArrivals,
     GammaArrivals,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.config.workload import (
+from vidur_pd.config.lengths import (
     FixedLengths,
     Lengths,
     LogNormalLengths,

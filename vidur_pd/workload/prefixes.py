@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from vidur_pd.config.workload import SharedPrefixes
+from vidur_pd.config.sessions import SharedPrefixes
 from vidur_pd.workload.arrivals import to_ps
 from vidur_pd.workload.lengths import sample_lognormal, zipf_ranks
 from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes
