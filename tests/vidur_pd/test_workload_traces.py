@@ -387,7 +387,7 @@ def test_the_perfect_cache_counts_leading_blocks_only() -> None:
     block than before and is no prefix."""
     made = workload([1536, 1536, 1536, 2048], [[1, 2, 3], [1, 2, 4], [5, 2, 3], [1, 2, 4, 6]])
     assert made.block_hashes is not None
-    assert perfect_cache_hit_share(made.block_hashes) == 5 / 13
+    assert perfect_cache_hit_share(made, made.block_hashes) == 5 / 13
 
 
 def test_statistics_of_four_requests_by_hand() -> None:

@@ -6,7 +6,34 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from boundary.fields import PositiveFloat, Rate, Section
+from boundary.fields import Count, NonNegativeFloat, PositiveFloat, PositiveSeconds, Rate, Seconds, Section
+
+
+class ConstantTime(Section):
+    """Always the same time."""
+
+    kind: Literal["constant"]
+    s: Seconds
+
+
+class ExponentialTime(Section):
+    """An exponential time."""
+
+    kind: Literal["exponential"]
+    mean_s: Seconds
+
+
+class LogNormalTime(Section):
+    """A log-normal time."""
+
+    kind: Literal["lognormal"]
+    mean_s: PositiveSeconds
+    cv: Annotated[NonNegativeFloat, Field(le=100)]
+    """Standard deviation over mean."""
+
+
+ThinkTime = Annotated[ConstantTime | ExponentialTime | LogNormalTime, Field(discriminator="kind")]
+"""From the end of an answer until its reader sends what comes next."""
 
 
 class PoissonArrivals(Section):
@@ -48,6 +75,22 @@ class RampArrivals(Section):
     """Interpolation of the rate over the request index."""
 
 
+class ClosedArrivals(Section):
+    """Clients that each send a request, wait for its end, think, and send the next; all begin at time zero.
+
+    With ``sessions`` a client has one session after another instead.
+    """
+
+    kind: Literal["closed"]
+    clients: Annotated[Count, Field(le=1_000_000)]
+    """The most requests, or sessions, that are open at a time: the concurrency."""
+    think_time: ThinkTime = ConstantTime(kind="constant", s=0)
+    """From the end of what a client had until it sends what is next."""
+    duration_s: PositiveSeconds | None = None
+    """Nothing is sent from here on; what was is served. ``None``: until all requests have been sent."""
+
+
 Arrivals = Annotated[
-    PoissonArrivals | GammaArrivals | ConstantArrivals | StaticArrivals | RampArrivals, Field(discriminator="kind")
+    PoissonArrivals | GammaArrivals | ConstantArrivals | StaticArrivals | RampArrivals | ClosedArrivals,
+    Field(discriminator="kind"),
 ]

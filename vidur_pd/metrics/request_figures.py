@@ -40,6 +40,10 @@ Place = TypeVar("Place")
 class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     """Figures that the core keeps of a request, from its arrival to its end; times are picoseconds."""
 
+    priority: Value
+    """Of two requests the one with the smaller number goes first, as in vLLM."""
+    max_output_tokens: Value
+    """What the engine has to expect: output tokens after which it would stop the request; at least its output."""
     cached_tokens: Value
     """Prompt tokens found in the prefix cache at the first admission."""
     resident_tokens: Value

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.request_figures import NEVER, RequestFigures
-from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
+from vidur_pd.workload.source import RequestSource
 
 __all__ = ["NEVER", "RequestRecord", "RequestTable", "Times", "seconds"]
 
@@ -50,12 +50,12 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     """Names of instances, by what the columns of instances hold."""
 
     @classmethod
-    def of(cls, workload: Workload, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
+    def of(cls, source: RequestSource, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
         """From what the core's request log hands over, in the order in which the requests have ended."""
-        index = taken["index"]
+        index, workload = taken["index"], source.workload
         return cls(
             request_id=np.array([workload.request_ids[number] for number in index.tolist()], dtype=object),
-            arrived_ps=workload.arrived_ps[index],
+            arrived_ps=source.arrived_ps[index],
             prompt_tokens=workload.prefill_tokens[index],
             output_tokens=workload.decode_tokens[index],
             instances=instances,
@@ -73,8 +73,9 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
                 columns[name] = column[which]
         return RequestTable(**columns)
 
-    def in_workload_order(self) -> RequestTable:
-        return self.rows(np.argsort(self.index, kind="stable"))
+    def in_order_of_arrival(self) -> RequestTable:
+        """Of requests that arrive at once in that of the workload."""
+        return self.rows(np.lexsort((self.index, self.arrived_ps)))
 
     def names(self, instance: Times) -> NDArray[np.object_]:
         """Names of instances; empty for ``NEVER``."""

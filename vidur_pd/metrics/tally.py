@@ -10,19 +10,20 @@ from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.quantities import exact_sum, to_seconds
 from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
-from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
+from vidur_pd.workload.source import RequestSource
 
 
 class RequestTally:
     """Latencies and counts of the requests of a workload, 25 bytes each.
 
-    Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of the
-    workload, so that figures do not depend on it.
+    Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of arrival,
+    so that figures do not depend on it. Requests of the workload that were never sent are not among them.
     """
 
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
+    def __init__(self, source: RequestSource) -> None:
+        self._source, self._workload = source, source.workload
+        workload = source.workload
         self._status = np.zeros(len(workload), dtype=np.int8)
         self._ttft_ps, self._tpot_ps, self._e2e_ps = (np.zeros(len(workload), dtype=np.int64) for _ in range(3))
         self._parts_ps = [0] * len(PARTS)
@@ -51,7 +52,7 @@ class RequestTally:
         ]
 
     def __len__(self) -> int:
-        return len(self._workload)
+        return len(self.arrived_ps)
 
     def count(self, status: RequestStatus) -> int:
         """Requests that have ended so."""
@@ -60,33 +61,38 @@ class RequestTally:
     @property
     def is_completed(self) -> NDArray[np.bool_]:
         """[requests]"""
-        return np.asarray(self._status == STATUSES.index(RequestStatus.COMPLETED))
+        return np.asarray(self._status[self._source.sent] == STATUSES.index(RequestStatus.COMPLETED))
+
+    def _completed(self, values: Times) -> Times:
+        """[completed requests] of [requests of the workload]"""
+        return values[self._source.sent][self.is_completed]
 
     def is_served(self, slo: SloConfig) -> NDArray[np.bool_]:
         """[requests] whether each has completed and met every objective; one of a single token meets that of TPOT."""
-        in_time = seconds(self._ttft_ps) <= slo.ttft_s
-        steady = seconds(np.maximum(self._tpot_ps, 0)) <= slo.tpot_s
+        sent = self._source.sent
+        in_time = seconds(self._ttft_ps[sent]) <= slo.ttft_s
+        steady = seconds(np.maximum(self._tpot_ps[sent], 0)) <= slo.tpot_s
         return np.asarray(self.is_completed & in_time & steady)
 
     @property
     def arrived_ps(self) -> Times:
         """[requests]"""
-        return self._workload.arrived_ps
+        return self._source.arrived_ps[self._source.sent]
 
     @property
     def ttft_ps(self) -> Times:
         """[completed requests]"""
-        return self._ttft_ps[self.is_completed]
+        return self._completed(self._ttft_ps)
 
     @property
     def tpot_ps(self) -> Times:
         """[completed requests] ``NEVER`` for a single token."""
-        return self._tpot_ps[self.is_completed]
+        return self._completed(self._tpot_ps)
 
     @property
     def e2e_ps(self) -> Times:
         """[completed requests]"""
-        return self._e2e_ps[self.is_completed]
+        return self._completed(self._e2e_ps)
 
     @property
     def makespan_ps(self) -> int:
@@ -94,17 +100,18 @@ class RequestTally:
         done = self.is_completed
         if not done.any():
             return 0
-        return int((self._workload.arrived_ps[done] + self._e2e_ps[done]).max() - self._workload.arrived_ps.min())
+        arrived_ps = self.arrived_ps
+        return int((arrived_ps[done] + self.e2e_ps).max() - arrived_ps.min())
 
     @property
     def input_tokens_each(self) -> NDArray[np.int64]:
         """[completed requests]"""
-        return self._workload.prefill_tokens[self.is_completed]
+        return self._completed(self._workload.prefill_tokens)
 
     @property
     def output_tokens_each(self) -> NDArray[np.int64]:
         """[completed requests]"""
-        return self._workload.decode_tokens[self.is_completed]
+        return self._completed(self._workload.decode_tokens)
 
     @property
     def input_tokens(self) -> int:

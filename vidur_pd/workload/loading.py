@@ -10,7 +10,7 @@ import numpy as np
 
 from boundary.errors import InputError
 from vidur_pd.config.workload import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
-from vidur_pd.workload.arrivals import sample_arrivals
+from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
 from vidur_pd.workload.lengths import sample_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
@@ -65,6 +65,7 @@ def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
         decode_tokens=decode,
         name="synthetic",
         source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths",
+        pacing=clients_pacing(config.arrivals, config.requests, rng("client_think_times")),
     )
     if config.prefixes is None:
         return drawn
@@ -100,6 +101,9 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
         workload = length_scaled(workload, config.prefill_scale, config.decode_scale)
     if config.max_tokens is not None:
         workload = trimmed(workload, config.max_tokens, config.trim)
+    if config.arrivals is not None:
+        pacing = clients_pacing(config.arrivals, len(workload), rng("client_think_times"))
+        workload = replace(workload, pacing=pacing)
     return workload
 
 

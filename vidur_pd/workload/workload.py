@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from boundary.plain_text import first_faulty, name_fault
+from vidur_pd.workload.pacing import NOBODY, Pacing, Sessions
 
 MAX_TOKENS = 2**31 - 1
 """Longest prompt or output accepted: far beyond any context window, and safe to sum over a workload in int64."""
@@ -21,10 +22,11 @@ is left for serving the last requests."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockHashes:
-    """Identities of the prompt blocks of every request, in CSR form.
+    """Identities of the blocks of every request, in CSR form.
 
-    Request ``i`` has ``ids[offsets[i]:offsets[i + 1]]``, one id per ``block_tokens`` prompt tokens; its last block
-    may be partial. Equal ids mean equal tokens *and* equal tokens before them, as in the Mooncake traces.
+    Request ``i`` has ``ids[offsets[i]:offsets[i + 1]]``, one id per ``block_tokens`` tokens; its last block may be
+    partial. Equal ids mean equal tokens *and* equal tokens before them, as in the Mooncake traces. They name the prompt
+    and, where ``hashed_tokens`` says so, what follows it: the answer.
     """
 
     offsets: NDArray[np.int64]
@@ -32,8 +34,12 @@ class BlockHashes:
     ids: NDArray[np.int64]
     """[blocks]"""
     block_tokens: int
+    hashed_tokens: NDArray[np.int64] | None = None
+    """[requests] leading tokens of prompt and answer that the ids name; ``None``: the prompts."""
 
     def __post_init__(self) -> None:
+        if self.hashed_tokens is not None:
+            object.__setattr__(self, "hashed_tokens", _read_only(self.hashed_tokens))
         object.__setattr__(self, "offsets", _read_only(self.offsets))
         object.__setattr__(self, "ids", _read_only(self.ids))
         if self.block_tokens < 1:
@@ -50,7 +56,7 @@ class BlockHashes:
             raise InputError(f"BlockHashes.ids: found {self.ids.min()}, expected no negative id")
 
     def of(self, request: int) -> NDArray[np.int64]:
-        """Ids of the prompt blocks of one request, first block first."""
+        """Ids of the blocks of one request, first block first."""
         return self.ids[self.offsets[request] : self.offsets[request + 1]]
 
 
@@ -71,7 +77,11 @@ class Workload:
     decode_tokens: NDArray[np.int64]
     """[requests] output length, at least 1: the first token counts, although the prefill produces it."""
     block_hashes: BlockHashes | None = None
-    """Which prompt blocks are shared; ``None`` where the source says nothing about it."""
+    """Which blocks are shared; ``None`` where the source says nothing about it."""
+    sessions: Sessions | None = None
+    """Which requests are turns of one conversation."""
+    pacing: Pacing | None = None
+    """Which requests are sent after others have ended. Their ``arrived_ps`` only orders them."""
     name: str = "workload"
     source: str = ""
     """Where the requests come from and what was done to them, in one line."""
@@ -103,6 +113,10 @@ class Workload:
         arrays = [self.arrived_ps, self.prefill_tokens, self.decode_tokens]
         if self.block_hashes is not None:
             arrays += [np.array([self.block_hashes.block_tokens]), self.block_hashes.offsets, self.block_hashes.ids]
+            arrays += [] if self.block_hashes.hashed_tokens is None else [self.block_hashes.hashed_tokens]
+        if self.pacing is not None:
+            arrays += [self.pacing.follows, self.pacing.think_ps, self.pacing.population]
+            arrays += [np.array([each.clients, each.until_ps or NOBODY]) for each in self.pacing.populations]
         for values in arrays:
             sums.update(np.ascontiguousarray(values, dtype="<i8").data)
         return sums.hexdigest()[:16]
@@ -196,11 +210,30 @@ def _check_blocks(workload: Workload, hashes: BlockHashes) -> None:
             f"{workload.name}: block_hashes.offsets: found {len(hashes.offsets)} entries, expected {requests + 1}"
         )
     found = np.diff(hashes.offsets)
-    expected = -(-workload.prefill_tokens // hashes.block_tokens)
+    named = _hashed_tokens(workload, hashes)
+    expected = -(-named // hashes.block_tokens)
     wrong = np.flatnonzero(found != expected)
     if len(wrong):
         i = int(wrong[0])
         raise InputError(
             f"{workload.name}: hash_ids of request {workload.request_ids[i]}: found {found[i]} ids, expected "
-            f"{expected[i]} ({workload.prefill_tokens[i]} tokens in blocks of {hashes.block_tokens})"
+            f"{expected[i]} ({named[i]} tokens in blocks of {hashes.block_tokens})"
         )
+
+
+def _hashed_tokens(workload: Workload, hashes: BlockHashes) -> NDArray[np.int64]:
+    """[requests] tokens that the ids name: at least the prompt, at most prompt and answer."""
+    named = hashes.hashed_tokens
+    if named is None:
+        return workload.prefill_tokens
+    if len(named) != len(workload):
+        raise InputError(f"{workload.name}: hashed_tokens: found {len(named)} entries, expected {len(workload)}")
+    most = workload.prefill_tokens + workload.decode_tokens
+    wrong = np.flatnonzero((named < workload.prefill_tokens) | (named > most))
+    if len(wrong):
+        i = int(wrong[0])
+        raise InputError(
+            f"{workload.name}: hashed_tokens of request {workload.request_ids[i]}: found {named[i]}, "
+            f"expected {workload.prefill_tokens[i]} to {most[i]} (its prompt, or with its answer)"
+        )
+    return named

@@ -29,6 +29,11 @@ def write_trace(workload: Workload, path: Path, trace_format: WritableFormat | N
         OutputError: the disk is full.
     """
     check_output(path)
+    if workload.pacing is not None:
+        raise InputError(
+            "workload: found requests that wait for others to end, expected arrival times that are known before "
+            "(simulate it: requests.csv has them)"
+        )
     match trace_format or _format_of(path):
         case "csv":
             text = _table(_csv_rows(workload))

@@ -12,6 +12,7 @@ from vidur_pd.metrics.requests import NEVER, RequestTable
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
+from vidur_pd.workload.source import RequestSource
 
 
 class Served(NamedTuple):
@@ -42,6 +43,6 @@ def tally_of(*requests: Served) -> RequestTally:
         "last_token_ps": last_ps,
         "completed_ps": last_ps,
     }
-    tally = RequestTally(Workload(tuple(columns["request_id"]), arrived_ps, prompt, output))
+    tally = RequestTally(RequestSource(Workload(tuple(columns["request_id"]), arrived_ps, prompt, output)))
     tally.add(RequestTable(**columns))
     return tally
