@@ -139,6 +139,30 @@ def test_open_and_closed_parts_are_served_together() -> None:
     assert [each.arrived_ps for each in chat] == drawn.arrived_ps[of_chat].tolist()
 
 
+def test_a_turn_waits_for_the_answer_before_and_hits_its_prompt(tmp_path: Path) -> None:
+    sessions = {
+        "turns": {"kind": "fixed", "turns": 4},
+        "think_time": {"kind": "exponential", "mean_s": 0.3},
+        "system_tokens": 100,
+    }
+    workload = closed(3, 24) | {"sessions": sessions}
+    drawn = load(workload)
+    assert drawn.pacing is not None
+    result = run(workload, engine={"prefix_caching": True})
+    by_row = {each.index: each for each in rows(result)}
+    for row, before in enumerate(drawn.pacing.follows.tolist()):
+        if before >= 0:
+            think_ps = int(drawn.pacing.think_ps[row])
+            assert by_row[row].arrived_ps == ended_ps(by_row[before]) + think_ps
+    hit = {each.request_id: each.cached_tokens for each in by_row.values()}
+    assert all(tokens > 0 for name, tokens in hit.items() if not name.endswith(".1"))
+    write_result(result, tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out" / "requests.csv", dtype={"request_id": str})
+    named = [f"{session}.{turn}" for session, turn in zip(table["session"], table["turn"], strict=True)]
+    assert named == table["request_id"].tolist()
+    assert list(table.columns[-2:]) == ["session", "turn"]
+
+
 def test_packets_carry_the_transfers_of_a_closed_loop() -> None:
     network = {"backend": "packet", "coupling": "isolated"}
     assert most_open(rows(run(closed(2, 6), PAIR, network=network))) == 2

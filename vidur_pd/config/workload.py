@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from boundary.fields import Count, PositiveSeconds, Ratio, Seconds, Section, Seed
-from vidur_pd.config.arrivals import Arrivals
+from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
 from vidur_pd.config.lengths import Lengths
-from vidur_pd.config.sessions import SharedPrefixes
+from vidur_pd.config.sessions import DrawnSessions, Pace, SharedPrefixes
 
 RequestCount = Annotated[Count, Field(le=20_000_000)]
 """Requests of a workload; each takes about 100 bytes before it arrives."""
@@ -59,6 +59,8 @@ class TraceWorkload(Section):
     """Longest prompt + output; longer requests are trimmed and counted."""
     trim: Literal["prefill", "proportional"] = "prefill"
     """What ``max_tokens`` shortens: the prompt, or both prompt and output."""
+    sessions: Pace | None = None
+    """Turns of a conversation, where the trace says which rows are, follow one another as said here."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> TraceWorkload:
@@ -67,6 +69,7 @@ class TraceWorkload(Section):
         for name, given in (("window", self.window is not None), ("jitter_s", self.jitter_s > 0)):
             if given and self.arrivals is not None:
                 raise ValueError(f"{name}: found together with arrivals, expected one of them")
+        _check_pace(self.arrivals, self.sessions)
         return self
 
 
@@ -78,6 +81,22 @@ class SyntheticWorkload(Section):
     arrivals: Arrivals
     lengths: Lengths
     prefixes: SharedPrefixes | None = None
+    sessions: DrawnSessions | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SyntheticWorkload:
+        if self.prefixes is not None and self.sessions is not None:
+            raise ValueError("sessions: found together with prefixes, expected one of them")
+        if self.prefixes is not None and isinstance(self.arrivals, ClosedArrivals):
+            raise ValueError("prefixes: found with closed arrivals, expected sessions (its turns wait for answers)")
+        _check_pace(self.arrivals, self.sessions)
+        return self
+
+
+def _check_pace(arrivals: Arrivals | None, sessions: Pace | None) -> None:
+    """What is known before cannot wait for what is not."""
+    if isinstance(arrivals, ClosedArrivals) and sessions is not None and sessions.next_turn == "at_time":
+        raise ValueError("sessions.next_turn: found at_time with closed arrivals, expected after_answer")
 
 
 class MixWorkload(Section):

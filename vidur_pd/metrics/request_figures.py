@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.metrics.columns import TEXT, Column
+from vidur_pd.metrics.columns import KEY, TEXT, Column
 
 if TYPE_CHECKING:
     from vidur_pd.metrics.requests import RequestTable
@@ -132,3 +132,14 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
     _figure("restarts", "", "restarts", "times that it began again after a fault", in_report=False),
 )
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""
+
+OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
+    _figure("session", KEY, "session", "number of its session", in_report=False),
+    _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
+)
+"""Columns of workloads that have them, after the others: those whose values are not ``None``."""
+
+
+def request_columns_of(table: RequestTable) -> tuple[Column[RequestTable], ...]:
+    """The columns of one table, in their order."""
+    return (*REQUEST_COLUMNS, *(column for column in OPTIONAL_COLUMNS if column.values(table) is not None))

@@ -30,6 +30,9 @@ class RequestRecord(RequestFigures[int, int | None, int | None, str]):
     output_tokens: int
     status: RequestStatus
     status_reason: str | None
+    session: int | None
+    """``None`` where the workload has no sessions, as ``turn``."""
+    turn: int | None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,17 +51,23 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     """Why a request was rejected or failed, by its index."""
     instances: tuple[str, ...]
     """Names of instances, by what the columns of instances hold."""
+    session: Times | None
+    """``None`` where the workload has no sessions, as ``turn``."""
+    turn: Times | None
 
     @classmethod
     def of(cls, source: RequestSource, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
         """From what the core's request log hands over, in the order in which the requests have ended."""
         index, workload = taken["index"], source.workload
+        sessions = workload.sessions
         return cls(
             request_id=np.array([workload.request_ids[number] for number in index.tolist()], dtype=object),
             arrived_ps=source.arrived_ps[index],
             prompt_tokens=workload.prefill_tokens[index],
             output_tokens=workload.decode_tokens[index],
             instances=instances,
+            session=None if sessions is None else sessions.session[index],
+            turn=None if sessions is None else sessions.turn[index],
             **taken | {"reasons": dict(taken["reasons"])},
         )
 
@@ -128,7 +137,9 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
             return (STATUSES[status] for status in self.status.tolist())
         if name == "status_reason":
             return (self.reasons.get(index) for index in self.index.tolist())
-        column: NDArray[Any] = getattr(self, name)
+        column: NDArray[Any] | None = getattr(self, name)
+        if column is None:
+            return [None] * len(self)
         match RequestFigures.__annotations__.get(name):
             case "Place":
                 return self.names(column)

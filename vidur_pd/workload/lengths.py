@@ -46,8 +46,8 @@ def sample_lengths(lengths: Lengths, requests: int, rng: Callable[[str], np.rand
             )
         case QuantileLengths(prefill=prompt, decode=output):
             return (
-                _quantiles(prompt, requests, rng("prefill_lengths")),
-                _quantiles(output, requests, rng("decode_lengths")),
+                tokens_at(prompt, rng("prefill_lengths").random(requests)),
+                tokens_at(output, rng("decode_lengths").random(requests)),
             )
 
 
@@ -98,7 +98,8 @@ def _divide(total: Tokens, prefill_to_decode: float) -> tuple[Tokens, Tokens]:
     return total - decode, decode
 
 
-def _quantiles(tokens: QuantileTokens, count: int, random: np.random.Generator) -> Tokens:
+def tokens_at(tokens: QuantileTokens, shares: NDArray[np.float64]) -> Tokens:
+    """Token counts below which these shares of the requests lie."""
     probabilities = [probability for probability, _ in tokens.quantiles]
     logarithms = [math.log(value) for _, value in tokens.quantiles]
-    return np.rint(np.exp(np.interp(random.random(count), probabilities, logarithms))).astype(np.int64)
+    return np.rint(np.exp(np.interp(shares, probabilities, logarithms))).astype(np.int64)

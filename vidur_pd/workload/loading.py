@@ -14,6 +14,7 @@ from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
 from vidur_pd.workload.lengths import sample_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
+from vidur_pd.workload.sessions import draw_sessions, follow_trace
 from vidur_pd.workload.transform import jittered, length_scaled, merged, time_scaled, trimmed
 from vidur_pd.workload.workload import PS_PER_S, Workload
 
@@ -56,6 +57,8 @@ def _streams_of(part: str, rng: Streams) -> Streams:
 
 
 def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
+    if config.sessions is not None:
+        return draw_sessions(config, rng)
     arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"))
     prefill, decode = sample_lengths(config.lengths, config.requests, rng)
     drawn = Workload(
@@ -101,7 +104,9 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
         workload = length_scaled(workload, config.prefill_scale, config.decode_scale)
     if config.max_tokens is not None:
         workload = trimmed(workload, config.max_tokens, config.trim)
-    if config.arrivals is not None:
+    if config.sessions is not None:
+        workload = follow_trace(workload, config.arrivals, config.sessions, rng)
+    elif config.arrivals is not None:
         pacing = clients_pacing(config.arrivals, len(workload), rng("client_think_times"))
         workload = replace(workload, pacing=pacing)
     return workload

@@ -20,6 +20,7 @@ from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
 from vidur_pd.config.workload import TraceFormat
 from vidur_pd.workload.checking import RowChecker
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
+from vidur_pd.workload.turns import TurnCollector
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
 
 
@@ -100,7 +101,11 @@ class _Row(NamedTuple):
     hash_ids: object
     """``None`` where the format has no ids."""
     block_tokens: object
-    """``None`` where the row does not say."""
+    """``None`` where the row does not say, as all below."""
+    hashed_tokens: object
+    session: object
+    parent: object
+    turn: object
 
 
 def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
@@ -108,14 +113,17 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
     _, header = next(rows)
     named = (layout.arrival, layout.prefill, layout.decode)
     columns = column_places(header, f"{path}: line 1", [column for column in named if column is not None])
-    optional = ("request_id", "hash_ids", "hash_block_tokens") if layout.hash_block_tokens else (None,) * 3
+    optional = (
+        ("request_id", "hash_ids", "hash_block_tokens", "hashed_tokens", layout.session, layout.parent, "turn")
+        if layout.hash_block_tokens
+        else (None,) * 7
+    )
     # One more, empty, column stands for those that the file does not have.
     places = [columns.get(name or "", len(header)) for name in (*named, *optional)]
-    arrival, prefill, decode, request_id, hash_ids, block_tokens = places
     for line, cells in rows:
         check_width(cells, header, f"{path}: line {line}")
         row: list[str | None] = [*cells, None]
-        yield _Row(line, row[arrival], row[prefill], row[decode], row[request_id], row[hash_ids], row[block_tokens])
+        yield _Row(line, *(row[place] for place in places))
 
 
 def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
@@ -137,6 +145,10 @@ def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row
             record.get("request_id"),
             record.get("hash_ids"),
             record.get("hash_block_tokens"),
+            record.get("hashed_tokens"),
+            record.get(layout.session),
+            record.get(layout.parent),
+            record.get("turn"),
         )
 
 
@@ -175,6 +187,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
     prefill: list[int] = []
     decode: list[int] = []
     blocks = _Blocks(checker, selection.hash_block_tokens or layout.hash_block_tokens)
+    turns = TurnCollector(checker)
     skipped_rows = 0
     for number, arrived_ps, row in _timed(rows, checker, selection.window_ps):
         output = checker.tokens(row.line, layout.decode, row.decode, least=0)
@@ -184,11 +197,12 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         if output == 0:
             checker.refuse(row.line, layout.decode, 0, "at least 1 (or skip_zero_output: true)")
         prompt = checker.tokens(row.line, layout.prefill, row.prefill)
-        request_ids.append(number if row.request_id is None else checker.request_id(row.line, row.request_id))
+        request_ids.append(number if row.request_id is None else checker.name(row.line, "request_id", row.request_id))
         arrived.append(arrived_ps)
         prefill.append(prompt)
         decode.append(output)
-        blocks.append(row, prompt)
+        blocks.append(row, prompt, output)
+        turns.append(row.line, row.session, row.parent, row.turn)
         if len(arrived) == selection.limit:
             break
     if not arrived:
@@ -201,6 +215,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
             np.array(prefill, dtype=np.int64),
             np.array(decode, dtype=np.int64),
             blocks.hashes(),
+            turns.sessions(),
             name=checker.path.name,
             source=f"trace {checker.path.name}",
             skipped_rows=skipped_rows,
@@ -217,8 +232,10 @@ class _Blocks:
         self._block_tokens = block_tokens
         self._offsets = [0]
         self._ids: list[int] = []
+        self._hashed: list[int] = []
+        self._are_longer = False
 
-    def append(self, row: _Row, prefill_tokens: int) -> None:
+    def append(self, row: _Row, prefill_tokens: int, output_tokens: int) -> None:
         is_first = len(self._offsets) == 1
         has_ids = row.hash_ids is not None
         if not is_first and has_ids != bool(self._ids):
@@ -226,7 +243,13 @@ class _Blocks:
         if has_ids and self._block_tokens is not None:
             if row.block_tokens is not None:
                 self._take_size(row, is_first)
-            self._ids.extend(self._checker.hash_ids(row.line, row.hash_ids, prefill_tokens, self._block_tokens))
+            hashed = prefill_tokens
+            if row.hashed_tokens is not None:
+                most = prefill_tokens + output_tokens
+                hashed = self._checker.tokens(row.line, "hashed_tokens", row.hashed_tokens, prefill_tokens, most)
+            self._are_longer |= hashed > prefill_tokens
+            self._hashed.append(hashed)
+            self._ids.extend(self._checker.hash_ids(row.line, row.hash_ids, hashed, self._block_tokens))
         self._offsets.append(len(self._ids))
 
     def _take_size(self, row: _Row, is_first: bool) -> None:
@@ -240,5 +263,8 @@ class _Blocks:
         if not self._ids or self._block_tokens is None:
             return None
         return BlockHashes(
-            np.array(self._offsets, dtype=np.int64), np.array(self._ids, dtype=np.int64), self._block_tokens
+            np.array(self._offsets, dtype=np.int64),
+            np.array(self._ids, dtype=np.int64),
+            self._block_tokens,
+            np.array(self._hashed, dtype=np.int64) if self._are_longer else None,
         )

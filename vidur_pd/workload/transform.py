@@ -20,11 +20,16 @@ def picked(workload: Workload, indices: NDArray[np.intp]) -> Workload:
     return _reordered(workload, indices, workload.arrived_ps[indices])
 
 
+def retimed(workload: Workload, arrived_ps: NDArray[np.int64]) -> Workload:
+    """The requests in order of these arrivals [requests]; of those that arrive at once the first stays first."""
+    order = np.argsort(arrived_ps, kind="stable")
+    return _reordered(workload, order, arrived_ps[order])
+
+
 def jittered(workload: Workload, jitter_s: float, random: np.random.Generator) -> Workload:
     """Delays each arrival by a uniform time in [0, ``jitter_s``) and restores the order of arrival."""
     delayed = workload.arrived_ps + to_ps(random.random(len(workload)) * jitter_s)
-    order = np.argsort(delayed, kind="stable")
-    return _noted(_reordered(workload, order, delayed[order]), f"jitter {jitter_s:g} s")
+    return _noted(retimed(workload, delayed), f"jitter {jitter_s:g} s")
 
 
 def time_scaled(workload: Workload, factor: float) -> Workload:
