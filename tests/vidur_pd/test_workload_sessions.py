@@ -30,7 +30,8 @@ def drawn(requests: int = 12, arrivals: dict[str, Any] | None = None, **sessions
 
 def ids_of(made: Workload, row: int) -> list[int]:
     assert made.block_hashes is not None
-    return made.block_hashes.of(row).tolist()
+    ids: list[int] = made.block_hashes.of(row).tolist()
+    return ids
 
 
 def test_a_prompt_begins_with_prompt_and_answer_of_the_turn_before() -> None:
@@ -126,7 +127,7 @@ def test_a_client_that_may_send_no_more_ends_its_session() -> None:
     made = drawn(18, {"kind": "closed", "clients": 2, "duration_s": 5}, think_time={"kind": "constant", "s": 3})
     source = RequestSource(made)
     assert [at_ps / 10**12 for _, at_ps in ends(source, 10**12)] == [0, 0, 4, 4]
-    assert [source.arrived_ps[row] / 10**12 for row in source.sent] == [0, 0, 4, 4]
+    assert [source.arrived_ps[row] / 10**12 for row in np.asarray(source.sent)] == [0, 0, 4, 4]
 
 
 def test_turns_at_times_known_before_follow_by_think_times() -> None:

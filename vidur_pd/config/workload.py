@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from boundary.fields import Count, PositiveSeconds, Ratio, Seconds, Section, Seed
 from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
 from vidur_pd.config.lengths import Lengths
+from vidur_pd.config.request_classes import RequestClasses, check_shares
 from vidur_pd.config.sessions import DrawnSessions, Pace, SharedPrefixes
 
 RequestCount = Annotated[Count, Field(le=20_000_000)]
@@ -82,6 +83,7 @@ class SyntheticWorkload(Section):
     lengths: Lengths
     prefixes: SharedPrefixes | None = None
     sessions: DrawnSessions | None = None
+    classes: RequestClasses | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> SyntheticWorkload:
@@ -89,6 +91,8 @@ class SyntheticWorkload(Section):
             raise ValueError("sessions: found together with prefixes, expected one of them")
         if self.prefixes is not None and isinstance(self.arrivals, ClosedArrivals):
             raise ValueError("prefixes: found with closed arrivals, expected sessions (its turns wait for answers)")
+        if self.classes is not None:
+            check_shares(self.classes)
         _check_pace(self.arrivals, self.sessions)
         return self
 

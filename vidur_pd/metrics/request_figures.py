@@ -136,6 +136,8 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
 OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
     _figure("session", KEY, "session", "number of its session", in_report=False),
     _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
+    _figure("class", TEXT, "class_name", "class of the request", in_report=False),
+    _figure("priority", KEY, "asked_priority", "of two requests the smaller goes first", in_report=False),
 )
 """Columns of workloads that have them, after the others: those whose values are not ``None``."""
 

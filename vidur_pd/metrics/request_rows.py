@@ -44,8 +44,8 @@ def request_columns(table: RequestTable) -> dict[str, pa.Array[Any]]:
     found: dict[str, pa.Array[Any]] = {}
     for column in request_columns_of(table):
         values = column.values(table)
-        if column.unit == TEXT:
-            found[column.name] = pa.array(values, pa.string())
+        if column.is_text:
+            found[column.name] = pa.array(values, pa.string() if column.unit == TEXT else None)
             continue
         absent = values == NEVER
         found[column.name] = pa.array(values / PS_PER_S if column.unit == "s" else values, mask=absent)

@@ -33,6 +33,8 @@ class RequestRecord(RequestFigures[int, int | None, int | None, str]):
     session: int | None
     """``None`` where the workload has no sessions, as ``turn``."""
     turn: int | None
+    class_name: str | None
+    """``None`` where the workload has no classes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,10 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     session: Times | None
     """``None`` where the workload has no sessions, as ``turn``."""
     turn: Times | None
+    class_name: NDArray[np.object_] | None
+    """``None`` where the workload has no classes."""
+    has_priorities: bool
+    """Whether the workload says who goes first."""
 
     @classmethod
     def of(cls, source: RequestSource, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
@@ -68,6 +74,8 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
             instances=instances,
             session=None if sessions is None else sessions.session[index],
             turn=None if sessions is None else sessions.turn[index],
+            class_name=None if workload.classes is None else workload.classes.name_of[index],
+            has_priorities=workload.priority is not None,
             **taken | {"reasons": dict(taken["reasons"])},
         )
 
@@ -93,6 +101,11 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     def has(self, status: RequestStatus) -> NDArray[np.bool_]:
         """[requests]"""
         return np.asarray(self.status == STATUSES.index(status))
+
+    @property
+    def asked_priority(self) -> Times | None:
+        """[requests] ``None`` where the workload has no priorities."""
+        return self.priority if self.has_priorities else None
 
     @property
     def is_completed(self) -> NDArray[np.bool_]:

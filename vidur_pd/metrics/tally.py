@@ -6,12 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.config import SloConfig
+from vidur_pd.config.request_classes import ClassObjectives
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.quantities import exact_sum, to_seconds
 from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
+from vidur_pd.workload.pacing import NOBODY
 from vidur_pd.workload.request import STATUSES, RequestStatus
 from vidur_pd.workload.source import RequestSource
+
+
+def objectives_of(slo: SloConfig, name: str) -> ClassObjectives:
+    """What requests of a class have to meet."""
+    own = (slo.classes or {}).get(name, ClassObjectives())
+    return ClassObjectives(ttft_s=own.ttft_s or slo.ttft_s, tpot_s=own.tpot_s or slo.tpot_s)
 
 
 class RequestTally:
@@ -70,9 +78,27 @@ class RequestTally:
     def is_served(self, slo: SloConfig) -> NDArray[np.bool_]:
         """[requests] whether each has completed and met every objective; one of a single token meets that of TPOT."""
         sent = self._source.sent
-        in_time = seconds(self._ttft_ps[sent]) <= slo.ttft_s
-        steady = seconds(np.maximum(self._tpot_ps[sent], 0)) <= slo.tpot_s
+        in_time = seconds(self._ttft_ps[sent]) <= self._objectives(slo, "ttft_s")
+        steady = seconds(np.maximum(self._tpot_ps[sent], 0)) <= self._objectives(slo, "tpot_s")
         return np.asarray(self.is_completed & in_time & steady)
+
+    def _objectives(self, slo: SloConfig, field: str) -> NDArray[np.float64]:
+        """[requests] what each has to meet."""
+        common, classes = getattr(slo, field), self._workload.classes
+        of_classes = [] if classes is None else [getattr(objectives_of(slo, name), field) for name in classes.names]
+        places = np.full(len(self), NOBODY) if classes is None else classes.of[self._source.sent]
+        return np.array([*of_classes, common])[places]  # `NOBODY` is the last position
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Classes of the workload."""
+        return () if self._workload.classes is None else self._workload.classes.names
+
+    def is_of_class(self, name: str) -> NDArray[np.bool_]:
+        """[requests]"""
+        classes = self._workload.classes
+        assert classes is not None, "only what has a name is asked for"
+        return np.asarray(classes.of[self._source.sent] == classes.names.index(name))
 
     @property
     def arrived_ps(self) -> Times:

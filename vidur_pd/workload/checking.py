@@ -62,6 +62,16 @@ class RowChecker:
             self.refuse(line, field, found, f"a whole number from {least} to {most}")
         return value
 
+    def whole(self, line: int, field: str, found: object) -> int:
+        """A whole number of at most 32 bits, of either sign."""
+        text = found.strip() if isinstance(found, str) else ""
+        value = found if type(found) is int else None
+        if _is_number(text.removeprefix("-")):
+            value = int(text)
+        if value is None or not -(2**31) <= value < 2**31:
+            self.refuse(line, field, found, f"a whole number from {-(2**31)} to {2**31 - 1}")
+        return value
+
     def hash_ids(self, line: int, found: object, hashed_tokens: int, block_tokens: int) -> Sequence[int]:
         """One id per block."""
         if isinstance(found, str):

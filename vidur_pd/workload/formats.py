@@ -13,7 +13,8 @@
 ``csv`` is this project's own format; the per-request output of a simulation has its columns and can be replayed. It and
 JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prompt; joined by ``;`` in CSV) and
 ``hash_block_tokens`` (equal in all rows); ``hashed_tokens`` where the ids go on into the answer; ``session`` and
-``turn``, or ``chat_id``, ``parent_chat_id`` and ``turn`` of ``qwen_bailian``. Other columns and keys are ignored.
+``turn``, or ``chat_id``, ``parent_chat_id`` and ``turn`` of ``qwen_bailian``; ``class`` and ``priority`` (not
+of ``qwen_bailian``). Other columns and keys are ignored.
 """
 
 from __future__ import annotations
@@ -94,13 +95,20 @@ class Layout:
     """Field of the conversation that a row is a turn of, or of the row's own name where there is a ``parent``."""
     parent: str | None = None
     """Field of the name of the turn before."""
+    has_classes: bool = False
+    """Rows may say ``class`` and ``priority``."""
     has_failed_calls: bool = False
     """Rows without output are failed calls: they are left out and counted."""
 
 
 LAYOUTS: dict[TraceFormat, Layout] = {
     "csv": Layout(
-        "arrived_at_s", "prefill_tokens", "decode_tokens", hash_block_tokens=MOONCAKE_BLOCK_TOKENS, session="session"
+        "arrived_at_s",
+        "prefill_tokens",
+        "decode_tokens",
+        hash_block_tokens=MOONCAKE_BLOCK_TOKENS,
+        session="session",
+        has_classes=True,
     ),
     "vidur": Layout("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
     "vidur_lengths": Layout(None, "num_prefill_tokens", "num_decode_tokens"),
@@ -122,6 +130,7 @@ LAYOUTS: dict[TraceFormat, Layout] = {
         is_json=True,
         hash_block_tokens=MOONCAKE_BLOCK_TOKENS,
         session="session",
+        has_classes=True,
     ),
     "qwen_bailian": Layout(
         "timestamp",

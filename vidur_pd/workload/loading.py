@@ -11,7 +11,7 @@ import numpy as np
 from boundary.errors import InputError
 from vidur_pd.config.workload import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
-from vidur_pd.workload.lengths import sample_lengths
+from vidur_pd.workload.classes import classified, draw_classes, draw_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
 from vidur_pd.workload.sessions import draw_sessions, follow_trace
@@ -60,7 +60,8 @@ def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
     if config.sessions is not None:
         return draw_sessions(config, rng)
     arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"))
-    prefill, decode = sample_lengths(config.lengths, config.requests, rng)
+    classes = draw_classes(config, config.requests, rng)
+    prefill, decode = draw_lengths(config, rng).of(classes)
     drawn = Workload(
         request_ids=tuple(map(str, range(config.requests))),
         arrived_ps=arrived_ps,
@@ -70,6 +71,7 @@ def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
         source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths",
         pacing=clients_pacing(config.arrivals, config.requests, rng("client_think_times")),
     )
+    drawn = classified(drawn, config.classes, classes)
     if config.prefixes is None:
         return drawn
     prompts = sample_conversations(config.prefixes, arrived_ps, prefill, decode, rng)

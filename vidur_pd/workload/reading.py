@@ -19,6 +19,7 @@ from boundary.quoting import quoted
 from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
 from vidur_pd.config.workload import TraceFormat
 from vidur_pd.workload.checking import RowChecker
+from vidur_pd.workload.classes import named_classes
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
 from vidur_pd.workload.turns import TurnCollector
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
@@ -106,6 +107,8 @@ class _Row(NamedTuple):
     session: object
     parent: object
     turn: object
+    class_name: object
+    priority: object
 
 
 def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
@@ -117,7 +120,7 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
         ("request_id", "hash_ids", "hash_block_tokens", "hashed_tokens", layout.session, layout.parent, "turn")
         if layout.hash_block_tokens
         else (None,) * 7
-    )
+    ) + (("class", "priority") if layout.has_classes else (None, None))
     # One more, empty, column stands for those that the file does not have.
     places = [columns.get(name or "", len(header)) for name in (*named, *optional)]
     for line, cells in rows:
@@ -149,6 +152,7 @@ def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row
             record.get(layout.session),
             record.get(layout.parent),
             record.get("turn"),
+            *((record.get("class"), record.get("priority")) if layout.has_classes else (None, None)),
         )
 
 
@@ -188,6 +192,9 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
     decode: list[int] = []
     blocks = _Blocks(checker, selection.hash_block_tokens or layout.hash_block_tokens)
     turns = TurnCollector(checker)
+    class_names: list[str] = []
+    priorities: list[int] = []
+    has_priorities = False
     skipped_rows = 0
     for number, arrived_ps, row in _timed(rows, checker, selection.window_ps):
         output = checker.tokens(row.line, layout.decode, row.decode, least=0)
@@ -202,6 +209,9 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         prefill.append(prompt)
         decode.append(output)
         blocks.append(row, prompt, output)
+        class_names.append("" if row.class_name in (None, "") else checker.name(row.line, "class", row.class_name))
+        priorities.append(0 if row.priority is None else checker.whole(row.line, "priority", row.priority))
+        has_priorities |= row.priority is not None
         turns.append(row.line, row.session, row.parent, row.turn)
         if len(arrived) == selection.limit:
             break
@@ -216,6 +226,8 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
             np.array(decode, dtype=np.int64),
             blocks.hashes(),
             turns.sessions(),
+            classes=named_classes(class_names),
+            priority=np.array(priorities, dtype=np.int64) if has_priorities else None,
             name=checker.path.name,
             source=f"trace {checker.path.name}",
             skipped_rows=skipped_rows,

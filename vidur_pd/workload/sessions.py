@@ -25,7 +25,8 @@ from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
 from vidur_pd.config.sessions import DrawnSessions, FixedTurns, GeometricTurns, Pace, QuantileTurns, Turns
 from vidur_pd.config.workload import SyntheticWorkload
 from vidur_pd.workload.arrivals import population_of, sample_arrivals, sample_think_times
-from vidur_pd.workload.lengths import sample_lengths, tokens_at
+from vidur_pd.workload.classes import LengthsByClass, classified, draw_classes, draw_lengths
+from vidur_pd.workload.lengths import tokens_at
 from vidur_pd.workload.pacing import NOBODY, Pacing, Sessions
 from vidur_pd.workload.prefixes import Openings, check_blocks, csr
 from vidur_pd.workload.transform import retimed
@@ -40,6 +41,7 @@ class _Turns:
     """What is said. Arrays are [requests], session by session."""
 
     prompt: Rows
+    answer: Rows
     blocks: list[list[int]]
     """Of prompt and answer."""
     sessions: Sessions
@@ -50,8 +52,9 @@ def draw_sessions(config: SyntheticWorkload, rng: Streams) -> Workload:
     """The requests of a synthetic workload with ``sessions``."""
     sessions = config.sessions
     assert sessions is not None
-    user, answer = sample_lengths(config.lengths, config.requests, rng)
-    said = _talk(sessions, user, answer, rng)
+    classes = draw_classes(config, config.requests, rng)  # of sessions
+    said = _talk(sessions, draw_lengths(config, rng), classes, rng)
+    answer = said.answer
     drawn = Workload(
         request_ids=tuple(
             f"{session}.{turn}"
@@ -66,6 +69,7 @@ def draw_sessions(config: SyntheticWorkload, rng: Streams) -> Workload:
         source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths, sessions",
         trimmed_requests=said.trimmed,
     )
+    drawn = classified(drawn, config.classes, classes[said.sessions.session])
     begins_ps = sample_arrivals(config.arrivals, int(said.sessions.session[-1]) + 1, rng("arrivals"))
     times_ps = begins_ps[said.sessions.session]
     think_ps = sample_think_times(sessions.think_time, config.requests, rng("think_times"))
@@ -143,14 +147,15 @@ def sample_turns(turns: Turns, sessions: int, random: np.random.Generator) -> Ro
             return tokens_at(turns, random.random(sessions))
 
 
-def _talk(config: DrawnSessions, user_tokens: Rows, answer_tokens: Rows, rng: Streams) -> _Turns:
-    """Sessions until every request is a turn of one. ``user_tokens``, ``answer_tokens``: [requests]"""
-    requests = len(user_tokens)
+def _talk(config: DrawnSessions, lengths: LengthsByClass, classes: Rows, rng: Streams) -> _Turns:
+    """Sessions until every request is a turn of one. ``classes``: [sessions], more than there will be."""
+    requests = lengths.prefill.shape[1]
     openings = Openings(config, config.hash_block_tokens, requests, rng)
     turns = iter(sample_turns(config.turns, requests, rng("session_turns")).tolist())
     limit = config.max_prompt_tokens or MAX_TOKENS
-    users, answers = user_tokens.tolist(), answer_tokens.tolist()
+    users_of, answers_of = lengths.prefill.tolist(), lengths.decode.tolist()
     prompts: list[int] = []
+    said: list[int] = []
     blocks: list[list[int]] = []
     places: list[tuple[int, int, int]] = []  # session, turn, row of the turn before
     trimmed = total = 0
@@ -158,6 +163,7 @@ def _talk(config: DrawnSessions, user_tokens: Rows, answer_tokens: Rows, rng: St
         if len(prompts) == requests:
             break
         talk = openings.next()
+        users, answers = users_of[classes[session]], answers_of[classes[session]]
         for turn in range(1, next(turns) + 1):
             row = len(prompts)
             if row == requests or (turn > 1 and talk.text_tokens + users[row] > limit):
@@ -169,7 +175,14 @@ def _talk(config: DrawnSessions, user_tokens: Rows, answer_tokens: Rows, rng: St
             check_blocks(total := total + named, config.hash_block_tokens)
             talk.blocks.extend(next(openings.fresh) for _ in range(named - len(talk.blocks)))
             prompts.append(prompt)
+            said.append(answers[row])
             blocks.append(list(talk.blocks))
             places.append((session, turn, row - 1 if turn > 1 else NOBODY))
     columns = np.array(places, dtype=np.int64).T
-    return _Turns(np.array(prompts, dtype=np.int64), blocks, Sessions(columns[0], columns[1], columns[2]), trimmed)
+    return _Turns(
+        np.array(prompts, dtype=np.int64),
+        np.array(said, dtype=np.int64),
+        blocks,
+        Sessions(columns[0], columns[1], columns[2]),
+        trimmed,
+    )

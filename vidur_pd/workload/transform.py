@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from vidur_pd.workload.arrivals import to_ps
+from vidur_pd.workload.classes import named_classes
 from vidur_pd.workload.pacing import Clients, Pacing, Sessions, shifted
-from vidur_pd.workload.workload import MAX_ARRIVAL_S, MAX_TOKENS, PS_PER_S, BlockHashes, Workload
+from vidur_pd.workload.workload import MAX_ARRIVAL_S, MAX_TOKENS, PS_PER_S, BlockHashes, Classes, Workload
 
 
 def picked(workload: Workload, indices: NDArray[np.intp]) -> Workload:
@@ -108,6 +109,8 @@ def merged(parts: Mapping[str, Workload]) -> Workload:
         decode_tokens=np.concatenate([part.decode_tokens for part in workloads])[order],
         block_hashes=None if hashes is None else _gather(hashes, order),
         sessions=_joined_sessions(workloads, order),
+        classes=_joined_classes(workloads, order),
+        priority=_joined_priorities(workloads, order),
         pacing=_joined_pacing(workloads, order),
         name="+".join(parts),
         source="; ".join(f"{name}: {part.source}" for name, part in parts.items()),
@@ -126,6 +129,8 @@ def _reordered(workload: Workload, order: NDArray[np.intp], arrived_ps: NDArray[
         decode_tokens=workload.decode_tokens[order],
         block_hashes=None if workload.block_hashes is None else _gather(workload.block_hashes, order),
         sessions=None if workload.sessions is None else workload.sessions.of(order),
+        classes=None if workload.classes is None else Classes(workload.classes.names, workload.classes.of[order]),
+        priority=None if workload.priority is None else workload.priority[order],
         pacing=None if workload.pacing is None else workload.pacing.of(order),
     )
 
@@ -215,6 +220,19 @@ def _joined_sessions(parts: Sequence[Workload], order: NDArray[np.intp]) -> Sess
         columns.append([own.session + used, own.turn, shifted(own.previous, rows)])
         used, rows = used + int(own.session.max()) + 1, rows + len(part)
     return Sessions(*map(np.concatenate, zip(*columns, strict=True))).of(order)
+
+
+def _joined_classes(parts: Sequence[Workload], order: NDArray[np.intp]) -> Classes | None:
+    """Classes of all parts; those of one name are one class."""
+    names = [np.full(len(part), "", dtype=object) if part.classes is None else part.classes.name_of for part in parts]
+    return named_classes(np.concatenate(names)[order].tolist())
+
+
+def _joined_priorities(parts: Sequence[Workload], order: NDArray[np.intp]) -> NDArray[np.int64] | None:
+    if all(part.priority is None for part in parts):
+        return None
+    own = [np.zeros(len(part), dtype=np.int64) if part.priority is None else part.priority for part in parts]
+    return np.concatenate(own)[order]
 
 
 def _joined_pacing(parts: Sequence[Workload], order: NDArray[np.intp]) -> Pacing | None:

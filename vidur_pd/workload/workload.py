@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,20 @@ class BlockHashes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """Classes of requests."""
+
+    names: tuple[str, ...]
+    of: NDArray[np.int64]
+    """[requests] position in the names; `NOBODY`: the request has no class."""
+
+    @property
+    def name_of(self) -> NDArray[np.object_]:
+        """[requests] names; empty for none."""
+        return np.array((*self.names, ""), dtype=object)[self.of]  # `NOBODY` is the last position
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """Requests in order of arrival. Arrays are read-only, one entry per request.
 
@@ -82,6 +97,9 @@ class Workload:
     """Which requests are turns of one conversation."""
     pacing: Pacing | None = None
     """Which requests are sent after others have ended. Their ``arrived_ps`` only orders them."""
+    classes: Classes | None = None
+    priority: NDArray[np.int64] | None = None
+    """[requests] the smaller goes first; ``None``: all are equal."""
     name: str = "workload"
     source: str = ""
     """Where the requests come from and what was done to them, in one line."""
@@ -91,8 +109,9 @@ class Workload:
     """Rows of a trace left out because they have no output."""
 
     def __post_init__(self) -> None:
-        for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
-            object.__setattr__(self, field, _read_only(getattr(self, field)))
+        for field in ("arrived_ps", "prefill_tokens", "decode_tokens", "priority"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, _read_only(getattr(self, field)))
         _check_lengths(self)
         _check_values(self)
         if self.block_hashes is not None:
@@ -114,6 +133,8 @@ class Workload:
         if self.block_hashes is not None:
             arrays += [np.array([self.block_hashes.block_tokens]), self.block_hashes.offsets, self.block_hashes.ids]
             arrays += [] if self.block_hashes.hashed_tokens is None else [self.block_hashes.hashed_tokens]
+        arrays += [] if self.priority is None else [self.priority]
+        arrays += [] if self.classes is None else [self.classes.of]
         if self.pacing is not None:
             arrays += [self.pacing.follows, self.pacing.think_ps, self.pacing.population]
             arrays += [np.array([each.clients, each.until_ps or NOBODY]) for each in self.pacing.populations]
@@ -163,8 +184,8 @@ def _check_lengths(workload: Workload) -> None:
     requests = len(workload.request_ids)
     if not requests:
         raise InputError(f"{workload.name}: found no request, expected at least 1")
-    for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
-        found = len(getattr(workload, field))
+    for field, values in _columns(workload):
+        found = len(values)
         if found != requests:
             raise InputError(f"{workload.name}: {field}: found {found} entries, expected {requests} (as request_ids)")
     if (faulty := first_faulty(workload.request_ids)) is not None:
@@ -174,6 +195,20 @@ def _check_lengths(workload: Workload) -> None:
         seen: set[str] = set()
         twice = next(i for i in workload.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
         raise InputError(f"{workload.name}: request_id: found {twice!r} twice, expected unique ids")
+
+
+def _columns(workload: Workload) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """What has one entry per request."""
+    for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
+        yield field, getattr(workload, field)
+    if workload.priority is not None:
+        yield "priority", workload.priority
+    if workload.classes is not None:
+        yield "classes", workload.classes.of
+    for part in (workload.sessions, workload.pacing):
+        for each in () if part is None else fields(part):
+            if isinstance(values := getattr(part, each.name), np.ndarray):
+                yield each.name, values
 
 
 def _check_values(workload: Workload) -> None:

@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from boundary.errors import InputError
 from boundary.output_files import check_output, write_atomically
@@ -75,14 +75,18 @@ def _csv_rows(workload: Workload) -> Iterator[list[str]]:
         yield [*row, *(str(values[i]) for values in more.values())]
 
 
-def _more(workload: Workload) -> dict[str, list[int]]:
+def _more(workload: Workload) -> dict[str, list[Any]]:
     """[requests] by name: what only some workloads have."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[Any]] = {}
     hashes, sessions = workload.block_hashes, workload.sessions
     if hashes is not None and hashes.hashed_tokens is not None:
         found["hashed_tokens"] = hashes.hashed_tokens.tolist()
     if sessions is not None:
         found |= {"session": sessions.session.tolist(), "turn": sessions.turn.tolist()}
+    if workload.classes is not None:
+        found["class"] = workload.classes.name_of.tolist()
+    if workload.priority is not None:
+        found["priority"] = workload.priority.tolist()
     return found
 
 

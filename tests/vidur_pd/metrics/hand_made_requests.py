@@ -36,6 +36,7 @@ def tally_of(*requests: Served) -> RequestTally:
         "request_id": np.array([f"r{index}" for index in range(len(requests))]),
         "arrived_ps": arrived_ps,
         "reasons": {},
+        "has_priorities": False,
         "index": np.arange(len(requests)),
         "output_tokens": output,
         "status": np.array([STATUSES.index(of) for of in status], dtype=np.int64),
