@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from boundary.fields import Count, NonNegativeFloat, PositiveFloat, PositiveSeconds, Rate, Seconds, Section
+from vidur_pd.config.rates import RateCurve
 
 
 class ConstantTime(Section):
@@ -75,6 +76,15 @@ class RampArrivals(Section):
     """Interpolation of the rate over the request index."""
 
 
+class VaryingArrivals(Section):
+    """Gamma gaps, Poisson with ``cv`` 1, in a time that passes as the rate says: as many come as it adds up to."""
+
+    kind: Literal["varying"]
+    rate: RateCurve
+    cv: Annotated[PositiveFloat, Field(ge=1e-3, le=1e3)] = 1.0
+    """As of ``gamma``, where the rate is constant."""
+
+
 class ClosedArrivals(Section):
     """Clients that each send a request, wait for its end, think, and send the next; all begin at time zero.
 
@@ -91,6 +101,12 @@ class ClosedArrivals(Section):
 
 
 Arrivals = Annotated[
-    PoissonArrivals | GammaArrivals | ConstantArrivals | StaticArrivals | RampArrivals | ClosedArrivals,
+    PoissonArrivals
+    | GammaArrivals
+    | ConstantArrivals
+    | StaticArrivals
+    | RampArrivals
+    | VaryingArrivals
+    | ClosedArrivals,
     Field(discriminator="kind"),
 ]

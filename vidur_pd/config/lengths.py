@@ -70,6 +70,10 @@ class QuantileTokens(Section):
         return self
 
 
+Correlation = Annotated[float, NotBool, Field(ge=-1, le=1)]
+"""Of the normal variables behind prompt and output (a Gaussian copula): 2·sin(π/6 · rank correlation)."""
+
+
 class FixedLengths(Section):
     """Lengths that are equal for all requests."""
 
@@ -117,19 +121,21 @@ class ZipfLengths(Section):
 
 
 class LogNormalLengths(Section):
-    """Prompt and output log-normal, drawn separately."""
+    """Prompt and output log-normal, drawn separately or with a correlation."""
 
     kind: Literal["lognormal"]
     prefill: LogNormalTokens
     decode: LogNormalTokens
+    correlation: Correlation | None = None
 
 
 class QuantileLengths(Section):
-    """Prompt and output from percentiles, drawn separately."""
+    """Prompt and output from percentiles, drawn separately or with a correlation."""
 
     kind: Literal["quantiles"]
     prefill: QuantileTokens
     decode: QuantileTokens
+    correlation: Correlation | None = None
 
 
 Lengths = Annotated[

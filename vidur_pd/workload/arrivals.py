@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,13 +20,17 @@ from vidur_pd.config.arrivals import (
     RampArrivals,
     StaticArrivals,
     ThinkTime,
+    VaryingArrivals,
 )
 from vidur_pd.workload.pacing import NOBODY, Clients, Pacing
+from vidur_pd.workload.rates import Curve
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S
 
 
-def sample_arrivals(arrivals: Arrivals, requests: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Arrival times of ``requests`` requests in ps, non-decreasing.
+def sample_arrivals(
+    arrivals: Arrivals, requests: int, random: np.random.Generator, base_dir: Path
+) -> NDArray[np.int64]:
+    """Arrival times of ``requests`` requests in ps, non-decreasing. Files are relative to ``base_dir``.
 
     Renewal processes (Poisson, gamma, ramp) begin at time zero with a gap, so that n requests take n mean gaps.
 
@@ -35,8 +41,10 @@ def sample_arrivals(arrivals: Arrivals, requests: int, random: np.random.Generat
         case PoissonArrivals(qps=qps):
             gaps_s = random.standard_exponential(requests) / qps
         case GammaArrivals(qps=qps, cv=cv):
-            shape = cv**-2
-            gaps_s = random.standard_gamma(shape, requests) / (shape * qps)
+            gaps_s = _unit_gaps(cv, requests, random) / qps
+        case VaryingArrivals(rate=rate, cv=cv):
+            unit_times = np.cumsum(_unit_gaps(cv, requests, random))
+            return to_ps(Curve.of(rate, base_dir).times_s(unit_times))
         case ConstantArrivals(qps=qps):
             return to_ps(np.arange(requests) / qps)
         case StaticArrivals() | ClosedArrivals():  # what clients send later is not known yet
@@ -81,6 +89,12 @@ def to_ps(times_s: NDArray[np.float64], found: str = "arrivals: found a last arr
     if len(times_s) and not times_s.max() <= MAX_ARRIVAL_S:
         raise InputError(f"{found} {times_s.max():g} s, expected at most {MAX_ARRIVAL_S} s")
     return np.rint(times_s * PS_PER_S).astype(np.int64)
+
+
+def _unit_gaps(cv: float, requests: int, random: np.random.Generator) -> NDArray[np.float64]:
+    """[requests] gamma gaps of mean 1."""
+    shape = cv**-2
+    return random.standard_gamma(shape, requests) / shape
 
 
 def _rates(ramp: RampArrivals, requests: int) -> NDArray[np.float64]:

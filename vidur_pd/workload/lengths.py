@@ -40,10 +40,11 @@ def sample_lengths(lengths: Lengths, requests: int, rng: Callable[[str], np.rand
         case ZipfLengths(prefill_to_decode=ratio):
             return _divide(_zipf(lengths, requests, rng("lengths")), ratio)
         case LogNormalLengths(prefill=prompt, decode=output):
-            return (
-                sample_lognormal(prompt, requests, rng("prefill_lengths")),
-                sample_lognormal(output, requests, rng("decode_lengths")),
-            )
+            first, second = _normals(lengths.correlation, requests, rng)
+            return lognormal_at(prompt, first), lognormal_at(output, second)
+        case QuantileLengths(prefill=prompt, decode=output) if lengths.correlation is not None:
+            first, second = _normals(lengths.correlation, requests, rng)
+            return tokens_at(prompt, _normal_shares(first)), tokens_at(output, _normal_shares(second))
         case QuantileLengths(prefill=prompt, decode=output):
             return (
                 tokens_at(prompt, rng("prefill_lengths").random(requests)),
@@ -53,10 +54,33 @@ def sample_lengths(lengths: Lengths, requests: int, rng: Callable[[str], np.rand
 
 def sample_lognormal(tokens: LogNormalTokens, count: int, random: np.random.Generator) -> Tokens:
     """``count`` draws, rounded to whole tokens and limited to min…max (the limits collect what lies beyond)."""
+    return lognormal_at(tokens, random.standard_normal(count))
+
+
+def lognormal_at(tokens: LogNormalTokens, normals: NDArray[np.float64]) -> Tokens:
+    """Token counts for draws of the standard normal distribution."""
     mu, sigma = lognormal_parameters(tokens)
     # The exponent is limited where the result is limited anyway, so that no draw overflows.
-    draws = np.exp(np.minimum(mu + sigma * random.standard_normal(count), math.log(MAX_TOKENS)))
+    draws = np.exp(np.minimum(mu + sigma * normals, math.log(MAX_TOKENS)))
     return np.clip(np.rint(draws), tokens.min, tokens.max or MAX_TOKENS).astype(np.int64)
+
+
+def _normals(
+    correlation: float | None, requests: int, rng: Callable[[str], np.random.Generator]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard normal draws of prompts and outputs."""
+    first = rng("prefill_lengths").standard_normal(requests)
+    second = rng("decode_lengths").standard_normal(requests)
+    if correlation is None:
+        return first, second
+    return first, correlation * first + math.sqrt(1 - correlation**2) * second
+
+
+def _normal_shares(normals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares of the standard normal distribution below these values."""
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr(normals))
 
 
 def lognormal_parameters(tokens: LogNormalTokens) -> tuple[float, float]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from boundary.errors import InputError
+from vidur_pd.config.arrivals import VaryingArrivals
+from vidur_pd.config.rates import FileRate
 from vidur_pd.config.workload import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
 from vidur_pd.workload.classes import classified, draw_classes, draw_lengths
@@ -36,7 +38,7 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
         case TraceWorkload():
             return _replay(config, base_dir, rng)
         case SyntheticWorkload():
-            return _draw(config, rng)
+            return _draw(config, base_dir, rng)
         case MixWorkload(parts=parts):
             return merged(
                 {
@@ -48,18 +50,20 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
 
 def trace_paths(config: WorkloadConfig, base_dir: Path) -> list[Path]:
     """The files that `load_workload` reads."""
-    parts = config.parts.values() if isinstance(config, MixWorkload) else (config,)
-    return [base_dir / part.path for part in parts if isinstance(part, TraceWorkload)]
+    parts = list(config.parts.values()) if isinstance(config, MixWorkload) else [config]
+    rates = [part.arrivals.rate for part in parts if isinstance(part.arrivals, VaryingArrivals)]
+    named = [part.path for part in parts if isinstance(part, TraceWorkload)]
+    return [base_dir / path for path in [*named, *(rate.path for rate in rates if isinstance(rate, FileRate))]]
 
 
 def _streams_of(part: str, rng: Streams) -> Streams:
     return lambda consumer: rng(f"{part}.{consumer}")
 
 
-def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
+def _draw(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Workload:
     if config.sessions is not None:
-        return draw_sessions(config, rng)
-    arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"))
+        return draw_sessions(config, base_dir, rng)
+    arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"), base_dir)
     classes = draw_classes(config, config.requests, rng)
     prefill, decode = draw_lengths(config, rng).of(classes)
     drawn = Workload(
@@ -94,7 +98,7 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
             "(ask for fewer, or leave requests out to take all)"
         )
     if config.arrivals is not None:
-        times = sample_arrivals(config.arrivals, len(workload), rng("arrivals"))
+        times = sample_arrivals(config.arrivals, len(workload), rng("arrivals"), base_dir)
         workload = replace(workload, arrived_ps=times, source=f"{workload.source}, {config.arrivals.kind} arrivals")
     elif not trace.has_arrivals:
         raise InputError(f"{path}: found no arrival times, expected workload.arrivals (for example poisson) with them")

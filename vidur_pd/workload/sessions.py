@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class _Turns:
     trimmed: int
 
 
-def draw_sessions(config: SyntheticWorkload, rng: Streams) -> Workload:
+def draw_sessions(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Workload:
     """The requests of a synthetic workload with ``sessions``."""
     sessions = config.sessions
     assert sessions is not None
@@ -70,7 +71,7 @@ def draw_sessions(config: SyntheticWorkload, rng: Streams) -> Workload:
         trimmed_requests=said.trimmed,
     )
     drawn = classified(drawn, config.classes, classes[said.sessions.session])
-    begins_ps = sample_arrivals(config.arrivals, int(said.sessions.session[-1]) + 1, rng("arrivals"))
+    begins_ps = sample_arrivals(config.arrivals, int(said.sessions.session[-1]) + 1, rng("arrivals"), base_dir)
     times_ps = begins_ps[said.sessions.session]
     think_ps = sample_think_times(sessions.think_time, config.requests, rng("think_times"))
     if sessions.next_turn == "at_time":
