@@ -55,7 +55,7 @@ def test_offered_counts_follow_the_integral_of_the_rate(
     rate: dict[str, Any], integral: Callable[[float], float], cv: float
 ) -> None:
     """Of a renewal process of rate 1 a count up to x has variance cv²·x (its limit), so 100,000 draws are compared at
-    50 instants with 4.5 standard deviations (all 50 of one in 3,000 runs; the seed is fixed), and one for the rounding."""
+    50 instants with 4.5 standard deviations (exceeded in one of 3,000 runs; the seed is fixed), and a first gap."""
     arrived = offered(rate, cv=cv)
     for t in np.linspace(arrived[-1] / 50, arrived[-1], 50).tolist():
         expected = integral(t)
