@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look into, convert, generate and fit request traces.", no_args_is_help=True)
 
-ReadableFormat = Literal["auto", "csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian"]
+ReadableFormat = Literal[
+    "auto", "csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian", "bench"
+]
 Format = Annotated[ReadableFormat, typer.Option("--format", help="Format of the trace that is read.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="File to write: .csv or .jsonl, optionally with .gz.")]
 To = Annotated[

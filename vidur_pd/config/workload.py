@@ -15,7 +15,7 @@ from vidur_pd.config.sessions import DrawnSessions, Pace, SharedPrefixes
 
 RequestCount = Annotated[Count, Field(le=20_000_000)]
 """Requests of a workload; each takes about 100 bytes before it arrives."""
-TraceFormat = Literal["csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian"]
+TraceFormat = Literal["csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian", "bench"]
 
 
 class TimeWindow(Section):

@@ -9,6 +9,7 @@
 | ``burstgpt`` | ``Timestamp``, ``Request tokens``, ``Response tokens`` | s | – |
 | ``mooncake`` | JSON lines: ``timestamp``, ``input_length``, ``output_length`` | ms | 512 tokens |
 | ``qwen_bailian`` | JSON lines: as Mooncake, with ``chat_id`` | s | 16 tokens |
+| ``bench`` | one JSON object with lists: ``start_times``, ``input_lens``, ``output_lens`` | s, or none | – |
 
 ``csv`` is this project's own format; the per-request output of a simulation has its columns and can be replayed. It and
 JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prompt; joined by ``;`` in CSV) and
@@ -141,6 +142,7 @@ LAYOUTS: dict[TraceFormat, Layout] = {
         session="chat_id",
         parent="parent_chat_id",
     ),
+    "bench": Layout("start_times", "input_lens", "output_lens", is_absolute=True, is_json=True, has_failed_calls=True),
 }
 assert set(LAYOUTS) == set(get_args(TraceFormat))
 
@@ -162,6 +164,8 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
     line = first_line.strip()
     if line.startswith("{"):
         found = set(parse_json(line, f"{path}: line 1", "one JSON object per line"))
+        if "input_lens" in found:  # benchmarks may leave out when requests were sent
+            return "bench"
         candidates: Iterable[TraceFormat] = ("qwen_bailian",) if "chat_id" in found else ("mooncake",)
     else:
         found = set(csv_columns(line))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, cast
@@ -18,6 +18,7 @@ from boundary.json_text import json_decoder, parse_json
 from boundary.quoting import quoted
 from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
 from vidur_pd.config.workload import TraceFormat
+from vidur_pd.workload.bench_results import bench_rows
 from vidur_pd.workload.checking import RowChecker
 from vidur_pd.workload.classes import named_classes
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
@@ -70,8 +71,13 @@ def read_trace(
             name = detect_format(path, first_line) if trace_format == "auto" else trace_format
             file.seek(0)
             layout = LAYOUTS[name]
+            if name == "bench":
+                bench = bench_rows(file.read(), path)
+                layout = layout if bench and bench[0].arrival is not None else replace(layout, arrival=None)
+                rows: Iterable[_Row] = (_Row(1, *row) for row in bench)
+            else:
+                rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
             checker = RowChecker(path, layout)
-            rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
             workload = _collect(rows, checker, selection)
     except UnicodeDecodeError:
         raise InputError(f"{path}: found bytes that are not UTF-8, expected a request trace") from None
@@ -98,17 +104,16 @@ class _Row(NamedTuple):
     arrival: object
     prefill: object
     decode: object
-    request_id: object
-    hash_ids: object
-    """``None`` where the format has no ids."""
-    block_tokens: object
+    request_id: object = None
     """``None`` where the row does not say, as all below."""
-    hashed_tokens: object
-    session: object
-    parent: object
-    turn: object
-    class_name: object
-    priority: object
+    hash_ids: object = None
+    block_tokens: object = None
+    hashed_tokens: object = None
+    session: object = None
+    parent: object = None
+    turn: object = None
+    class_name: object = None
+    priority: object = None
 
 
 def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
