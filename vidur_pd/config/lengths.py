@@ -70,6 +70,15 @@ class QuantileTokens(Section):
         return self
 
 
+class EarlyEnd(Section):
+    """Requests whose user goes away: fewer tokens come out than were asked for."""
+
+    share: Annotated[float, NotBool, Field(gt=0, le=1)]
+    """Of the requests."""
+    after_tokens: LogNormalTokens | QuantileTokens | Count
+    """Output tokens after which one ends; what was asked for, if that is less."""
+
+
 Correlation = Annotated[float, NotBool, Field(ge=-1, le=1)]
 """Of the normal variables behind prompt and output (a Gaussian copula): 2·sin(π/6 · rank correlation)."""
 

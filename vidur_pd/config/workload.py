@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from boundary.fields import Count, PositiveSeconds, Ratio, Seconds, Section, Seed
 from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
-from vidur_pd.config.lengths import Lengths
+from vidur_pd.config.lengths import EarlyEnd, Lengths
 from vidur_pd.config.request_classes import RequestClasses, check_shares
 from vidur_pd.config.sessions import DrawnSessions, Pace, SharedPrefixes
 
@@ -84,6 +84,7 @@ class SyntheticWorkload(Section):
     prefixes: SharedPrefixes | None = None
     sessions: DrawnSessions | None = None
     classes: RequestClasses | None = None
+    early_end: EarlyEnd | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> SyntheticWorkload:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vidur_pd.config.request_classes import RequestClasses
 from vidur_pd.config.workload import SyntheticWorkload
-from vidur_pd.workload.lengths import sample_lengths
+from vidur_pd.workload.lengths import sample_lengths, sample_tokens
 from vidur_pd.workload.pacing import NOBODY
 from vidur_pd.workload.workload import Classes, Workload
 
@@ -25,11 +25,13 @@ class LengthsByClass:
     prefill: Rows
     """[classes, requests]"""
     decode: Rows
+    asked: Rows
+    """Output tokens that were asked for; less come out where a request ends early."""
 
-    def of(self, classes: Rows) -> tuple[Rows, Rows]:
+    def of(self, classes: Rows) -> tuple[Rows, Rows, Rows]:
         """[requests] each, for requests of these classes [requests]."""
         row = np.arange(len(classes))
-        return self.prefill[classes, row], self.decode[classes, row]
+        return self.prefill[classes, row], self.decode[classes, row], self.asked[classes, row]
 
 
 def draw_lengths(config: SyntheticWorkload, rng: Streams) -> LengthsByClass:
@@ -40,7 +42,12 @@ def draw_lengths(config: SyntheticWorkload, rng: Streams) -> LengthsByClass:
         for name, each in (config.classes or {}).items()
     ]
     prefill, decode = zip(*(drawn or [common]), strict=True)
-    return LengthsByClass(np.stack(prefill), np.stack(decode))
+    asked = np.stack(decode)
+    if config.early_end is None:
+        return LengthsByClass(np.stack(prefill), asked, asked)
+    ends = rng("early_ends").random(config.requests) < config.early_end.share
+    after = sample_tokens(config.early_end.after_tokens, config.requests, rng("early_end_tokens"))
+    return LengthsByClass(np.stack(prefill), np.where(ends, np.minimum(asked, after), asked), asked)
 
 
 def draw_classes(config: SyntheticWorkload, count: int, rng: Streams) -> Rows:

@@ -14,8 +14,8 @@
 ``csv`` is this project's own format; the per-request output of a simulation has its columns and can be replayed. It and
 JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prompt; joined by ``;`` in CSV) and
 ``hash_block_tokens`` (equal in all rows); ``hashed_tokens`` where the ids go on into the answer; ``session`` and
-``turn``, or ``chat_id``, ``parent_chat_id`` and ``turn`` of ``qwen_bailian``; ``class`` and ``priority`` (not
-of ``qwen_bailian``). Other columns and keys are ignored.
+``turn``, or ``chat_id``, ``parent_chat_id`` and ``turn`` of ``qwen_bailian``; ``class``, ``priority`` and
+``max_output_tokens`` (not of ``qwen_bailian``). Other columns and keys are ignored.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Layout:
     parent: str | None = None
     """Field of the name of the turn before."""
     has_classes: bool = False
-    """Rows may say ``class`` and ``priority``."""
+    """Rows may say ``class``, ``priority`` and ``max_output_tokens``."""
     has_failed_calls: bool = False
     """Rows without output are failed calls: they are left out and counted."""
 

@@ -57,6 +57,17 @@ def sample_lognormal(tokens: LogNormalTokens, count: int, random: np.random.Gene
     return lognormal_at(tokens, random.standard_normal(count))
 
 
+def sample_tokens(tokens: LogNormalTokens | QuantileTokens | int, count: int, random: np.random.Generator) -> Tokens:
+    """``count`` draws of a token count."""
+    match tokens:
+        case LogNormalTokens():
+            return sample_lognormal(tokens, count, random)
+        case QuantileTokens():
+            return tokens_at(tokens, random.random(count))
+        case _:
+            return np.full(count, tokens, dtype=np.int64)
+
+
 def lognormal_at(tokens: LogNormalTokens, normals: NDArray[np.float64]) -> Tokens:
     """Token counts for draws of the standard normal distribution."""
     mu, sigma = lognormal_parameters(tokens)

@@ -65,7 +65,7 @@ def _draw(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Workload:
         return draw_sessions(config, base_dir, rng)
     arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"), base_dir)
     classes = draw_classes(config, config.requests, rng)
-    prefill, decode = draw_lengths(config, rng).of(classes)
+    prefill, decode, asked = draw_lengths(config, rng).of(classes)
     drawn = Workload(
         request_ids=tuple(map(str, range(config.requests))),
         arrived_ps=arrived_ps,
@@ -74,6 +74,7 @@ def _draw(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Workload:
         name="synthetic",
         source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths",
         pacing=clients_pacing(config.arrivals, config.requests, rng("client_think_times")),
+        max_output_tokens=None if config.early_end is None else asked,
     )
     drawn = classified(drawn, config.classes, classes)
     if config.prefixes is None:

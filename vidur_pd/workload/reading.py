@@ -114,6 +114,7 @@ class _Row(NamedTuple):
     turn: object = None
     class_name: object = None
     priority: object = None
+    asked: object = None
 
 
 def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
@@ -125,7 +126,7 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
         ("request_id", "hash_ids", "hash_block_tokens", "hashed_tokens", layout.session, layout.parent, "turn")
         if layout.hash_block_tokens
         else (None,) * 7
-    ) + (("class", "priority") if layout.has_classes else (None, None))
+    ) + (("class", "priority", "max_output_tokens") if layout.has_classes else (None,) * 3)
     # One more, empty, column stands for those that the file does not have.
     places = [columns.get(name or "", len(header)) for name in (*named, *optional)]
     for line, cells in rows:
@@ -157,7 +158,7 @@ def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row
             record.get(layout.session),
             record.get(layout.parent),
             record.get("turn"),
-            *((record.get("class"), record.get("priority")) if layout.has_classes else (None, None)),
+            *map(record.get, ("class", "priority", "max_output_tokens") if layout.has_classes else ()),
         )
 
 
@@ -199,7 +200,8 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
     turns = TurnCollector(checker)
     class_names: list[str] = []
     priorities: list[int] = []
-    has_priorities = False
+    asked: list[int] = []
+    has_priorities = has_asked = False
     skipped_rows = 0
     for number, arrived_ps, row in _timed(rows, checker, selection.window_ps):
         output = checker.tokens(row.line, layout.decode, row.decode, least=0)
@@ -217,6 +219,10 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         class_names.append("" if row.class_name in (None, "") else checker.name(row.line, "class", row.class_name))
         priorities.append(0 if row.priority is None else checker.whole(row.line, "priority", row.priority))
         has_priorities |= row.priority is not None
+        asked.append(
+            output if row.asked is None else checker.tokens(row.line, "max_output_tokens", row.asked, least=output)
+        )
+        has_asked |= row.asked is not None
         turns.append(row.line, row.session, row.parent, row.turn)
         if len(arrived) == selection.limit:
             break
@@ -233,6 +239,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
             turns.sessions(),
             classes=named_classes(class_names),
             priority=np.array(priorities, dtype=np.int64) if has_priorities else None,
+            max_output_tokens=np.array(asked, dtype=np.int64) if has_asked else None,
             name=checker.path.name,
             source=f"trace {checker.path.name}",
             skipped_rows=skipped_rows,

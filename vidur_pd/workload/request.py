@@ -44,6 +44,8 @@ def request_of(workload: Workload, index: int, arrived_ps: int) -> Request:
     )
     if hashes is not None and hashes.hashed_tokens is not None:
         request.hashed_tokens = int(hashes.hashed_tokens[index])
+    if workload.max_output_tokens is not None:
+        request.max_output_tokens = int(workload.max_output_tokens[index])
     if workload.priority is not None:
         request.priority = int(workload.priority[index])
     return request

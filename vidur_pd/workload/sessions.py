@@ -43,6 +43,8 @@ class _Turns:
 
     prompt: Rows
     answer: Rows
+    asked: Rows
+    """Longest answers that were asked for."""
     blocks: list[list[int]]
     """Of prompt and answer."""
     sessions: Sessions
@@ -69,6 +71,7 @@ def draw_sessions(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Wo
         name="synthetic",
         source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths, sessions",
         trimmed_requests=said.trimmed,
+        max_output_tokens=None if config.early_end is None else said.asked,
     )
     drawn = classified(drawn, config.classes, classes[said.sessions.session])
     begins_ps = sample_arrivals(config.arrivals, int(said.sessions.session[-1]) + 1, rng("arrivals"), base_dir)
@@ -180,9 +183,11 @@ def _talk(config: DrawnSessions, lengths: LengthsByClass, classes: Rows, rng: St
             blocks.append(list(talk.blocks))
             places.append((session, turn, row - 1 if turn > 1 else NOBODY))
     columns = np.array(places, dtype=np.int64).T
+    asked = lengths.asked[classes[columns[0]], np.arange(requests)]
     return _Turns(
         np.array(prompts, dtype=np.int64),
         np.array(said, dtype=np.int64),
+        asked,
         blocks,
         Sessions(columns[0], columns[1], columns[2]),
         trimmed,

@@ -111,6 +111,7 @@ def merged(parts: Mapping[str, Workload]) -> Workload:
         sessions=_joined_sessions(workloads, order),
         classes=_joined_classes(workloads, order),
         priority=_joined_priorities(workloads, order),
+        max_output_tokens=_joined_asked(workloads, order),
         pacing=_joined_pacing(workloads, order),
         name="+".join(parts),
         source="; ".join(f"{name}: {part.source}" for name, part in parts.items()),
@@ -131,6 +132,7 @@ def _reordered(workload: Workload, order: NDArray[np.intp], arrived_ps: NDArray[
         sessions=None if workload.sessions is None else workload.sessions.of(order),
         classes=None if workload.classes is None else Classes(workload.classes.names, workload.classes.of[order]),
         priority=None if workload.priority is None else workload.priority[order],
+        max_output_tokens=None if workload.max_output_tokens is None else workload.max_output_tokens[order],
         pacing=None if workload.pacing is None else workload.pacing.of(order),
     )
 
@@ -155,7 +157,14 @@ def _with_lengths(workload: Workload, prompt: NDArray[np.int64], output: NDArray
         blocks = -(-(prompt if named is None else named) // hashes.block_tokens)
         kept = _spans(hashes.offsets[:-1], blocks)
         hashes = BlockHashes(_offsets(blocks), hashes.ids[kept], hashes.block_tokens, named)
-    return replace(workload, prefill_tokens=prompt, decode_tokens=output, block_hashes=hashes)
+    asked = workload.max_output_tokens
+    return replace(
+        workload,
+        prefill_tokens=prompt,
+        decode_tokens=output,
+        block_hashes=hashes,
+        max_output_tokens=None if asked is None else np.maximum(asked, output),
+    )
 
 
 def _gather(hashes: BlockHashes, order: NDArray[np.intp]) -> BlockHashes:
@@ -232,6 +241,13 @@ def _joined_priorities(parts: Sequence[Workload], order: NDArray[np.intp]) -> ND
     if all(part.priority is None for part in parts):
         return None
     own = [np.zeros(len(part), dtype=np.int64) if part.priority is None else part.priority for part in parts]
+    return np.concatenate(own)[order]
+
+
+def _joined_asked(parts: Sequence[Workload], order: NDArray[np.intp]) -> NDArray[np.int64] | None:
+    if all(part.max_output_tokens is None for part in parts):
+        return None
+    own = [part.decode_tokens if part.max_output_tokens is None else part.max_output_tokens for part in parts]
     return np.concatenate(own)[order]
 
 

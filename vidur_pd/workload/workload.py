@@ -100,6 +100,8 @@ class Workload:
     classes: Classes | None = None
     priority: NDArray[np.int64] | None = None
     """[requests] the smaller goes first; ``None``: all are equal."""
+    max_output_tokens: NDArray[np.int64] | None = None
+    """[requests] what was asked for, at least the output; ``None``: the output."""
     name: str = "workload"
     source: str = ""
     """Where the requests come from and what was done to them, in one line."""
@@ -109,7 +111,7 @@ class Workload:
     """Rows of a trace left out because they have no output."""
 
     def __post_init__(self) -> None:
-        for field in ("arrived_ps", "prefill_tokens", "decode_tokens", "priority"):
+        for field in ("arrived_ps", "prefill_tokens", "decode_tokens", "priority", "max_output_tokens"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, _read_only(getattr(self, field)))
         _check_lengths(self)
@@ -134,6 +136,7 @@ class Workload:
             arrays += [np.array([self.block_hashes.block_tokens]), self.block_hashes.offsets, self.block_hashes.ids]
             arrays += [] if self.block_hashes.hashed_tokens is None else [self.block_hashes.hashed_tokens]
         arrays += [] if self.priority is None else [self.priority]
+        arrays += [] if self.max_output_tokens is None else [self.max_output_tokens]
         arrays += [] if self.classes is None else [self.classes.of]
         if self.pacing is not None:
             arrays += [self.pacing.follows, self.pacing.think_ps, self.pacing.population]
@@ -203,6 +206,8 @@ def _columns(workload: Workload) -> Iterator[tuple[str, NDArray[np.int64]]]:
         yield field, getattr(workload, field)
     if workload.priority is not None:
         yield "priority", workload.priority
+    if workload.max_output_tokens is not None:
+        yield "max_output_tokens", workload.max_output_tokens
     if workload.classes is not None:
         yield "classes", workload.classes.of
     for part in (workload.sessions, workload.pacing):
@@ -221,6 +226,7 @@ def _check_values(workload: Workload) -> None:
                 f"{workload.name}: {field} of request {workload.request_ids[i]}: "
                 f"found {values[i]}, expected 1 to {MAX_TOKENS}"
             )
+    _check_asked(workload)
     arrived = workload.arrived_ps
     if arrived[-1] > MAX_ARRIVAL_S * PS_PER_S:
         raise InputError(
@@ -235,6 +241,20 @@ def _check_values(workload: Workload) -> None:
         raise InputError(
             f"{workload.name}: arrived_ps of request {workload.request_ids[i]}: "
             f"found {arrived[i]}, expected at least {arrived[i - 1]} (order of arrival)"
+        )
+
+
+def _check_asked(workload: Workload) -> None:
+    """Nobody gets more than was asked for."""
+    asked = workload.max_output_tokens
+    if asked is None:
+        return
+    wrong = np.flatnonzero((asked < workload.decode_tokens) | (asked > MAX_TOKENS))
+    if len(wrong):
+        i = int(wrong[0])
+        raise InputError(
+            f"{workload.name}: max_output_tokens of request {workload.request_ids[i]}: found {asked[i]}, "
+            f"expected {workload.decode_tokens[i]} (its output) to {MAX_TOKENS}"
         )
 
 

@@ -87,6 +87,8 @@ def _more(workload: Workload) -> dict[str, list[Any]]:
         found["class"] = workload.classes.name_of.tolist()
     if workload.priority is not None:
         found["priority"] = workload.priority.tolist()
+    if workload.max_output_tokens is not None:
+        found["max_output_tokens"] = workload.max_output_tokens.tolist()
     return found
 
 
