@@ -550,7 +550,7 @@ class PromptPrefilled:
     def request(self) -> Request: ...
 
 class RequestsCompleted:
-    """Requests have got their last tokens; told after `Loop.report_completions`."""
+    """Requests have got their last tokens (after `Loop.report_completions`)."""
 
     @property
     def requests(self) -> list[Request]: ...

@@ -1,4 +1,4 @@
-"""What a configuration may say about kinds of requests that are told apart: their shares, priorities and objectives."""
+"""What a configuration may say about classes of requests: their shares, priorities and objectives."""
 
 from __future__ import annotations
 

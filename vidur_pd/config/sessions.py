@@ -73,7 +73,7 @@ class QuantileTurns(QuantileTokens):
 Turns = Annotated[FixedTurns | GeometricTurns | QuantileTurns, Field(discriminator="kind")]
 
 
-class Pace(Section):
+class TurnTiming(Section):
     """When the turns of a session are sent, its first one aside."""
 
     next_turn: Literal["after_answer", "at_time"] = "after_answer"
@@ -82,7 +82,7 @@ class Pace(Section):
     think_time: ThinkTime = ConstantTime(kind="constant", s=0)
 
 
-class DrawnSessions(SystemPrompts, Pace):
+class DrawnSessions(SystemPrompts, TurnTiming):
     """Sessions of turns; a turn's prompt contains the prompts and answers of all turns before it.
 
     ``arrivals`` say when sessions begin, ``requests`` counts turns, and prompt lengths drawn from ``lengths`` are what

@@ -11,7 +11,7 @@ from boundary.fields import Count, PositiveSeconds, Ratio, Seconds, Section, See
 from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
 from vidur_pd.config.lengths import EarlyEnd, Lengths
 from vidur_pd.config.request_classes import RequestClasses, check_shares
-from vidur_pd.config.sessions import DrawnSessions, Pace, SharedPrefixes
+from vidur_pd.config.sessions import DrawnSessions, SharedPrefixes, TurnTiming
 
 RequestCount = Annotated[Count, Field(le=20_000_000)]
 """Requests of a workload; each takes about 100 bytes before it arrives."""
@@ -60,7 +60,7 @@ class TraceWorkload(Section):
     """Longest prompt + output; longer requests are trimmed and counted."""
     trim: Literal["prefill", "proportional"] = "prefill"
     """What ``max_tokens`` shortens: the prompt, or both prompt and output."""
-    sessions: Pace | None = None
+    sessions: TurnTiming | None = None
     """Turns of a conversation, where the trace says which rows are, follow one another as said here."""
 
     @model_validator(mode="after")
@@ -70,7 +70,7 @@ class TraceWorkload(Section):
         for name, given in (("window", self.window is not None), ("jitter_s", self.jitter_s > 0)):
             if given and self.arrivals is not None:
                 raise ValueError(f"{name}: found together with arrivals, expected one of them")
-        _check_pace(self.arrivals, self.sessions)
+        _check_timing(self.arrivals, self.sessions)
         return self
 
 
@@ -94,11 +94,11 @@ class SyntheticWorkload(Section):
             raise ValueError("prefixes: found with closed arrivals, expected sessions (its turns wait for answers)")
         if self.classes is not None:
             check_shares(self.classes)
-        _check_pace(self.arrivals, self.sessions)
+        _check_timing(self.arrivals, self.sessions)
         return self
 
 
-def _check_pace(arrivals: Arrivals | None, sessions: Pace | None) -> None:
+def _check_timing(arrivals: Arrivals | None, sessions: TurnTiming | None) -> None:
     """What is known before cannot wait for what is not."""
     if isinstance(arrivals, ClosedArrivals) and sessions is not None and sessions.next_turn == "at_time":
         raise ValueError("sessions.next_turn: found at_time with closed arrivals, expected after_answer")

@@ -56,7 +56,7 @@ struct AcceptDrafts {
 struct PromptPrefilled {
     RequestPtr request;
 };
-// Requests have got their last tokens; told only where somebody waits for it (`Loop::report_completions`).
+// Requests have got their last tokens (after `Loop::report_completions`).
 struct RequestsCompleted {
     std::vector<RequestPtr> requests;
 };

@@ -20,8 +20,8 @@ from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
 from vidur_pd.config.workload import TraceFormat
 from vidur_pd.workload.bench_results import bench_rows
 from vidur_pd.workload.checking import RowChecker
-from vidur_pd.workload.classes import named_classes
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
+from vidur_pd.workload.labels import LabelCollector
 from vidur_pd.workload.turns import TurnCollector
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
 
@@ -198,10 +198,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
     decode: list[int] = []
     blocks = _Blocks(checker, selection.hash_block_tokens or layout.hash_block_tokens)
     turns = TurnCollector(checker)
-    class_names: list[str] = []
-    priorities: list[int] = []
-    asked: list[int] = []
-    has_priorities = has_asked = False
+    labels = LabelCollector(checker)
     skipped_rows = 0
     for number, arrived_ps, row in _timed(rows, checker, selection.window_ps):
         output = checker.tokens(row.line, layout.decode, row.decode, least=0)
@@ -216,13 +213,7 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         prefill.append(prompt)
         decode.append(output)
         blocks.append(row, prompt, output)
-        class_names.append("" if row.class_name in (None, "") else checker.name(row.line, "class", row.class_name))
-        priorities.append(0 if row.priority is None else checker.whole(row.line, "priority", row.priority))
-        has_priorities |= row.priority is not None
-        asked.append(
-            output if row.asked is None else checker.tokens(row.line, "max_output_tokens", row.asked, least=output)
-        )
-        has_asked |= row.asked is not None
+        labels.append(row.line, output, row.class_name, row.priority, row.asked)
         turns.append(row.line, row.session, row.parent, row.turn)
         if len(arrived) == selection.limit:
             break
@@ -237,9 +228,9 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
             np.array(decode, dtype=np.int64),
             blocks.hashes(),
             turns.sessions(),
-            classes=named_classes(class_names),
-            priority=np.array(priorities, dtype=np.int64) if has_priorities else None,
-            max_output_tokens=np.array(asked, dtype=np.int64) if has_asked else None,
+            classes=labels.classes(),
+            priority=labels.priority(),
+            max_output_tokens=labels.max_output_tokens(),
             name=checker.path.name,
             source=f"trace {checker.path.name}",
             skipped_rows=skipped_rows,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
-from vidur_pd.config.sessions import DrawnSessions, FixedTurns, GeometricTurns, Pace, QuantileTurns, Turns
+from vidur_pd.config.sessions import DrawnSessions, FixedTurns, GeometricTurns, QuantileTurns, Turns, TurnTiming
 from vidur_pd.config.workload import SyntheticWorkload
 from vidur_pd.workload.arrivals import population_of, sample_arrivals, sample_think_times
 from vidur_pd.workload.classes import LengthsByClass, classified, draw_classes, draw_lengths
@@ -82,8 +82,8 @@ def draw_sessions(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Wo
     return retimed(replace(drawn, pacing=_pacing(config.arrivals, said.sessions, think_ps, rng)), times_ps)
 
 
-def follow_trace(workload: Workload, arrivals: Arrivals | None, pace: Pace, rng: Streams) -> Workload:
-    """A trace with turns that are sent as ``pace`` says. Closed ``arrivals`` let clients begin its sessions.
+def follow_trace(workload: Workload, arrivals: Arrivals | None, timing: TurnTiming, rng: Streams) -> Workload:
+    """A trace with turns that are sent as ``timing`` says. Closed ``arrivals`` let clients begin its sessions.
 
     Ids of answers are taken from the prompts that contain them.
 
@@ -96,9 +96,9 @@ def follow_trace(workload: Workload, arrivals: Arrivals | None, pace: Pace, rng:
             "and parent_chat_id"
         )
     named = replace(workload, block_hashes=_with_answers(workload, sessions))
-    if pace.next_turn == "at_time":
+    if timing.next_turn == "at_time":
         return named
-    think_ps = sample_think_times(pace.think_time, len(workload), rng("think_times"))
+    think_ps = sample_think_times(timing.think_time, len(workload), rng("think_times"))
     return replace(named, pacing=_pacing(arrivals, sessions, think_ps, rng))
 
 
