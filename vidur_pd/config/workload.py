@@ -104,6 +104,18 @@ def _check_timing(arrivals: Arrivals | None, sessions: TurnTiming | None) -> Non
         raise ValueError("sessions.next_turn: found at_time with closed arrivals, expected after_answer")
 
 
+class ServeGenWorkload(Section):
+    """Requests of the clients that a folder of ServeGen describes."""
+
+    kind: Literal["servegen"]
+    path: Path
+    """Folder with ``chunk-i-trace.csv`` and ``chunk-i-dataset.json``, relative to the configuration file."""
+    window: TimeWindow | None = None
+    """In seconds of the clients' own time."""
+    limit: RequestCount | None = None
+    """Takes at most this many requests."""
+
+
 class MixWorkload(Section):
     """Several workloads at the same time, merged by arrival; they share no prefix with each other."""
 
@@ -111,14 +123,16 @@ class MixWorkload(Section):
     parts: Annotated[
         dict[
             Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")],
-            Annotated[TraceWorkload | SyntheticWorkload, Field(discriminator="kind")],
+            Annotated[TraceWorkload | SyntheticWorkload | ServeGenWorkload, Field(discriminator="kind")],
         ],
         Field(min_length=1),
     ]
     """By name; a request's id becomes ``name-id``."""
 
 
-WorkloadConfig = Annotated[TraceWorkload | SyntheticWorkload | MixWorkload, Field(discriminator="kind")]
+WorkloadConfig = Annotated[
+    TraceWorkload | SyntheticWorkload | ServeGenWorkload | MixWorkload, Field(discriminator="kind")
+]
 """The ``workload`` section of a configuration."""
 
 

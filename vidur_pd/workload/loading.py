@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,12 @@ import numpy as np
 from boundary.errors import InputError
 from vidur_pd.config.arrivals import VaryingArrivals
 from vidur_pd.config.rates import FileRate
-from vidur_pd.config.workload import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
+from vidur_pd.config.workload import MixWorkload, ServeGenWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
 from vidur_pd.workload.classes import classified, draw_classes, draw_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
+from vidur_pd.workload.servegen import client_files, draw_servegen
 from vidur_pd.workload.sessions import draw_sessions, follow_trace
 from vidur_pd.workload.transform import jittered, length_scaled, merged, time_scaled, trimmed
 from vidur_pd.workload.workload import PS_PER_S, Workload
@@ -39,6 +40,8 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
             return _replay(config, base_dir, rng)
         case SyntheticWorkload():
             return _draw(config, base_dir, rng)
+        case ServeGenWorkload():
+            return draw_servegen(config, base_dir, rng)
         case MixWorkload(parts=parts):
             return merged(
                 {
@@ -51,9 +54,19 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
 def trace_paths(config: WorkloadConfig, base_dir: Path) -> list[Path]:
     """The files that `load_workload` reads."""
     parts = list(config.parts.values()) if isinstance(config, MixWorkload) else [config]
-    rates = [part.arrivals.rate for part in parts if isinstance(part.arrivals, VaryingArrivals)]
-    named = [part.path for part in parts if isinstance(part, TraceWorkload)]
-    return [base_dir / path for path in [*named, *(rate.path for rate in rates if isinstance(rate, FileRate))]]
+    return [path for part in parts for path in _paths_of(part, base_dir)]
+
+
+def _paths_of(part: TraceWorkload | SyntheticWorkload | ServeGenWorkload, base_dir: Path) -> Iterator[Path]:
+    match part:
+        case ServeGenWorkload(path=path):
+            for _, *files in client_files(base_dir / path):
+                yield from files
+            return
+        case TraceWorkload(path=path):
+            yield base_dir / path
+    if isinstance(part.arrivals, VaryingArrivals) and isinstance(part.arrivals.rate, FileRate):
+        yield base_dir / part.arrivals.rate.path
 
 
 def _streams_of(part: str, rng: Streams) -> Streams:

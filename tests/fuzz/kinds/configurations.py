@@ -137,11 +137,17 @@ WORKLOADS: Final[tuple[dict[str, Any], ...]] = (
     _WORKLOAD | {"arrivals": _RISING, "early_end": {"share": 0.5, "after_tokens": {"mean": 2, "cv": 1}}},
     _WORKLOAD | {"arrivals": _FROM_FILE, "early_end": {"share": 1, "after_tokens": 2}},
     {"kind": "trace", "path": "t.csv", "arrivals": _CLOSED},
+    {"kind": "servegen", "path": ".", "window": {"start_s": 0, "end_s": 100}, "limit": 3},
     _REPLAY,
     {"kind": "trace", "path": "t.csv", "format": "csv", "requests": 2, "arrivals": {"kind": "poisson", "qps": 4}},
     {"kind": "mix", "parts": {"a": _WORKLOAD, "b": {"kind": "trace", "path": "t.csv"}}},
 )
 TRACE: Final = b"request_id,arrived_at_s,prefill_tokens,decode_tokens\na,0,100,4\nb,0.5,80,3\nc,1.25,60,5\n"
+CLIENT: Final[dict[str, bytes | Special]] = {
+    "chunk-0-trace.csv": b"0,0.05,1,Gamma,1,2\n60,0.05,2,Weibull,0.6,3\n120,0,,,0,0\n",
+    "chunk-0-dataset.json": b'{"0": {"input_tokens": "{10: 0.25, 20: 0.75}", "output_tokens": "{1: 1.0}"}}',
+}
+"""A client of ServeGen."""
 CONFIGURATIONS: Final = (
     PLAIN,
     PLAIN,
@@ -163,6 +169,8 @@ def generate(rng: random.Random) -> Case:
     """A command with a configuration."""
     tree = rng.choice(CONFIGURATIONS)
     files: dict[str, bytes | Special] = {"c.yaml": as_yaml(tree, random.Random(0)), "t.csv": TRACE}
+    if tree["workload"]["kind"] == "servegen":
+        files |= CLIENT
     settings: list[str] = []
     if rng.random() < 0.75:
         files["c.yaml"] = _file(tree, rng)
