@@ -64,7 +64,7 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("workload.arrivals.qqs=3", r"workload\.arrivals\.qqs: unknown field; did you mean 'qps'"),
         ("workload.arrivals.qps=-3", r"workload\.arrivals\.qps: found -3"),
         ("workload.lengths.prefill=-3", r"workload\.lengths\.prefill: found -3"),
-        ("workload.kind=tracee", r"workload: found kind 'tracee', expected one of mix, synthetic, trace"),
+        ("workload.kind=tracee", r"workload: found kind 'tracee', expected one of mix, servegen, synthetic, trace"),
         (
             "workload.arrivals={}",
             r"workload\.arrivals: found kind None, expected one of closed, constant, gamma, poisson",
