@@ -64,8 +64,11 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("workload.arrivals.qqs=3", r"workload\.arrivals\.qqs: unknown field; did you mean 'qps'"),
         ("workload.arrivals.qps=-3", r"workload\.arrivals\.qps: found -3"),
         ("workload.lengths.prefill=-3", r"workload\.lengths\.prefill: found -3"),
-        ("workload.kind=tracee", r"workload: found kind 'tracee', expected one of mix, synthetic, trace"),
-        ("workload.arrivals={}", r"workload\.arrivals: found kind None, expected one of constant, gamma, poisson"),
+        ("workload.kind=tracee", r"workload: found kind 'tracee', expected one of mix, servegen, synthetic, trace"),
+        (
+            "workload.arrivals={}",
+            r"workload\.arrivals: found kind None, expected one of closed, constant, gamma, poisson",
+        ),
         ("cluster.pools=[]", r"cluster\.pools: found an empty list"),
         ("kv_transfer.setup_ms=1e20", r"kv_transfer\.setup_ms: found 1e\+20, expected at most 1000000\.0"),
         ("engine.max_seqs=1.5", r"engine\.max_seqs: found 1\.5, expected a whole number"),

@@ -14,6 +14,7 @@ from netsim.roce.config import RoceConfig
 from netsim.topologies.build import TopologySpec
 from vidur_pd.config.engines import complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
+from vidur_pd.config.request_classes import ClassName, ClassObjectives
 from vidur_pd.config.workload import WorkloadConfig
 
 
@@ -261,6 +262,8 @@ class SloConfig(Section):
     """Share of the requests of a window that have to meet both for the window to count as good (`slo_loss_minutes`)."""
     window_s: PositiveSeconds = 60.0
     """Length of the windows in which attainment is measured."""
+    classes: Annotated[dict[ClassName, ClassObjectives], Field(min_length=1, max_length=1000)] | None = None
+    """Objectives of classes of requests, where they are not those of all."""
 
 
 class OutputConfig(Section):
