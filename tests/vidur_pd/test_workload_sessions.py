@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from boundary.errors import InputError
+from tests.integration.small_runs import config, pool
+from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.workload_cases import contents, load, synthetic
 from vidur_pd.scheduling.kv_blocks import PrefixCachingBlockPool
+from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import Workload, read_trace
 from vidur_pd.workload.pacing import NOBODY
 from vidur_pd.workload.request import request_of
@@ -146,23 +149,45 @@ def test_think_times_leave_what_is_said_alone() -> None:
 
 
 @pytest.mark.parametrize("block_tokens", [16, 8, 48])
-def test_todays_cores_register_and_hit_prompts_only(block_tokens: int) -> None:
-    """Ids that go on into the answer change nothing: a turn hits the whole blocks of earlier prompts."""
+def test_a_turn_hits_the_prompt_and_the_answer_of_the_turn_before(block_tokens: int) -> None:
+    """All whole blocks of both: the last token of an answer never has KV."""
     made = drawn(3)
-    pool = PrefixCachingBlockPool(1000, block_tokens, 16)
+    rank = OneRank(
+        PrefixCachingBlockPool(1000, block_tokens, 16), max_batched_tokens=1000, max_seqs=1, max_model_len=10**5
+    )
     hit = []
     for row in range(3):
         request = request_of(made, row, 0)
         assert request.hashed_tokens == request.prompt_tokens + request.output_tokens
-        prefix = pool.cached_prefix(request)
-        pool.allocate(request, request.prompt_tokens, prefix)
-        pool.register(request, request.prompt_tokens)
-        pool.allocate(request, request.prompt_tokens + request.output_tokens - 1)
-        pool.register(request, request.prompt_tokens + request.output_tokens - 1)
-        pool.release(request)
-        hit.append(prefix.tokens)
-    prompts = made.prefill_tokens.tolist()
-    assert hit == [0, *(prompt // block_tokens * block_tokens for prompt in prompts[:2])]
+        rank.add(request)
+        while (batch := rank.schedule()) is not None:
+            rank.finish(batch)
+        assert request.generated_tokens == request.output_tokens
+        hit.append(request.cached_tokens)
+    computed = (made.prefill_tokens + made.decode_tokens - 1).tolist()
+    assert hit == [0, *(tokens // block_tokens * block_tokens for tokens in computed[:2])]
+
+
+def test_turns_of_a_simulation_hit_earlier_answers_where_these_were_generated() -> None:
+    """On one instance for both phases all of it; a prefill instance has the KV of its prompts alone."""
+    workload = synthetic(30, sessions={"turns": TURNS, "think_time": {"kind": "constant", "s": 1}}) | {
+        "lengths": {"kind": "lognormal", "prefill": {"mean": 300, "cv": 1}, "decode": {"mean": 60, "cv": 1}}
+    }
+    apart = [pool("p", "prefill"), pool("d", "decode")]
+    for pools, answers in (([pool("m", "mixed")], 1), (apart, 0)):
+        result = simulate(config(pools, workload=workload, engine={"prefix_caching": True}))
+        assert result.workload.sessions is not None
+        records = {record.request_id: record for record in result.table.records()}
+        ids = result.workload.request_ids
+        checked = 0
+        for row, before in enumerate(result.workload.sessions.previous.tolist()):
+            if before == NOBODY:
+                continue
+            first, second = records[ids[before]], records[ids[row]]
+            tokens = first.prompt_tokens + answers * (first.output_tokens - 1)
+            assert second.cached_tokens == tokens // 16 * 16
+            checked += 1
+        assert checked == 20
 
 
 CHATS = [

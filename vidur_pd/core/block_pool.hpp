@@ -12,9 +12,8 @@
 // keeps all tokens; blocks of groups with a window are without content, as if the tail of every cached prefix were at
 // hand.
 //
-// Assumed: one block size for all layers; no drafts, no LoRA or multimodal keys. Ignored: a hash collision; the reuse
-// of generated tokens by other requests (traces do not identify their content, so hits on earlier answers in a
-// conversation appear only where the trace's prompt ids repeat).
+// Assumed: one block size for all layers; no drafts, no LoRA or multimodal keys. Ignored: a hash collision; hits on
+// an answer before it has ended (vLLM gives blocks their keys as they fill).
 #pragma once
 
 #include <algorithm>
