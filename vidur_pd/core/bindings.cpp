@@ -47,6 +47,7 @@ void bind_request(py::module_& module) {
         .def_readonly("output_tokens", &Request::output_tokens)
         .def_readonly("arrived_ps", &Request::arrived_ps)
         .def_readonly("block_hashes", &Request::block_hashes)
+        .def_readwrite("hashed_tokens", &Request::hashed_tokens)
         .def_readonly("status_reason", &Request::status_reason)
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("is_running", &Request::is_running)
@@ -61,13 +62,17 @@ void bind_request(py::module_& module) {
 }
 
 void bind_pools(py::module_& module) {
+    py::class_<KvGroups>(module, "KvGroups")
+        .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), py::kw_only(), py::arg("whole"), py::arg("spanned"),
+             py::arg("most_spanned_blocks"));
     py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool");
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
-        .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
+        .def(py::init<std::int64_t, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("groups") = KvGroups());
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
                                                                                            "PrefixCachingBlockPool")
-        .def(py::init<std::int64_t, Tokens, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
-             py::arg("hash_block_tokens") = 512);
+        .def(py::init<std::int64_t, Tokens, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("hash_block_tokens") = 512, py::arg("groups") = KvGroups());
 }
 
 void bind_batches(py::module_& module) {

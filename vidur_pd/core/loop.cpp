@@ -325,6 +325,7 @@ std::optional<Notice> Loop::report() {
     }
     for (const RequestPtr& request : work_.outcome.completed) complete(*request);
     work_.step = Step::kAfterEnd;
+    if (reports_completions_ && !work_.outcome.completed.empty()) return RequestsCompleted{work_.outcome.completed};
     return std::nullopt;
 }
 

@@ -39,6 +39,9 @@ class Loop {
     // Adds the next instance; `pricing` is [stages], empty where Python prices.
     void add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing);
 
+    // Python hears of requests that complete here from now on.
+    void report_completions() { reports_completions_ = true; }
+
     // Advances a network together with the events: completions at an instant come before events at it.
     void advance_with(std::shared_ptr<netsim::SteppedNetwork> network) { network_ = std::move(network); }
     // The same for a network that is advanced elsewhere: graphs that have come to their end, and whether they failed.
@@ -165,6 +168,7 @@ class Loop {
     void remove(Instance& instance, const RunningIterationPtr& iteration);
     void book(RunningIteration& iteration, TimePs until_ps);
 
+    bool reports_completions_ = false;
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
     std::vector<InstancePtr> instances_;

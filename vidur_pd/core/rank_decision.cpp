@@ -47,7 +47,7 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
         pool_->register_blocks(*request, std::min(kv_tokens, request->prompt_tokens));
-        request->capacity_tokens += missing * pool_->block_tokens();
+        request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(held));
     }
     take_part(request, tokens);
 }
@@ -90,7 +90,7 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     request->rank = this;
     request->end_tokens =
         role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
-    request->capacity_tokens = pool_->blocks(held_tokens) * pool_->block_tokens();
+    request->capacity_tokens = pool_->rounded_up(held_tokens);
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);

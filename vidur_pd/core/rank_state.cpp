@@ -184,13 +184,13 @@ void RankState::advance_decode(std::int64_t steps) {
         request->generated_tokens += steps;
         if (const std::int64_t missing = missing_blocks(*request, request->computed_tokens)) {
             pool_->allocate(*request, request->computed_tokens, {});
-            request->capacity_tokens += missing * pool_->block_tokens();
+            request->capacity_tokens = pool_->rounded_up(request->computed_tokens);
         }
     }
 }
 
 std::int64_t RankState::missing_blocks(const Request& request, Tokens kv_tokens) const {
-    return kv_tokens > request.capacity_tokens ? pool_->blocks(kv_tokens - request.capacity_tokens) : 0;
+    return kv_tokens > request.capacity_tokens ? pool_->blocks(kv_tokens) - pool_->blocks(request.capacity_tokens) : 0;
 }
 
 // Blocks that running requests still need for their sequences.

@@ -42,7 +42,8 @@ struct Request {
           output_tokens(output_tokens),
           arrived_ps(arrived_ps),
           block_hashes(std::move(block_hashes)) {
-        context_tokens = prompt_tokens;
+        context_tokens = hashed_tokens = prompt_tokens;
+        max_output_tokens = output_tokens;
         check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
         check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
         if (!this->block_hashes) return;
@@ -88,6 +89,8 @@ struct Request {
     Tokens output_tokens;
     TimePs arrived_ps;
     std::optional<std::vector<std::int64_t>> block_hashes;
+    // Leading tokens whose content the block hashes name: the prompt, or some of its answer too.
+    Tokens hashed_tokens = 0;
     // [block hashes] of all content up to the end of each: the same id after another prefix is other content.
     std::vector<std::uint64_t> contents;
 

@@ -26,6 +26,7 @@ from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.profile import load_profile
 from aicb.model.architecture import MoeFfn
+from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
@@ -47,6 +48,7 @@ class PoolModel:
     precision: Precision
     iteration_model: IterationModel
     num_kv_blocks: int
+    kv_groups: KvGroups
     max_model_len: int
     policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
@@ -143,6 +145,11 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
             f"that fit into the memory of a GPU of pool {pool.name}"
         )
+    if engine.prefix_caching and memory.kv_groups.whole != 1:
+        raise InputError(
+            f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
+            f"{memory.kv_groups.whole} groups of layers keep every token"
+        )
     return PoolModel(
         pool=pool,
         engine=engine,
@@ -150,6 +157,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         precision=precision,
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
+        kv_groups=memory.kv_groups,
         max_model_len=_max_model_len(engine, model),
         policy=_policy(engine, pool),
     )
@@ -185,7 +193,7 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
 def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     if engine.policy in SCHEDULING_POLICIES:
         return policy_named(engine.policy)
-    field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
+    field = f"cluster.pools.{pool.name}.engine.policy" if "policy" in pool.engine.model_fields_set else "engine.policy"
     return load_class(field, engine.policy, Policy)
 
 

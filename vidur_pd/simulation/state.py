@@ -16,7 +16,7 @@ from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.workload import generator
 
@@ -93,10 +93,16 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
     pool = plan.pools[placement.pool]
     engine, drafting = pool.engine, pool.drafting
 
+    groups = KvGroups(
+        whole=pool.kv_groups.whole,
+        spanned=pool.kv_groups.spanned,
+        most_spanned_blocks=pool.kv_groups.most_spanned_blocks(engine.block_tokens),
+    )
+
     def block_pool() -> BlockPool:
         if engine.prefix_caching:
-            return PrefixCachingBlockPool(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens)
-        return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens)
+            return PrefixCachingBlockPool(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens, groups)
+        return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens, groups)
 
     def drafts(rank: int) -> Drafts | None:
         if drafting is None:

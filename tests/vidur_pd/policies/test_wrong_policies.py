@@ -148,8 +148,15 @@ WRONG = [
     (RunsAll, "budget: request r2 is to compute 40 tokens, expected at most the 20 left of 100 (test_wrong"),
     (RunsNoTokens, "tokens: request r0 is to compute -1 tokens, expected 1 to 40"),
     (RunsTooManyTokens, "tokens: request r0 is to compute 41 tokens, expected 1 to 40"),
-    (RunsText, "raises: TypeError: found run(request r0, 'all'), expected run(request: Request, tokens: int)"),
-    (RunsNobody, "raises: TypeError: found run(None, 1), expected run(request: Request, tokens: int)"),
+    (
+        RunsText,
+        "raises: TypeError: found run(request r0, 'all'), "
+        "expected run(request: Request, tokens: int, held_tokens: int = 0)",
+    ),
+    (
+        RunsNobody,
+        "raises: TypeError: found run(None, 1), expected run(request: Request, tokens: int, held_tokens: int = 0)",
+    ),
     (RunsTwice, "one iteration: request r0 is in this iteration already"),
     (RunsTheEnded, "membership: request r0 neither runs on this rank nor waits for it"),
     (DecidesLate, "decision: found one after its iteration, expected it within decide"),
