@@ -1,4 +1,4 @@
-"""Sarathi-Serve (Agrawal et al., OSDI 2024), as Vidur has it: prompts in chunks, in one batch with decodes, which never stall."""
+"""Sarathi-Serve (Agrawal et al., OSDI 2024), as Vidur has it: prompts in chunks join decodes, which never stall."""
 
 from __future__ import annotations
 
