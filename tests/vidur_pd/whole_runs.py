@@ -48,6 +48,7 @@ class Scenario:
     requests: tuple[tuple[int, int, int, tuple[int, ...] | None], ...]
     max_model_len: int = 1000
     watermark_blocks: int = 0
+    plans_ahead: bool = False
 
 
 @st.composite
@@ -111,6 +112,7 @@ class WholeRun:
             drafts_per_step=scenario.drafts,
             watermark_blocks=scenario.watermark_blocks,
             pipeline_stages=scenario.stages,
+            plans_ahead=scenario.plans_ahead,
         )
         self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
