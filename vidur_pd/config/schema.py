@@ -83,6 +83,8 @@ class EngineConfig(Section):
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool = False
+    async_scheduling: bool | None = None
+    """Decides each iteration when the one before begins, not when it ends; ``None``: not so."""
     cuda_graphs: bool = True
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
@@ -112,6 +114,7 @@ class EngineOverrides(Section):
     gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] | None = None
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     prefix_caching: bool | None = None
+    async_scheduling: bool | None = None
     cuda_graphs: bool | None = None
     fast_forward: bool | None = None
     weights: Literal["bf16", "fp8"] | None = None

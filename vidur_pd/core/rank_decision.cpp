@@ -122,11 +122,10 @@ void RankState::preempt(const RequestPtr& request) {
         if (request->is_in_iteration && !request->is_ending)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
         if (request->is_decided) withdraw(*request);
-        const Tokens unknown = request->tokens_under_way;
-        pool_->register_blocks(*request, unknown ? std::max(request->computed_tokens - unknown,
-                                                            request->registrable_tokens)
-                                                 : request->computed_tokens);
-        if (!holds_blocks_aside(*request)) pool_->release(*request);
+        const Tokens computed = request->computed_tokens, under_way = request->tokens_under_way;
+        pool_->register_blocks(*request,
+                               under_way ? std::max(computed - under_way, request->registrable_tokens) : computed);
+        pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
         remote_.drop_arrived(request);

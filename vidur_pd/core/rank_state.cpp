@@ -89,7 +89,6 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     batch.is_finished = true;
     --batches_under_way_;
     note_change();
-    release_aside();
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
@@ -118,18 +117,6 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     return outcome;
 }
 
-// vLLM keeps the blocks of those whose KV may come from elsewhere (`Scheduler.defer_block_free`): an iteration under
-// way still writes to them, and a transfer would not wait for it.
-bool RankState::holds_blocks_aside(const Request& request) const {
-    return role_ == Role::kDecode && request.iterations_under_way > 0;
-}
-
-void RankState::release_aside() {
-    for (const RequestPtr& request : aside_) {
-        if (holds_blocks_aside(*request)) pool_->release(*request);
-    }
-}
-
 // The iteration of preempted requests has ended: those that have not got their last token go to the head of the queue.
 void RankState::queue_aside() {
     for (const RequestPtr& request : std::exchange(aside_, {})) {
@@ -141,7 +128,6 @@ std::vector<RequestPtr> RankState::abandon(ScheduledBatch& batch) {
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
     --batches_under_way_;
-    release_aside();
     std::vector<RequestPtr> lost;
     for (const RequestPtr& request : batch.requests) {
         request->leave_iterations();

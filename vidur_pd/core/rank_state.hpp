@@ -180,8 +180,6 @@ class RankState {
     void check_blocks(const Request& request, std::int64_t needed) const;
     void requeue(const RequestPtr& victim);
     void note_under_way(Request& request, bool samples);
-    bool holds_blocks_aside(const Request& request) const;
-    void release_aside();
     void queue_aside();
     void retire(const std::vector<RequestPtr>& finished);
     std::int64_t missing_after(std::int64_t steps) const;

@@ -65,6 +65,11 @@ class PoolModel:
         return int((usual if self.engine.watermark is None else self.engine.watermark) * self.num_kv_blocks)
 
     @property
+    def plans_ahead(self) -> bool:
+        """Ranks decide an iteration while the one before is under way."""
+        return self.engine.async_scheduling is True
+
+    @property
     def drafting(self) -> Drafting | None:
         return drafting_of(self.pool, self.engine)
 
@@ -101,6 +106,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     drafting = drafting_of(pool, engine)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model)
+    _check_scheduling(pool, engine, drafting)
     overlap = engine.overlap
     try:
         memory = instance_memory(
@@ -187,6 +193,15 @@ def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
         return policy_named(engine.policy)
     field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
     return load_class(field, engine.policy, Policy)
+
+
+def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
+    if not engine.async_scheduling:
+        return
+    field = f"cluster.pools.{pool.name}.engine" if pool.engine.async_scheduling else "engine"
+    reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None
+    if reason is not None:
+        raise InputError(f"{field}.async_scheduling: found true, expected false with {reason} in pool {pool.name}")
 
 
 def _expert_load(engine: EngineConfig) -> ExpertLoad:

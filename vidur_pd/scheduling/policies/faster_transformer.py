@@ -29,13 +29,14 @@ class FasterTransformer(Policy):
         running = {request.index for request in rank.running}
         left = [[request for request in batch if request.index in running] for batch in self._batches]
         self._batches = [batch for batch in left if batch]
-        batch = next((batch for batch in self._batches if not batch[0].is_in_iteration), None)
+        batch = next((batch for batch in self._batches if not all(request.is_in_iteration for request in batch)), None)
         if batch is None:
-            batch = self._form(rank, decision)
+            batch = self._form(rank, decision) if len(self._batches) < rank.pipeline_stages else []
         else:
             self._batches.remove(batch)
             for request in batch:
-                decision.run(request, rank.most_tokens(request))
+                if not request.is_in_iteration:
+                    decision.run(request, rank.most_tokens(request))
         if batch:
             self._batches.append(batch)
 
