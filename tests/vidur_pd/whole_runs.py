@@ -52,7 +52,8 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
+def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Scenario:
+    """``plans_ahead``: with asynchronous scheduling, which has one pipeline stage and no drafts."""
     block_tokens = draw(st.sampled_from([1, 2, 4]))
     requests, at_ps = [], 0
     for _ in range(draw(st.integers(1, 12))):
@@ -70,10 +71,11 @@ def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
         budget=draw(st.integers(4, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
-        stages=draw(st.sampled_from([1, 1, 2, 3])) if drafts == 0 else 1,
+        stages=draw(st.sampled_from([1, 1, 2, 3])) if not (drafts or plans_ahead) else 1,
         drafts=drafts,
         requests=tuple(requests),
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
+        plans_ahead=plans_ahead,
     )
 
 
@@ -161,6 +163,14 @@ class WholeRun:
         while (notice := self.loop.run(2**62)) is not None:
             handlers[type(notice)](notice)
         return self
+
+    def left_undone(self) -> list[Request]:
+        """Requests that should have been served and were not, or left something behind."""
+        state, limit = self.state, 1 if self.scenario.role == "prefill" else None
+        assert (state.used_blocks, state.waiting_requests, state.running_requests) == (0, 0, 0)
+        assert state.outstanding_tokens == state.load_tokens == 0
+        served = [request for request in self.requests if self.refusal(request) is None]
+        return [request for request in served if request.generated_tokens != (limit or request.output_tokens)]
 
     def seen(self) -> tuple[Any, ...]:
         """What a user and an operator see of it, however iterations were grouped."""
