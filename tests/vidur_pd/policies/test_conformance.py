@@ -99,7 +99,9 @@ def test_jumps_over_plain_decodes_change_nothing(policy: type[Policy] | None, sc
 
 
 @every_policy
-@pytest.mark.parametrize(("mode", "is_async"), [("pull", False), ("layerwise", False), ("pull", True), ("layerwise", True)])
+@pytest.mark.parametrize(
+    ("mode", "is_async"), [("pull", False), ("layerwise", False), ("pull", True), ("layerwise", True)]
+)
 def test_requests_pass_from_prefill_to_decode(policy: type[Policy] | None, mode: str, is_async: bool) -> None:
     pools = [pool("p", "prefill"), pool("d", "decode", instances=2)]
     sections: dict[str, Any] = {"kv_transfer": {"mode": mode}, "output": {"flows": True}}
