@@ -69,7 +69,10 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
 
     @property
     def sequence_tokens(self) -> int:
-        """Prompt + generated tokens, one under way included where ranks plan ahead: what has to be computed before the next token can be sampled."""
+        """Prompt + generated tokens, one under way included where ranks plan ahead.
+
+        What has to be computed before the next token can be sampled.
+        """
 
     def set_progress(self, computed_tokens: int, generated_tokens: int) -> None:
         """Place a request that no scheduler runs: 0 computed tokens after a preemption, P after a KV transfer."""
