@@ -37,10 +37,7 @@ BatchPtr RankState::decide_plain(TimePs now_ps) {
     } catch (const BrokenRule& broken) {
         throw BrokenInvariant(std::string("a plain decode: ") + broken.what());
     }
-    BatchPtr batch = close_decision();
-    if (!batch) return nullptr;
-    for (const RequestPtr& request : batch->requests) request->registrable_tokens = request->computed_tokens - 1;
-    return batch;
+    return close_decision();
 }
 
 void RankState::run(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
@@ -122,9 +119,8 @@ void RankState::preempt(const RequestPtr& request) {
         if (request->is_in_iteration && !request->is_ending)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
         if (request->is_decided) withdraw(*request);
-        const Tokens computed = request->computed_tokens, under_way = request->tokens_under_way;
-        pool_->register_blocks(*request,
-                               under_way ? std::max(computed - under_way, request->registrable_tokens) : computed);
+        // Of a request in flight vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py).
+        pool_->register_blocks(*request, request->computed_tokens - request->tokens_under_way);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
@@ -190,7 +186,6 @@ BatchPtr RankState::close_decision() {
 // The request may take part in the next decision as well, unless its last token is under way now. On a prefill rank
 // its KV is to be handed over then.
 void RankState::note_under_way(Request& request, bool samples) {
-    request.registrable_tokens = std::min(request.computed_tokens, request.known_tokens());
     ++request.iterations_under_way;
     request.tokens_under_way += samples;
     request.is_in_iteration = samples && request.sequence_tokens() == request.end_tokens;

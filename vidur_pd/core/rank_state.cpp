@@ -203,7 +203,6 @@ std::int64_t RankState::plain_decode_steps() const {
     for (const RequestPtr& request : running_) {
         const Tokens left = request->sequence_tokens() - request->computed_tokens;
         if (left != 1 || request->computed_tokens < request->prompt_tokens || request->is_in_iteration) return 0;
-        if (batches_under_way_ && !request->tokens_under_way) return 0;
         steps = std::min(steps, request->end_tokens - request->sequence_tokens() - 1);
     }
     const std::int64_t free_blocks = pool_->free_blocks();

@@ -142,7 +142,7 @@ class RankState {
     BatchPtr close_decision();
     // The next batch by a policy of the core.
     BatchPtr decide(Policy& policy, TimePs now_ps);
-    // The batch that decodes one token of each running request, as decided while the token before was under way.
+    // The batch that decodes one token of each running request.
     BatchPtr decide_plain(TimePs now_ps);
     // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
     // drafts kept by each request that samples; empty without drafts.
@@ -161,8 +161,7 @@ class RankState {
     // Runs of decode iterations.
 
     // Iterations in a row that could decode one token of every running request: none ends or lacks a KV block, and
-    // their tokens are within the budget. 0 with drafts, while a batch is under way that has to end first, and, where
-    // it has not, for requests that get no token from it.
+    // their tokens are within the budget. 0 with drafts, and while a batch is under way that has to end first.
     std::int64_t plain_decode_steps() const;
     // The same as that many iterations that decode all running requests. Requests added since do not count: they join
     // the step after. Blocks filled on the way get their keys when the request leaves: only the request itself could

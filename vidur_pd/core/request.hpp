@@ -129,7 +129,6 @@ struct Request {
     bool is_ending = false;                 // its last token is under way, and its KV serves nothing else
     Tokens tokens_under_way = 0;            // of a rank that plans ahead: sampled by iterations that have not ended
     std::int64_t iterations_under_way = 0;  // of such a rank: it takes part in
-    Tokens registrable_tokens = 0;          // of such a rank: computed ones whose content the last decision knew
     bool is_decided = false;                // takes part in the iteration that is being decided
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there
