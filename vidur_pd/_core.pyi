@@ -65,11 +65,18 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
 
     @property
     def is_in_iteration(self) -> bool:
-        """In an iteration under way."""
+        """In an iteration under way that has to end before it goes on."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Its last token is under way."""
 
     @property
     def sequence_tokens(self) -> int:
-        """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
+        """Prompt + generated tokens, one under way included where ranks plan ahead.
+
+        What has to be computed before the next token can be sampled.
+        """
 
     def restart(self, kept: int) -> None:
         """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
@@ -129,6 +136,7 @@ class RankState:
         drafts_per_step: int = 0,
         watermark_blocks: int = 0,
         pipeline_stages: int = 1,
+        plans_ahead: bool = False,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...

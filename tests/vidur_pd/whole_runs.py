@@ -48,10 +48,12 @@ class Scenario:
     requests: tuple[tuple[int, int, int, tuple[int, ...] | None], ...]
     max_model_len: int = 1000
     watermark_blocks: int = 0
+    plans_ahead: bool = False
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
+def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Scenario:
+    """``plans_ahead``: with asynchronous scheduling, which has one pipeline stage and no drafts."""
     block_tokens = draw(st.sampled_from([1, 2, 4]))
     requests, at_ps = [], 0
     for _ in range(draw(st.integers(1, 12))):
@@ -69,10 +71,11 @@ def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
         budget=draw(st.integers(4, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
-        stages=draw(st.sampled_from([1, 1, 2, 3])) if drafts == 0 else 1,
+        stages=draw(st.sampled_from([1, 1, 2, 3])) if not (drafts or plans_ahead) else 1,
         drafts=drafts,
         requests=tuple(requests),
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
+        plans_ahead=plans_ahead,
     )
 
 
@@ -144,6 +147,7 @@ class WholeRun:
             drafts_per_step=scenario.drafts,
             watermark_blocks=scenario.watermark_blocks,
             pipeline_stages=scenario.stages,
+            plans_ahead=scenario.plans_ahead,
         )
         self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
@@ -163,6 +167,8 @@ class WholeRun:
         self.runs: list[int] = []
         """Steps of each run of plain decodes, as far as could be seen when it began."""
         self.questions = 0
+        self.accepted: list[Request] = []
+        """Those that are not refused when they arrive: what they have generated counts later."""
         self.requests = [self._request(index) for index in range(len(scenario.requests))]
 
     def _request(self, index: int) -> Request:
@@ -171,6 +177,7 @@ class WholeRun:
             output = max(output, 2)
         request = Request(index, f"r{index}", prompt, output, at_ps, ids)
         if self.refusal(request) is None:
+            self.accepted.append(request)
             self.queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._enter(request))
         return request
 
@@ -192,6 +199,13 @@ class WholeRun:
         while (notice := self.loop.run(2**62)) is not None:
             handlers[type(notice)](notice)
         return self
+
+    def left_undone(self) -> list[Request]:
+        """Requests that should have been served and were not, or left something behind."""
+        state, limit = self.state, 1 if self.scenario.role == "prefill" else None
+        assert (state.used_blocks, state.waiting_requests, state.running_requests) == (0, 0, 0)
+        assert state.load_tokens == 0
+        return [request for request in self.accepted if request.generated_tokens != (limit or request.output_tokens)]
 
     def seen(self) -> tuple[Any, ...]:
         """What a user and an operator see of it, however iterations were grouped."""

@@ -102,6 +102,8 @@ class EngineConfig(Section):
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool
+    async_scheduling: bool | None = None
+    """Decides each iteration when the one before begins, not when it ends; ``None``: not so."""
     cuda_graphs: bool
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""

@@ -52,6 +52,7 @@ void bind_request(py::module_& module) {
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("is_running", &Request::is_running)
         .def_readonly("is_in_iteration", &Request::is_in_iteration)
+        .def_readonly("is_ending", &Request::is_ending)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
@@ -92,9 +93,9 @@ void bind_batches(py::module_& module) {
 std::shared_ptr<RankState> make_rank(std::shared_ptr<BlockPool> pool, const std::string& role,
                                      Tokens max_batched_tokens, std::int64_t max_seqs, Tokens max_model_len,
                                      Tokens long_prefill_token_threshold, std::int64_t drafts_per_step,
-                                     std::int64_t watermark_blocks, std::int64_t pipeline_stages) {
-    const Limits limits{max_batched_tokens, max_seqs,         max_model_len,  long_prefill_token_threshold,
-                        drafts_per_step,    watermark_blocks, pipeline_stages};
+                                     std::int64_t watermark_blocks, std::int64_t pipeline_stages, bool plans_ahead) {
+    const Limits limits{max_batched_tokens, max_seqs,         max_model_len,   long_prefill_token_threshold,
+                        drafts_per_step,    watermark_blocks, pipeline_stages, plans_ahead};
     return std::make_shared<RankState>(std::move(pool), parse_role(role), limits);
 }
 
@@ -103,7 +104,7 @@ void bind_rank(py::module_& module) {
         .def(py::init(&make_rank), py::arg("pool"), py::kw_only(), py::arg("role") = "mixed",
              py::arg("max_batched_tokens"), py::arg("max_seqs"), py::arg("max_model_len"),
              py::arg("long_prefill_token_threshold") = 0, py::arg("drafts_per_step") = 0,
-             py::arg("watermark_blocks") = 0, py::arg("pipeline_stages") = 1)
+             py::arg("watermark_blocks") = 0, py::arg("pipeline_stages") = 1, py::arg("plans_ahead") = false)
         .def_property_readonly("waiting_requests", &RankState::waiting_requests)
         .def_property_readonly("running_requests", &RankState::running_requests)
         .def_property_readonly("load_tokens", &RankState::load_tokens)

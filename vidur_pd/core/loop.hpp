@@ -111,6 +111,7 @@ class Loop {
         kNone,
         kDispatch,
         kDecide,
+        kPlan,
         kForm,
         kPrice,
         kLaunch,
@@ -141,12 +142,16 @@ class Loop {
     std::optional<Notice> proceed();
     void dispatch(Instance& instance);
     void dispatch_later(std::int32_t instance, TimePs at_ps);
+    std::optional<Notice> begin_decision(Instance& instance);
     std::optional<Notice> decide(Instance& instance);
+    void plan(Instance& instance);
     RunningIterationPtr form(Instance& instance);
+    std::optional<Notice> go_on_after_launch(Instance& instance);
     void collect(const RankGroup& group, const GroupBatch* batch);
     std::optional<Notice> price(Instance& instance, RunningIteration& iteration);
     bool price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost);
     GroupOutcome credit(Instance& instance, RunningIteration& iteration);
+    static void cut_plan(Instance& instance);
     void cut_short(Instance& instance);
     std::optional<Notice> report();
     std::optional<Notice> launch(Instance& instance);

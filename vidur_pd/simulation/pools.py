@@ -67,6 +67,11 @@ class PoolModel:
         return int((usual if self.engine.watermark is None else self.engine.watermark) * self.num_kv_blocks)
 
     @property
+    def plans_ahead(self) -> bool:
+        """Ranks decide an iteration while the one before is under way."""
+        return self.engine.async_scheduling is True
+
+    @property
     def drafting(self) -> Drafting | None:
         return drafting_of(self.pool, self.engine)
 
@@ -103,6 +108,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     drafting = drafting_of(pool, engine)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model)
+    _check_scheduling(pool, engine, drafting)
     overlap = engine.overlap
     try:
         memory = instance_memory(
@@ -193,8 +199,22 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
 def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     if engine.policy in SCHEDULING_POLICIES:
         return policy_named(engine.policy)
-    field = f"cluster.pools.{pool.name}.engine.policy" if "policy" in pool.engine.model_fields_set else "engine.policy"
-    return load_class(field, engine.policy, Policy)
+    return load_class(_engine_field(pool, "policy"), engine.policy, Policy)
+
+
+def _engine_field(pool: PoolConfig, name: str) -> str:
+    """The field that sets this in a pool: the pool's own, or the common one."""
+    is_own = getattr(pool.engine, name) is not None
+    return f"cluster.pools.{pool.name}.engine.{name}" if is_own else f"engine.{name}"
+
+
+def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
+    if not engine.async_scheduling:
+        return
+    reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None
+    if reason is not None:
+        field = _engine_field(pool, "async_scheduling")
+        raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
 
 
 def _expert_load(engine: EngineConfig) -> ExpertLoad:

@@ -121,6 +121,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             drafts_per_step=0 if drafting is None else drafting.drafts,
             watermark_blocks=pool.watermark_blocks,
             pipeline_stages=placement.partition.pp,
+            plans_ahead=pool.plans_ahead,
         )
         for _ in range(placement.partition.dp)
     ]

@@ -29,14 +29,16 @@ class FasterTransformer(Policy):
         running = {request.index for request in rank.running}
         rows = [(batch, left) for batch in self._batches if (left := [each for each in batch if each.index in running])]
         self._batches = [batch for batch, _ in rows]
-        next_row = next(((batch, left) for batch, left in rows if not left[0].is_in_iteration), None)
+        next_row = next((row for row in rows if not all(each.is_in_iteration for each in row[1])), None)
         if next_row is None:
-            batch = self._form(rank, decision, gaps=sum(len(batch) - len(left) for batch, left in rows))
+            gaps = sum(len(batch) - len(left) for batch, left in rows)
+            batch = self._form(rank, decision, gaps) if len(rows) < rank.pipeline_stages else []
         else:
             batch, left = next_row
             self._batches.remove(batch)
             for request in left:
-                decision.run(request, rank.most_tokens(request))
+                if not request.is_in_iteration:
+                    decision.run(request, rank.most_tokens(request))
         if batch:
             self._batches.append(batch)
 

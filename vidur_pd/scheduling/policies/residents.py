@@ -55,8 +55,13 @@ def decode(rank: RankView, decision: Decision, request: RequestView, others: lis
 
 def keep_a_free_block(rank: RankView) -> bool:
     """Running requests could decode until one of them ends, and always leave a block free."""
-    steps = min(request.output_tokens - request.generated_tokens for request in rank.running)
+    steps = min(tokens_to_come(request) for request in rank.running)
     return sum(rank.lacking_blocks(request, steps) for request in rank.running) < rank.free_blocks
+
+
+def tokens_to_come(request: RequestView) -> int:
+    """Output tokens that are neither generated nor under way."""
+    return request.prompt_tokens + request.output_tokens - request.sequence_tokens
 
 
 def fits_above_watermark(rank: RankView, request: RequestView) -> bool:
