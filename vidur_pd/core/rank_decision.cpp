@@ -119,7 +119,7 @@ void RankState::preempt(const RequestPtr& request) {
         if (request->is_in_iteration && !request->is_ending)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
         if (request->is_decided) withdraw(*request);
-        // Of a request in flight vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py).
+        // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py).
         pool_->register_blocks(*request, request->computed_tokens - request->tokens_under_way);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
