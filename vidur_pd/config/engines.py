@@ -1,8 +1,7 @@
 """Engine profiles: what a serving engine of one version does where its user says nothing.
 
 A profile is a YAML file in ``vidur_pd/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
-the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
-the last that applies winning. A configuration names one by ``engine.framework`` and, unless it is the newest,
+the sections of these names. A configuration names one by ``engine.framework`` and, unless it is the newest,
 ``engine.version``; whatever it states itself stays as it is.
 """
 
@@ -17,7 +16,6 @@ from boundary.yaml_text import read_yaml_mapping
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "engines"
 DEFAULT_FRAMEWORK: Final = "vllm"
-GIB: Final = 2**30
 
 Tree = dict[str, Any]
 
@@ -39,20 +37,16 @@ def profile(framework: str, version: str) -> Mapping[str, Any]:
     return read_yaml_mapping(FOLDER / f"{framework}-{version}.yaml", "an engine profile")
 
 
-def engine_defaults(found: Mapping[str, Any], gpu_bytes: int | None) -> Tree:
-    """Fields of ``engine`` by a profile, on a GPU of so much memory; ``None`` where the GPU is not known."""
-    fields = {"framework": found["framework"], "version": found["version"], **found["engine"]}
-    for entry in found.get("by_gpu_memory", ()):
-        if gpu_bytes is not None and gpu_bytes >= entry["at_least_gib"] * GIB:
-            fields |= entry["engine"]
-    return fields
+def engine_defaults(found: Mapping[str, Any]) -> Tree:
+    """Fields of ``engine`` by a profile."""
+    return {"framework": found["framework"], "version": found["version"], **found["engine"]}
 
 
 def complete(tree: Mapping[str, Any]) -> Tree:
     """A configuration's tree with its engine's defaults, where it says nothing.
 
-    A pool that names a framework of its own, or has GPUs of its own, gets that profile's fields. Left as it is where
-    there is no such profile, or a section is no mapping: validation says so.
+    A pool that names a framework of its own gets that profile's fields. Left as it is where there is no such profile,
+    or a section is no mapping: validation says so.
     """
     engine = _section(tree.get("engine"))
     if engine is None:
@@ -60,20 +54,20 @@ def complete(tree: Mapping[str, Any]) -> Tree:
     common = _named(engine)
     if common is None:
         return {**tree, "engine": {"framework": DEFAULT_FRAMEWORK, **engine}}
-    completed = dict(tree) | {"engine": engine_defaults(common, _gpu_bytes(tree.get("hardware"))) | engine}
+    completed = dict(tree) | {"engine": engine_defaults(common) | engine}
     for section in ("network", "kv_transfer"):
         given = _section(tree.get(section))
         if given is not None:
             completed[section] = {**common.get(section, {}), **given}
     cluster = tree.get("cluster")
     if isinstance(cluster, Mapping) and isinstance(pools := cluster.get("pools"), list | tuple):
-        completed["cluster"] = {**cluster, "pools": [_completed_pool(pool, engine, tree) for pool in pools]}
+        completed["cluster"] = {**cluster, "pools": [_completed_pool(pool, engine) for pool in pools]}
     return completed
 
 
-def _completed_pool(pool: Any, common: Tree, tree: Mapping[str, Any]) -> Any:
+def _completed_pool(pool: Any, common: Tree) -> Any:
     own = _section(pool.get("engine")) if isinstance(pool, Mapping) else None
-    if own is None or not (own.get("framework") or own.get("version") or pool.get("hardware")):
+    if own is None or not (own.get("framework") or own.get("version")):
         return pool
     stated = {key: value for key, value in common.items() if value is not None}
     if own.get("framework"):
@@ -81,8 +75,7 @@ def _completed_pool(pool: Any, common: Tree, tree: Mapping[str, Any]) -> Any:
     found = _named(stated | own)
     if found is None:
         return pool
-    defaults = engine_defaults(found, _gpu_bytes(pool.get("hardware") or tree.get("hardware")))
-    return {**pool, "engine": {**defaults, **stated, **own}}
+    return {**pool, "engine": {**engine_defaults(found), **stated, **own}}
 
 
 def _named(engine: Tree) -> Mapping[str, Any] | None:
@@ -97,12 +90,3 @@ def _section(given: Any) -> Tree | None:
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else None
-
-
-def _gpu_bytes(name: Any) -> int | None:
-    from aicb import get_gpu
-
-    try:
-        return get_gpu(str(name)).hbm_bytes
-    except ValueError:
-        return None

@@ -51,7 +51,16 @@ MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
 ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
-SCHEDULING_POLICIES: Final = ("vllm_v1", "vllm_v0", "sarathi", "orca", "faster_transformer", "lightllm")
+CORE_POLICY: Final = "vllm_v1"
+NAMED_POLICIES: Final = {
+    "vllm_v0": "VllmV0",
+    "sarathi": "Sarathi",
+    "orca": "Orca",
+    "faster_transformer": "FasterTransformer",
+    "lightllm": "LightLlm",
+}
+"""Module in ``vidur_pd/scheduling/policies``, and the class in it."""
+SCHEDULING_POLICIES: Final = (CORE_POLICY, *NAMED_POLICIES)
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]

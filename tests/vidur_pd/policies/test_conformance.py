@@ -17,8 +17,8 @@ from tests.integration.run_checks import check_run, run_scenario
 from tests.integration.small_runs import config, pool, simulate
 from tests.vidur_pd.policies.others import PassThrough, PrefillFirst, RetractsTheShortest, StaticBatches
 from tests.vidur_pd.whole_runs import Scenario, WholeRun, extremes, scenarios
+from vidur_pd.config import NAMED_POLICIES
 from vidur_pd.scheduling import Policy
-from vidur_pd.scheduling.policies import POLICIES as NAMED
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policies.faster_transformer import FasterTransformer
 from vidur_pd.scheduling.policies.lightllm import LightLlm
@@ -35,7 +35,7 @@ POLICIES: list[type[Policy] | None] = [
     StaticBatches,
     PrefillFirst,
     RetractsTheShortest,
-    *(policy_named(name) for name in sorted(NAMED)),
+    *(policy_named(name) for name in sorted(NAMED_POLICIES)),
 ]
 """``None``: vLLM V1 of the core."""
 every_policy = pytest.mark.parametrize("policy", POLICIES)

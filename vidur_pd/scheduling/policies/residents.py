@@ -59,6 +59,12 @@ def keep_a_free_block(rank: RankView) -> bool:
     return sum(rank.lacking_blocks(request, steps) for request in rank.running) < rank.free_blocks
 
 
+def decodes_go_on(rank: RankView, *, is_full: bool) -> bool:
+    """Every decision would be to decode all running requests: nobody may join them, and blocks suffice."""
+    may_start = rank.waiting and not is_full and fits_above_watermark(rank, rank.waiting[0])
+    return not may_start and not rank.arrived and keep_a_free_block(rank)
+
+
 def tokens_to_come(request: RequestView) -> int:
     """Output tokens that are neither generated nor under way."""
     return request.prompt_tokens + request.output_tokens - request.sequence_tokens

@@ -35,13 +35,8 @@ class Sarathi(Policy):
         self._admit(rank, decision, residents.micro_batch(rank) - taken)
 
     def is_steady(self, rank: RankView) -> bool:
-        waiting = rank.waiting
         is_full = rank.running_requests >= min(rank.max_seqs, rank.max_batched_tokens)
-        return (
-            (is_full or not waiting or not residents.fits_above_watermark(rank, waiting[0]))
-            and not rank.arrived
-            and residents.keep_a_free_block(rank)
-        )
+        return residents.decodes_go_on(rank, is_full=is_full)
 
     def refusal(self, rank: RankView, request: RequestView) -> str | None:
         return residents.refusal_by_watermark(rank, request)

@@ -29,13 +29,7 @@ class VllmV0(Policy):
             self._decode(rank, decision)
 
     def is_steady(self, rank: RankView) -> bool:
-        waiting = rank.waiting
-        may_start = waiting and rank.running_requests < rank.max_seqs
-        return (
-            not (may_start and residents.fits_above_watermark(rank, waiting[0]))
-            and not rank.arrived
-            and residents.keep_a_free_block(rank)
-        )
+        return residents.decodes_go_on(rank, is_full=rank.running_requests == rank.max_seqs)
 
     def refusal(self, rank: RankView, request: RequestView) -> str | None:
         longest = residents.longest_sequence(rank, request)
