@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 
 from tests.vidur_pd.test_vllm_v1_reference import HASH_BLOCK_TOKENS, ReferencePool, Sequence
 from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenarios
@@ -190,8 +190,32 @@ def tracked(scenario: Scenario) -> list[tuple[int, Tracked]]:
     return made
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RECOMPUTED_IN_FLIGHT = Scenario(
+    role="mixed",
+    caching=True,
+    block_tokens=4,
+    usable_blocks=18,
+    budget=12,
+    max_seqs=4,
+    threshold=0,
+    stages=1,
+    drafts=0,
+    plans_ahead=True,
+    requests=(
+        (60000, 12, 14, (0, 1)),
+        (60700, 23, 11, (1, 0, 0, 0)),
+        (60700, 3, 8, (1,)),
+        (60700, 2, 8, (1,)),
+        (60700, 1, 1, (1,)),
+        (60700, 1, 1, (1,)),
+    ),
+)
+"""The fourth request is preempted while a batch recomputes its answer, and hits those tokens when it runs again."""
+
+
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(plans_ahead=True))
+@example(RECOMPUTED_IN_FLIGHT)
 def test_every_step_is_that_of_two_batches_in_flight(scenario: Scenario) -> None:
     scenario = replace(scenario, role="mixed")
     reference, arrivals = AsyncEngine(scenario), tracked(scenario)

@@ -18,7 +18,7 @@ def _runs(scenario: Scenario) -> list[int]:
     return run.runs
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(scenarios(), scenarios(plans_ahead=True)))
 def test_runs_equal_their_iterations_one_by_one(scenario: Scenario) -> None:
     _runs(scenario)

@@ -19,7 +19,7 @@ from vidur_pd.simulation.api import simulate
 TWIN = "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(scenarios(), scenarios(drafts=2), scenarios(plans_ahead=True)))
 def test_both_decide_the_same_batches(scenario: Scenario) -> None:
     core, twin = WholeRun(scenario).serve(), WholeRun(scenario, VllmV1Python).serve()
@@ -29,7 +29,7 @@ def test_both_decide_the_same_batches(scenario: Scenario) -> None:
     event(f"hits {'yes' if any(request.cached_tokens for request in core.requests) else 'no'}")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(scenarios(), scenarios(plans_ahead=True)))
 def test_both_take_the_same_runs_of_plain_decodes(scenario: Scenario) -> None:
     """Equal batches between equal runs; and what is seen is that of single steps."""

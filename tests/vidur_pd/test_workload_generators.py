@@ -284,7 +284,7 @@ def test_no_prompt_exceeds_the_limit_and_too_long_texts_are_counted() -> None:
     assert over.trimmed_requests == 50
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 120),
     st.integers(1, 4),

@@ -53,10 +53,12 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens, held = std::max(kv_tokens, held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
-    if (missing || request->computed_tokens < request->prompt_tokens) {
+    // Tokens that are known already get their keys now, those of an answer under way when it has them.
+    const Tokens recomputed = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
+    if (missing || request->computed_tokens < recomputed) {
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
-        pool_->register_blocks(*request, std::min(kv_tokens, request->prompt_tokens));
+        pool_->register_blocks(*request, std::min(kv_tokens, recomputed));
         request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(held));
     }
     take_part(request, tokens);
@@ -93,7 +95,7 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
 
 // A request that holds blocks for its first tokens joins the running ones.
 void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens) {
-    pool_->register_blocks(*request, std::min(past + tokens, request->prompt_tokens));
+    pool_->register_blocks(*request, std::min(past + tokens, request->known_tokens()));
     request->set_progress(past, request->generated_tokens);
     request->status = Status::kRunning;
     request->is_running = true;

@@ -41,7 +41,7 @@ POLICIES: list[type[Policy] | None] = [
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 in_python = pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy is not None])
 LONG_S = 600
-random_runs = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+random_runs = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def engine_of(policy: type[Policy] | None, longest: int) -> dict[str, Any]:
