@@ -1,4 +1,4 @@
-"""Replays measured vLLM serving runs in the simulator and prints how far the mean latencies are apart.
+"""Replays measured vLLM serving runs in the simulator and prints how far latencies are apart.
 
 Usage: python -m tests.validation.serving_vs_engine [MEASUREMENT.json.gz]
 """
@@ -16,11 +16,13 @@ SERVING = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured" /
 def print_table(title: str, comparisons: list[Comparison]) -> None:
     """One line per run and metric, in milliseconds."""
     print(title)
-    print(f"{'run':<12}{'requests':>9}{'metric':>8}{'measured ms':>13}{'simulated ms':>14}{'error':>9}")
+    print(
+        f"{'run':<12}{'requests':>9}{'metric':>8}{'measured ms':>13}{'simulated ms':>14}{'error':>9}{'P90 error':>11}"
+    )
     for row in comparisons:
         print(
             f"{row.load:<12}{row.requests:>9}{row.metric:>8}{1e3 * row.measured_s:>13.2f}"
-            f"{1e3 * row.simulated_s:>14.2f}{100 * row.error:>8.1f}%"
+            f"{1e3 * row.simulated_s:>14.2f}{100 * row.error:>8.1f}%{100 * row.p90_error:>10.1f}%"
         )
 
 

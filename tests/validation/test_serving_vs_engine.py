@@ -1,4 +1,4 @@
-"""The simulator against a measured vLLM server."""
+"""The simulator against measured vLLM servers, by their engine's profile alone."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import pytest
 
 from tests.validation.serving_vs_engine import SERVING, compare_serving, print_table
 
-TOLERANCE = 0.15
-"""Accepted relative error of the mean TPOT and the mean E2E latency in this version."""
+MEAN = {"ttft": 0.10, "tpot": 0.04, "e2e": 0.04}
+"""Accepted relative errors of means."""
+P90 = 0.12
+HOST_BOUND = {("qwen3-30b-a3b", "serve_2.0", "ttft")}
+"""Means that miss: short prefills are bound by the host, which launches their 48 layers (docs/accuracy.md)."""
 
 
 @pytest.mark.skipif(not SERVING.is_dir(), reason="measured serving runs are not beside the repository")
-def test_qwen3_8b_server_has_the_measured_mean_tpot_and_e2e(capsys: pytest.CaptureFixture[str]) -> None:
-    comparisons = compare_serving(SERVING / "vllm-qwen3-8b-tp1.json.gz", "qwen3-8b")
+@pytest.mark.parametrize("model", ["qwen3-8b", "qwen3-30b-a3b"])
+def test_server_has_the_measured_latencies(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    comparisons = compare_serving(SERVING / f"vllm-{model}-tp1.json.gz", model)
     with capsys.disabled():
         print()
-        print_table("qwen3-8b, one H200, vLLM 0.24.0", comparisons)
-    judged = [row for row in comparisons if row.metric in {"tpot", "e2e"}]
-    assert len(judged) == 6
-    for row in judged:
-        assert abs(row.error) <= TOLERANCE, f"{row.load} {row.metric}: {100 * row.error:.1f} %"
+        print_table(f"{model}, one H200, vLLM 0.24.0", comparisons)
+    assert len(comparisons) == 9
+    for row in comparisons:
+        name = f"{row.load} {row.metric}"
+        if (model, row.load, row.metric) not in HOST_BOUND:
+            assert abs(row.error) <= MEAN[row.metric], f"{name}: {100 * row.error:.1f} %"
+        assert abs(row.p90_error) <= P90, f"{name}, P90: {100 * row.p90_error:.1f} %"

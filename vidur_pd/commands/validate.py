@@ -117,7 +117,9 @@ def _serving(folder: Path | None, skipped: dict[str, str]) -> dict[str, Iterable
     if not found:
         raise InputError(f"{folder}: found no vllm-MODEL-tp1.json.gz, expected measured serving runs")
     return {
-        f"serving, {model}": (asdict(row) | {"error": row.error} for row in compare_serving(path, model))
+        f"serving, {model}": (
+            asdict(row) | {"error": row.error, "p90_error": row.p90_error} for row in compare_serving(path, model)
+        )
         for model, path in found.items()
     }
 

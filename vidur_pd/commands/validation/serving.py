@@ -1,7 +1,7 @@
-"""How far the mean latencies of measured vLLM serving runs and of their simulation are apart.
+"""How far latencies of measured vLLM serving runs and of their simulation are apart, in the mean and at the P90.
 
 A measurement, ``vllm-MODEL-tp1.json.gz``, holds ``serve_*`` runs with one dict per request: arrival, lengths, times.
-Engine settings are those of the measured server: bf16, 8192 batched tokens, 256 sequences, 0.9 of memory, blocks of 16.
+Engine settings are vLLM's own (``framework: vllm``), as the server was started without any that matter here.
 """
 
 from __future__ import annotations
@@ -24,18 +24,25 @@ METRICS = ("ttft", "tpot", "e2e")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Mean of one metric in one run, in seconds."""
+    """One metric in one run, in seconds."""
 
     load: str
     metric: str
     requests: int
     measured_s: float
+    """Mean."""
     simulated_s: float
+    measured_p90_s: float
+    simulated_p90_s: float
 
     @property
     def error(self) -> float:
-        """Relative, positive where the simulation is slower."""
+        """Of the mean; relative, positive where the simulation is slower."""
         return self.simulated_s / self.measured_s - 1
+
+    @property
+    def p90_error(self) -> float:
+        return self.simulated_p90_s / self.measured_p90_s - 1
 
 
 def compare_serving(measurement: Path, model: str) -> list[Comparison]:
@@ -54,12 +61,21 @@ def _compare(name: str, requests: list[dict[str, Any]], model: str) -> list[Comp
     result = simulate(_config(model), _workload(name, requests))
     table = result.table
     simulated = {
-        "ttft": seconds(table.ttft_ps).mean(),
-        "tpot": seconds(table.tpot_ps[table.tpot_ps != NEVER]).mean(),
-        "e2e": seconds(table.e2e_ps).mean(),
+        "ttft": seconds(table.ttft_ps),
+        "tpot": seconds(table.tpot_ps[table.tpot_ps != NEVER]),
+        "e2e": seconds(table.e2e_ps),
     }
+    measured = {metric: np.array([request[metric] for request in requests]) for metric in METRICS}
     return [
-        Comparison(name, metric, len(requests), float(np.mean([r[metric] for r in requests])), float(simulated[metric]))
+        Comparison(
+            name,
+            metric,
+            len(requests),
+            float(measured[metric].mean()),
+            float(simulated[metric].mean()),
+            float(np.percentile(measured[metric], 90)),
+            float(np.percentile(simulated[metric], 90)),
+        )
         for metric in METRICS
     ]
 
@@ -83,7 +99,7 @@ def _config(model: str) -> SimulationConfig:
             "hardware": "h200",
             "workload": {"kind": "synthetic", "requests": 1, "arrivals": {"kind": "static"}, "lengths": _ANY_LENGTHS},
             "cluster": {"topology": {"kind": "single_switch"}, "pools": [{"name": "server", "role": "mixed"}]},
-            "engine": {"max_batched_tokens": 8192, "max_seqs": 256, "max_model_len": 32768},
+            "engine": {"framework": "vllm", "version": "0.24.0"},
         }
     )
 
