@@ -64,10 +64,10 @@ def test_pools_may_have_it_alone() -> None:
     """The pipeline goes on without; requests of the other begin one iteration later."""
     rows = [(0, 4000, 50), (20_000, 500, 5)]
     begins = {}
-    for engine in ({}, ASYNC):
+    for engine in ({"async_scheduling": False}, ASYNC):
         pools = [pool("m", "mixed", engine=engine), pool("n", "mixed", pp=2)]
         result = simulate(config(pools, routing={"policy": "round_robin"}), [*rows[:1], (0, 9, 9), *rows[1:]])
-        begins[bool(engine)] = [request.scheduled_ps for request in result.requests]
+        begins[engine["async_scheduling"]] = [request.scheduled_ps for request in result.requests]
     assert begins[True][0] == begins[False][0]
     assert begins[True][1] == begins[False][1]
     assert begins[True][2] > begins[False][2]

@@ -14,17 +14,27 @@ PAIR = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
 BURST = [(10_000 * i, 2_000, 20) for i in range(12)]
 
 
+AT_PREFILL = {"first_token": "prefill"}
+"""The user gets the first token from the prefill side, before KV travels."""
+
+
 def stamps(result: Result, name: str) -> list[int]:
     return [getattr(record, name) for record in result.requests]
 
 
 def test_decode_never_starts_before_its_kv_and_a_slower_network_delays_it() -> None:
     """200 requests of an earlier simulator decoded before their KV had arrived, and 10 Gbit/s cost nothing."""
-    fast = simulate(config(PAIR, topology={"kind": "rail_optimized", "gpus_per_node": 2, "nic": "800Gbps"}), BURST)
-    slow = simulate(config(PAIR, topology={"kind": "rail_optimized", "gpus_per_node": 2, "nic": "10Gbps"}), BURST)
+    early, fast, slow = (
+        simulate(
+            config(PAIR, topology={"kind": "rail_optimized", "gpus_per_node": 2, "nic": nic}, kv_transfer=first), BURST
+        )
+        for nic, first in (("800Gbps", AT_PREFILL), ("800Gbps", {}), ("10Gbps", {}))
+    )
+    for request in early.requests:
+        assert request.first_token_ps <= request.kv_arrived_ps < request.completed_ps
     for run in (fast, slow):
         for request in run.requests:
-            assert request.first_token_ps <= request.kv_arrived_ps < request.completed_ps
+            assert request.kv_arrived_ps < request.first_token_ps < request.completed_ps
     assert all(s > f for s, f in zip(stamps(slow, "kv_arrived_ps"), stamps(fast, "kv_arrived_ps"), strict=True))
     assert slow.summary.e2e_s.mean > fast.summary.e2e_s.mean
 
@@ -71,7 +81,7 @@ def test_prompts_longer_than_the_token_budget_are_chunked_and_not_stuck() -> Non
 
 
 def test_one_token_outputs_end_with_the_prefill() -> None:
-    result = simulate(config(PAIR), [(0, 100, 1)])
+    result = simulate(config(PAIR, kv_transfer=AT_PREFILL), [(0, 100, 1)])
     request = result.requests[0]
     assert request.completed_ps == request.first_token_ps == request.prefill_completed_ps
     assert request.kv_arrived_ps is None
@@ -148,7 +158,7 @@ def test_an_infinitely_fast_network_leaves_the_compute_timeline() -> None:
     fast = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "1000000Gbps", "nvlink": "1000000Gbps"}
     fast["link_latency"] = "0ns"
     pd = simulate(
-        config([pool("p", "prefill"), pool("d", "decode")], topology=fast, kv_transfer={"setup_ms": 0.0}),
+        config([pool("p", "prefill"), pool("d", "decode")], topology=fast, kv_transfer=AT_PREFILL | {"setup_ms": 0.0}),
         [(0, 1_000, 50)],
     ).requests[0]
     mixed = simulate(config([pool("m", "mixed")]), [(0, 1_000, 50)]).requests[0]

@@ -79,7 +79,7 @@ def test_every_mode_works_when_iterations_are_flows(mode: str) -> None:
 def test_a_request_of_one_token_need_not_fit_into_the_decode_pool() -> None:
     """It ends with its prefill. One of two tokens has to travel, and is refused with a reason."""
     pools = [pool("p", "prefill"), pool("d", "decode", engine={"num_kv_blocks": 20})]
-    result = simulate(config(pools), [(0, 1_000, 1), (10, 1_000, 2)])
+    result = simulate(config(pools, kv_transfer={"first_token": "prefill"}), [(0, 1_000, 1), (10, 1_000, 2)])
     alone, refused = result.requests
     assert alone.status is RequestStatus.COMPLETED
     assert refused.status is RequestStatus.REJECTED

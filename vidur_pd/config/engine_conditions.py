@@ -33,13 +33,17 @@ def by_gpu_memory(entries: Collection[Mapping[str, Any]], gpu: str) -> Tree:
     return fields
 
 
-def can_plan_ahead(policies: Collection[str], engine: Mapping[str, Any], pp: Any) -> bool:
+def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
     """Whether iterations are decided asynchronously by default.
 
-    Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by another
-    policy than the framework's.
+    ``policy``: the framework's. ``pool``: whose ranks they are, if known.
+
+    Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by the rules
+    of another engine. A policy of one's own takes the place of the framework's.
     """
-    return engine.get("policy") in policies and not engine.get("speculative") and pp == 1
+    has_drafts = engine.get("speculative") is not None and pool.get("role") != "prefill"
+    decides = str(engine.get("policy"))
+    return (decides == policy or ":" in decides) and not has_drafts and pool.get("pp", 1) == 1
 
 
 @cache
@@ -57,9 +61,18 @@ def has_prefix_hits(model: str) -> bool:
     return has_one_group and not any(isinstance(kind.attention, GatedDeltaNet) for kind in loaded.kinds)
 
 
-def measured_collectives(stack: str, gpus: Collection[str]) -> str:
-    """The engine's own all-reduce kernels where they were measured on all GPUs, else NCCL's."""
-    return stack if all(_are_measured(stack, gpu) for gpu in gpus) else str(simccl.Stack.NCCL)
+def measured_collectives(stack: str, gpus: Collection[str], *, is_used: bool) -> str:
+    """The engine's own all-reduce kernels where all GPUs have measured ones, else NCCL's; warns if they are used."""
+    unmeasured = sorted(gpu for gpu in gpus if not _are_measured(stack, gpu))
+    if unmeasured and is_used:
+        _warn_of_nccl(stack, ", ".join(unmeasured))
+    return str(simccl.Stack.NCCL) if unmeasured else stack
+
+
+@cache
+def _warn_of_nccl(stack: str, gpus: str) -> None:
+    """Once in a process, however many configurations it reads."""
+    _log.warning("network.collectives: NCCL's all-reduce stands for that of %s, not measured on %s", stack, gpus)
 
 
 @cache
@@ -70,9 +83,6 @@ def _are_measured(stack: str, gpu: str) -> bool:
     try:
         simccl.check_measured(simccl.Stack(stack), known.interconnect)
     except InputError:
-        _log.warning(
-            "network.collectives: NCCL's all-reduce stands for that of %s, which was not measured on %s", stack, gpu
-        )
         return False
     return True
 

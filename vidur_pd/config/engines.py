@@ -59,9 +59,11 @@ def complete(tree: Mapping[str, Any]) -> Tree:
         if given is not None:
             completed[section] = {**common[section], **given}
             if section == "network" and "collectives" not in given:
-                gpus = {str(pool.get("hardware") or tree.get("hardware")) for pool in pools if pool.get("tp", 1) != 1}
-                stack = common[section]["collectives"]
-                completed[section]["collectives"] = conditions.measured_collectives(stack, gpus)
+                completed[section]["collectives"] = conditions.measured_collectives(
+                    common[section]["collectives"],
+                    {str(pool.get("hardware") or tree.get("hardware")) for pool in pools},
+                    is_used=any(pool.get("tp", 1) != 1 for pool in pools),
+                )
     if pools:
         own = [_completed_pool(pool, completed["engine"], engine, tree) for pool in pools]
         completed["cluster"] = {**tree["cluster"], "pools": own}
@@ -103,7 +105,7 @@ def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any],
     )
     resolved = fields | stated
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
-    if not conditions.can_plan_ahead((profile["engine"]["policy"],), resolved, pool.get("pp", 1)):
+    if not conditions.can_plan_ahead(profile["engine"]["policy"], resolved, pool):
         fields["async_scheduling"] = False
     if not conditions.has_prefix_hits(str(tree.get("model"))):
         fields["prefix_caching"] = False
