@@ -1,0 +1,83 @@
+"""Engine profiles: defaults as vLLM 0.24.0 has them, where a configuration says nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.integration.small_runs import config, pool
+from vidur_pd.config import EngineConfig, SimulationConfig
+
+LOG = "vidur_pd.config.engine_conditions"
+
+
+def engines(*pools: dict[str, Any], **sections: Any) -> list[EngineConfig]:
+    """Engine of each pool."""
+    found = config(list(pools), **sections)
+    return [found.engine_of(own) for own in found.cluster.pools]
+
+
+def test_defaults_are_those_of_the_engine() -> None:
+    found = config([pool("m", "mixed")])
+    engine = found.engine
+    assert (engine.framework, engine.version, engine.policy) == ("vllm", "0.24.0", "vllm_v1")
+    assert (engine.max_batched_tokens, engine.max_seqs, engine.block_tokens) == (8192, 1024, 16)
+    assert (engine.gpu_memory_utilization, engine.prefix_caching, engine.async_scheduling) == (0.92, True, True)
+    assert (found.network.collectives, found.kv_transfer.first_token) == ("vllm", "decode_recompute")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "limits"),
+    [("h200", (8192, 1024)), ("h100", (8192, 1024)), ("h800", (8192, 1024)), ("a100", (2048, 256))],
+)
+def test_limits_of_an_iteration_are_those_of_the_gpu(hardware: str, limits: tuple[int, int]) -> None:
+    alone, beside = engines(pool("m", "mixed"), pool("n", "mixed", hardware="h200"), hardware=hardware)
+    assert (alone.max_batched_tokens, alone.max_seqs) == limits
+    assert (beside.max_batched_tokens, beside.max_seqs) == (8192, 1024)
+
+
+def test_what_is_stated_stays() -> None:
+    stated = {"max_batched_tokens": 4096, "max_seqs": 7, "prefix_caching": False, "async_scheduling": False}
+    [engine] = engines(pool("m", "mixed", hardware="a100"), engine=stated)
+    assert stated.items() <= dict(engine).items()
+    own = pool("m", "mixed", hardware="a100", engine={"max_seqs": 9})
+    assert engines(own, engine=stated)[0].max_seqs == 9
+
+
+def test_a_default_number_of_requests_is_at_most_that_of_tokens() -> None:
+    assert engines(pool("m", "mixed"), engine={"max_batched_tokens": 300})[0].max_seqs == 300
+
+
+def test_asynchronous_scheduling_is_off_where_it_does_not_go() -> None:
+    pools = [pool("p", "prefill"), pool("d", "decode"), pool("m", "mixed", pp=2)]
+    assert [engine.async_scheduling for engine in engines(*pools)] == [True, True, False]
+    drafting = engines(*pools, engine={"speculative": {}})
+    assert [engine.async_scheduling for engine in drafting] == [True, False, False]
+    for policy, does in (("sarathi", False), ("vllm_v1", True), ("mine.py:Mine", True)):
+        assert engines(pool("m", "mixed"), engine={"policy": policy})[0].async_scheduling is does
+
+
+@pytest.mark.parametrize(("model", "does"), [("qwen3-8b", True), ("gpt-oss-120b", True), ("qwen3-next-80b-a3b", False)])
+def test_prefix_caching_is_off_for_models_with_recurrent_layers(model: str, does: bool) -> None:
+    assert engines(pool("m", "mixed"), model=model)[0].prefix_caching is does
+
+
+@pytest.mark.parametrize(("hardware", "tp", "warnings"), [("h100", 2, 0), ("a100", 1, 0), ("a100", 2, 1)])
+def test_nccl_stands_for_all_reduces_that_were_not_measured(
+    hardware: str, tp: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    from vidur_pd.config import engine_conditions
+
+    engine_conditions._warn_of_nccl.cache_clear()
+    with caplog.at_level(logging.WARNING, LOG):
+        found = config([pool("m", "mixed", tp=tp)], hardware=hardware)
+    assert found.network.collectives == ("vllm" if hardware == "h100" else "nccl")
+    assert len(caplog.records) == warnings
+
+
+def test_a_resolved_configuration_reads_as_itself() -> None:
+    pools = [pool("p", "prefill", hardware="a100"), pool("d", "decode", pp=2, engine={"speculative": {"drafts": 2}})]
+    found = config(pools, hardware="h20")
+    assert SimulationConfig.model_validate(found.model_dump(mode="json")) == found
