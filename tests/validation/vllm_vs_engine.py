@@ -1,0 +1,114 @@
+"""The policy ``vllm_v1`` against vLLM's own scheduler, batch by batch, over random request sets.
+
+pip download vllm==0.24.0 --no-deps && unzip vllm-*.whl '*.py' -d DIR
+python -m tests.validation.vllm_vs_engine DIR [REQUEST_SETS]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tests.validation.vllm_engine import Engine, Step
+from tests.validation.vllm_source import Source, load
+from tests.vidur_pd.test_async_reference import SteppedRun
+from tests.vidur_pd.whole_runs import HASH_BLOCK_TOKENS, Scenario
+
+Seen = tuple[int | None, int | None, int, int | None]
+"""Of a request: instants of its first and last token [ps], preemptions, tokens that it hit at first."""
+
+
+@dataclass
+class Agreement:
+    sets: int = 0
+    equal_sets: int = 0
+    """Batches, and what each request has seen."""
+    batches: int = 0
+    equal: int = 0
+    sets_with_preemptions: int = 0
+    preemptions: int = 0
+    sets_with_hits: int = 0
+    cached_tokens: int = 0
+
+
+def draw(seed: int) -> Scenario:
+    """Requests that share beginnings of their prompts, in a pool that a few of them fill."""
+    rng = np.random.default_rng(seed)
+    block_tokens = int(rng.choice([1, 2, 4, 16]))
+    requests, at_ps = [], 0
+    for _ in range(int(rng.integers(5, 60))):
+        at_ps += int(rng.choice([0, 0, 0, 1, 700, 1001, 5000, 60_000]))
+        prompt, output = int(rng.integers(1, 120)), int(rng.integers(1, 60))
+        shared = [int(rng.integers(0, 3))] * int(rng.integers(0, 20))
+        ids = (*shared, *rng.integers(0, 4, size=40).tolist())[: -(-prompt // HASH_BLOCK_TOKENS)]
+        requests.append((at_ps, prompt, output, tuple(ids) if rng.integers(0, 5) else None))
+    largest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in requests)
+    return Scenario(
+        role="mixed",
+        caching=bool(rng.integers(0, 4)),
+        block_tokens=block_tokens,
+        usable_blocks=largest + int(rng.integers(0, rng.choice([1, 2, 5]) * largest + 1)),
+        budget=int(rng.integers(30, rng.choice([60, 600]))),
+        max_seqs=int(rng.integers(2, 30)),
+        threshold=int(rng.choice([0, 0, 7, 25])),
+        stages=1,
+        drafts=0,
+        requests=tuple(requests),
+        watermark_blocks=int(rng.choice([0, 0, 1, 5])),
+    )
+
+
+def ours(scenario: Scenario) -> tuple[list[Step], list[Seen]]:
+    run = SteppedRun(scenario)
+    run.serve()
+    assert run.left_undone() == []
+    seen = [(r.first_token_ps, r.last_token_ps, r.preemptions, r.cached_tokens) for r in run.requests]
+    return [Step(*step) for step in run.steps], seen
+
+
+def theirs(source: Source, scenario: Scenario) -> tuple[list[Step], list[Seen]]:
+    engine = Engine(source, scenario)
+    engine.serve()
+    seen = [
+        (ends_ps[0], ends_ps[-1], request.num_preemptions, hits.hit_tokens)
+        for ends_ps, request, hits in zip(engine.token_ends_ps, engine.requests, engine.hits, strict=True)
+    ]
+    return engine.steps, seen
+
+
+def compare(source: Source, scenarios: dict[int, Scenario], verbose: bool = False) -> Agreement:
+    found = Agreement()
+    for seed, scenario in scenarios.items():
+        (expected, expected_seen), (got, seen) = theirs(source, scenario), ours(scenario)
+        length = max(len(expected), len(got))
+        equal = sum(a == b for a, b in zip(expected, got, strict=False))
+        found.sets += 1
+        found.batches += length
+        found.equal += equal
+        found.equal_sets += equal == length and expected_seen == seen
+        cached = sum(row[-1] or 0 for row in expected_seen)
+        found.cached_tokens += cached
+        found.sets_with_hits += cached > 0
+        preemptions = sum(len(step.preempted) for step in expected)
+        found.preemptions += preemptions
+        found.sets_with_preemptions += preemptions > 0
+        if verbose and (equal < length or expected_seen != seen):
+            first = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), None)
+            print(f"set {seed}: step {first} of {length}")
+            if first is not None:
+                print(f"  {scenario}\n  vLLM {expected[first]}\n  ours {got[first]}")
+    return found
+
+
+def sets(count: int, plans_ahead: bool) -> dict[int, Scenario]:
+    return {seed: replace(draw(seed), plans_ahead=plans_ahead) for seed in range(count)}
+
+
+if __name__ == "__main__":
+    for plans_ahead in (False, True):
+        count = int(sys.argv[2]) if len(sys.argv) > 2 else 500
+        print("two batches in flight:" if plans_ahead else "one batch at a time:")
+        print(compare(load(Path(sys.argv[1])), sets(count, plans_ahead), verbose=True))
