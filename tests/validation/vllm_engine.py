@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from tests.validation.vllm_source import PrefillStats, Source
+from tests.validation.vllm_source import Source
 from tests.vidur_pd.whole_runs import HASH_BLOCK_TOKENS, Scenario
 
 FIRST_OUTPUT_TOKEN = 10**9
@@ -67,7 +67,8 @@ class Engine:
         self.scheduler: Any = kind(_config(self.scenario), kv, structure, block_size=self.scenario.block_tokens)
         self.requests: list[Any] = []
         """vLLM's, those that have ended too."""
-        self.hits: list[PrefillStats] = []
+        self.hit_tokens: dict[int, int] = {}
+        """Of each request when it was first admitted."""
         self._preempted: list[int] = []
         self._watch_preemptions()
         self._coming = deque(enumerate(self.scenario.requests))
@@ -155,7 +156,6 @@ class Engine:
             f"{index:06d}", tokens, sampling, None, arrival_time=at_ps, block_hasher=hasher
         )
         self.requests.append(request)
-        self.hits.append(request.prefill_stats)
         self.token_ends_ps.append([])
         self.scheduler.add_request(request)
 
@@ -166,6 +166,9 @@ class Engine:
             (int(request.request_id), output.num_scheduled_tokens[request.request_id], request.num_computed_tokens)
             for request in requests
         ]
+        for request in requests:
+            if request.prefill_stats is not None:
+                self.hit_tokens.setdefault(int(request.request_id), request.prefill_stats.hit_tokens)
         samples = [int(request.request_id) for request in requests if not request.is_prefill_chunk]
         preempted, self._preempted = (self._preempted, []) if rows else ([], self._preempted)
         return Batch(output, rows, samples, preempted)

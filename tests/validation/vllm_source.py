@@ -100,14 +100,12 @@ class _NoPublisher:
 
 
 class PrefillStats:
-    """Tokens that a request hit when it was first admitted."""
+    """Tokens that a request hit when the scheduler last looked for them."""
 
-    def __init__(self) -> None:
-        self.hit_tokens: int | None = None
+    hit_tokens = 0
 
     def set(self, *, num_local_cached_tokens: int, **_: int) -> None:
-        if self.hit_tokens is None:
-            self.hit_tokens = num_local_cached_tokens
+        self.hit_tokens = num_local_cached_tokens
 
 
 def _answers() -> dict[str, dict[str, Any]]:

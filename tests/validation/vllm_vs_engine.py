@@ -73,8 +73,8 @@ def theirs(source: Source, scenario: Scenario) -> tuple[list[Step], list[Seen]]:
     engine = Engine(source, scenario)
     engine.serve()
     seen = [
-        (ends_ps[0], ends_ps[-1], request.num_preemptions, hits.hit_tokens)
-        for ends_ps, request, hits in zip(engine.token_ends_ps, engine.requests, engine.hits, strict=True)
+        (ends_ps[0], ends_ps[-1], request.num_preemptions, engine.hit_tokens[index])
+        for index, (ends_ps, request) in enumerate(zip(engine.token_ends_ps, engine.requests, strict=True))
     ]
     return engine.steps, seen
 
