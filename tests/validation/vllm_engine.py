@@ -151,9 +151,16 @@ class Engine:
             skip_reading_prefix_cache=None,
             extra_args=None,
         )
+        priorities = self.scenario.priorities
         hasher = self.source.hasher(self.scenario.block_tokens) if self.scenario.caching else None
         request = self.source.request.Request(
-            f"{index:06d}", tokens, sampling, None, arrival_time=at_ps, block_hasher=hasher
+            f"{index:06d}",
+            tokens,
+            sampling,
+            None,
+            arrival_time=at_ps,
+            priority=0 if priorities is None else priorities[index],
+            block_hasher=hasher,
         )
         self.requests.append(request)
         self.token_ends_ps.append([])
@@ -221,9 +228,9 @@ def _config(scenario: Scenario) -> SimpleNamespace:
             max_num_scheduled_tokens=None,
             max_num_batched_tokens=scenario.budget,
             long_prefill_token_threshold=scenario.threshold,
-            policy="fcfs",
+            policy="fcfs" if scenario.priorities is None else "priority",
             scheduler_reserve_full_isl=True,
-            enable_chunked_prefill=True,
+            enable_chunked_prefill=scenario.chunks_prompts,
             watermark=(scenario.watermark_blocks + 0.5) / blocks,
         ),
         cache_config=SimpleNamespace(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from tests.validation.vllm_engine import Engine, Step
 from tests.validation.vllm_source import Source, load
 from tests.vidur_pd.test_async_reference import SteppedRun
-from tests.vidur_pd.whole_runs import HASH_BLOCK_TOKENS, Scenario
+from tests.vidur_pd.whole_runs import HASH_BLOCK_TOKENS, Scenario, unchunked
 
 Seen = tuple[int | None, int | None, int, int | None]
 """Of a request: instants of its first and last token [ps], preemptions, tokens that it hit at first."""
@@ -103,12 +104,29 @@ def compare(source: Source, scenarios: dict[int, Scenario], verbose: bool = Fals
     return found
 
 
-def sets(count: int, plans_ahead: bool) -> dict[int, Scenario]:
-    return {seed: replace(draw(seed), plans_ahead=plans_ahead) for seed in range(count)}
+MODES: Final = {
+    "first come, first served": lambda scenario, _: scenario,
+    "by priority": lambda scenario, rng: replace(
+        scenario, priorities=tuple(rng.integers(0, 3, size=len(scenario.requests)).tolist())
+    ),
+    "without chunked prefill": lambda scenario, _: unchunked(scenario),
+}
+
+
+def sets(count: int, mode: str, plans_ahead: bool) -> dict[int, Scenario]:
+    return {
+        seed: replace(MODES[mode](draw(seed), np.random.default_rng([seed, 1])), plans_ahead=plans_ahead)
+        for seed in range(count)
+    }
+
+
+def main(folder: Path, count: int) -> None:
+    source = load(folder)
+    for mode in MODES:
+        for plans_ahead in (False, True):
+            print(f"{mode}, {'two batches' if plans_ahead else 'one batch'} in flight:")
+            print(compare(source, sets(count, mode, plans_ahead), verbose=True))
 
 
 if __name__ == "__main__":
-    for plans_ahead in (False, True):
-        count = int(sys.argv[2]) if len(sys.argv) > 2 else 500
-        print("two batches in flight:" if plans_ahead else "one batch at a time:")
-        print(compare(load(Path(sys.argv[1])), sets(count, plans_ahead), verbose=True))
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 500)

@@ -120,9 +120,12 @@ void RankState::preempt(const RequestPtr& request) {
     if (request->is_running && request->rank == this) {
         if (request->is_in_iteration && !request->is_ending)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
-        if (request->is_decided) withdraw(*request);
-        // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py).
-        pool_->register_blocks(*request, request->computed_tokens - request->tokens_under_way);
+        // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py). One
+        // that is withdrawn leaves the keys that it got with its tokens (`allocate_slots`), though none is computed.
+        const Tokens withdrawn = request->is_decided ? withdraw(*request) : 0;
+        const Tokens shown = request->computed_tokens - request->tokens_under_way;
+        pool_->register_blocks(
+            *request, withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
@@ -133,18 +136,20 @@ void RankState::preempt(const RequestPtr& request) {
     requeue(request);
 }
 
-// Takes a request out of the iteration that is being decided.
-void RankState::withdraw(Request& request) {
+// Takes a request out of the iteration that is being decided; returns the tokens that it would have computed.
+Tokens RankState::withdraw(Request& request) {
     const auto is_it = [&](const RequestPtr& other) { return other.get() == &request; };
     const auto place = std::find_if(draft_->requests.begin(), draft_->requests.end(), is_it) - draft_->requests.begin();
-    budget_left_ += draft_->new_tokens[static_cast<std::size_t>(place)];
+    const Tokens tokens = draft_->new_tokens[static_cast<std::size_t>(place)];
+    budget_left_ += tokens;
     draft_->requests.erase(draft_->requests.begin() + place);
     draft_->new_tokens.erase(draft_->new_tokens.begin() + place);
     std::erase_if(draft_->admitted, is_it);
     request.is_decided = false;
+    return tokens;
 }
 
-// Puts a request that has lost its KV at the head of the queue.
+// Puts a request that has lost its KV into the queue, once no iteration of its is under way.
 void RankState::requeue(const RequestPtr& victim) {
     victim->is_running = victim->is_in_iteration = victim->is_ending = false;
     victim->set_progress(0, victim->generated_tokens);
@@ -156,7 +161,7 @@ void RankState::requeue(const RequestPtr& victim) {
     if (victim->iterations_under_way) {
         aside_.push_back(victim);
     } else {
-        waiting_.push_front(victim);
+        queue_again(victim);
     }
     preempted_.push_back(victim);
 }
