@@ -33,7 +33,10 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
 BatchPtr RankState::decide_plain(TimePs now_ps) {
     open_decision(now_ps);
     try {
-        for (const RequestPtr& request : std::vector<RequestPtr>(running_)) run(request, 1);
+        // As if it was decided when the last step of the run began, whose tokens nobody knew then.
+        for (const RequestPtr& request : std::vector<RequestPtr>(running_)) {
+            keep_running(request, 1, 0, request->known_tokens() - 1);
+        }
     } catch (const BrokenRule& broken) {
         throw BrokenInvariant(std::string("a plain decode: ") + broken.what());
     }
@@ -42,23 +45,27 @@ BatchPtr RankState::decide_plain(TimePs now_ps) {
 
 void RankState::run(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
     check_open();
-    if (request->is_running) return keep_running(request, tokens, held_tokens);
+    if (request->is_running) {
+        // Those of a prompt, and of an answer under way when it has them; others get their keys when the request
+        // leaves.
+        const Tokens known = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
+        return keep_running(request, tokens, held_tokens, known);
+    }
     admit(request, tokens, request->capacity_tokens ? CachedPrefix() : cached_prefix(*request), held_tokens);
 }
 
-void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
+// `known`: those of its first tokens whose blocks get their keys now.
+void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known) {
     if (request->rank != this) throw BrokenRule("membership", named(*request) + " runs on another rank");
     if (request->is_in_iteration) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens, held = std::max(kv_tokens, held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
-    // Tokens that are known already get their keys now, those of an answer under way when it has them.
-    const Tokens recomputed = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
-    if (missing || request->computed_tokens < recomputed) {
+    if (missing || request->computed_tokens < known) {
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
-        pool_->register_blocks(*request, std::min(kv_tokens, recomputed));
+        pool_->register_blocks(*request, std::min(kv_tokens, known));
         request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(held));
     }
     take_part(request, tokens);

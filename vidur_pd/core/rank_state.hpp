@@ -143,7 +143,7 @@ class RankState {
     BatchPtr close_decision();
     // The next batch by a policy of the core.
     BatchPtr decide(Policy& policy, TimePs now_ps);
-    // The batch that decodes one token of each running request.
+    // The batch that decodes one token of each running request, after a run that it belongs to.
     BatchPtr decide_plain(TimePs now_ps);
     // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
     // drafts kept by each request that samples; empty without drafts.
@@ -171,7 +171,7 @@ class RankState {
 
   private:
     void note_change();
-    void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens);
+    void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
     Tokens withdraw(Request& request);
