@@ -7,6 +7,7 @@ python -m tests.validation.vllm_vs_engine DIR [REQUEST_SETS]
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,15 @@ class Agreement:
     preemptions: int = 0
     sets_with_hits: int = 0
     cached_tokens: int = 0
+
+    def add(self, steps: list[Step], seen: list[Seen]) -> None:
+        """A set as vLLM serves it."""
+        preemptions, cached = sum(len(step.preempted) for step in steps), sum(row[-1] or 0 for row in seen)
+        self.sets += 1
+        self.preemptions += preemptions
+        self.sets_with_preemptions += preemptions > 0
+        self.cached_tokens += cached
+        self.sets_with_hits += cached > 0
 
 
 def draw(seed: int) -> Scenario:
@@ -80,36 +90,38 @@ def theirs(source: Source, scenario: Scenario) -> tuple[list[Step], list[Seen]]:
     return engine.steps, seen
 
 
-def compare(source: Source, scenarios: dict[int, Scenario], verbose: bool = False) -> Agreement:
+def agreement(
+    source: Source,
+    scenarios: Mapping[int, Scenario],
+    *,
+    changes: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+    verbose: bool = False,
+) -> Agreement:
+    """`vllm_v1` serves what ``changes`` makes of the scenarios that vLLM serves."""
     found = Agreement()
     for seed, scenario in scenarios.items():
-        (expected, expected_seen), (got, seen) = theirs(source, scenario), ours(scenario)
+        (expected, expected_seen), (got, seen) = theirs(source, scenario), ours(changes(scenario))
+        equal = [a == b for a, b in zip(expected, got, strict=False)]
         length = max(len(expected), len(got))
-        equal = sum(a == b for a, b in zip(expected, got, strict=False))
-        found.sets += 1
+        is_equal = sum(equal) == length and expected_seen == seen
+        found.add(expected, expected_seen)
         found.batches += length
-        found.equal += equal
-        found.equal_sets += equal == length and expected_seen == seen
-        cached = sum(row[-1] or 0 for row in expected_seen)
-        found.cached_tokens += cached
-        found.sets_with_hits += cached > 0
-        preemptions = sum(len(step.preempted) for step in expected)
-        found.preemptions += preemptions
-        found.sets_with_preemptions += preemptions > 0
-        if verbose and (equal < length or expected_seen != seen):
-            first = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), None)
-            print(f"set {seed}: step {first} of {length}")
-            if first is not None:
-                print(f"  {scenario}\n  vLLM {expected[first]}\n  ours {got[first]}")
+        found.equal += sum(equal)
+        found.equal_sets += is_equal
+        if verbose and not is_equal:
+            print(f"set {seed}: {sum(equal)} of {length} batches equal; {scenario}")
+            if False in equal:
+                first = equal.index(False)
+                print(f"  step {first}: vLLM {expected[first]}\n  vllm_v1 {got[first]}")
     return found
 
 
-MODES: Final = {
+MODES: Final[Mapping[str, Callable[[Scenario, np.random.Generator], Scenario]]] = {
     "first come, first served": lambda scenario, _: scenario,
     "by priority": lambda scenario, rng: replace(
         scenario, priorities=tuple(rng.integers(0, 3, size=len(scenario.requests)).tolist())
     ),
-    "without chunked prefill": lambda scenario, _: unchunked(scenario),
+    "without chunked prefill": lambda scenario, _: unchunked(replace(scenario, budget=1)),
 }
 
 
@@ -125,7 +137,7 @@ def main(folder: Path, count: int) -> None:
     for mode in MODES:
         for plans_ahead in (False, True):
             print(f"{mode}, {'two batches' if plans_ahead else 'one batch'} in flight:")
-            print(compare(source, sets(count, mode, plans_ahead), verbose=True))
+            print(agreement(source, sets(count, mode, plans_ahead), verbose=True), flush=True)
 
 
 if __name__ == "__main__":

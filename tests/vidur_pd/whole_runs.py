@@ -61,9 +61,8 @@ def unchunked(scenario: Scenario) -> Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False, is_plain: bool = False) -> Scenario:
-    """``plans_ahead``: with asynchronous scheduling, which has one pipeline stage and no drafts. ``is_plain``: first
-    come, first served, with chunked prefill."""
+def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Scenario:
+    """``plans_ahead``: with asynchronous scheduling, which has one pipeline stage and no drafts."""
     block_tokens = draw(st.sampled_from([1, 2, 4]))
     requests, at_ps = [], 0
     for _ in range(draw(st.integers(1, 12))):
@@ -87,9 +86,7 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False, is_pl
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
         plans_ahead=plans_ahead,
     )
-    if is_plain:
-        return scenario
-    if draw(st.booleans()):
+    if draw(st.sampled_from([False, False, True])):
         scenario = replace(scenario, priorities=tuple(draw(st.integers(0, 2)) for _ in requests))
     return unchunked(scenario) if draw(st.sampled_from([False, False, True])) else scenario
 
