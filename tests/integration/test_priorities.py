@@ -48,7 +48,8 @@ def test_a_prompt_of_the_whole_window_is_served_whole() -> None:
     engine = WHOLE | {"max_model_len": 8192}
     result = simulate(config([pool("m", "mixed")], engine=engine), [(0, 8000, 192), (0, 4000, 2)])
     check_run(result)
-    assert result.requests[1].scheduled_ps is not None and result.requests[0].first_token_ps is not None
+    assert result.requests[1].scheduled_ps is not None
+    assert result.requests[0].first_token_ps is not None
     assert result.requests[1].scheduled_ps >= result.requests[0].first_token_ps
 
 
