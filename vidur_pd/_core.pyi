@@ -137,6 +137,8 @@ class RankState:
         watermark_blocks: int = 0,
         pipeline_stages: int = 1,
         plans_ahead: bool = False,
+        by_priority: bool = False,
+        chunks_prompts: bool = True,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...
@@ -190,7 +192,7 @@ class RankView:
 
     @property
     def waiting(self) -> list[RequestView]:
-        """Without KV: those that were preempted, the last first, then in order of arrival."""
+        """Without KV: those that were preempted, the last first, then in order of arrival; or all ``by_priority``."""
 
     @property
     def arrived(self) -> list[RequestView]:
@@ -236,6 +238,15 @@ class RankView:
     @property
     def pipeline_stages(self) -> int:
         """Iterations that may be under way at a time."""
+
+    @property
+    def by_priority(self) -> bool:
+        """The queues are by (priority, arrival), victims at their place among the others: ``engine.scheduling_policy``.
+        Whom to preempt is the policy's."""
+
+    @property
+    def chunks_prompts(self) -> bool:
+        """A prompt may begin with less than all that is left of it; the rank does not ask for it."""
 
     @property
     def drafts_per_step(self) -> int: ...

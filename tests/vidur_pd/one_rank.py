@@ -55,6 +55,8 @@ class OneRank:
         max_seqs: int,
         max_model_len: int,
         long_prefill_token_threshold: int = 0,
+        by_priority: bool = False,
+        chunks_prompts: bool = True,
         role: Role = "mixed",
         drafts: Drafts | None = None,
         policy: Policy | VllmV1 | None = None,
@@ -66,6 +68,8 @@ class OneRank:
             max_seqs=max_seqs,
             max_model_len=max_model_len,
             long_prefill_token_threshold=long_prefill_token_threshold,
+            by_priority=by_priority,
+            chunks_prompts=chunks_prompts,
             drafts_per_step=0 if drafts is None else drafts.per_step,
         )
         self.view, self.decision = RankView(self.state), Decision(self.state)

@@ -27,6 +27,8 @@ class Tracked(Sequence):
 
     placeholders: int = 0
     preemptions: int = 0
+    arrived_ps: int = 0
+    priority: int = 0
     token_ends_ps: list[int] = field(default_factory=list)
 
     @property
@@ -60,7 +62,7 @@ class AsyncEngine:
         coming = deque(arrivals)
         while coming or self.waiting or self.running or self.queue:
             while coming and coming[0][0] <= self.now_ps:
-                self.waiting.append(coming.popleft()[1])
+                self.queue_up(coming.popleft()[1])
             if self.waiting or self.running:
                 self.queue.append(self.schedule())
                 if len(self.queue) == 1:
@@ -74,6 +76,15 @@ class AsyncEngine:
             self.update(self.queue.popleft())
             if self.queue:
                 self.begin_first()
+
+    def queue_up(self, sequence: Tracked, first: bool = False) -> None:
+        """By priority the queue is a heap, and a victim goes where it belongs."""
+        if first:
+            self.waiting.appendleft(sequence)
+        else:
+            self.waiting.append(sequence)
+        if self.scenario.priorities is not None:
+            self.waiting = deque(sorted(self.waiting, key=lambda one: (one.priority, one.arrived_ps, one.name)))
 
     def begin_first(self) -> None:
         """The oldest batch begins to run on the GPU, as nothing else runs there."""
@@ -124,11 +135,18 @@ class AsyncEngine:
             if new == 0:
                 continue
             while self.pool.needed(sequence, sequence.computed + new, []) > len(self.pool.queue):
-                victim = self.running.pop()
+                victim = self.running[-1]
+                if self.scenario.priorities is not None:
+                    victim = max(self.running, key=lambda one: (one.priority, one.arrived_ps))
+                self.running.remove(victim)
+                for entry in [entry for entry in scheduled if entry[0] is victim]:
+                    scheduled.remove(entry)
+                    budget += entry[1]
+                    position -= 1
                 self.pool.take_back(victim)
                 victim.computed = 0
                 victim.preemptions += 1
-                self.waiting.appendleft(victim)
+                self.queue_up(victim, first=True)
                 self.preempted.append(victim.name)
                 has_preempted = True
                 if victim is sequence:
@@ -144,6 +162,9 @@ class AsyncEngine:
             hits = self.pool.hits(sequence)
             spared = self.scenario.watermark_blocks if self.running else 0
             if self.pool.needed(sequence, len(sequence.tokens), hits) + spared > len(self.pool.queue):
+                break
+            rest = len(sequence.tokens) - len(hits) * self.pool.size
+            if not self.scenario.chunks_prompts and min(rest, self.scenario.threshold or rest) > budget:
                 break
             self.waiting.popleft()
             sequence.computed = len(hits) * self.pool.size
@@ -186,7 +207,9 @@ def tracked(scenario: Scenario) -> list[tuple[int, Tracked]]:
     made = []
     for name, (at_ps, prompt, output, ids) in enumerate(scenario.requests):
         chained = [ids[: i // HASH_BLOCK_TOKENS + 1] if ids else name for i in range(prompt)]
-        made.append((at_ps, Tracked(name, tuple((chain, i) for i, chain in enumerate(chained)), output)))
+        priority = 0 if scenario.priorities is None else scenario.priorities[name]
+        tokens = tuple((chain, i) for i, chain in enumerate(chained))
+        made.append((at_ps, Tracked(name, tokens, output, arrived_ps=at_ps, priority=priority)))
     return made
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from tests.integration.small_runs import config, pool, requests
@@ -29,8 +29,25 @@ def test_both_decide_the_same_batches(scenario: Scenario) -> None:
     event(f"hits {'yes' if any(request.cached_tokens for request in core.requests) else 'no'}")
 
 
+VICTIM_AFTER_A_RUN = Scenario(
+    role="mixed",
+    caching=True,
+    block_tokens=1,
+    usable_blocks=11,
+    budget=30,
+    max_seqs=4,
+    threshold=0,
+    stages=1,
+    drafts=0,
+    requests=((0, 5, 4, (0,)), (0, 5, 5, (0,))),
+    plans_ahead=True,
+)
+"""The second request is preempted while the step after a run is under way, and hits what was known before that step."""
+
+
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(scenarios(), scenarios(plans_ahead=True)))
+@example(VICTIM_AFTER_A_RUN)
 def test_both_take_the_same_runs_of_plain_decodes(scenario: Scenario) -> None:
     """Equal batches between equal runs; and what is seen is that of single steps."""
     core = WholeRun(scenario, takes_runs=True).serve()

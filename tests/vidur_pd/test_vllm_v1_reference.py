@@ -15,6 +15,8 @@ from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockP
 from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
+MAX_MODEL_LEN = 51
+"""Of the longest prompt and output, and one."""
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Sequence:
     to_compute: int = 0
     """Tokens that it had when it was admitted, unless its KV came from elsewhere."""
     first_hits: int | None = None
+    priority: int = 0
 
     @property
     def tokens(self) -> tuple[object, ...]:
@@ -97,8 +100,10 @@ class ReferencePool:
 class ReferenceScheduler:
     """One request after the other, as the engine does it."""
 
-    def __init__(self, pool: ReferencePool, role: Role, budget: int, max_seqs: int, threshold: int) -> None:
-        self.pool, self.role, self.budget, self.max_seqs, self.threshold = pool, role, budget, max_seqs, threshold
+    def __init__(self, pool: ReferencePool, scenario: Scenario) -> None:
+        self.pool, self.role, self.threshold = pool, scenario.role, scenario.threshold
+        self.budget, self.max_seqs = scenario.budget, scenario.max_seqs
+        self.by_priority, self.chunks_prompts = scenario.priorities is not None, scenario.chunks_prompts
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.remote: deque[Sequence] = deque()
@@ -115,6 +120,25 @@ class ReferenceScheduler:
         self.pool.take_back(sequence)
         sequence.computed = 0
         self.waiting.appendleft(sequence)
+        self.sort()
+
+    def sort(self) -> None:
+        """Queues by priority are sorted whenever somebody joins one; all come at the same time."""
+        if self.by_priority:
+            for queue in (self.waiting, self.remote, self.arrived):
+                queue_of = sorted(queue, key=lambda sequence: (sequence.priority, sequence.name))
+                queue.clear()
+                queue.extend(queue_of)
+
+    def victim(self) -> Sequence:
+        idle = [sequence for sequence in self.running if not sequence.in_flight]
+        return max(idle, key=lambda sequence: sequence.priority) if self.by_priority else idle[-1]
+
+    def next_has_arrived(self) -> bool:
+        if not (self.arrived and self.waiting and self.by_priority):
+            return bool(self.arrived)
+        first, other = self.arrived[0], self.waiting[0]
+        return (first.priority, first.name) < (other.priority, other.name)
 
     def step(self) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
         budget, preempted, batch = self.budget, [], []
@@ -123,8 +147,11 @@ class ReferenceScheduler:
                 continue
             new = self.chunk(sequence, budget)
             while self.pool.needed(sequence, sequence.computed + new, []) > len(self.pool.queue):
-                victim = [other for other in self.running if not other.in_flight][-1]
+                victim = self.victim()
                 self.running.remove(victim)
+                for entry in [entry for entry in batch if entry[0] is victim]:
+                    batch.remove(entry)
+                    budget += entry[1]
                 self.back_to_queue(victim)
                 preempted.append(victim)
                 if victim is sequence:
@@ -135,7 +162,8 @@ class ReferenceScheduler:
             budget -= new
             batch.append((sequence, new))
         while not preempted and budget > 0 and len(self.running) < self.max_seqs and (self.arrived or self.waiting):
-            if self.arrived:
+            has_arrived = self.next_has_arrived()
+            if has_arrived:
                 sequence, hits = self.arrived[0], []
             else:
                 sequence = self.waiting[0]
@@ -145,8 +173,12 @@ class ReferenceScheduler:
                     self.back_to_queue(self.arrived.pop())
                     continue
                 break
-            sequence.to_compute = 0 if self.arrived else len(sequence.tokens)
-            (self.arrived or self.waiting).popleft()
+            past = sequence.computed or len(hits) * self.pool.size
+            whole = min(len(sequence.tokens) - past, self.threshold or len(sequence.tokens))
+            if whole > budget and not self.chunks_prompts:
+                break
+            sequence.to_compute = 0 if has_arrived else len(sequence.tokens)
+            (self.arrived if has_arrived else self.waiting).popleft()
             if not sequence.computed:
                 sequence.computed = len(hits) * self.pool.size
                 if sequence.first_hits is None:
@@ -207,6 +239,7 @@ class ReferenceScheduler:
         sequence.first_hits = 0
         self.pool.note(sequence, computed)
         self.arrived.append(sequence)
+        self.sort()
 
 
 @dataclass(frozen=True)
@@ -221,6 +254,8 @@ class Scenario:
     micro_batches: int
     requests: list[tuple[int, int, tuple[int, ...] | None]]
     script: list[int]
+    priorities: list[int] | None
+    chunks_prompts: bool
 
 
 @st.composite
@@ -233,17 +268,21 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         ids = tuple(int(block == changed_at) for block in range(-(-prompt // HASH_BLOCK_TOKENS)))
         requests.append((prompt, output, draw(st.sampled_from([ids, ids, ids, None]))))
     largest = max(-(-(prompt + output - 1) // block_tokens) for prompt, output, _ in requests)
+    chunks_prompts = draw(st.sampled_from([True, True, False]))
+    priorities = [draw(st.integers(0, 2)) for _ in requests]
     return Scenario(
         role=draw(st.sampled_from(["mixed", "mixed", "prefill", "decode"])),
         caching=draw(st.booleans()),
         block_tokens=block_tokens,
         num_blocks=largest + draw(st.integers(0, 2 * largest)) + 1,
-        budget=draw(st.integers(4, 60)),
+        budget=draw(st.integers(4, 60) if chunks_prompts else st.integers(MAX_MODEL_LEN, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
         micro_batches=draw(st.sampled_from([1, 1, 2, 3])),
         requests=requests,
         script=draw(st.lists(st.integers(0, 9), min_size=8, max_size=40)),
+        priorities=draw(st.sampled_from([None, None, priorities])),
+        chunks_prompts=chunks_prompts,
     )
 
 
@@ -263,15 +302,14 @@ class Pair:
             role=scenario.role,
             max_batched_tokens=scenario.budget,
             max_seqs=scenario.max_seqs,
-            max_model_len=1000,
+            max_model_len=MAX_MODEL_LEN,
             long_prefill_token_threshold=scenario.threshold,
+            by_priority=scenario.priorities is not None,
+            chunks_prompts=scenario.chunks_prompts,
         )
         self.reference = ReferenceScheduler(
             ReferencePool(*sizes, caching=scenario.caching),
-            scenario.role,
-            scenario.budget,
-            scenario.max_seqs,
-            scenario.threshold,
+            scenario,
         )
         self.both: dict[int, tuple[Request, Sequence]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[tuple[Sequence, int]]]] = deque()
@@ -286,6 +324,8 @@ class Pair:
             return
         chained = [ids[: i // HASH_BLOCK_TOKENS + 1] if ids else index for i in range(prompt)]
         sequence = Sequence(index, tuple((chain, i) for i, chain in enumerate(chained)), output)
+        if self.scenario.priorities is not None:
+            request.priority = sequence.priority = self.scenario.priorities[index]
         self.both[index] = (request, sequence)
         if self.scenario.role == "decode":
             self.scheduler.add_remote(request)
@@ -293,6 +333,7 @@ class Pair:
         else:
             self.scheduler.add(request)
             self.reference.waiting.append(sequence)
+        self.reference.sort()
 
     def schedule(self) -> bool:
         batch, expected = self.scheduler.schedule(), self.reference.schedule()

@@ -49,6 +49,15 @@ class Scenario:
     max_model_len: int = 1000
     watermark_blocks: int = 0
     plans_ahead: bool = False
+    priorities: tuple[int, ...] | None = None
+    """Of the requests; ``None``: first come, first served."""
+    chunks_prompts: bool = True
+
+
+def unchunked(scenario: Scenario) -> Scenario:
+    """Without chunked prefill, which asks for a budget of the longest request."""
+    longest = max(prompt + output for _, prompt, output, _ in scenario.requests) + 1
+    return replace(scenario, chunks_prompts=False, max_model_len=longest, budget=max(scenario.budget, longest))
 
 
 @st.composite
@@ -63,7 +72,7 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         ids = tuple(int(block == changed_at) for block in range(-(-prompt // HASH_BLOCK_TOKENS)))
         requests.append((at_ps, prompt, output, draw(st.sampled_from([ids, ids, ids, None]))))
     largest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in requests)
-    return Scenario(
+    scenario = Scenario(
         role=draw(st.sampled_from(["mixed", "mixed", "prefill", "decode"])),
         caching=draw(st.booleans()),
         block_tokens=block_tokens,
@@ -77,6 +86,9 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
         plans_ahead=plans_ahead,
     )
+    if draw(st.sampled_from([False, False, True])):
+        scenario = replace(scenario, priorities=tuple(draw(st.integers(0, 2)) for _ in requests))
+    return unchunked(scenario) if draw(st.sampled_from([False, False, True])) else scenario
 
 
 @st.composite
@@ -148,6 +160,8 @@ class WholeRun:
             watermark_blocks=scenario.watermark_blocks,
             pipeline_stages=scenario.stages,
             plans_ahead=scenario.plans_ahead,
+            by_priority=scenario.priorities is not None,
+            chunks_prompts=scenario.chunks_prompts,
         )
         self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
@@ -176,6 +190,8 @@ class WholeRun:
         if self.scenario.role == "decode":
             output = max(output, 2)
         request = Request(index, f"r{index}", prompt, output, at_ps, ids)
+        if self.scenario.priorities is not None:
+            request.priority = self.scenario.priorities[index]
         if self.refusal(request) is None:
             self.accepted.append(request)
             self.queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._enter(request))

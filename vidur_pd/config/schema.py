@@ -104,6 +104,12 @@ class EngineConfig(Section):
     max_model_len: Count | None = None
     """Longest prompt + output; ``None`` takes the model's context length."""
     long_prefill_token_threshold: Number
+    scheduling_policy: Literal["fcfs", "priority"]
+    """Who waits goes first come, first served, or by (priority, arrival), the smaller number first; with ``priority``
+    those of the largest number lose their KV first. For ``vllm_v1`` and policies of one's own."""
+    chunked_prefill: bool
+    """A prompt that is longer than what is left of an iteration's tokens begins with these, and does not wait for an
+    iteration with room for all of it. For ``vllm_v1`` and policies of one's own."""
     watermark: Share | None = None
     """Share of the KV blocks that admissions leave free while something runs; ``None``: as usual with the policy."""
     block_tokens: Count

@@ -59,6 +59,9 @@ void bind_view(py::module_& module) {
                                [](const RankView& view) { return view.rank->limits().watermark_blocks; })
         .def_property_readonly("pipeline_stages",
                                [](const RankView& view) { return view.rank->limits().pipeline_stages; })
+        .def_property_readonly("by_priority", [](const RankView& view) { return view.rank->limits().by_priority; })
+        .def_property_readonly("chunks_prompts",
+                               [](const RankView& view) { return view.rank->limits().chunks_prompts; })
         .def_property_readonly("drafts_per_step",
                                [](const RankView& view) { return view.rank->limits().drafts_per_step; })
         .def(

@@ -33,8 +33,9 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
 BatchPtr RankState::decide_plain(TimePs now_ps) {
     open_decision(now_ps);
     try {
+        // As if it was decided when the last step of the run began, whose tokens nobody knew then.
         for (const RequestPtr& request : std::vector<RequestPtr>(running_)) {
-            keep_running(request, 1, 0, request->prompt_tokens);  // the token before was under way when this was due
+            keep_running(request, 1, 0, request->known_tokens() - 1);
         }
     } catch (const BrokenRule& broken) {
         throw BrokenInvariant(std::string("a plain decode: ") + broken.what());
@@ -45,13 +46,15 @@ BatchPtr RankState::decide_plain(TimePs now_ps) {
 void RankState::run(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
     check_open();
     if (request->is_running) {
+        // Those of a prompt, and of an answer under way when it has them; others get their keys when the request
+        // leaves.
         const Tokens known = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
         return keep_running(request, tokens, held_tokens, known);
     }
     admit(request, tokens, request->capacity_tokens ? CachedPrefix() : cached_prefix(*request), held_tokens);
 }
 
-// `known`: tokens whose blocks get their keys now, as far as they are computed; the others', when the request has them.
+// `known`: those of its first tokens whose blocks get their keys now.
 void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known) {
     if (request->rank != this) throw BrokenRule("membership", named(*request) + " runs on another rank");
     if (request->is_in_iteration) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
@@ -124,9 +127,12 @@ void RankState::preempt(const RequestPtr& request) {
     if (request->is_running && request->rank == this) {
         if (request->is_in_iteration && !request->is_ending)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
-        if (request->is_decided) withdraw(*request);
-        // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py).
-        pool_->register_blocks(*request, request->computed_tokens - request->tokens_under_way);
+        // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py). One
+        // that is withdrawn leaves the keys that it got with its tokens (`allocate_slots`), though none is computed.
+        const Tokens withdrawn = request->is_decided ? withdraw(*request) : 0;
+        const Tokens shown = request->computed_tokens - request->tokens_under_way;
+        pool_->register_blocks(
+            *request, withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
@@ -137,18 +143,20 @@ void RankState::preempt(const RequestPtr& request) {
     requeue(request);
 }
 
-// Takes a request out of the iteration that is being decided.
-void RankState::withdraw(Request& request) {
+// Takes a request out of the iteration that is being decided; returns the tokens that it would have computed.
+Tokens RankState::withdraw(Request& request) {
     const auto is_it = [&](const RequestPtr& other) { return other.get() == &request; };
     const auto place = std::find_if(draft_->requests.begin(), draft_->requests.end(), is_it) - draft_->requests.begin();
-    budget_left_ += draft_->new_tokens[static_cast<std::size_t>(place)];
+    const Tokens tokens = draft_->new_tokens[static_cast<std::size_t>(place)];
+    budget_left_ += tokens;
     draft_->requests.erase(draft_->requests.begin() + place);
     draft_->new_tokens.erase(draft_->new_tokens.begin() + place);
     std::erase_if(draft_->admitted, is_it);
     request.is_decided = false;
+    return tokens;
 }
 
-// Puts a request that has lost its KV at the head of the queue.
+// Puts a request that has lost its KV into the queue, once no iteration of its is under way.
 void RankState::requeue(const RequestPtr& victim) {
     victim->is_running = victim->is_in_iteration = victim->is_ending = false;
     victim->set_progress(0, victim->generated_tokens);
@@ -160,7 +168,7 @@ void RankState::requeue(const RequestPtr& victim) {
     if (victim->iterations_under_way) {
         aside_.push_back(victim);
     } else {
-        waiting_.push_front(victim);
+        queue_again(victim);
     }
     preempted_.push_back(victim);
 }

@@ -5,13 +5,19 @@
 namespace serving {
 
 RankState::RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& limits)
-    : pool_(std::move(pool)), role_(role), limits_(limits), remote_(*pool_) {
+    : pool_(std::move(pool)), role_(role), limits_(limits), remote_(*pool_, limits.by_priority) {
     check_least("engine.max_batched_tokens", limits.max_batched_tokens, 1);
     check_least("engine.max_seqs", limits.max_seqs, 1);
     check_least("engine.max_model_len", limits.max_model_len, 1);
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
     check_least("engine.watermark", limits.watermark_blocks, 0);
     check_least("cluster.pools.pp", limits.pipeline_stages, 1);
+    if (!limits.chunks_prompts && limits.max_batched_tokens < limits.max_model_len) {
+        // As vLLM does (vllm/config/scheduler.py, verify_max_model_len): a longer prompt would wait for ever.
+        throw InputError("engine.max_batched_tokens: found " + std::to_string(limits.max_batched_tokens) +
+                         ", expected at least the " + std::to_string(limits.max_model_len) +
+                         " of engine.max_model_len without engine.chunked_prefill");
+    }
     ensure(!limits.plans_ahead || (limits.pipeline_stages == 1 && limits.drafts_per_step == 0),
            "a rank that plans ahead has one stage and no drafts");
 }
@@ -36,7 +42,7 @@ void RankState::add(RequestPtr request) {
     request->status = Status::kWaiting;
     request->capacity_tokens = 0;
     tokens_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
-    waiting_.push_back(std::move(request));
+    enqueue(waiting_, std::move(request), limits_.by_priority);
     note_change();
 }
 
@@ -117,10 +123,19 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     return outcome;
 }
 
-// The iteration of preempted requests has ended: those that have not got their last token go to the head of the queue.
+// The iteration of preempted requests has ended: those that have not got their last token queue again.
 void RankState::queue_aside() {
     for (const RequestPtr& request : std::exchange(aside_, {})) {
-        if (request->status == Status::kWaiting) waiting_.push_front(request);
+        if (request->status == Status::kWaiting) queue_again(request);
+    }
+}
+
+// Puts a request that was preempted into the queue: to its head, unless that goes by priority.
+void RankState::queue_again(const RequestPtr& request) {
+    if (limits_.by_priority) {
+        enqueue(waiting_, request, true);
+    } else {
+        waiting_.push_front(request);
     }
 }
 

@@ -96,9 +96,10 @@ class RankState {
 
     // Running requests in order of admission.
     const std::vector<RequestPtr>& running() const { return running_; }
-    // Requests without KV, those that were preempted last first, then in order of arrival.
+    // Requests without KV: those that were preempted last first, then in order of arrival; or all by priority.
     const std::deque<RequestPtr>& waiting() const { return waiting_; }
-    // Requests whose KV has come from elsewhere, in order of its arrival; they hold blocks for their contexts.
+    // Requests whose KV has come from elsewhere, in order of its arrival or by priority; they hold blocks for their
+    // contexts.
     const std::deque<RequestPtr>& arrived() const { return remote_.arrived; }
     bool has_candidates() const { return !waiting_.empty() || !remote_.arrived.empty(); }
     // Whether KV of some request is on its way to this rank.
@@ -129,7 +130,8 @@ class RankState {
     void run(const RequestPtr& request, Tokens tokens, Tokens held_tokens = 0);
     // The same for a request that does not run yet and whose cached prefix is known.
     void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix, Tokens held_tokens = 0);
-    // A request loses its KV and is first in the queue, with the tokens generated so far. Throws BrokenRule.
+    // A request loses its KV and is first in the queue, unless that goes by priority, with the tokens generated so far.
+    // Throws BrokenRule.
     void preempt(const RequestPtr& request);
     // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more. Not while an iteration
     // is under way whose end is the next occasion.
@@ -141,7 +143,7 @@ class RankState {
     BatchPtr close_decision();
     // The next batch by a policy of the core.
     BatchPtr decide(Policy& policy, TimePs now_ps);
-    // The batch that decodes one token of each running request.
+    // The batch that decodes one token of each running request, after a run that it belongs to.
     BatchPtr decide_plain(TimePs now_ps);
     // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
     // drafts kept by each request that samples; empty without drafts.
@@ -172,11 +174,12 @@ class RankState {
     void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
-    void withdraw(Request& request);
+    Tokens withdraw(Request& request);
     void check_open() const;
     void check_tokens(const Request& request, Tokens tokens, Tokens most) const;
     void check_blocks(const Request& request, std::int64_t needed) const;
     void requeue(const RequestPtr& victim);
+    void queue_again(const RequestPtr& request);
     void note_under_way(Request& request, bool samples);
     void queue_aside();
     void retire(const std::vector<RequestPtr>& finished);

@@ -6,7 +6,7 @@ namespace serving {
 
 void RemoteQueue::add(RequestPtr request) {
     request->status = Status::kWaiting;
-    pending_.push_back(std::move(request));
+    enqueue(pending_, std::move(request), by_priority_);
 }
 
 std::vector<RequestPtr> RemoteQueue::reserve(std::int64_t promised_blocks) {
@@ -60,7 +60,7 @@ void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
     request->status = Status::kWaiting;
     request->capacity_tokens = pool_.rounded_up(context);
     pool_.register_blocks(*request, computed_tokens);
-    arrived.push_back(request);
+    enqueue(arrived, request, by_priority_);
 }
 
 void RemoteQueue::clear() {

@@ -16,10 +16,11 @@
 
 namespace serving {
 
-// First come, first served: requests without blocks, those in transfer, and those whose KV has `arrived`.
+// First come, first served, or by priority: requests without blocks, those in transfer, and those whose KV has
+// `arrived`.
 class RemoteQueue {
   public:
-    explicit RemoteQueue(BlockPool& pool) : pool_(pool) {}
+    RemoteQueue(BlockPool& pool, bool by_priority) : pool_(pool), by_priority_(by_priority) {}
 
     std::int64_t size() const {
         return static_cast<std::int64_t>(pending_.size() + transferring_.size() + arrived.size());
@@ -49,6 +50,7 @@ class RemoteQueue {
 
   private:
     BlockPool& pool_;
+    bool by_priority_;
     std::deque<RequestPtr> pending_;
     std::unordered_set<std::int64_t> transferring_;  // indices
 };

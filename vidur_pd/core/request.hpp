@@ -1,10 +1,13 @@
 // A request on its way through the cluster: what was asked, how far it is, when each stage happened.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -142,5 +145,17 @@ struct Request {
 };
 
 using RequestPtr = std::shared_ptr<Request>;
+
+// Of two requests that queue by priority the one with the smaller number goes first, then the one that came first
+// (`Request.__lt__` in vllm/v1/request.py).
+inline bool goes_first(const RequestPtr& a, const RequestPtr& b) {
+    return std::tie(a->priority, a->arrived_ps, a->index) < std::tie(b->priority, b->arrived_ps, b->index);
+}
+
+// Puts a request to the end of a queue, or to its place in one by priority.
+inline void enqueue(std::deque<RequestPtr>& queue, RequestPtr request, bool by_priority) {
+    const auto place = by_priority ? std::upper_bound(queue.begin(), queue.end(), request, goes_first) : queue.end();
+    queue.insert(place, std::move(request));
+}
 
 }  // namespace serving

@@ -1,6 +1,7 @@
 #include "vllm_v1.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace serving {
 
@@ -18,8 +19,8 @@ void VllmV1::decide(RankState& rank) {
     if (!has_preempted && rank.has_candidates()) admit_waiting(rank);
 }
 
-// Running requests in order of admission, with blocks for their tokens; the tail is preempted for blocks. True if it
-// was.
+// Running requests in order of admission, with blocks for their tokens; others are preempted for blocks. True if some
+// were.
 bool VllmV1::continue_running(RankState& rank) {
     bool has_preempted = false;
     for (std::size_t position = 0; position < rank.running().size(); ++position) {
@@ -32,67 +33,74 @@ bool VllmV1::continue_running(RankState& rank) {
         if (tokens == 0) break;
         if (rank.lacking_blocks(*request, tokens) > rank.free_blocks()) {
             has_preempted = true;
-            if (!make_room(rank, request, tokens)) break;
+            if (!make_room(rank, request, tokens, position)) break;
         }
         rank.run(request, tokens);
     }
     return has_preempted;
 }
 
-// Preempts running requests from the tail, those that end as well, until the request finds its blocks; false if it had
-// to go itself.
-bool VllmV1::make_room(RankState& rank, const RequestPtr& request, Tokens tokens) {
+// Preempts running requests, those that end as well, until the request finds its blocks; false if it had to go itself.
+// The position of the request follows victims that stand before it and take part in this step. Where one before it does
+// not, as it ends, the position stays, as in vLLM: the step then leaves out the one behind the request.
+bool VllmV1::make_room(RankState& rank, const RequestPtr& request, Tokens tokens, std::size_t& position) {
     while (rank.lacking_blocks(*request, tokens) > rank.free_blocks()) {
-        const auto tail = std::find_if(rank.running().rbegin(), rank.running().rend(), [](const RequestPtr& other) {
-            return !other->is_in_iteration || other->is_ending;
-        });
-        const RequestPtr victim = *tail;
+        const RequestPtr victim = next_victim(rank);
+        position -= victim->is_decided;
         rank.preempt(victim);
         if (victim == request) return false;
     }
     return true;
 }
 
-// Those that start to run with this step: first those whose KV has arrived, then the others, each in order.
+// The last of the running list, or the last by (priority, arrival), of equal ones the first of the list.
+RequestPtr VllmV1::next_victim(const RankState& rank) {
+    RequestPtr victim;
+    for (auto other = rank.running().rbegin(); other != rank.running().rend(); ++other) {
+        if ((*other)->is_in_iteration && !(*other)->is_ending) continue;
+        if (!rank.limits().by_priority) return *other;
+        const auto urgency = [](const RequestPtr& of) { return std::pair(of->priority, of->arrived_ps); };
+        if (!victim || urgency(*other) >= urgency(victim)) victim = *other;
+    }
+    return victim;
+}
+
+// Those that start to run with this step: first those whose KV has arrived, then the others, each in order; or by
+// priority.
 void VllmV1::admit_waiting(RankState& rank) {
     while (rank.budget_left() > 0 && rank.running_requests() < rank.limits().max_seqs) {
-        const auto prefix = find_admissible_prefix(rank);
-        if (!prefix) {
-            if (!rank.running().empty() || rank.is_transferring() || rank.arrived().empty()) break;
+        if (const auto next = find_admissible(rank, rank.budget_left())) {
+            rank.admit(next->request, next->tokens, next->prefix);
+        } else if (rank.running().empty() && !rank.is_transferring() && !rank.arrived().empty()) {
             rank.preempt(rank.arrived().back());
-            continue;
+        } else {
+            break;
         }
-        const bool has_arrived = !rank.arrived().empty();
-        const RequestPtr request = has_arrived ? rank.arrived().front() : rank.waiting().front();
-        const Tokens past = has_arrived ? request->computed_tokens : prefix->tokens;
-        rank.admit(request,
-                   std::min({request->sequence_tokens() - past, chunk_limit(rank.limits()), rank.budget_left()}),
-                   *prefix);
     }
 }
 
-// Cached prefix of the next request in line if blocks for its whole sequence are free now.
-std::optional<CachedPrefix> VllmV1::find_admissible_prefix(RankState& rank) {
+// The next request in line if blocks for its whole sequence are free now, and the budget has room for it.
+std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank, Tokens budget) {
+    if (!rank.has_candidates()) return std::nullopt;
+    const bool is_local = rank.arrived().empty() || (rank.limits().by_priority && !rank.waiting().empty() &&
+                                                     goes_first(rank.waiting().front(), rank.arrived().front()));
+    const RequestPtr& request = is_local ? rank.waiting().front() : rank.arrived().front();
     CachedPrefix prefix;
-    std::int64_t needed;
-    if (!rank.arrived().empty()) {
-        const Request& request = *rank.arrived().front();
-        needed = rank.blocks(request.sequence_tokens()) - rank.blocks(request.context_tokens);
-    } else if (!rank.waiting().empty()) {
-        const Request& request = *rank.waiting().front();
-        prefix = rank.cached_prefix(request);
-        needed = rank.blocks(request.sequence_tokens()) - prefix.shared_blocks;
-    } else {
-        return std::nullopt;
-    }
-    const bool keeps_watermark = rank.arrived().empty() && !rank.running().empty();
-    if (needed > rank.free_blocks() - (keeps_watermark ? rank.limits().watermark_blocks : 0)) return std::nullopt;
-    return prefix;
+    if (is_local) prefix = rank.cached_prefix(*request);
+    const Tokens past = is_local ? prefix.tokens : request->computed_tokens;
+    const std::int64_t held = is_local ? prefix.shared_blocks : rank.blocks(request->context_tokens);
+    const std::int64_t spared = is_local && !rank.running().empty() ? rank.limits().watermark_blocks : 0;
+    const Tokens tokens = std::min(request->sequence_tokens() - past, chunk_limit(rank.limits()));
+    if (rank.blocks(request->sequence_tokens()) - held > rank.free_blocks() - spared) return std::nullopt;
+    if (tokens > budget && !rank.limits().chunks_prompts) return std::nullopt;
+    return Admissible{request, std::min(tokens, budget), std::move(prefix)};
 }
 
 bool VllmV1::is_steady(RankState& rank) {
-    const std::int64_t most = std::min<std::int64_t>(rank.limits().max_seqs, rank.limits().max_batched_tokens);
-    return rank.running_requests() >= most || !find_admissible_prefix(rank);
+    const Limits& limits = rank.limits();
+    const std::int64_t running = rank.running_requests();
+    if (running >= std::min<std::int64_t>(limits.max_seqs, limits.max_batched_tokens)) return true;
+    return !find_admissible(rank, limits.max_batched_tokens - running);
 }
 
 }  // namespace serving

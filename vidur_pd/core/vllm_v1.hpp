@@ -1,9 +1,13 @@
 // vLLM V1 continuous batching with chunked prefill and recompute preemption.
 //
-// Source of the rules: vLLM 0.24.0, vllm/v1/core/sched/scheduler.py, first-come-first-served policy. A step first
-// continues the running requests in order of admission, then, unless it preempted one, admits waiting requests. There
-// is no prefill or decode phase: each request is brought up to its sequence (prompt + generated tokens) within the
-// token budget.
+// Source of the rules: vLLM 0.24.0, vllm/v1/core/sched/scheduler.py and request_queue.py. A step first continues the
+// running requests in order of admission, then, unless it preempted one, admits waiting requests. There is no prefill
+// or decode phase: each request is brought up to its sequence (prompt + generated tokens) within the token budget.
+// Without chunked prefill a prompt for which the budget has no room ends the admissions of a step.
+//
+// First come, first served: a victim is the last of the running list, and then the first in the queue. By priority
+// (`Limits::by_priority`): the queue is in the order of (priority, arrival), a victim the last in that order, even one
+// that stands before the request that lacks a block; if it was to run in this step already, its tokens are free again.
 //
 // Assumed: output ends by length alone, and P + D fits the context window (`rejection_reason`), so vLLM's clamp to the
 // window never acts. The watermark holds for waiting requests, and only while something runs. With pipeline parallelism
@@ -18,7 +22,8 @@
 // k + 2. One whose last token is under way is left out, and keeps its place and its blocks until the token is there. A
 // victim keeps the token that is under way; one that gives up its KV with its last token under way ends all the same.
 //
-// Not modelled: asynchronous scheduling with drafts or pipeline stages, priorities, encoder budgets.
+// Not modelled: asynchronous scheduling with drafts or pipeline stages, encoder budgets. By priority, a request whose
+// KV is to come does not get its blocks before preempted ones that it precedes.
 //
 // Departure: where KV comes from elsewhere, vLLM keeps the blocks of a victim until the step under way has ended
 // (`defer_block_free`), and goes on preempting meanwhile, down to the request that lacks a block; two prompts in chunks
@@ -43,9 +48,17 @@ class VllmV1 final : public Policy {
 
   private:
     static bool continue_running(RankState& rank);
-    static bool make_room(RankState& rank, const RequestPtr& request, Tokens tokens);
+    // A request that may begin to run, with so many tokens.
+    struct Admissible {
+        RequestPtr request;
+        Tokens tokens;
+        CachedPrefix prefix;
+    };
+
+    static bool make_room(RankState& rank, const RequestPtr& request, Tokens tokens, std::size_t& position);
+    static RequestPtr next_victim(const RankState& rank);
     static void admit_waiting(RankState& rank);
-    static std::optional<CachedPrefix> find_admissible_prefix(RankState& rank);
+    static std::optional<Admissible> find_admissible(const RankState& rank, Tokens budget);
 };
 
 }  // namespace serving

@@ -99,6 +99,9 @@ class RequestView(Protocol):
 
     @property
     def preemptions(self) -> int: ...
+    @property
+    def priority(self) -> int:
+        """Of two requests the smaller goes first."""
 
 
 class Policy(ABC):

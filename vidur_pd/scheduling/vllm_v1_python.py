@@ -1,6 +1,6 @@
 """vLLM V1 in Python: the rules of ``core/vllm_v1.hpp`` to read, and to fork for a policy of one's own.
 
-Source: vLLM 0.24.0, vllm/v1/core/sched/scheduler.py, first-come-first-served. Decides as the core's ``vllm_v1``,
+Source: vLLM 0.24.0, vllm/v1/core/sched/scheduler.py. Decides as the core's ``vllm_v1``,
 which is the default because it is faster::
 
     engine: {policy: "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"}
@@ -20,30 +20,37 @@ class VllmV1Python(Policy):
 
     def is_steady(self, rank: RankView) -> bool:
         """Nobody can be admitted: the running list or the budget is full, or the first in line does not fit."""
-        is_full = rank.running_requests >= min(rank.max_seqs, rank.max_batched_tokens)
-        return is_full or _next_in_line(rank) is None
+        running = rank.running_requests
+        is_full = running >= min(rank.max_seqs, rank.max_batched_tokens)
+        return is_full or _next_in_line(rank, rank.max_batched_tokens - running) is None
 
     def _continue_running(self, rank: RankView, decision: Decision) -> bool:
         """False if a request had to be preempted for the blocks of others."""
-        has_room = True
-        for request in rank.running:
-            if request.is_in_iteration or not request.is_running:
+        line, position, has_room = rank.running, 0, True
+        decided: set[int] = set()
+        while position < len(line):
+            request = line[position]
+            position += 1
+            if request.is_in_iteration:
                 continue
             tokens = min(_chunk(rank, request), rank.budget_left)
             if tokens == 0:
                 break
             while rank.lacking_blocks(request, tokens) > rank.free_blocks:
-                victim = [other for other in rank.running if other.is_ending or not other.is_in_iteration][-1]
+                victim = _next_victim(rank, line)
                 decision.preempt(victim)
+                line.remove(victim)
                 has_room = False
                 if victim is request:
                     return False
+                position -= victim.index in decided  # one that ends stays in the count, as in vLLM
             decision.run(request, tokens)
+            decided.add(request.index)
         return has_room
 
     def _admit(self, rank: RankView, decision: Decision) -> None:
         while rank.has_candidates and rank.budget_left > 0 and rank.running_requests < rank.max_seqs:
-            request = _next_in_line(rank)
+            request = _next_in_line(rank, rank.budget_left)
             if request is not None:
                 decision.run(request, min(_chunk(rank, request), rank.budget_left))
             elif rank.arrived and not rank.running_requests and not rank.is_transferring:
@@ -52,14 +59,24 @@ class VllmV1Python(Policy):
                 break
 
 
-def _next_in_line(rank: RankView) -> RequestView | None:
+def _next_victim(rank: RankView, line: list[RequestView]) -> RequestView:
+    """The last of the running list, or by priority the last in that order, of equal ones the first of the list."""
+    idle = [request for request in line if request.is_ending or not request.is_in_iteration]
+    return max(idle, key=lambda request: (request.priority, request.arrived_ps)) if rank.by_priority else idle[-1]
+
+
+def _next_in_line(rank: RankView, budget: int) -> RequestView | None:
     """The first whose KV has come, or else the first that waits, if blocks for its whole sequence are free now."""
-    line = rank.arrived or rank.waiting
-    if not line:
+    arrived, waiting = rank.arrived, rank.waiting
+    heads = [*arrived[:1], *waiting[:1]]
+    if not heads:
         return None
-    spared = rank.watermark_blocks if rank.running_requests and not rank.arrived else 0
-    fits = rank.lacking_blocks(line[0], rank.most_tokens(line[0])) <= rank.free_blocks - spared
-    return line[0] if fits else None
+    if rank.by_priority:
+        heads.sort(key=lambda head: (head.priority, head.arrived_ps, head.index))
+    request = heads[0]
+    spared = rank.watermark_blocks if rank.running_requests and request in waiting[:1] else 0
+    fits = rank.lacking_blocks(request, rank.most_tokens(request)) <= rank.free_blocks - spared
+    return request if fits and (rank.chunks_prompts or _chunk(rank, request) <= budget) else None
 
 
 def _chunk(rank: RankView, request: RequestView) -> int:

@@ -29,7 +29,7 @@ from aicb.model.architecture import MoeFfn
 from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from vidur_pd.cluster.placement import partition_of
-from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
@@ -209,6 +209,13 @@ def _engine_field(pool: PoolConfig, name: str) -> str:
 
 
 def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
+    if engine.policy in NAMED_POLICIES:
+        for name, only in (("scheduling_policy", "fcfs"), ("chunked_prefill", True)):
+            if (found := getattr(engine, name)) != only:
+                raise InputError(
+                    f"{_engine_field(pool, name)}: found {str(found).lower()}, expected {str(only).lower()} "
+                    f"with policy {engine.policy} in pool {pool.name}"
+                )
     if not engine.async_scheduling:
         return
     reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None

@@ -122,6 +122,8 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             watermark_blocks=pool.watermark_blocks,
             pipeline_stages=placement.partition.pp,
             plans_ahead=pool.plans_ahead,
+            by_priority=engine.scheduling_policy == "priority",
+            chunks_prompts=engine.chunked_prefill,
         )
         for _ in range(placement.partition.dp)
     ]

@@ -27,6 +27,7 @@ from vidur_pd.scheduling.policies.sarathi import Sarathi
 from vidur_pd.scheduling.policies.vllm_v0 import VllmV0
 from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
 
+NAMED = [policy_named(name) for name in sorted(NAMED_POLICIES)]
 POLICIES: list[type[Policy] | None] = [
     None,
     VllmV1Python,
@@ -35,7 +36,7 @@ POLICIES: list[type[Policy] | None] = [
     StaticBatches,
     PrefillFirst,
     RetractsTheShortest,
-    *(policy_named(name) for name in sorted(NAMED_POLICIES)),
+    *NAMED,
 ]
 """``None``: vLLM V1 of the core."""
 every_policy = pytest.mark.parametrize("policy", POLICIES)
@@ -67,6 +68,8 @@ def name_of(policy: type[Policy] | None) -> str:
 
 def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
     """The scenario on an engine that the policy does not refuse."""
+    if policy in NAMED:
+        scenario = replace(scenario, priorities=None, chunks_prompts=True)
     if policy is LightLlm:
         blocks = scenario.usable_blocks * scenario.block_tokens
         budget = max(scenario.budget, scenario.max_seqs)

@@ -1,22 +1,33 @@
-"""Vidur's policies step by step: every batch is the one that was worked out by hand (``by_hand/``)."""
+"""Policies step by step: every batch is the one that was worked out by hand (``by_hand/``)."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from boundary.errors import InputError
-from tests.vidur_pd.policies.by_hand import faster_transformer, lightllm, orca, sarathi, vllm_v0
+from tests.vidur_pd.policies.by_hand import (
+    faster_transformer,
+    lightllm,
+    orca,
+    sarathi,
+    vllm_v0,
+    vllm_v1,
+    vllm_v1_by_priority,
+    vllm_v1_whole_prompts,
+)
 from tests.vidur_pd.policies.by_hand.case import Case, Step
-from tests.vidur_pd.whole_runs import WholeRun, scenario_of
+from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenario_of
 from vidur_pd.scheduling.policies import policy_named
 
-CASES: Final = {
+CASES: Final[dict[str, tuple[Case, ...]]] = {
     module.__name__.rpartition(".")[2]: module.CASES
-    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm)
+    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm, vllm_v1)
 }
+CASES["vllm_v1"] += vllm_v1_by_priority.CASES + vllm_v1_whole_prompts.CASES
 every_case = pytest.mark.parametrize(
     ("policy", "case"),
     [pytest.param(policy, case, id=f"{policy}: {case.name}") for policy, cases in CASES.items() for case in cases],
@@ -24,8 +35,15 @@ every_case = pytest.mark.parametrize(
 
 
 def run_of(policy: str, case: Case, *, takes_runs: bool = False) -> WholeRun:
+    return WholeRun(scenario_of_case(case), policy_named(policy), takes_runs=takes_runs)
+
+
+def scenario_of_case(case: Case) -> Scenario:
     scenario = scenario_of(*case.requests, **case.limits)
-    return WholeRun(scenario, policy_named(policy), takes_runs=takes_runs)
+    if case.contents is None:
+        return scenario
+    pairs = zip(case.requests, case.contents, strict=True)
+    return replace(scenario, requests=tuple((*request, ids) for request, ids in pairs))
 
 
 @every_case
@@ -93,8 +111,11 @@ def test_hand_work_serves_every_token_once(policy: str) -> None:
 
 
 def kept_tokens(steps: tuple[Step, ...], index: int) -> int:
-    """KV tokens that the request has at its end: a preemption starts it from nothing."""
-    tokens = 0
+    """KV tokens that the request has at its end: after a preemption it begins with what it hits."""
+    tokens, has_lost = 0, False
     for step in steps:
-        tokens = (0 if index in step.preempts else tokens) + step.computes.get(index, 0)
+        has_lost |= index in step.preempts
+        if index in step.computes:
+            tokens = (0 if has_lost else tokens) + step.computes[index] + step.hits.get(index, 0)
+            has_lost = False
     return tokens
