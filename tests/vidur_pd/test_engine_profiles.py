@@ -50,6 +50,13 @@ def test_a_default_number_of_requests_is_at_most_that_of_tokens() -> None:
     assert engines(pool("m", "mixed"), engine={"max_batched_tokens": 300})[0].max_seqs == 300
 
 
+def test_an_iteration_has_room_for_the_longest_prompt_where_none_is_cut() -> None:
+    whole = {"chunked_prefill": False}
+    assert engines(pool("m", "mixed"), engine=whole)[0].max_batched_tokens == 40960
+    assert engines(pool("m", "mixed"), engine=whole | {"max_model_len": 10000})[0].max_batched_tokens == 10000
+    assert engines(pool("m", "mixed"), engine=whole | {"max_model_len": 100})[0].max_batched_tokens == 8192
+
+
 def test_asynchronous_scheduling_is_off_where_it_does_not_go() -> None:
     pools = [pool("p", "prefill"), pool("d", "decode"), pool("m", "mixed", pp=2)]
     assert [engine.async_scheduling for engine in engines(*pools)] == [True, True, False]

@@ -46,6 +46,16 @@ def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, An
     return (decides == policy or ":" in decides) and not has_drafts and pool.get("pp", 1) == 1
 
 
+def max_model_len(stated: Any, model: str) -> int:
+    """Longest prompt + output: an iteration has room for it where prompts are not cut (vLLM's `EngineArgs`)."""
+    if isinstance(stated, int):
+        return stated
+    try:
+        return load_model(model).max_context_tokens
+    except InputError:
+        return 0
+
+
 @cache
 def has_prefix_hits(model: str) -> bool:
     """Whether prefix caching is on for a model.

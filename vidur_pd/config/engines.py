@@ -103,6 +103,9 @@ def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any],
     fields |= conditions.by_gpu_memory(
         profile.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))
     )
+    if stated.get("chunked_prefill", True) is False:
+        longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))
+        fields["max_batched_tokens"] = max(fields["max_batched_tokens"], longest)
     resolved = fields | stated
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
     if not conditions.can_plan_ahead(profile["engine"]["policy"], resolved, pool):
