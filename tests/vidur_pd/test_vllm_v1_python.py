@@ -83,8 +83,9 @@ def test_whole_simulations_are_equal(pools: list[dict[str, Any]], sections: dict
         pools = [pool("m", "mixed", tp=8, ep=8)]
         sections = sections | {"topology": {"kind": "rail_optimized", "gpus_per_node": 8}}
     found = []
+    engine = {"async_scheduling": False} | sections.get("engine", {})
     for policy in ("vllm_v1", TWIN):
-        tree = {**sections, "engine": {**sections.get("engine", {}), "policy": policy}}
+        tree = {**sections, "engine": engine | {"policy": policy}}
         result = simulate(config(pools, **tree), requests(ROWS))
         summary = replace(result.summary, simulator=Effort())
         found.append(("".join(requests_csv(result.table)), summary))

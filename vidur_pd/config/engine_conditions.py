@@ -38,12 +38,11 @@ def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, An
 
     ``policy``: the framework's. ``pool``: whose ranks they are, if known.
 
-    Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by the rules
-    of another engine. A policy of one's own takes the place of the framework's.
+    Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by another
+    policy, which may not look whether a request is in an iteration already.
     """
     has_drafts = engine.get("speculative") is not None and pool.get("role") != "prefill"
-    decides = str(engine.get("policy"))
-    return (decides == policy or ":" in decides) and not has_drafts and pool.get("pp", 1) == 1
+    return engine.get("policy") == policy and not has_drafts and pool.get("pp", 1) == 1
 
 
 def max_model_len(stated: Any, model: str) -> int:
