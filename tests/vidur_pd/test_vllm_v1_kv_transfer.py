@@ -6,7 +6,9 @@ import pytest
 
 from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import add, new_tokens, requests_of, scheduler_of, step
+from tests.vidur_pd.whole_runs import WholeRun, scenario_of
 from vidur_pd.scheduling.kv_blocks import PrefixCachingBlockPool
+from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
 from vidur_pd.workload.request import Request, RequestStatus
 
 
@@ -195,3 +197,13 @@ def test_blocks_of_a_transfer_under_way_cannot_be_hit() -> None:
     scheduler.add_remote(b)
     assert scheduler.admit_remote() == [a, b]
     assert (b.resident_tokens, scheduler.used_blocks) == (0, 8)
+
+
+@pytest.mark.parametrize(("watermark_blocks", "first_batch"), [(2, [0, 1]), (3, [0])])
+def test_the_watermark_holds_for_requests_whose_kv_has_come(watermark_blocks: int, first_batch: list[int]) -> None:
+    """2 of 7 blocks each, and one for token 9 of request 0: 2 are free. Request 1 needs none."""
+    scenario = scenario_of((0, 8, 6), (0, 8, 5), role="decode", usable_blocks=7, watermark_blocks=watermark_blocks)
+    for policy in (None, VllmV1Python):
+        run = WholeRun(scenario, policy).serve()
+        assert run.left_undone() == []
+        assert [row[0] for row in run.batches[0][0]] == first_batch

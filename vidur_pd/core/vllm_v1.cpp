@@ -89,7 +89,7 @@ std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank,
     if (is_local) prefix = rank.cached_prefix(*request);
     const Tokens past = is_local ? prefix.tokens : request->computed_tokens;
     const std::int64_t held = is_local ? prefix.shared_blocks : rank.blocks(request->context_tokens);
-    const std::int64_t spared = is_local && !rank.running().empty() ? rank.limits().watermark_blocks : 0;
+    const std::int64_t spared = rank.running().empty() ? 0 : rank.limits().watermark_blocks;
     const Tokens tokens = std::min(request->sequence_tokens() - past, chunk_limit(rank.limits()));
     if (rank.blocks(request->sequence_tokens()) - held > rank.free_blocks() - spared) return std::nullopt;
     if (tokens > budget && !rank.limits().chunks_prompts) return std::nullopt;

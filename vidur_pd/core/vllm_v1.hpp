@@ -10,9 +10,9 @@
 // that stands before the request that lacks a block; if it was to run in this step already, its tokens are free again.
 //
 // Assumed: output ends by length alone, and P + D fits the context window (`rejection_reason`), so vLLM's clamp to the
-// window never acts. The watermark holds for waiting requests, and only while something runs. With pipeline parallelism
-// a request sits in one micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines the chunks of
-// one prompt).
+// window never acts. The watermark holds for requests that begin to run, and only while something runs. With pipeline
+// parallelism a request sits in one micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines
+// the chunks of one prompt).
 //
 // With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
 // end of a request are not made.
@@ -22,8 +22,10 @@
 // k + 2. One whose last token is under way is left out, and keeps its place and its blocks until the token is there. A
 // victim keeps the token that is under way; one that gives up its KV with its last token under way ends all the same.
 //
-// Not modelled: asynchronous scheduling with drafts or pipeline stages, encoder budgets. By priority, a request whose
-// KV is to come does not get its blocks before preempted ones that it precedes.
+// Not modelled: asynchronous scheduling with drafts or pipeline stages, encoder budgets.
+//
+// Departure: blocks for KV that is to come are reserved in front of the step, not among its admissions: the watermark
+// does not hold for them, and by priority they are not reserved before preempted requests have begun to run.
 //
 // Departure: where KV comes from elsewhere, vLLM keeps the blocks of a victim until the step under way has ended
 // (`defer_block_free`), and goes on preempting meanwhile, down to the request that lacks a block; two prompts in chunks
@@ -47,7 +49,6 @@ class VllmV1 final : public Policy {
     bool is_steady(RankState& rank) override;
 
   private:
-    static bool continue_running(RankState& rank);
     // A request that may begin to run, with so many tokens.
     struct Admissible {
         RequestPtr request;
@@ -55,6 +56,7 @@ class VllmV1 final : public Policy {
         CachedPrefix prefix;
     };
 
+    static bool continue_running(RankState& rank);
     static bool make_room(RankState& rank, const RequestPtr& request, Tokens tokens, std::size_t& position);
     static RequestPtr next_victim(const RankState& rank);
     static void admit_waiting(RankState& rank);

@@ -67,14 +67,13 @@ def _next_victim(rank: RankView, line: list[RequestView]) -> RequestView:
 
 def _next_in_line(rank: RankView, budget: int) -> RequestView | None:
     """The first whose KV has come, or else the first that waits, if blocks for its whole sequence are free now."""
-    arrived, waiting = rank.arrived, rank.waiting
-    heads = [*arrived[:1], *waiting[:1]]
+    heads = [*rank.arrived[:1], *rank.waiting[:1]]
     if not heads:
         return None
     if rank.by_priority:
         heads.sort(key=lambda head: (head.priority, head.arrived_ps, head.index))
     request = heads[0]
-    spared = rank.watermark_blocks if rank.running_requests and request in waiting[:1] else 0
+    spared = rank.watermark_blocks if rank.running_requests else 0
     fits = rank.lacking_blocks(request, rank.most_tokens(request)) <= rank.free_blocks - spared
     return request if fits and (rank.chunks_prompts or _chunk(rank, request) <= budget) else None
 
