@@ -2,6 +2,7 @@
 #include "bindings.hpp"
 
 #include "candidates.hpp"
+#include "radix_pool.hpp"
 
 namespace serving {
 
@@ -60,6 +61,12 @@ void bind_request(py::module_& module) {
 #include "request_figures.inc"
 }
 
+Eviction parse_eviction(const std::string& name) {
+    if (name == "lru") return Eviction::kLru;
+    if (name == "lfu") return Eviction::kLfu;
+    throw InputError("eviction: found '" + name + "', expected lru or lfu");
+}
+
 void bind_pools(py::module_& module) {
     py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool");
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
@@ -68,6 +75,23 @@ void bind_pools(py::module_& module) {
                                                                                            "PrefixCachingBlockPool")
         .def(py::init<std::int64_t, Tokens, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
              py::arg("hash_block_tokens") = 512);
+    py::class_<RadixBlockPool, BlockPool, std::shared_ptr<RadixBlockPool>>(module, "RadixBlockPool")
+        .def(py::init([](std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
+                         const std::string& eviction) {
+                 return std::make_shared<RadixBlockPool>(num_blocks, block_tokens, hash_block_tokens,
+                                                         parse_eviction(eviction));
+             }),
+             py::arg("num_blocks"), py::arg("block_tokens") = 1, py::arg("hash_block_tokens") = 512,
+             py::arg("eviction") = "lru")
+        .def_property_readonly("evictable_tokens",
+                               [](const RadixBlockPool& pool) { return pool.tree().evictable_tokens(); })
+        .def_property_readonly("nodes", [](const RadixBlockPool& pool) {
+            py::list nodes;
+            for (const RadixTree::Shown& node : pool.tree().shown()) {
+                nodes.append(py::make_tuple(node.start, node.end, node.locks, node.hits));
+            }
+            return nodes;
+        });
 }
 
 void bind_batches(py::module_& module) {

@@ -75,6 +75,14 @@ void bind_view(py::module_& module) {
             },
             request, py::arg("tokens"))
         .def(
+            "content",
+            [](const RankView& view, const Request& of, Tokens tokens) { return view.rank->content(of, tokens); },
+            request, py::arg("tokens"))
+        .def(
+            "depth_first",
+            [](const RankView& view, const std::vector<RequestPtr>& of) { return view.rank->depth_first(of); },
+            py::arg("requests"))
+        .def(
             "blocks", [](const RankView& view, Tokens tokens) { return view.rank->blocks(tokens); }, py::arg("tokens"));
 }
 
@@ -99,7 +107,14 @@ void bind_decision(py::module_& module) {
                 }
                 decision.rank->preempt(of);
             },
-            request);
+            request)
+        .def(
+            "touch",
+            [](const Decision& decision, const Request& of, Tokens tokens) { decision.rank->touch(of, tokens); },
+            request, py::arg("tokens"))
+        .def(
+            "evict", [](const Decision& decision, std::int64_t blocks) { decision.rank->evict(blocks); },
+            py::arg("blocks"));
 }
 
 void refuse_subclasses(const py::handle& type, const std::string& text) {

@@ -46,7 +46,7 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     if (missing || request->computed_tokens < request->prompt_tokens) {
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
-        pool_->register_blocks(*request, std::min(kv_tokens, request->prompt_tokens));
+        note_scheduled(*request, kv_tokens);
         request->capacity_tokens += missing * pool_->block_tokens();
     }
     take_part(request, tokens);
@@ -78,12 +78,13 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
         tokens_.set_outstanding(*request, request->sequence_tokens() - past);
     }
     pool_->allocate(*request, held, prefix);
+    request->prefill_end_tokens = has_arrived ? past : request->sequence_tokens();
     begin_running(request, past, tokens, held);
 }
 
 // A request that holds blocks for its first tokens joins the running ones.
 void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens) {
-    pool_->register_blocks(*request, std::min(past + tokens, request->prompt_tokens));
+    note_scheduled(*request, past + tokens);
     request->set_progress(past, request->generated_tokens);
     request->status = Status::kRunning;
     request->is_running = true;
@@ -94,6 +95,11 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);
+}
+
+// The request will have so many tokens with KV when the iteration has ended.
+void RankState::note_scheduled(const Request& request, Tokens tokens) {
+    if (pool_->registers_when_scheduled()) pool_->register_blocks(request, std::min(tokens, request.prompt_tokens));
 }
 
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
@@ -109,7 +115,7 @@ void RankState::preempt(const RequestPtr& request) {
         if (request->is_in_iteration)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
         if (request->is_decided) withdraw(*request);
-        pool_->register_blocks(*request, request->computed_tokens);
+        if (pool_->registers_when_scheduled()) pool_->register_blocks(*request, request->computed_tokens);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
@@ -146,6 +152,7 @@ void RankState::requeue(const RequestPtr& victim) {
 
 BatchPtr RankState::close_decision() {
     note_change();
+    pool_->evict(0);
     const BatchPtr batch = std::exchange(draft_, nullptr);
     if (!batch || batch->requests.empty()) return nullptr;
     for (std::size_t position = 0; position < batch->requests.size(); ++position) {

@@ -58,7 +58,9 @@ void RankState::note_change() {
 
 std::vector<RequestPtr> RankState::admit_remote() {
     if (!waiting_.empty() || running_requests() >= limits_.max_seqs) return {};
-    return remote_.reserve(promised_blocks());
+    std::vector<RequestPtr> reserved = remote_.reserve(promised_blocks());
+    pool_->evict(0);
+    return reserved;
 }
 
 std::vector<RequestPtr> RankState::make_room_for_remote(const RequestPtr& request,
@@ -92,7 +94,10 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         const RequestPtr& request = batch.requests[position];
         request->is_in_iteration = false;
         tokens_.compute(*request, batch.new_tokens[position]);
-        if (!batch.samples[position]) continue;
+        if (!batch.samples[position]) {
+            note_computed(*request, batch.kv_tokens[position], false);
+            continue;
+        }
         if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
         request->vain_preemptions = 0;
@@ -102,11 +107,19 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
             outcome.accepted_drafts += kept;
             request->computed_tokens = request->sequence_tokens() - 1;
         }
-        if (request->sequence_tokens() == request->end_tokens) outcome.finished.push_back(request);
+        const bool is_finished = request->sequence_tokens() == request->end_tokens;
+        if (is_finished) outcome.finished.push_back(request);
+        note_computed(*request, is_finished ? request->computed_tokens : batch.kv_tokens[position], is_finished);
         outcome.produced.push_back(request);
     }
     if (!outcome.finished.empty()) retire(outcome.finished);
     return outcome;
+}
+
+// An iteration has ended with which the request has so many tokens with KV.
+void RankState::note_computed(const Request& request, Tokens kv_tokens, bool is_finished) {
+    if (pool_->registers_when_scheduled()) return;
+    if (is_finished || kv_tokens <= request.prefill_end_tokens) pool_->register_blocks(request, kv_tokens);
 }
 
 std::vector<RequestPtr> RankState::abandon(ScheduledBatch& batch) {
@@ -142,7 +155,7 @@ std::vector<RequestPtr> RankState::clear() {
 
 void RankState::retire(const std::vector<RequestPtr>& finished) {
     for (const RequestPtr& request : finished) {
-        pool_->register_blocks(*request, request->computed_tokens);
+        if (pool_->registers_when_scheduled()) pool_->register_blocks(*request, request->computed_tokens);
         if (role_ != Role::kPrefill) pool_->release(*request);
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
@@ -187,6 +200,7 @@ void RankState::advance_decode(std::int64_t steps) {
             request->capacity_tokens += missing * pool_->block_tokens();
         }
     }
+    pool_->evict(0);
 }
 
 std::int64_t RankState::missing_blocks(const Request& request, Tokens kv_tokens) const {

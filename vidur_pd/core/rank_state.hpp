@@ -112,6 +112,13 @@ class RankState {
     CachedPrefix cached_prefix(const Request& request) const {
         return pool_->cached_prefix(request, request.sequence_tokens());
     }
+    // What the first `tokens` tokens of a request are, see `BlockPool`; the same for the order.
+    std::optional<std::uint64_t> content(const Request& request, Tokens tokens) const {
+        return pool_->content(request, tokens);
+    }
+    std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) const {
+        return pool_->depth_first(requests);
+    }
     // Instant of the decision.
     TimePs now_ps() const { return now_ps_; }
 
@@ -125,6 +132,9 @@ class RankState {
     void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix, Tokens held_tokens = 0);
     // A request loses its KV and is first in the queue, with the tokens generated so far. Throws BrokenRule.
     void preempt(const RequestPtr& request);
+    // Part of the prefix cache as some policies rule it, see `BlockPool`; otherwise they change nothing.
+    void touch(const Request& request, Tokens tokens) { pool_->touch(request, tokens); }
+    void evict(std::int64_t blank_blocks) { pool_->evict(blank_blocks); }
     // Whether the decision so far only frees blocks; as that takes no time, the policy is asked once more.
     bool only_preempts() const { return draft_ && draft_->requests.empty() && !preempted_.empty(); }
     // The batch that was decided, or none if nothing runs or none was opened. Its tokens are credited as computed.
@@ -158,6 +168,8 @@ class RankState {
     void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
+    void note_scheduled(const Request& request, Tokens tokens);
+    void note_computed(const Request& request, Tokens kv_tokens, bool is_finished);
     void withdraw(Request& request);
     void check_open() const;
     void check_tokens(const Request& request, Tokens tokens, Tokens most) const;

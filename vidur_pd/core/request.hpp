@@ -119,6 +119,7 @@ struct Request {
     const void* rank = nullptr;  // on which it runs, or ran last
     bool is_in_iteration = false;
     bool is_decided = false;                             // takes part in the iteration that is being decided
+    Tokens prefill_end_tokens = 0;                       // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                               // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;                          // tokens that fit into the KV blocks held there
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`
