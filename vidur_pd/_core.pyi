@@ -179,6 +179,10 @@ class RankView:
         """Instant of the decision."""
 
     @property
+    def unasked_iterations(self) -> int:
+        """Iterations so far, in runs of plain decodes (`Policy.is_steady`), for which the policy was not asked."""
+
+    @property
     def running(self) -> list[RequestView]:
         """In order of admission, those of this decision included."""
 
@@ -269,9 +273,9 @@ class Decision:
         """A running request, or one whose KV has arrived, loses its KV and is first in the queue, with the tokens
         generated so far. One that takes part in this decision does not any more."""
 
-    def touch(self, request: RequestView, tokens: int) -> None:
+    def touch(self, request: RequestView, tokens: int) -> int:
         """Looks the first ``tokens`` tokens of a request up in a radix tree as if to use them, which refreshes them and
-        splits the node that they end in; nothing where the pool has no tree."""
+        splits the node that they end in; returns how many are there. Nothing where the pool has no tree."""
 
     def evict(self, blocks: int) -> None:
         """Evicts cached content of a radix tree until so many blocks are free without it, or nothing is left."""

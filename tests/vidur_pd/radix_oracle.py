@@ -68,9 +68,7 @@ class RadixOracle:
         return found
 
     def shown(self) -> list[tuple[int, int, int, int]]:
-        return sorted(
-            (node.depth(), node.depth() + len(node.key), node.locks, node.hits) for node in self.nodes()
-        )
+        return sorted((node.depth(), node.depth() + len(node.key), node.locks, node.hits) for node in self.nodes())
 
     def evictable(self) -> int:
         return sum(len(node.key) for node in self.nodes() if node.locks == 0)

@@ -141,7 +141,7 @@ def test_whole_leaves_are_evicted_the_longest_unused_first() -> None:
     for prompt, ids in ((6, (1,)), (7, (2, 2)), (5, (3,)), (6, (1,))):
         rank.serve(prompt, ids)
     rank.serve(4, (4,))
-    assert [rank.hits(prompt + 1, ids) for prompt, ids in ((6, (1, 0)), (7, (2, 2)), (5, (3,)), (4, (4,)))] == [6, 0, 5, 4]
+    assert [rank.hits(8, ids) for ids in ((1, 0), (2, 2), (3, 0), (4, 0))] == [6, 0, 5, 4]
 
 
 def test_lfu_evicts_what_the_fewest_requests_have_used() -> None:

@@ -36,7 +36,7 @@ MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
 ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
-SCHEDULING_POLICIES: Final = ("vllm_v1", "vllm_v0", "sarathi", "orca", "faster_transformer", "lightllm")
+SCHEDULING_POLICIES: Final = ("vllm_v1", "vllm_v0", "sarathi", "orca", "faster_transformer", "lightllm", "sglang")
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
@@ -71,6 +71,8 @@ class EngineConfig(Section):
     """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
 
     policy: SchedulingPolicy = "vllm_v1"
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    """What only this policy knows (`Policy.Options` of its class says which fields there are)."""
     max_batched_tokens: Count = 8192
     max_seqs: Count = 256
     max_model_len: Count | None = None
@@ -103,6 +105,8 @@ class EngineOverrides(Section):
     """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
 
     policy: SchedulingPolicy | None = None
+    policy_options: dict[str, Any] | None = None
+    """``None`` with a ``policy`` of the pool's own: none."""
     max_batched_tokens: Count | None = None
     max_seqs: Count | None = None
     max_model_len: Count | None = None
@@ -278,6 +282,8 @@ class SimulationConfig(Section):
     def engine_of(self, pool: PoolConfig) -> EngineConfig:
         """The common engine with the pool's own fields on top."""
         own = {name: value for name, value in pool.engine if value is not None}
+        if "policy" in own:
+            own.setdefault("policy_options", {})
         return self.engine.model_copy(update=own)
 
     def hardware_of(self, pool: PoolConfig) -> str:

@@ -39,6 +39,8 @@ void bind_view(py::module_& module) {
         .def(py::init<RankPtr>(), py::arg("rank").none(false))
         .def_property_readonly("role", [](const RankView& view) { return name_of(view.rank->role()); })
         .def_property_readonly("now_ps", [](const RankView& view) { return view.rank->now_ps(); })
+        .def_property_readonly("unasked_iterations",
+                               [](const RankView& view) { return view.rank->unasked_iterations(); })
         .def_property_readonly("running", [](const RankView& view) { return view.rank->running(); })
         .def_property_readonly("waiting", [](const RankView& view) { return view.rank->waiting(); })
         .def_property_readonly("arrived", [](const RankView& view) { return view.rank->arrived(); })
@@ -110,7 +112,7 @@ void bind_decision(py::module_& module) {
             request)
         .def(
             "touch",
-            [](const Decision& decision, const Request& of, Tokens tokens) { decision.rank->touch(of, tokens); },
+            [](const Decision& decision, const Request& of, Tokens tokens) { return decision.rank->touch(of, tokens); },
             request, py::arg("tokens"))
         .def(
             "evict", [](const Decision& decision, std::int64_t blocks) { decision.rank->evict(blocks); },

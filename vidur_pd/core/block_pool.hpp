@@ -65,7 +65,8 @@ class BlockPool {
     // Evicts cached content until so many blocks are free without it, or nothing is left. 0: what has been allocated.
     virtual void evict(std::int64_t /* blank_blocks */) {}
     // Looks the first `tokens` tokens of a request up, as if to use them: that keeps them in the cache for longer.
-    virtual void touch(const Request&, Tokens /* tokens */) {}
+    // Returns how many were found, by pools that have a tree.
+    virtual Tokens touch(const Request&, Tokens /* tokens */) { return 0; }
     // What the first `tokens` tokens are; none if no other request can have them, or nobody asks.
     virtual std::optional<std::uint64_t> content(const Request&, Tokens /* tokens */) const { return std::nullopt; }
     // Places of requests in the depth-first order of the tree in which their prefixes are; unchanged without one.

@@ -78,8 +78,8 @@ void RadixBlockPool::evict(std::int64_t blank_blocks) {
     }
 }
 
-void RadixBlockPool::touch(const Request& request, Tokens tokens) {
-    tree_.match(TokenLabel(request, hash_block_tokens_), tokens);
+Tokens RadixBlockPool::touch(const Request& request, Tokens tokens) {
+    return tree_.match(TokenLabel(request, hash_block_tokens_), tokens).tokens;
 }
 
 std::optional<std::uint64_t> RadixBlockPool::content(const Request& request, Tokens tokens) const {

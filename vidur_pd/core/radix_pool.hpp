@@ -38,7 +38,7 @@ class RadixBlockPool final : public BlockPool {
     void clear() override;
     bool registers_when_scheduled() const override { return false; }
     void evict(std::int64_t blank_blocks) override;
-    void touch(const Request& request, Tokens tokens) override;
+    Tokens touch(const Request& request, Tokens tokens) override;
     std::optional<std::uint64_t> content(const Request& request, Tokens tokens) const override;
     std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) override;
 

@@ -192,6 +192,7 @@ std::int64_t RankState::missing_after(std::int64_t steps) const {
 }
 
 void RankState::advance_decode(std::int64_t steps) {
+    unasked_iterations_ += steps;
     for (const RequestPtr& request : running_) {
         request->computed_tokens += steps;
         request->generated_tokens += steps;

@@ -119,6 +119,8 @@ class RankState {
     std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) const {
         return pool_->depth_first(requests);
     }
+    // Iterations so far, in runs of plain decodes, for which the policy was not asked.
+    std::int64_t unasked_iterations() const { return unasked_iterations_; }
     // Instant of the decision.
     TimePs now_ps() const { return now_ps_; }
 
@@ -133,7 +135,7 @@ class RankState {
     // A request loses its KV and is first in the queue, with the tokens generated so far. Throws BrokenRule.
     void preempt(const RequestPtr& request);
     // Part of the prefix cache as some policies rule it, see `BlockPool`; otherwise they change nothing.
-    void touch(const Request& request, Tokens tokens) { pool_->touch(request, tokens); }
+    Tokens touch(const Request& request, Tokens tokens) { return pool_->touch(request, tokens); }
     void evict(std::int64_t blank_blocks) { pool_->evict(blank_blocks); }
     // Whether the decision so far only frees blocks; as that takes no time, the policy is asked once more.
     bool only_preempts() const { return draft_ && draft_->requests.empty() && !preempted_.empty(); }
@@ -192,6 +194,7 @@ class RankState {
     BatchPtr draft_;                      // while it is being decided
     Tokens budget_left_ = 0;
     TimePs now_ps_ = 0;
+    std::int64_t unasked_iterations_ = 0;
     std::vector<std::pair<std::shared_ptr<ChangeList>, std::uint32_t>> watchers_;
 };
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+from pydantic import ValidationError
 
 import simccl
 from aicb import (
@@ -27,8 +30,10 @@ from aicb.estimators.selection import select_estimator
 from aicb.experts.profile import load_profile
 from aicb.model.architecture import MoeFfn
 from boundary.errors import InputError
+from boundary.fields import Section
 from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config.file import describe
 from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
@@ -50,6 +55,7 @@ class PoolModel:
     max_model_len: int
     policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
+    policy_options: Section
 
     @property
     def max_batched_tokens(self) -> int:
@@ -151,7 +157,8 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
         max_model_len=_max_model_len(engine, model),
-        policy=_policy(engine, pool),
+        policy=(policy := _policy(engine, pool)),
+        policy_options=_policy_options(engine, pool, policy),
     )
 
 
@@ -187,6 +194,36 @@ def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
         return policy_named(engine.policy)
     field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
     return load_class(field, engine.policy, Policy)
+
+
+def _policy_options(engine: EngineConfig, pool: PoolConfig, policy: type[Policy] | None) -> Section:
+    """``engine.policy_options`` as the policy knows them."""
+    is_own = pool.engine.policy is not None or pool.engine.policy_options is not None
+    field = f"cluster.pools.{pool.name}.engine.policy_options" if is_own else "engine.policy_options"
+    known = Section if policy is None else policy.Options
+    if engine.policy_options and not known.model_fields:
+        first = next(iter(engine.policy_options))
+        raise InputError(f"{field}.{first}: unknown field; expected no options with {engine.policy}")
+    try:
+        return known.model_validate(engine.policy_options)
+    except ValidationError as error:
+        raise InputError(f"{field}.{describe(error, known)}") from None
+
+
+def with_policy_options(config: SimulationConfig, pools: Mapping[str, PoolModel]) -> SimulationConfig:
+    """The configuration with all options of its policies filled in."""
+    common, own = {}, []
+    for pool in config.cluster.pools:
+        resolved = pools[pool.name].policy_options.model_dump(mode="json")
+        if pool.engine.policy is None and pool.engine.policy_options is None:
+            common = resolved
+            own.append(pool)
+        else:
+            overrides = pool.engine.model_copy(update={"policy_options": resolved})
+            own.append(pool.model_copy(update={"engine": overrides}))
+    cluster = config.cluster.model_copy(update={"pools": tuple(own)})
+    engine = config.engine.model_copy(update={"policy_options": common or config.engine.policy_options})
+    return config.model_copy(update={"cluster": cluster, "engine": engine})
 
 
 def _expert_load(engine: EngineConfig) -> ExpertLoad:

@@ -23,6 +23,7 @@ from vidur_pd.scheduling.policies.faster_transformer import FasterTransformer
 from vidur_pd.scheduling.policies.lightllm import LightLlm
 from vidur_pd.scheduling.policies.orca import Orca
 from vidur_pd.scheduling.policies.sarathi import Sarathi
+from vidur_pd.scheduling.policies.sglang import Sglang
 from vidur_pd.scheduling.policies.vllm_v0 import VllmV0
 from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
 
@@ -68,7 +69,7 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
     if policy is LightLlm:
         blocks = scenario.usable_blocks * scenario.block_tokens
         return replace(scenario, block_tokens=1, usable_blocks=blocks, stages=1, drafts=0)
-    if policy is Sarathi:
+    if policy in (Sarathi, Sglang):
         return replace(scenario, budget=max(scenario.budget, scenario.max_seqs * (1 + scenario.drafts)))
     if policy in (Orca, FasterTransformer):
         longest = max(prompt + output for _, prompt, output, _ in scenario.requests) + 1
