@@ -98,6 +98,9 @@ class RequestView(Protocol):
 
     @property
     def preemptions(self) -> int: ...
+    @property
+    def last_token_ps(self) -> int | None:
+        """Instant at which it got its last token so far, where tokens are delivered."""
 
 
 class Policy(ABC):

@@ -10,9 +10,7 @@ Pages are blocks (``engine.block_tokens``; SGLang's own usual size is 1), ``chun
 
 Departures. SGLang aborts the last decoding request where not even that one has room; here it queues again. It plans
 the chunks of a prompt into several pipeline stages at a time; here a request is in one. A decode instance keeps the KV
-of retracted requests on the host; here it is computed again. Chunked prefill cannot be switched off. The new-token
-ratio starts anew where nothing runs and nobody was waiting when the last iteration began, also if somebody came
-during that.
+of retracted requests on the host; here it is computed again. Chunked prefill cannot be switched off.
 
 Not modelled: ``ignore_eos``, for which SGLang reserves whole outputs; priorities; the other orders and evictions.
 """
@@ -85,9 +83,9 @@ class Sglang(Policy):
         """The one prompt that has been cut and is not done."""
         self._is_full = False
         """Admission has failed for lack of KV or seats; it is tried again when a request leaves."""
-        self._ran: set[int] = set()
-        """Requests that ran after the last decision, but for the chunked one."""
-        self._knew_waiting = False
+        self._batch: list[RequestView] = []
+        """Requests that ran after the last decision, but for the chunked one, in the order in which they joined: beside
+        an extend, behind those of the extend."""
         self._unasked = 0
 
     @classmethod
@@ -116,34 +114,38 @@ class Sglang(Policy):
 
     def decide(self, rank: RankView, decision: Decision) -> None:
         self._look_back(rank)
-        running = [each for each in rank.running if not each.is_in_iteration and each is not self._chunked]
+        running = [each for each in self._batch if not each.is_in_iteration]
         if not self._extend(rank, decision, running):
             self._decode(rank, decision, running)
-        chunked = None if self._chunked is None else self._chunked.index
-        self._ran = {request.index for request in rank.running if request.index != chunked}
-        self._knew_waiting = len(rank.waiting) > 0
+        self._follow(rank)
 
     def is_steady(self, rank: RankView) -> bool:
         """Nobody waits, or could be admitted before a request has left."""
         if rank.arrived:
             return False
-        running = rank.running
-        has_left = self._ran != {request.index for request in running}
-        return not rank.waiting or len(running) >= rank.max_seqs or (self._is_full and not has_left)
+        has_left = rank.running_requests < len(self._batch)
+        return not rank.waiting or rank.running_requests >= rank.max_seqs or (self._is_full and not has_left)
 
     def _look_back(self, rank: RankView) -> None:
         """What has happened since the last decision."""
-        running = {request.index for request in rank.running}
+        before, ended_ps = len(self._batch), max((each.last_token_ps or 0 for each in self._batch), default=0)
         if self._chunked is not None:
             self._is_full = False
-            if self._chunked.index not in running or not self._chunked.is_running:
-                self._chunked = None
-        if self._ran - running:
+        self._follow(rank)
+        if len(self._batch) < before:
             self._is_full = False
         self._ratio.decay(rank.unasked_iterations - self._unasked)
         self._unasked = rank.unasked_iterations
-        if not running and not rank.arrived and not self._knew_waiting:
+        if not rank.running_requests and rank.now_ps > ended_ps:
             self._ratio.reset()
+
+    def _follow(self, rank: RankView) -> None:
+        """Drops those that run no more, and appends those that have begun."""
+        running = {request.index: request for request in rank.running}
+        if self._chunked is not None and running.pop(self._chunked.index, None) is None:
+            self._chunked = None
+        self._batch = [each for each in self._batch if running.pop(each.index, None) is not None]
+        self._batch += running.values()
 
     def _extend(self, rank: RankView, decision: Decision, running: list[RequestView]) -> bool:
         """Whether prompts run in this iteration."""
@@ -163,9 +165,10 @@ class Sglang(Policy):
         admission = Admission(rank, decision, offset, mixed, self.options.max_prefill_tokens)
         self._continue_chunk(admission)
         self._admit(rank, admission, running, line)
-        if admission.admitted and mixed:
-            self._mix(rank, decision, running)
-        return admission.admitted > 0
+        if admission.admitted and mixed and _mix(rank, decision, running):
+            extended = [each for each in admission.admitted if each is not self._chunked]
+            self._batch = [each for each in self._batch if each.is_in_iteration] + extended + running
+        return len(admission.admitted) > 0
 
     def _continue_chunk(self, admission: Admission) -> None:
         if self._chunked is not None and admission.go_on(self._chunked):
@@ -175,7 +178,7 @@ class Sglang(Policy):
         for request in line:
             if admission.verdict is Verdict.OTHER:
                 break
-            if _seats(rank, running, admission.admitted) <= 0:
+            if _seats(rank, running, len(admission.admitted)) <= 0:
                 self._is_full = True
             if self._is_full:
                 break
@@ -183,17 +186,9 @@ class Sglang(Policy):
             if admission.cut is request:
                 self._chunked = request
             if verdict is Verdict.NO_TOKEN:
-                self._is_full = admission.admitted > 0 or len(running) > 0
+                self._is_full = bool(admission.admitted or running)
             if verdict is not Verdict.CONTINUE:
                 break
-
-    def _mix(self, rank: RankView, decision: Decision, running: list[RequestView]) -> None:
-        """Running requests decode beside the extend, if all can."""
-        lacking = sum(rank.lacking_blocks(request, 1) for request in running)
-        decision.evict(lacking)
-        if lacking <= rank.free_blocks:
-            for request in running:
-                decision.run(request, 1)
 
     def _decode(self, rank: RankView, decision: Decision, running: list[RequestView]) -> None:
         """All running requests, and those whose KV has come, as far as there are seats."""
@@ -238,6 +233,17 @@ class Sglang(Policy):
 def _seats(rank: RankView, running: list[RequestView], admitted: int) -> int:
     """Requests that may still begin to run."""
     return min(residents.micro_batch(rank) - len(running) - admitted, rank.max_seqs - rank.running_requests)
+
+
+def _mix(rank: RankView, decision: Decision, running: list[RequestView]) -> bool:
+    """Running requests decode beside the extend, if all can."""
+    lacking = sum(rank.lacking_blocks(request, 1) for request in running)
+    decision.evict(lacking)
+    if lacking > rank.free_blocks:
+        return False
+    for request in running:
+        decision.run(request, 1)
+    return True
 
 
 def _lacking(rank: RankView, line: list[RequestView]) -> int:

@@ -50,7 +50,7 @@ class Admission:
         self._input_left = most_input - mixed
         self._chunk_left = rank.max_batched_tokens - mixed
         self._taken_blocks = 0
-        self.admitted = 0
+        self.admitted: list[RequestView] = []
         """Requests in the extend batch."""
         self.cut: RequestView | None = None
         """The prompt that did not fit whole."""
@@ -115,7 +115,7 @@ class Admission:
     def _run(self, request: RequestView, tokens: int, blocks: int) -> None:
         self._decision.run(request, tokens)
         self._taken_blocks += blocks
-        self.admitted += 1
+        self.admitted.append(request)
 
     def _charge(self, tokens: int, output: int) -> None:
         pages = self._whole_pages(tokens)

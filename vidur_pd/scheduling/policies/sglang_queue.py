@@ -68,7 +68,7 @@ class WaitingQueue:
 
     def _keep_in_use(self, rank: RankView, decision: Decision) -> None:
         """From time to time the prefixes of waiting requests count as used, the first request's last."""
-        if self._eviction != "lru" or rank.role == "decode":
+        if not self._line or self._eviction != "lru" or rank.role == "decode":
             return
         if self._rounds % REFRESH_INTERVAL == 0:
             for request in reversed(self._line[:MOST_MATCHED]):
