@@ -1,8 +1,8 @@
 """SGLang's scheduler round by round, around its own PrefillAdder, SchedulePolicy, RadixCache and ratio tracker.
 
 What stands here is the round itself (``Scheduler.get_next_batch_to_run``, without overlap), the choice of requests to
-retract, and the bookkeeping of pages; order, admission, tree, eviction and ratio are SGLang's classes. Pages are evicted
-for what is allocated, without the page per request that SGLang frees more where pages have several tokens.
+retract, and the bookkeeping of pages; order, admission, tree, eviction and ratio are SGLang's classes. Pages are
+evicted for what is allocated, without the page per request that SGLang frees more where pages have several tokens.
 """
 
 from __future__ import annotations

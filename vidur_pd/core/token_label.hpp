@@ -22,7 +22,7 @@ class TokenLabel {
         : contents_(request.contents.data()),
           id_tokens_(id_tokens),
           identified_(identified_tokens(request, id_tokens)),
-          own_(kOwn | static_cast<std::uint64_t>(request.index)) {}
+          own_(kUnique | static_cast<std::uint64_t>(request.index)) {}
     // The same with contents that outlive the request.
     TokenLabel(const TokenLabel& label, const std::vector<std::uint64_t>& contents) : TokenLabel(label) {
         contents_ = contents.data();
@@ -49,7 +49,7 @@ class TokenLabel {
     }
 
   private:
-    static constexpr std::uint64_t kOwn = std::uint64_t{1} << 63;  // contents have 63 bits
+    static constexpr std::uint64_t kUnique = std::uint64_t{1} << 63;  // contents have 63 bits
 
     const std::uint64_t* contents_;  // [blocks]
     Tokens id_tokens_;
