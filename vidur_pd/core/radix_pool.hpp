@@ -10,8 +10,8 @@
 // when the decision is complete (`evict`), so that requests admitted together find what is there before it.
 //
 // Assumed: content of generated tokens is that request's own, as far as block hashes do not identify it
-// (`identified_tokens`). Departure: SGLang frees one page more per request before an extend where pages have several
-// tokens.
+// (`identified_tokens`). Departure: where pages have several tokens, SGLang frees a page more per request before it
+// allocates.
 #pragma once
 
 #include <cstdint>
