@@ -71,7 +71,7 @@ class Sglang(Policy):
         schedule_conservativeness: Ratio = 1.0
         """Above 1 fewer requests are admitted, and fewer retracted."""
         mixed_chunk: bool = False
-        """Running requests decode beside an extend."""
+        """Running requests decode next to an extend."""
         max_prefill_tokens: Count = 16384
         """Most prompt tokens of an extend, besides the chunk."""
         eviction_policy: Literal["lru", "lfu"] = "lru"
@@ -84,7 +84,7 @@ class Sglang(Policy):
         self._is_full = False
         """Admission has failed for lack of KV or seats; it is tried again when a request leaves."""
         self._batch: list[RequestView] = []
-        """Requests that ran after the last decision, but for the chunked one, in the order in which they joined: beside
+        """Requests that ran after the last decision, but for the chunked one, in the order in which they joined: next to
         an extend, behind those of the extend."""
         self._unasked = 0
 
@@ -236,7 +236,7 @@ def _seats(rank: RankView, running: list[RequestView], admitted: int) -> int:
 
 
 def _mix(rank: RankView, decision: Decision, running: list[RequestView]) -> bool:
-    """Running requests decode beside the extend, if all can."""
+    """Running requests decode next to the extend, if all can."""
     lacking = sum(rank.lacking_blocks(request, 1) for request in running)
     decision.evict(lacking)
     if lacking > rank.free_blocks:

@@ -42,7 +42,7 @@ class Admission:
     """
 
     def __init__(self, rank: RankView, decision: Decision, running_tokens: float, mixed: int, most_input: int) -> None:
-        """``running_tokens``: what running requests are expected to generate; ``mixed``: decodes beside the extend."""
+        """``running_tokens``: what running requests are expected to generate; ``mixed``: decodes next to the extend."""
         self._rank, self._decision = rank, decision
         self._page = rank.block_tokens
         self._promised = mixed + running_tokens
