@@ -84,8 +84,8 @@ class Sglang(Policy):
         self._is_full = False
         """Admission has failed for lack of KV or seats; it is tried again when a request leaves."""
         self._batch: list[RequestView] = []
-        """Requests that ran after the last decision, but for the chunked one, in the order in which they joined: next to
-        an extend, behind those of the extend."""
+        """Requests that ran after the last decision, but for the chunked one, in the order in which they joined: next
+        to an extend, behind those of the extend."""
         self._unasked = 0
 
     @classmethod
