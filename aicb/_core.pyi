@@ -70,6 +70,18 @@ class DecodeTimes:
     def of_totals(self, totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[batches] µs for so many KV tokens in all, and whether each is an estimate; not for a schedule."""
 
+class KeySpan:
+    """Keys that a query sees where it does not see all past ones, see aicb/model/key_span.py."""
+
+    def __init__(self, tokens: int, *, is_chunked: bool) -> None: ...
+    def seen(self, kv_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[…] keys that the last of ``kv_tokens`` tokens sees."""
+
+    def causal_requests(
+        self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """New and KV tokens of causal requests that compute the pairs of these within the span."""
+
 class DecodeKernel:
     """A kernel that reads the KV cache of decodes."""
 
@@ -81,9 +93,10 @@ class DecodeKernel:
         count: int,
         name: int,
         cost: KvCost,
+        span: KeySpan | None,
     ) -> None:
         """``one_query``: what several queries are not faster than; ``name``: bit of the operator's name; ``cost``: at
-        the nominal peak and the bandwidth of large streams."""
+        the nominal peak and the bandwidth of large streams; ``span``: makes its lengths from those of requests."""
 
 class TimedKernel:
     """A kernel that reads the KV cache of decodes, with its times over consecutive steps."""
@@ -92,13 +105,14 @@ class TimedKernel:
         self,
         time_us: NDArray[np.float64],
         one_query_us: NDArray[np.float64] | None,
+        kv_tokens: Sequence[int],
         is_estimate: bool,
         *,
         count: int,
         name: int,
         cost: KvCost,
     ) -> None:
-        """Times: [steps]; the others as for ``DecodeKernel``."""
+        """Times and KV tokens of all requests: [steps]; the others as for ``DecodeKernel``."""
 
 class Correlation:
     """Matérn correlations with fixed points: what all shapes share, and the share that is peculiar to near ones."""
@@ -205,9 +219,17 @@ class PrefillKernel:
     """A kernel over the prompts of an iteration."""
 
     def __init__(
-        self, times: PrefillTimes, *, count: int, name: int, stream_bytes_per_s: float, peak_flops: float
+        self,
+        times: PrefillTimes,
+        *,
+        count: int,
+        name: int,
+        stream_bytes_per_s: float,
+        peak_flops: float,
+        span: KeySpan | None,
     ) -> None:
-        """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams."""
+        """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams; ``span``: makes
+        the requests of the kernel from those of the batch."""
 
 class OperatorGroup(Enum):
     """Groups of operators by what they depend on, see aicb/core/priced_operators.hpp."""
@@ -354,15 +376,15 @@ class StagePricing(IterationPricing):
 
     def price_timed(
         self,
-        ranks: list[tuple[int, int, int, PricedOperators, list[TimedKernel]]],
+        ranks: list[tuple[int, PricedOperators, list[TimedKernel]]],
         *,
         steps: int,
         most_requests: int,
         logit_rows: int,
         is_decode: bool,
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
-        """``price`` with attention that is timed elsewhere: per rank its tokens, requests and KV tokens of the first
-        step, what does not read the cache of decodes, and the kernels that do."""
+        """``price`` with attention that is timed elsewhere: per rank its tokens, what does not read the cache of
+        decodes, and the kernels that do."""
 
     def take_missing_groups(self) -> list[tuple[OperatorGroup, int, int]]: ...
     def take_missing_sizes(self) -> list[tuple[int, int]]:

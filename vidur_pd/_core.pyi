@@ -43,7 +43,11 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
     def arrived_ps(self) -> int: ...
     @property
     def block_hashes(self) -> list[int] | None:
-        """Content ids of the prompt's consecutive blocks (Mooncake: 512 tokens each), the last maybe partial."""
+        """Content ids of consecutive blocks (Mooncake: 512 tokens each), the last maybe partial: those of the prompt,
+        and beyond it of the answer."""
+
+    hashed_tokens: int
+    """Leading tokens whose content the ids name: the prompt at first, up to prompt and answer."""
 
     @property
     def status(self) -> RequestStatus: ...
@@ -61,23 +65,36 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
 
     @property
     def is_in_iteration(self) -> bool:
-        """In an iteration under way."""
+        """In an iteration under way that has to end before it goes on."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Its last token is under way."""
 
     @property
     def sequence_tokens(self) -> int:
-        """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
+        """Prompt + generated tokens, one under way included where ranks plan ahead.
+
+        What has to be computed before the next token can be sampled.
+        """
 
     def restart(self, kept: int) -> None:
         """Begin again without KV, with the first ``kept`` generated tokens; stamps of stages are forgotten."""
+
+class KvGroups:
+    def __init__(self, *, whole: int, spanned: int, most_spanned_blocks: int) -> None:
+        """Groups of layers with blocks of their own: that keep every token, and that keep those within a span."""
 
 class BlockPool:
     """KV blocks of one rank."""
 
 class CountingBlockPool(BlockPool):
-    def __init__(self, num_blocks: int, block_tokens: int = 16) -> None: ...
+    def __init__(self, num_blocks: int, block_tokens: int = 16, groups: KvGroups = ...) -> None: ...
 
 class PrefixCachingBlockPool(BlockPool):
-    def __init__(self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512) -> None: ...
+    def __init__(
+        self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512, groups: KvGroups = ...
+    ) -> None: ...
 
 class RadixBlockPool(BlockPool):
     def __init__(
@@ -131,6 +148,7 @@ class RankState:
         drafts_per_step: int = 0,
         watermark_blocks: int = 0,
         pipeline_stages: int = 1,
+        plans_ahead: bool = False,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...
@@ -541,6 +559,12 @@ class PromptPrefilled:
     @property
     def request(self) -> Request: ...
 
+class RequestsCompleted:
+    """Requests have got their last tokens (after `Loop.report_completions`)."""
+
+    @property
+    def requests(self) -> list[Request]: ...
+
 class GraphEnded:
     """A flow graph has come to its end on the network, or failed."""
 
@@ -560,6 +584,7 @@ Notice = (
     | IterationLaunched
     | AcceptDrafts
     | PromptPrefilled
+    | RequestsCompleted
     | GraphEnded
 )
 """What Python has to do before the loop goes on (``core/notices.hpp``)."""
@@ -622,6 +647,9 @@ class Loop:
         pricing: Sequence[IterationPricing],
     ) -> None:
         """Adds the next instance; ``pricing`` is [stages], empty where Python prices."""
+
+    def report_completions(self) -> None:
+        """`RequestsCompleted` tells of the requests that complete here from now on."""
 
     def run(self, before_ps: int) -> Notice | None:
         """Runs the events before an instant, up to the first that Python has to deal with."""

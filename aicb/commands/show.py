@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -19,10 +19,10 @@ from aicb.measurements.gpu import get_gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
-from aicb.model.precision import Precision
+from aicb.model.precision import KvDtype, Precision, WeightDtype
 from aicb.operators.batch import Batch
 from aicb.operators.lists import iteration_operators
-from aicb.operators.memory import instance_memory, weight_bytes
+from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
 
@@ -51,7 +51,20 @@ class Format(StrEnum):
     FP8 = "fp8"
 
 
-_DTYPES: dict[Format, Literal["bf16", "fp8"]] = {Format.BF16: "bf16", Format.FP8: "fp8"}
+class WeightFormat(StrEnum):
+    """Number formats of weights on the command line."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    MXFP4 = "mxfp4"
+
+
+_DTYPES: dict[Format, KvDtype] = {Format.BF16: "bf16", Format.FP8: "fp8"}
+_WEIGHTS: dict[WeightFormat, WeightDtype] = {
+    WeightFormat.BF16: "bf16",
+    WeightFormat.FP8: "fp8",
+    WeightFormat.MXFP4: "mxfp4",
+}
 
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Built-in name, or path of a config.json.")]
@@ -60,7 +73,10 @@ Ep = Annotated[int, typer.Option(help="Expert-parallel size: 1, or tp·dp.")]
 Dp = Annotated[int, typer.Option(help="Data-parallel attention ranks.")]
 Pp = Annotated[int, typer.Option(help="Pipeline stages.")]
 RedundantExperts = Annotated[int, typer.Option(help="Expert slots beyond the model's experts.")]
-Weights = Annotated[Format, typer.Option(help="Format of weights; fp8 with 128x128 block scales.")]
+Weights = Annotated[
+    WeightFormat,
+    typer.Option(help="Format of weights; fp8 with 128x128 block scales, mxfp4 of the experts of gpt-oss."),
+]
 KvFormat = Annotated[Format, typer.Option(help="Format of the KV cache.")]
 ExpertLoadText = Annotated[
     str | None,
@@ -85,7 +101,7 @@ def show(
     phase: Annotated[RequestPhase, typer.Option(help="One prefill, or a batch of decodes.")] = RequestPhase.DECODE,
     tokens: Annotated[int, typer.Option(help="Tokens of one rank: of the prompt chunk, or one per decode.")] = 1,
     kv: Annotated[int | None, typer.Option(help="KV tokens per request, new ones included.")] = None,
-    weights: Weights = Format.BF16,
+    weights: Weights = WeightFormat.BF16,
     kv_format: KvFormat = Format.BF16,
     redundant_experts: RedundantExperts = 0,
     expert_load: ExpertLoadText = None,
@@ -105,7 +121,8 @@ def show(
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
-    precision = Precision(_DTYPES[weights], _DTYPES[kv_format])
+    precision = Precision(_WEIGHTS[weights], _DTYPES[kv_format])
+    loaded.check(precision)
     batch = _shown_batch(phase, tokens, kv)
     load = parse_expert_load(expert_load) if expert_load is not None else None
     of_rank = None if load is None else _rank_load(load, partition)
@@ -157,7 +174,7 @@ def memory(
     dp: Dp = 1,
     pp: Pp = 1,
     redundant_experts: RedundantExperts = 0,
-    weights: Weights = Format.BF16,
+    weights: Weights = WeightFormat.BF16,
     kv_format: KvFormat = Format.BF16,
     gpu_memory_utilization: Annotated[float, typer.Option(help="Share of HBM the instance may use.")] = 0.9,
     max_batched_tokens: Annotated[int, typer.Option(help="Tokens of the largest iteration.")] = 8192,
@@ -171,7 +188,7 @@ def memory(
     plan = instance_memory(
         loaded,
         Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts),
-        Precision(_DTYPES[weights], _DTYPES[kv_format]),
+        Precision(_WEIGHTS[weights], _DTYPES[kv_format]),
         get_gpu(gpu),
         gpu_memory_utilization=gpu_memory_utilization,
         max_batched_tokens=max_batched_tokens,
@@ -179,11 +196,22 @@ def memory(
         block_tokens=block_tokens,
         cuda_graphs=cuda_graphs,
     )
-    rows = {"model": loaded.name, "gpu": gpu, **asdict(plan), "kv_tokens": plan.num_kv_blocks * block_tokens}
+    rows = {"model": loaded.name, "gpu": gpu, **asdict(plan), **_kv_rows(plan, block_tokens)}
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     else:
         _print(_memory_table(rows))
+
+
+def _kv_rows(plan: InstanceMemory, block_tokens: int) -> dict[str, object]:
+    """Groups of layers where there are several, and the tokens of one request that would take all blocks."""
+    groups = plan.kv_groups
+    kept = groups.spanned * groups.most_spanned_blocks(block_tokens)
+    rows: dict[str, object] = {"kv_tokens": max(plan.num_kv_blocks - kept, 0) // max(groups.whole, 1) * block_tokens}
+    if groups.span is None:
+        return {"kv_groups": 1, **rows}
+    shown = f"{groups.whole} of all tokens, {groups.spanned} {groups.span.kind} ({groups.span.tokens} tokens)"
+    return {"kv_groups": shown, **rows}
 
 
 def _shown_batch(phase: RequestPhase, tokens: int, kv: int | None) -> Batch:

@@ -41,13 +41,12 @@ const std::vector<DecodeKernel>* StageAttention::kernels_of(const DecodeSize& si
     return found;
 }
 
-void add_steps(const TimedKernel& kernel, std::int64_t kv_tokens, std::int64_t requests, StepLoads& loads,
-               PricedOperators& first) {
+void add_steps(const TimedKernel& kernel, StepLoads& loads, PricedOperators& first) {
     const auto executions = static_cast<double>(kernel.load.count);
     for (std::size_t step = 0; step < loads.total_ps.size(); ++step) {
         double time_us = kernel.time_us[step];
         if (!kernel.one_query_us.empty()) time_us = std::max(time_us, kernel.one_query_us[step]);
-        const auto tokens = static_cast<double>(kv_tokens + requests * static_cast<std::int64_t>(step));
+        const auto tokens = static_cast<double>(kernel.kv_tokens[step]);
         const TimePs total_ps = to_ps(executions * time_us);
         const double clocked_us = time_us * clocked_share(time_us, kernel.load.cost.reading_us(tokens));
         const TimePs clocked_ps = to_ps(executions * clocked_us);
@@ -63,23 +62,64 @@ void StageAttention::add_decodes(const std::int64_t* kv_tokens, const DecodeSize
                                  PricedOperators& first) {
     const auto* kernels = kernels_of(size);
     if (kernels == nullptr) return;
-    const std::int64_t total = std::accumulate(kv_tokens, kv_tokens + size.requests, std::int64_t{0});
     const auto count = static_cast<std::size_t>(size.requests);
     const std::size_t steps = loads.total_ps.size();
     for (const DecodeKernel& kernel : *kernels) {
         timed_.load = kernel.load;
         timed_.time_us.resize(steps);
-        timed_.is_estimate = kernel.times->over(kv_tokens, count, steps, timed_.time_us.data());
         timed_.one_query_us.resize(kernel.one_query ? steps : 0);
-        if (kernel.one_query) kernel.one_query->over(kv_tokens, count, steps, timed_.one_query_us.data());
-        add_steps(timed_, total, size.requests, loads, first);
+        timed_.kv_tokens.resize(steps);
+        if (kernel.span) {
+            time_within_span(kernel, kv_tokens, count);
+        } else {
+            time_over_all(kernel, kv_tokens, count);
+        }
+        add_steps(timed_, loads, first);
+    }
+}
+
+void StageAttention::time_over_all(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count) {
+    const std::size_t steps = timed_.time_us.size();
+    timed_.is_estimate = kernel.times->over(kv_tokens, count, steps, timed_.time_us.data());
+    if (kernel.one_query) kernel.one_query->over(kv_tokens, count, steps, timed_.one_query_us.data());
+    std::int64_t total = std::accumulate(kv_tokens, kv_tokens + count, std::int64_t{0});
+    for (std::size_t step = 0; step < steps; ++step, total += static_cast<std::int64_t>(count)) {
+        timed_.kv_tokens[step] = total;
+    }
+}
+
+// Step by step, as what a query sees does not grow with its request; once all see a full window, nothing changes.
+void StageAttention::time_within_span(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count) {
+    const KeySpan& span = *kernel.span;
+    std::vector<std::int64_t>& seen = within_span_.kv_tokens;
+    seen.resize(count);
+    const std::int64_t shortest = *std::min_element(kv_tokens, kv_tokens + count);
+    for (std::size_t step = 0; step < timed_.time_us.size(); ++step) {
+        const auto later = static_cast<std::int64_t>(step);
+        if (step > 0 && !span.is_chunked && shortest + later > span.tokens) {
+            timed_.time_us[step] = timed_.time_us[step - 1];
+            if (kernel.one_query) timed_.one_query_us[step] = timed_.one_query_us[step - 1];
+            timed_.kv_tokens[step] = timed_.kv_tokens[step - 1];
+            continue;
+        }
+        std::transform(kv_tokens, kv_tokens + count, seen.begin(),
+                       [&](std::int64_t tokens) { return span.seen(tokens + later); });
+        const bool is_estimate = kernel.times->over(seen.data(), count, 1, &timed_.time_us[step]);
+        timed_.is_estimate = step == 0 ? is_estimate : timed_.is_estimate;
+        if (kernel.one_query) kernel.one_query->over(seen.data(), count, 1, &timed_.one_query_us[step]);
+        timed_.kv_tokens[step] = std::accumulate(seen.begin(), seen.end(), std::int64_t{0});
     }
 }
 
 void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
                                   PricedTable& groups, PricedOperators& sum) {
     for (const PrefillKernel& kernel : prefills_) {
-        const auto found = kernel.times->of(new_tokens, kv_tokens, count);
+        within_span_.clear();
+        if (kernel.span) {
+            for (std::size_t i = 0; i < count; ++i) kernel.span->add_causal(new_tokens[i], kv_tokens[i], within_span_);
+        }
+        const auto found =
+            kernel.span ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
         const KernelLoad& load = kernel.load;
         const double memory_us = found.cost.moved_bytes / load.stream_bytes_per_s * 1e6;
         const double clocked = clocked_share(found.time_us, memory_us);

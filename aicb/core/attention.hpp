@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "decode_times.hpp"
+#include "key_span.hpp"
 #include "prefill_times.hpp"
 #include "priced_operators.hpp"
 
@@ -34,19 +36,22 @@ struct DecodeKernel {
     std::shared_ptr<const DecodeTimes> times;
     std::shared_ptr<const DecodeTimes> one_query;  // several queries are not faster than one; nullptr for one
     CacheLoad load;
+    std::optional<KeySpan> span;  // lengths of the kernel are those that its last query sees
 };
 
 // The same with its times over consecutive steps.
 struct TimedKernel {
     CacheLoad load;
-    std::vector<double> time_us;       // [steps]
-    std::vector<double> one_query_us;  // [steps] or empty
+    std::vector<double> time_us;          // [steps]
+    std::vector<double> one_query_us;     // [steps] or empty
+    std::vector<std::int64_t> kv_tokens;  // [steps] that it reads, of all requests
     bool is_estimate;
 };
 
 struct PrefillKernel {
     std::shared_ptr<PrefillTimes> times;
     KernelLoad load;
+    std::optional<KeySpan> span;  // requests of the kernel are those of `KeySpan::add_causal`
 };
 
 // [steps] times of one rank.
@@ -64,10 +69,8 @@ struct StepLoads {
     }
 };
 
-// Adds a kernel to every step of `loads`, and its first step to `first`; requests have `kv_tokens` in all in the first
-// step, and one more each in every later one.
-void add_steps(const TimedKernel& kernel, std::int64_t kv_tokens, std::int64_t requests, StepLoads& loads,
-               PricedOperators& first);
+// Adds a kernel to every step of `loads`, and its first step to `first`.
+void add_steps(const TimedKernel& kernel, StepLoads& loads, PricedOperators& first);
 
 // Decodes of so many requests with so many queries each.
 struct DecodeSize {
@@ -98,6 +101,8 @@ class StageAttention {
 
   private:
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);
+    void time_over_all(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count);
+    void time_within_span(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count);
     void add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
                         PricedTable& groups, PricedOperators& sum) const;
 
@@ -105,6 +110,7 @@ class StageAttention {
     PromptKernels others_;
     FlatMap<std::vector<DecodeKernel>> sizes_;
     TimedKernel timed_;
+    PromptRequests within_span_;
 };
 
 }  // namespace aicb

@@ -56,6 +56,22 @@ void bind_decode_calls(py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>>& de
             py::arg("totals"));
 }
 
+void bind_spans(py::module_& module) {
+    py::class_<KeySpan>(module, "KeySpan")
+        .def(py::init<std::int64_t, bool>(), py::arg("tokens"), py::kw_only(), py::arg("is_chunked"))
+        .def("seen", py::vectorize(&KeySpan::seen), py::arg("kv_tokens"))
+        .def(
+            "causal_requests",
+            [](const KeySpan& span, const Integers& new_tokens, const Integers& kv_tokens) {
+                PromptRequests made;
+                for (py::ssize_t i = 0; i < new_tokens.size(); ++i) {
+                    span.add_causal(new_tokens.data()[i], kv_tokens.data()[i], made);
+                }
+                return std::pair(array(made.new_tokens), array(made.kv_tokens));
+            },
+            py::arg("new_tokens"), py::arg("kv_tokens"));
+}
+
 void bind_decodes(py::module_& module) {
     py::class_<SplitKv>(module, "SplitKv")
         .def(py::init<std::int64_t, std::int64_t, std::int64_t, double, double, double>(), py::kw_only(),
@@ -103,20 +119,22 @@ void bind_decodes(py::module_& module) {
     bind_decode_calls(decodes);
     py::class_<DecodeKernel>(module, "DecodeKernel")
         .def(py::init([](std::shared_ptr<DecodeTimes> times, std::shared_ptr<DecodeTimes> one_query, std::int64_t count,
-                         std::uint64_t name, const KvCost& cost) {
-                 return DecodeKernel{std::move(times), std::move(one_query), {count, name, cost}};
+                         std::uint64_t name, const KvCost& cost, const std::optional<KeySpan>& span) {
+                 return DecodeKernel{std::move(times), std::move(one_query), {count, name, cost}, span};
              }),
-             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("cost"));
+             py::arg("times"), py::arg("one_query"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("cost"),
+             py::arg("span"));
     py::class_<TimedKernel>(module, "TimedKernel")
-        .def(py::init([](const Floats& time_us, const std::optional<Floats>& one_query_us, bool is_estimate,
-                         std::int64_t count, std::uint64_t name, const KvCost& cost) {
+        .def(py::init([](const Floats& time_us, const std::optional<Floats>& one_query_us, std::vector<std::int64_t> kv,
+                         bool is_estimate, std::int64_t count, std::uint64_t name, const KvCost& cost) {
                  return TimedKernel{{count, name, cost},
                                     values(time_us),
                                     one_query_us ? values(*one_query_us) : std::vector<double>{},
+                                    std::move(kv),
                                     is_estimate};
              }),
-             py::arg("time_us"), py::arg("one_query_us"), py::arg("is_estimate"), py::kw_only(), py::arg("count"),
-             py::arg("name"), py::arg("cost"));
+             py::arg("time_us"), py::arg("one_query_us"), py::arg("kv_tokens"), py::arg("is_estimate"), py::kw_only(),
+             py::arg("count"), py::arg("name"), py::arg("cost"));
 }
 
 // A row of aicb.kernels.prefill_attention.PrefillTimes.
@@ -235,11 +253,11 @@ void bind_prefills(py::module_& module) {
             py::arg("new_tokens"), py::arg("kv_tokens"));
     py::class_<PrefillKernel>(module, "PrefillKernel")
         .def(py::init([](std::shared_ptr<PrefillTimes> times, std::int64_t count, std::uint64_t name,
-                         double stream_bytes_per_s, double peak_flops) {
-                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, peak_flops}};
+                         double stream_bytes_per_s, double peak_flops, const std::optional<KeySpan>& span) {
+                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, peak_flops}, span};
              }),
              py::arg("times"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("stream_bytes_per_s"),
-             py::arg("peak_flops"));
+             py::arg("peak_flops"), py::arg("span"));
 }
 
 void bind_parts(py::module_& module) {
@@ -338,14 +356,12 @@ Priced price_queries(StagePricing& pricing, const std::optional<Integers>& new_t
     return std::pair(first, array(compute_ps));
 }
 
-using RankAttention = std::tuple<std::int64_t, std::int64_t, std::int64_t, PricedOperators, std::vector<TimedKernel>>;
+using RankAttention = std::tuple<std::int64_t, PricedOperators, std::vector<TimedKernel>>;
 
 Priced price_timed(StagePricing& pricing, const std::vector<RankAttention>& ranks, std::int64_t steps,
                    std::int64_t most_requests, std::int64_t logit_rows, bool is_decode) {
     TimedAttention timed{{}, steps, most_requests, logit_rows, is_decode};
-    for (const auto& [tokens, requests, kv_tokens, prompts, decodes] : ranks) {
-        timed.ranks.push_back({tokens, requests, kv_tokens, prompts, decodes});
-    }
+    for (const auto& [tokens, prompts, decodes] : ranks) timed.ranks.push_back({tokens, prompts, decodes});
     IterationCost first{};
     std::vector<TimePs> compute_ps;
     if (!pricing.price_timed(timed, first, compute_ps)) return std::nullopt;
@@ -404,6 +420,7 @@ void bind_pricing(py::module_& module) {
 
 PYBIND11_MODULE(_core, module) {
     module.doc() = "Iterations of serving instances, priced from parts.";
+    bind_spans(module);
     bind_decodes(module);
     bind_kriging(module);
     bind_prefills(module);

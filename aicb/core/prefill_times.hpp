@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "key_span.hpp"
 #include "kriging.hpp"
 
 namespace aicb {
@@ -99,6 +100,9 @@ class PrefillTimes {
     };
     // One batch.
     Found of(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count);
+    Found of(const PromptRequests& requests) {
+        return of(requests.new_tokens.data(), requests.kv_tokens.data(), requests.new_tokens.size());
+    }
 
   private:
     struct Request {

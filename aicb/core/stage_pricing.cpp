@@ -70,7 +70,7 @@ bool StagePricing::price_timed(const TimedAttention& timed, IterationCost& first
         first_ += own.prompts;
         loads_.assign(loads_.total_ps.size());
         loads_.add(first_);
-        for (const TimedKernel& kernel : own.decodes) add_steps(kernel, own.kv_tokens, own.requests, loads_, first_);
+        for (const TimedKernel& kernel : own.decodes) add_steps(kernel, loads_, first_);
         keep_slower(rank);
     }
     return finish(padding, shared, first, compute_ps);

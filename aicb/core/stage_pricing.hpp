@@ -53,9 +53,7 @@ class InternTable {
 // Attention of the ranks in consecutive iterations whose kernels are timed elsewhere.
 struct TimedAttention {
     struct RankAttention {
-        std::int64_t tokens;  // of the rank's batch
-        std::int64_t requests;
-        std::int64_t kv_tokens;   // of all requests in the first step
+        std::int64_t tokens;      // of the rank's batch
         PricedOperators prompts;  // prefills and what else does not read the cache of decodes
         std::vector<TimedKernel> decodes;
     };

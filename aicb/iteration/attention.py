@@ -23,6 +23,7 @@ from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import STREAMED_SHARE
 from aicb.model.architecture import Attention, GatedDeltaNet, LatentAttention, Model, stage_range
+from aicb.model.key_span import KeySpan
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
@@ -47,12 +48,24 @@ class DecodeKernel:
     """Several queries are not faster than one: two interpolations may cross by a fraction of a per cent."""
     cost: _core.KvCost
     """At the nominal peak of the tensor cores and the bandwidth of large streams."""
+    span: KeySpan | None
+    """Lengths of the kernel are those that its last query sees."""
 
     def timed(self, kv_tokens: NDArray[np.int64], steps: int, name: int) -> _core.TimedKernel:
         """Times over consecutive steps for C++; ``name`` is the bit of its name."""
-        time_us, is_estimate = self.time_us(kv_tokens, steps)
-        one_query = None if self.one_query_us is None else self.one_query_us(kv_tokens, steps)[0]
-        return _core.TimedKernel(time_us, one_query, bool(is_estimate), name=name, count=self.count, cost=self.cost)
+        seen = kv_tokens + np.arange(steps, dtype=np.int64)[:, None]
+        if self.span is None:
+            time_us, is_estimate = self.time_us(kv_tokens, steps)
+            one_query = None if self.one_query_us is None else self.one_query_us(kv_tokens, steps)[0]
+        else:
+            seen = self.span.seen(seen)
+            time_us, is_estimate = self.time_us(seen, 1)
+            time_us, is_estimate = time_us.reshape(steps), is_estimate[0]
+            one_query = None if self.one_query_us is None else self.one_query_us(seen, 1)[0].reshape(steps)
+        totals = seen.sum(axis=1).tolist()
+        return _core.TimedKernel(
+            time_us, one_query, totals, bool(is_estimate), name=name, count=self.count, cost=self.cost
+        )
 
     def in_core(self, name: int) -> _core.DecodeKernel:
         """The kernel in C++; ``name`` is the bit of its name."""
@@ -60,7 +73,12 @@ class DecodeKernel:
         one_query = self.one_query_us
         assert one_query is None or isinstance(one_query, VolumeTimes)
         return _core.DecodeKernel(
-            self.time_us.times, one_query.times if one_query else None, name=name, count=self.count, cost=self.cost
+            self.time_us.times,
+            one_query.times if one_query else None,
+            name=name,
+            count=self.count,
+            cost=self.cost,
+            span=self.span.in_core if self.span else None,
         )
 
 
@@ -101,6 +119,7 @@ class AttentionPricing:
                 name=bit(operator.name),
                 stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
                 peak_flops=gpu.peak_flops[operator.kernel.dtype],
+                span=operator.kernel.span.in_core if operator.kernel.span else None,
             )
             for operator in self._operators(Batch.prefill([1]), stage)
             if isinstance(operator.kernel, PrefillAttention)
@@ -156,7 +175,7 @@ class AttentionPricing:
         times = pricing.estimator.decode_times(kernel, requests)
         slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
         cost = kv_cost(kernel, pricing.precision, requests, pricing.gpu, (1.0, STREAMED_SHARE))
-        return DecodeKernel(operator.name, operator.count, times, slower, cost)
+        return DecodeKernel(operator.name, operator.count, times, slower, cost, one_query.span)
 
 
 _ONE_OF_EACH = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)

@@ -98,6 +98,7 @@ class IterationModel:
         overlap: Overlap | None = None,
     ):
         gpu.check(precision)
+        model.check(precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed

@@ -25,6 +25,7 @@ from aicb.kernels.routing import kv_lengths
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention
+from aicb.model.key_span import KeySpan
 from aicb.model.partition import kv_heads_per_rank
 from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
 
@@ -53,6 +54,7 @@ class DecodeAttention(CacheKernel):
     head_dim: int
     kv_dtype: KvDtype | None = field(default=None, kw_only=True)
     """Format of the cache; ``None``: that of the instance, which the estimator knows."""
+    span: KeySpan | None = field(default=None, kw_only=True)
 
     def cost(self, precision: Precision) -> KernelCost:
         """Queries have the format of the cache, results are bf16."""
@@ -104,7 +106,7 @@ class PagedTimes(CacheTimes[DecodeAttention]):
     """FA3 decode over a paged GQA cache: shapes (heads, kv_heads, head_dim, batch, KV tokens).
 
     Over an fp8 cache FA3 multiplies fp8 queries with it. Where that was not measured, times are those of a bf16 cache
-    of as many bytes, flagged.
+    of as many bytes, flagged. FA3 has a kernel for each head dimension: times of one that was not measured are flagged.
     """
 
     def __init__(self, measured: MeasuredTimes, kv: KvDtype):
@@ -168,7 +170,8 @@ class PagedTimes(CacheTimes[DecodeAttention]):
         own_token = kernel.of_one_token().cost(Precision(kv=self._kv)).cold_bytes
         octaves = np.abs(np.log2(measured_tokens / own_token)).min()
         is_far = batch > AXIS_REACH * self._most_sequences or octaves > SITE_REACH_OCTAVES
-        is_estimate = bool(is_far or not self._is_measured_format)
+        is_other_kernel = kernel.head_dim not in shapes[:, 2]
+        is_estimate = bool(is_far or is_other_kernel or not self._is_measured_format)
         kind = "estimate:" if is_estimate else "interpolated" if is_own.any() else "borrowed"
         return PricedVolume(function, self.volume_range, is_estimate, f"{kind} FA3 paged decode", error)
 

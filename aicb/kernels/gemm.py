@@ -23,6 +23,9 @@ from aicb.model.precision import (
     weight_matrix_bytes,
 )
 
+BIAS_BYTES = ELEMENT_BYTES["bf16"]
+"""Of one element; biases are never quantised."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gemm(Kernel):
@@ -37,12 +40,22 @@ class Gemm(Kernel):
     dtype: GemmDtype
     output_bytes: int = field(default=ELEMENT_BYTES["bf16"], kw_only=True)
     """Of one element."""
+    has_bias: bool = field(default=False, kw_only=True)
+    """Adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
 
     def cost(self, precision: Precision) -> KernelCost:
         del precision
-        weight = float(weight_matrix_bytes(self.n, self.k, self.dtype))
-        moved = dense_bytes(self.m, self.n, self.k, self.dtype, self.output_bytes)
+        weight = float(self._held_bytes)
+        moved = dense_bytes(self.m, self.n, self.k, self.dtype, self.output_bytes) + self._bias_bytes
         return KernelCost(2.0 * self.m * self.n * self.k, float(moved), weight, self.dtype)
+
+    @property
+    def _bias_bytes(self) -> int:
+        return BIAS_BYTES * self.n if self.has_bias else 0
+
+    @property
+    def _held_bytes(self) -> int:
+        return weight_matrix_bytes(self.n, self.k, self.dtype) + self._bias_bytes
 
     def describe(self) -> str:
         return f"m {self.m} n {self.n} k {self.k} {self.dtype}"
@@ -66,7 +79,7 @@ class Gemm(Kernel):
         return "gemm", self.dtype
 
     def weight_bytes(self, elements: int) -> int:
-        return weight_matrix_bytes(self.n, self.k, self.dtype) if elements else 0
+        return self._held_bytes if elements else 0
 
     def tensor_bytes(self, precision: Precision) -> int:
         cost = self.cost(precision)

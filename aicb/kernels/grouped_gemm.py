@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import ClassVar, Literal, Self
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from aicb.kernels.columns import Columns, gemm_dtype
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
+from aicb.kernels.gemm import BIAS_BYTES
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.product_times import grouped_reference
@@ -67,18 +68,30 @@ class GroupedGemm(Kernel):
     active_groups: float
     n: int
     k: int
-    dtype: GemmDtype
+    dtype: WeightDtype
+    """Of the weights; ``mxfp4`` ones are multiplied as bf16, as engines do on GPUs without tensor cores for them."""
     layout: Layout
     largest_group_rows: float | None = None
     """Rows of the fullest local expert; ``None`` where only the total is known."""
+    has_bias: bool = field(default=False, kw_only=True)
+    """Each expert adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
 
     def cost(self, precision: Precision) -> KernelCost:
         """Weights of active experts are read; those of the others are not."""
         del precision
-        weight = self.active_groups * weight_matrix_bytes(self.n, self.k, self.dtype)
-        per_row = activation_bytes_per_row(self.k, self.dtype) + ELEMENT_BYTES["bf16"] * self.n
+        weight = self.active_groups * self._expert_bytes
+        per_row = activation_bytes_per_row(self.k, self.compute_dtype) + ELEMENT_BYTES["bf16"] * self.n
         moved = self.rows * per_row + weight
-        return KernelCost(2.0 * self.rows * self.n * self.k, moved, weight, self.dtype)
+        return KernelCost(2.0 * self.rows * self.n * self.k, moved, weight, self.compute_dtype)
+
+    @property
+    def compute_dtype(self) -> GemmDtype:
+        """Format of activations and tensor cores."""
+        return "fp8" if self.dtype == "fp8" else "bf16"
+
+    @property
+    def _expert_bytes(self) -> int:
+        return weight_matrix_bytes(self.n, self.k, self.dtype) + (BIAS_BYTES * self.n if self.has_bias else 0)
 
     def describe(self) -> str:
         groups = f"{self.active_groups:.1f}/{self.groups} experts"
@@ -97,27 +110,32 @@ class GroupedGemm(Kernel):
         return cls(rows, groups, active, row.integer("n"), row.integer("k"), gemm_dtype(row), layout)
 
     @classmethod
-    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[GroupedGemm]:
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[GroupedGemm] | None:
+        """No kernel that multiplies mxfp4 weights has been measured: those are left to the roofline."""
         assert isinstance(variant, tuple)
         layout, dtype = variant
+        if dtype == "mxfp4":
+            return None
         surfaces = _surfaces(measured, layout, dtype)
         if surfaces:
             return ExpertTimes(surfaces)
         return BorrowedTimes(ExpertTimes(_surfaces(measured, layout, "fp8")))
 
-    def variant(self, precision: Precision) -> tuple[Layout, GemmDtype]:
+    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype]:
         del precision
         return self.layout, self.dtype
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
+        if self.dtype == "mxfp4":
+            return "", None
         if self.dtype == "bf16":
             return "grouped_gemm_gathered", "bf16"
         return f"grouped_gemm_{self.layout}", "fp8"
 
     def weight_bytes(self, elements: int) -> int:
         del elements
-        return self.groups * weight_matrix_bytes(self.n, self.k, self.dtype)
+        return self.groups * self._expert_bytes
 
     def tensor_bytes(self, precision: Precision) -> int:
         cost = self.cost(precision)

@@ -20,6 +20,7 @@ from aicb.kernels.fitting.estimate import DecodeTimes, Estimate
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.point import ListedPlace, Point, SweptModel
 from aicb.measurements.timing import MeasuredTimes
+from aicb.model.key_span import KeySpan
 from aicb.model.precision import GemmDtype, KvDtype, Precision
 from boundary.errors import InputError
 
@@ -128,7 +129,7 @@ class Kernel(ABC):
         yield from ()
 
 
-NOT_DIMENSIONS = frozenset({"rows", "moved_bytes", "active_groups", "largest_group_rows"})
+NOT_DIMENSIONS = frozenset({"rows", "moved_bytes", "active_groups", "largest_group_rows", "has_bias"})
 """Fields that may be below 1."""
 
 AnyKernel = TypeVar("AnyKernel", bound=Kernel, contravariant=True)
@@ -183,6 +184,8 @@ class CacheKernel(Kernel):
     heads: int
     kv_dtype: KvDtype | None
     """Format of the cache; ``None``: that of the model's precision."""
+    span: KeySpan | None = None
+    """What has made ``kv_tokens`` from the lengths of requests; ``None``: they are those lengths."""
 
     def variant(self, precision: Precision) -> KvDtype:
         return self.kv_dtype or precision.kv

@@ -31,6 +31,7 @@ from aicb.kernels.routing import kv_lengths
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention, LatentAttention
+from aicb.model.key_span import KeySpan
 from aicb.model.partition import kv_heads_per_rank
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype, KvDtype, Precision
 from boundary.errors import InputError
@@ -66,6 +67,8 @@ class PrefillAttention(Kernel):
     d_v: int
     dtype: GemmDtype = "bf16"
     """Format of queries, keys and values; ``fp8`` is e4m3 with a scale per KV head, the output bf16."""
+    span: KeySpan | None = None
+    """What has made these requests from those of the batch (`KeySpan.causal_requests`); ``None``: they are those."""
 
     def cost(self, precision: Precision) -> KernelCost:
         del precision
@@ -159,14 +162,14 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
         self._q_range = shapes[:, 6].min() / AXIS_REACH, shapes[:, 6].max() * AXIS_REACH
         self._longest = shapes[:, 5].max() * AXIS_REACH
         self._geometries: dict[tuple[int, ...], float] = {}
-        self._in_core: dict[tuple[int, int, int, int], _core.PrefillTimes] = {}
+        self._in_core: dict[tuple[int, ...], _core.PrefillTimes] = {}
 
     def price(self, kernel: PrefillAttention) -> Estimate:
         """One batch, with the error of its largest request and where the time comes from."""
-        geometry = (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v)
-        if geometry not in self._in_core:
-            self._in_core[geometry] = self.in_core(kernel, _UNBOUNDED, is_own=True, transfer=None)
-        times = self._in_core[geometry]
+        key = (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v, _is_cut(kernel))
+        if key not in self._in_core:
+            self._in_core[key] = self.in_core(kernel, _UNBOUNDED, is_own=True, transfer=None)
+        times = self._in_core[key]
         time_us, is_measured, is_estimate = times.of(kernel.new_tokens, kernel.kv_tokens)
 
         def error() -> float:
@@ -213,7 +216,7 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
                 bytes_per_new_token=kernel.bytes_per_new_token,
             ),
             reach=(low, high, self._longest),
-            is_estimate=self._octaves_of(kernel) > SITE_REACH_OCTAVES or not is_own,
+            is_estimate=self._octaves_of(kernel) > SITE_REACH_OCTAVES or not is_own or _is_cut(kernel),
             keeps_measured=is_own,
             residuals=self.surface.residuals_near((float(kernel.d_qk), float(kernel.d_v))),
             transfer=transfer,
@@ -264,17 +267,23 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
 
     def _octaves(self, geometries: Floats) -> Floats:
         """[geometries] to the nearest measured one, in query heads and in d_qk + d_v; KV heads hardly matter to a
-        compute-bound kernel."""
+        compute-bound kernel. Infinitely far where no head of these dimensions was: that is another kernel of FA3."""
         measured = self.surface.shapes
         heads = np.log2(measured[:, 0] / geometries[:, :1])
         width = np.log2((measured[:, 2] + measured[:, 3]) / geometries[:, 2:].sum(axis=1, keepdims=True))
-        return np.asarray(np.hypot(heads, width).min(axis=1))
+        is_known = (measured[:, None, 2:4] == geometries[None, :, 2:]).all(axis=2).any(axis=0)
+        return np.where(is_known, np.hypot(heads, width).min(axis=1), np.inf)
 
     def _reference_us(self, shapes: Floats) -> Floats:
         return self._reference.times_us(shapes)
 
     def _coordinates(self, shapes: Floats) -> Floats:
         return self._reference.coordinates(shapes)
+
+
+def _is_cut(kernel: PrefillAttention) -> bool:
+    """Whether the requests stand for a sliding window, over which FA3's prefills were not measured."""
+    return kernel.span is not None and kernel.span.kind == "sliding"
 
 
 _UNBOUNDED = _core.PrefillBound(peak_flops=math.inf, bytes_per_s=math.inf, resident_bytes=0.0)

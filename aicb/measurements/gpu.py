@@ -88,7 +88,7 @@ class Gpu:
         Raises:
             InputError: fp8 weights on a GPU without fp8 tensor cores.
         """
-        if precision.weights not in self.peak_flops:
+        if precision.dense not in self.peak_flops:
             raise InputError(f"Precision.weights: found {precision.weights}, expected bf16 ({self.name} has no fp8)")
 
 

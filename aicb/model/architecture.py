@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Literal
 
+from aicb.model.key_span import KeySpan
 from aicb.model.partition import Partition, kv_heads_per_rank, split
-from aicb.model.precision import ELEMENT_BYTES, SCALE_BLOCK, SCALE_BYTES, KvDtype, Precision, StateDtype, ceil_div
+from aicb.model.precision import (
+    ELEMENT_BYTES,
+    SCALE_BLOCK,
+    SCALE_BYTES,
+    KvDtype,
+    Precision,
+    StateDtype,
+    WeightDtype,
+    ceil_div,
+)
 from boundary.errors import InputError
+
+QkNorm = Literal["none", "per_head", "whole", "weightless"]
+"""RMSNorm of queries and keys: of each head (Qwen3), of all heads together (MiniMax-M2), of each without weights
+(Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +33,16 @@ class GroupedQueryAttention:
     kv_heads: int
     head_dim: int
     rotary_dim: int
-    """Leading columns of a head that RoPE turns."""
-    has_head_norm: bool
-    """RMSNorm on each query and key head (Qwen3)."""
+    """Leading columns of a head that RoPE turns; 0 without positions (NoPE layers of Llama 4)."""
+    qk_norm: QkNorm
     has_output_gate: bool
     """The query projection also yields a sigmoid gate of the attention output (Qwen3-Next)."""
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_sinks: bool = False
+    """A learned logit per head joins the softmax (gpt-oss): a weight, no key, and no time worth counting."""
+    span: KeySpan | None = None
+    """Keys that a query sees; ``None``: all past ones."""
 
     @property
     def kv_elements(self) -> int:
@@ -37,8 +57,19 @@ class GroupedQueryAttention:
         """Weights of one layer's attention, its own norms included."""
         query_width = self.heads * self.head_dim
         gated_width = query_width * (2 if self.has_output_gate else 1)
-        norms = 2 * self.head_dim if self.has_head_norm else 0
-        return hidden * (gated_width + self.kv_elements) + query_width * hidden + norms
+        biases = (gated_width + self.kv_elements if self.has_qkv_bias else 0) + (hidden if self.has_output_bias else 0)
+        small = self.norm_parameters + biases + (self.heads if self.has_sinks else 0)
+        return hidden * (gated_width + self.kv_elements) + query_width * hidden + small
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of queries and keys."""
+        match self.qk_norm:
+            case "per_head":
+                return 2 * self.head_dim
+            case "whole":
+                return (self.heads + self.kv_heads) * self.head_dim
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +210,16 @@ class MoeFfn:
     """A sigmoid gate scales the shared expert's output (Qwen3-Next)."""
     has_correction_bias: bool
     """A bias per expert steers the choice, not the weight, of experts (DeepSeek-V3)."""
+    has_biases: bool = False
+    """Router and projections of routed experts add biases (gpt-oss)."""
 
     def expert_parameters(self, hidden: int) -> int:
         """Weights of one routed expert."""
-        return 3 * hidden * self.intermediate
+        return 3 * hidden * self.intermediate + (2 * self.intermediate + hidden if self.has_biases else 0)
 
     def active_parameters(self, hidden: int) -> int:
         """Weights one token touches: router, shared expert, ``experts_per_token`` experts."""
-        router = self.experts * hidden + (self.experts if self.has_correction_bias else 0)
+        router = self.experts * (hidden + (1 if self.has_correction_bias else 0) + (1 if self.has_biases else 0))
         shared = 3 * hidden * self.shared_intermediate + (hidden if self.has_shared_gate else 0)
         return router + shared + self.experts_per_token * self.expert_parameters(hidden)
 
@@ -227,6 +260,17 @@ class Model:
     """Distinct layers, in order of first appearance."""
     pattern: tuple[int, ...]
     """[layers] index into ``kinds``."""
+    published_weights: WeightDtype = field(default="bf16", compare=False)
+    """Format of the published checkpoint; which one an instance holds is chosen with its engine."""
+
+    def check(self, precision: Precision) -> None:
+        """Whether the model can be had in these formats.
+
+        Raises:
+            InputError: mxfp4 of a model that is not published in it: nothing says which of its weights would be.
+        """
+        if precision.weights == "mxfp4" != self.published_weights:
+            raise InputError(f"weights: found mxfp4, expected bf16 or fp8 ({self.name} is not published in mxfp4)")
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -255,9 +299,14 @@ class Model:
         return (2 * len(self.pattern) + 1) * self.hidden
 
     def kv_bytes_per_token(self, kv_dtype: KvDtype = "bf16") -> int:
-        """KV cache of one token in all layers, one copy: the size that memory, scheduler and transfers use."""
+        """KV cache of one token in all layers, one copy. Layers with a `KeySpan` keep it for a while only."""
+        per_layer = [layer_kv_bytes(kind.attention, kv_dtype) for kind in self.kinds]
+        return sum(per_layer[kind] for kind in self.pattern)
+
+    def kv_bytes(self, tokens: int, kv_dtype: KvDtype = "bf16") -> int:
+        """KV cache of a request of so many tokens, one copy: layers with a `KeySpan` keep what it still shows."""
         per_layer = [
-            0 if isinstance(k.attention, GatedDeltaNet) else k.attention.kv_bytes(kv_dtype) for k in self.kinds
+            layer_kv_bytes(kind.attention, kv_dtype) * kept_tokens(kind.attention, tokens) for kind in self.kinds
         ]
         return sum(per_layer[kind] for kind in self.pattern)
 
@@ -265,6 +314,22 @@ class Model:
         """Fixed state of one request in all layers, one copy; the convolution's part is always bf16."""
         mixers = [layer.attention for layer in self.layers]
         return sum(mixer.state_bytes(state_dtype) for mixer in mixers if isinstance(mixer, GatedDeltaNet))
+
+
+def layer_kv_bytes(attention: Attention, kv_dtype: KvDtype) -> int:
+    """KV cache of one token in one layer, one copy; none of linear attention."""
+    return 0 if isinstance(attention, GatedDeltaNet) else attention.kv_bytes(kv_dtype)
+
+
+def span_of(attention: Attention) -> KeySpan | None:
+    """Keys that a query of a layer sees; ``None``: all past ones, or none at all."""
+    return attention.span if isinstance(attention, GroupedQueryAttention) else None
+
+
+def kept_tokens(attention: Attention, tokens: int) -> int:
+    """Tokens whose KV a layer keeps of a request of so many."""
+    span = span_of(attention)
+    return tokens if span is None else span.seen_by_last(tokens)
 
 
 def stage_layers(model: Model, pp: int) -> list[range]:
@@ -300,18 +365,17 @@ def stage_range(model: Model, partition: Partition, stage: int) -> range:
 
 
 def kv_bytes_per_token_per_rank(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> int:
-    """KV cache of one token on one rank of a stage: its layers, its heads; a latent is whole on every TP rank."""
-    total = 0
-    for layer, count in model.count_layers(stage_range(model, partition, stage)):
-        match layer.attention:
-            case GroupedQueryAttention() as gqa:
-                elements = 2 * kv_heads_per_rank(gqa.kv_heads, partition.tp) * gqa.head_dim
-                total += count * elements * ELEMENT_BYTES[precision.kv]
-            case LatentAttention() as mla:
-                total += count * mla.kv_bytes(precision.kv)
-            case GatedDeltaNet():
-                pass
-    return total
+    """KV cache of one token on one rank of a stage in all its layers."""
+    layers = model.count_layers(stage_range(model, partition, stage))
+    return sum(count * layer_kv_bytes_per_rank(layer.attention, partition, precision) for layer, count in layers)
+
+
+def layer_kv_bytes_per_rank(attention: Attention, partition: Partition, precision: Precision) -> int:
+    """KV cache of one token in one layer on one rank: its heads; a latent is whole on every TP rank."""
+    if isinstance(attention, GroupedQueryAttention):
+        elements = 2 * kv_heads_per_rank(attention.kv_heads, partition.tp) * attention.head_dim
+        return elements * ELEMENT_BYTES[precision.kv]
+    return layer_kv_bytes(attention, precision.kv)
 
 
 def state_bytes_per_rank(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> int:

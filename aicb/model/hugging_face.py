@@ -1,37 +1,29 @@
 """Dimensions of a model from a Hugging Face ``config.json``.
 
-Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored; architecture features that
-would, but are not modelled (biases, sliding windows), are refused. A checkpoint may be quantised to fp8 in blocks of
-128 by 128, the one quantisation that is priced, though the format of weights is chosen with the engine; others are
-refused.
+Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored. Features that would, and
+that the reader of the architecture has not asked for, are refused by their field. A checkpoint may be quantised to fp8
+in blocks of 128 by 128, or to mxfp4 experts in gpt-oss, though the format of weights is chosen with the engine; other
+quantisations are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from aicb.model.architecture import (
-    Attention,
-    DenseFfn,
-    Ffn,
-    GatedDeltaNet,
-    GroupedQueryAttention,
-    Indexer,
-    LatentAttention,
-    Layer,
-    Model,
-    MoeFfn,
-)
+from aicb.model.architecture import Layer, Model
+from aicb.model.config_attention import attentions
+from aicb.model.config_ffn import networks
+from aicb.model.config_fields import MOST_CONTEXT_TOKENS, MOST_LAYERS, Fields
+from aicb.model.precision import WeightDtype
 from boundary.errors import InputError
 from boundary.json_text import parse_json
-from boundary.quoting import quoted
 from boundary.text_files import read_text
 
 ARCHITECTURES = (
     "LlamaForCausalLM",
     "MistralForCausalLM",
+    "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "MixtralForCausalLM",
     "Qwen3MoeForCausalLM",
@@ -39,57 +31,32 @@ ARCHITECTURES = (
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
     "DeepseekV32ForCausalLM",
+    "GptOssForCausalLM",
+    "Glm4MoeForCausalLM",
+    "MiniMaxM2ForCausalLM",
+    "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration",
 )
-_LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
 
-
-MOST_ELEMENTS = 2**24
-"""Of one dimension: hidden, intermediate or head size, vocabulary; a hundred times those in use."""
-MOST_LAYERS = 10_000
-MOST_EXPERTS = 4096
-"""Of a layer; their loads are drawn one by one. The largest published models have some hundreds."""
-MOST_CONTEXT_TOKENS = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """A configuration whose fields are checked as they are read."""
-
-    values: Mapping[str, object]
-    where: str
-
-    def refuse(self, name: str, expected: str) -> InputError:
-        found = quoted(self.values[name]) if name in self.values else "nothing"
-        return InputError(f"{self.where}: {name}: found {found}, expected {expected}")
-
-    def has(self, name: str) -> bool:
-        return self.values.get(name) is not None
-
-    def integer(self, name: str, default: int | None = None, *, at_least: int = 1, at_most: int = MOST_ELEMENTS) -> int:
-        if default is not None and not self.has(name):
-            return default
-        value = self.values.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
-            raise self.refuse(name, f"an integer, {at_least} to {at_most}")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.values.get(name, default)
-        if not isinstance(value, bool):
-            raise self.refuse(name, "true or false")
-        return value
-
-    def fraction(self, name: str, default: float) -> float:
-        value = self.values.get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
-            raise self.refuse(name, "a number above 0 and at most 1")
-        return float(value)
-
-    def indices(self, name: str) -> list[int]:
-        value = self.values.get(name) or []
-        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-            raise self.refuse(name, "a list of layer indices")
-        return value
+COSTLY: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("attention_bias", "mlp_bias", "qkv_bias", "bias", "use_bias", "lm_head_bias"), (False,)),
+    **dict.fromkeys(("use_qk_norm", "qk_norm", "qk_layernorm", "attn_output_gate", "use_sliding_window"), (False,)),
+    **dict.fromkeys(("is_encoder_decoder", "add_cross_attention"), (False,)),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size", "attn_window_size", "window_size"), ()),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "o_lora_rank", "index_topk", "index_n_heads"), ()),
+    **dict.fromkeys(("linear_num_key_heads", "linear_attn_config", "mamba_d_state", "ssm_state_size"), ()),
+    **dict.fromkeys(("quantization_config", "vision_config"), ()),
+    **dict.fromkeys(("hybrid_layer_pattern", "hybrid_override_pattern", "cross_attention_layers"), ([],)),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"), ()),
+    **dict.fromkeys(("n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size"), (0,)),
+    **dict.fromkeys(("num_kv_shared_layers", "first_k_dense_replace", "zero_expert_num"), (0,)),
+    **dict.fromkeys(("mlp_only_layers", "moe_layers"), ([],)),
+    **dict.fromkeys(("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"), (1,)),
+}
+"""Fields that change cost where an architecture has them, with the values that do not. Of a multimodal model the text
+part is read, in whose section a quantisation would be out of place."""
+_FP8_BLOCK = [128, 128]
+"""Weights that share a scale (DeepSeek-V3 technical report, § 3.3)."""
 
 
 def read_config_file(path: Path) -> Model:
@@ -109,19 +76,17 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
     """The model that the fields of a ``config.json`` describe; ``where`` names the file in messages.
 
     Raises:
-        InputError: an architecture that is not supported, a missing or malformed field.
+        InputError: an architecture that is not supported, a missing or malformed field, a feature that is not modelled.
     """
-    fields = _Fields(config, where)
-    architecture = _architecture(fields)
-    _refuse_unmodelled(fields)
-    _check_quantization(fields)
+    whole = Fields(config, where)
+    architecture = _architecture(whole)
+    published = _published_weights(whole, architecture)
+    fields = whole.section("text_config") if architecture == "Llama4ForConditionalGeneration" else whole
     count = fields.integer("num_hidden_layers", at_most=MOST_LAYERS)
-    _check_layer_indices(fields, count)
-    layers = [
-        Layer(_attention(fields, architecture, index), _ffn(fields, architecture, index)) for index in range(count)
-    ]
+    of_layers = zip(attentions(fields, architecture, count), networks(fields, architecture, count), strict=True)
+    layers = [Layer(attention, network) for attention, network in of_layers]
     kinds = tuple(dict.fromkeys(layers))
-    return Model(
+    model = Model(
         name=name,
         source=source,
         hidden=fields.integer("hidden_size"),
@@ -130,167 +95,44 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
         max_context_tokens=fields.integer("max_position_embeddings", at_most=MOST_CONTEXT_TOKENS),
         kinds=kinds,
         pattern=tuple(kinds.index(layer) for layer in layers),
+        published_weights=published,
     )
+    _refuse_unread(fields)
+    return model
 
 
-def _architecture(fields: _Fields) -> str:
-    listed = fields.values.get("architectures")
+def _architecture(fields: Fields) -> str:
+    listed = fields.value("architectures")
     found = listed[0] if isinstance(listed, list) and listed else None
     if found not in ARCHITECTURES:
         raise fields.refuse("architectures", f"one of {', '.join(ARCHITECTURES)}")
     return str(found)
 
 
-def _refuse_unmodelled(fields: _Fields) -> None:
-    for name in ("attention_bias", "mlp_bias"):
-        if fields.flag(name, default=False):
-            raise fields.refuse(name, "false (biases are not modelled)")
-    if fields.flag("use_sliding_window", default=fields.has("sliding_window")):
-        name = "sliding_window" if fields.has("sliding_window") else "use_sliding_window"
-        raise fields.refuse(name, "no sliding window (not modelled)")
+def _refuse_unread(fields: Fields) -> None:
+    """Refuses what would change the cost of an architecture that does not know it."""
+    for name, harmless in COSTLY.items():
+        value = fields.values.get(name)
+        if name not in fields.read and value is not None and value not in harmless:
+            expected = " or ".join(["nothing", *(str(each).lower() for each in harmless)])
+            raise fields.refuse(name, f"{expected} (not modelled in this architecture)")
+    kinds = fields.values.get("attn_type_list")
+    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
+        raise fields.refuse("attn_type_list", "1 for each layer (linear attention of MiniMax is not modelled)")
 
 
-def _check_quantization(fields: _Fields) -> None:
+def _published_weights(fields: Fields, architecture: str) -> WeightDtype:
     if not fields.has("quantization_config"):
-        return
+        return "bf16"
     value = fields.values["quantization_config"]
     if not isinstance(value, dict):
         raise fields.refuse("quantization_config", "an object or nothing")
-    quantization = _Fields(value, f"{fields.where}: quantization_config")
-    if value.get("quant_method") != "fp8":
+    quantization = Fields(value, f"{fields.where}: quantization_config")
+    method = value.get("quant_method")
+    if method == "mxfp4" and architecture == "GptOssForCausalLM":
+        return "mxfp4"
+    if method != "fp8":
         raise quantization.refuse("quant_method", "fp8 or no quantization_config; choose weights in the engine")
     if value.get("weight_block_size") != _FP8_BLOCK:
         raise quantization.refuse("weight_block_size", f"{_FP8_BLOCK}; choose weights in the engine")
-
-
-_FP8_BLOCK = [128, 128]
-"""Weights that share a scale (DeepSeek-V3 technical report, § 3.3)."""
-
-
-def _check_layer_indices(fields: _Fields, layers: int) -> None:
-    for index in fields.indices("mlp_only_layers"):
-        if not 0 <= index < layers:
-            raise fields.refuse("mlp_only_layers", f"indices 0 to {layers - 1} (num_hidden_layers {layers})")
-    if fields.integer("first_k_dense_replace", default=0, at_least=0) > layers:
-        raise fields.refuse("first_k_dense_replace", f"at most num_hidden_layers, {layers}")
-    types = fields.values.get("layer_types")
-    if isinstance(types, list) and len(types) != layers:
-        raise InputError(
-            f"{fields.where}: layer_types: found {len(types)} entries, expected {layers} (num_hidden_layers)"
-        )
-
-
-def _attention(fields: _Fields, architecture: str, index: int) -> Attention:
-    if architecture in _LATENT:
-        return _latent_attention(fields, is_sparse=architecture == "DeepseekV32ForCausalLM")
-    is_next = architecture == "Qwen3NextForCausalLM"
-    if is_next and _is_linear_layer(fields, index):
-        return _gated_delta_net(fields)
-    heads = fields.integer("num_attention_heads")
-    head_dim = _head_dim(fields, heads)
-    kv_heads = fields.integer("num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads {heads}")
-    return GroupedQueryAttention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        rotary_dim=round(head_dim * fields.fraction("partial_rotary_factor", default=0.25 if is_next else 1.0)),
-        has_head_norm=architecture.startswith("Qwen3"),
-        has_output_gate=is_next,
-    )
-
-
-def _head_dim(fields: _Fields, heads: int) -> int:
-    """``head_dim`` where it is given; hidden/heads is only the default, and wrong for Qwen3."""
-    if fields.has("head_dim"):
-        return fields.integer("head_dim")
-    hidden = fields.integer("hidden_size")
-    if hidden % heads:
-        raise fields.refuse("head_dim", f"a value, as hidden_size {hidden} is not divisible by {heads} heads")
-    return hidden // heads
-
-
-def _latent_attention(fields: _Fields, *, is_sparse: bool) -> LatentAttention:
-    return LatentAttention(
-        heads=fields.integer("num_attention_heads"),
-        q_lora_rank=fields.integer("q_lora_rank") if is_sparse or fields.has("q_lora_rank") else None,
-        kv_lora_rank=fields.integer("kv_lora_rank"),
-        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
-        v_head_dim=fields.integer("v_head_dim"),
-        indexer=_indexer(fields) if is_sparse else None,
-    )
-
-
-def _indexer(fields: _Fields) -> Indexer:
-    """Queries of the indexer are projected from the compressed query, which `_latent_attention` requires with it."""
-    return Indexer(
-        heads=fields.integer("index_n_heads"),
-        head_dim=fields.integer("index_head_dim"),
-        topk=fields.integer("index_topk"),
-    )
-
-
-def _is_linear_layer(fields: _Fields, index: int) -> bool:
-    types = fields.values.get("layer_types")
-    if types is None:
-        return (index + 1) % fields.integer("full_attention_interval", default=4) != 0
-    if not isinstance(types, list) or types[index] not in _LAYER_TYPES:
-        raise fields.refuse("layer_types", f"one of {', '.join(_LAYER_TYPES)} for each layer")
-    return bool(types[index] == "linear_attention")
-
-
-_LAYER_TYPES = ("linear_attention", "full_attention")
-
-
-def _gated_delta_net(fields: _Fields) -> GatedDeltaNet:
-    head_dim = fields.integer("linear_key_head_dim")
-    if fields.integer("linear_value_head_dim") != head_dim:
-        raise fields.refuse("linear_value_head_dim", f"linear_key_head_dim, {head_dim}")
-    return GatedDeltaNet(
-        key_heads=fields.integer("linear_num_key_heads"),
-        value_heads=fields.integer("linear_num_value_heads"),
-        head_dim=head_dim,
-        conv_width=fields.integer("linear_conv_kernel_dim", at_least=2),
-    )
-
-
-def _ffn(fields: _Fields, architecture: str, index: int) -> Ffn:
-    match architecture:
-        case "MixtralForCausalLM":
-            return _moe(fields, architecture, experts="num_local_experts", intermediate="intermediate_size")
-        case "Qwen3MoeForCausalLM" | "Qwen3NextForCausalLM":
-            step = fields.integer("decoder_sparse_step", default=1)
-            is_dense = index in fields.indices("mlp_only_layers") or (index + 1) % step != 0
-            experts = "num_experts"
-        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "DeepseekV32ForCausalLM":
-            first = fields.integer("first_k_dense_replace", at_least=0)
-            is_dense = index < first or index % fields.integer("moe_layer_freq", default=1) != 0
-            experts = "n_routed_experts"
-        case _:
-            is_dense = True
-    if is_dense:
-        return DenseFfn(fields.integer("intermediate_size"))
-    return _moe(fields, architecture, experts=experts, intermediate="moe_intermediate_size")
-
-
-def _moe(fields: _Fields, architecture: str, *, experts: str, intermediate: str) -> MoeFfn:
-    count, expert_intermediate = fields.integer(experts, at_most=MOST_EXPERTS), fields.integer(intermediate)
-    if fields.integer("num_experts_per_tok") > count:
-        raise fields.refuse("num_experts_per_tok", f"at most {experts}, {count}")
-    match architecture:
-        case "Qwen3NextForCausalLM":
-            shared = fields.integer("shared_expert_intermediate_size", at_least=0)
-        case "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "DeepseekV32ForCausalLM":
-            shared = fields.integer("n_shared_experts", at_least=0, at_most=MOST_EXPERTS) * expert_intermediate
-        case _:
-            shared = 0
-    return MoeFfn(
-        experts=count,
-        experts_per_token=fields.integer("num_experts_per_tok"),
-        intermediate=expert_intermediate,
-        shared_intermediate=shared,
-        has_shared_gate=architecture == "Qwen3NextForCausalLM" and shared > 0,
-        has_correction_bias=architecture in ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"),
-    )
+    return "fp8"

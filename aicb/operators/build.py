@@ -55,11 +55,12 @@ def gemm(
     count: int = 1,
     phase: Phase = Phase.DENSE,
     output_bytes: int = ACTIVATION_BYTES,
+    has_bias: bool = False,
 ) -> Operator:
     """A product of shape ``(m, n, k)`` with a resident ``[n, k]`` weight; ``output_bytes`` is per element."""
     m, n, k = shape
-    kernel = Gemm(m, n, k, dtype, output_bytes=output_bytes)
-    return computed(name, kernel, _ANY, count=count, phase=phase, weight_elements=n * k)
+    kernel = Gemm(m, n, k, dtype, output_bytes=output_bytes, has_bias=has_bias)
+    return computed(name, kernel, _ANY, count=count, phase=phase, weight_elements=n * k + (n if has_bias else 0))
 
 
 _ANY = Precision()
@@ -75,7 +76,7 @@ def batched_gemm(name: str, batch: int, shape: tuple[int, int, int], count: int)
 
 def grouped_gemm(name: str, kernel: GroupedGemm, count: int) -> Operator:
     """Products of local experts, all of whose weights are resident."""
-    elements = kernel.groups * kernel.n * kernel.k
+    elements = kernel.groups * kernel.n * (kernel.k + (1 if kernel.has_bias else 0))
     return computed(name, kernel, _ANY, count=count, phase=Phase.EXPERTS, weight_elements=elements)
 
 
@@ -112,7 +113,7 @@ def quant(name: str, rows: float, cols: int, *, count: int, phase: Phase = Phase
 
 def silu_mul(name: str, rows: float, intermediate: int, shape: RankShape, *, phase: Phase) -> Operator:
     """SwiGLU activation of ``[rows, 2·intermediate]``, quantised on the way out with fp8 weights."""
-    written = activation_bytes_per_row(intermediate, shape.precision.weights) / intermediate
+    written = activation_bytes_per_row(intermediate, shape.precision.dense) / intermediate
     kernel = "silu_mul_quant" if shape.is_fp8 else "silu_mul"
     per_element = 2 * ACTIVATION_BYTES + written
     return elementwise(name, kernel, (rows, intermediate), per_element, count=shape.count, phase=phase)

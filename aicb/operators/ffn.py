@@ -61,6 +61,7 @@ def _router(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
         count=shape.count,
         phase=Phase.EXPERTS,
         output_bytes=logit_bytes,
+        has_bias=moe.has_biases,
     )
     choose = elementwise(
         "topk",
@@ -86,7 +87,7 @@ def _shared_expert(moe: MoeFfn, shape: RankShape, tokens: int, *, tp: int) -> li
 
 def _swiglu(name: str, intermediate: int, tp: int, shape: RankShape, tokens: int) -> list[Operator]:
     width = split(intermediate, tp, f"{name} intermediate columns")
-    dtype, count, hidden = shape.precision.weights, shape.count, shape.hidden
+    dtype, count, hidden = shape.precision.dense, shape.count, shape.hidden
     return [
         *([quant(f"{name}_quant", tokens, hidden, count=count)] if shape.is_fp8 else []),
         gemm(f"{name}_gate_up", (tokens, 2 * width, hidden), dtype, count=count),

@@ -15,7 +15,7 @@ def token_operators(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[O
     """Input projections, decay and write gates, gated norm, output projection and its all-reduce."""
     split(gdn.key_heads, shape.tp, "key heads of linear attention")
     value_heads = split(gdn.value_heads, shape.tp, "value heads of linear attention")
-    count, dtype, hidden = shape.count, shape.precision.weights, shape.hidden
+    count, dtype, hidden = shape.count, shape.precision.dense, shape.hidden
     value_width = value_heads * gdn.head_dim
     gated_norm = elementwise(
         "gdn_gated_norm",

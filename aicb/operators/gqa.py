@@ -1,4 +1,4 @@
-"""Operators of grouped-query attention (Llama, Qwen3, Mixtral; with output gate Qwen3-Next)."""
+"""Operators of grouped-query attention; with an output gate that of Qwen3-Next, within a span that of gpt-oss."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank, split
 from aicb.model.precision import ELEMENT_BYTES
 from aicb.operators.batch import Batch
-from aicb.operators.build import ACTIVATION_BYTES, RankShape, attention_kernel, elementwise, gemm, quant, tp_all_reduce
+from aicb.operators.build import (
+    ACTIVATION_BYTES,
+    RankShape,
+    attention_kernel,
+    communicate,
+    elementwise,
+    gemm,
+    quant,
+    tp_all_reduce,
+)
 from aicb.operators.operator import Operator
 
 
 def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:
     """Projections, head norms, RoPE, KV write, gate and the all-reduce after the output projection."""
     heads, kv_heads = _heads(gqa, shape.tp)
-    head_dim, count, dtype = gqa.head_dim, shape.count, shape.precision.weights
+    head_dim, count, dtype = gqa.head_dim, shape.count, shape.precision.dense
     query_width = heads * head_dim
     qkv_width = query_width * (2 if gqa.has_output_gate else 1) + 2 * kv_heads * head_dim
-    listed = [gemm("qkv", (tokens, qkv_width, shape.hidden), dtype, count=count)]
-    if gqa.has_head_norm:
-        for name, rows in (("q_norm", tokens * heads), ("k_norm", tokens * kv_heads)):
-            per_element = 2 * ACTIVATION_BYTES
-            listed.append(elementwise(name, "head_norm", (rows, head_dim), per_element, count=count, weights=head_dim))
+    listed = [gemm("qkv", (tokens, qkv_width, shape.hidden), dtype, count=count, has_bias=gqa.has_qkv_bias)]
+    listed += _norms(gqa, shape, tokens)
+    if rotated := (heads + kv_heads) * gqa.rotary_dim:
+        listed.append(elementwise("rope", "rope", (tokens, rotated), 2 * ACTIVATION_BYTES, count=count))
     listed += [
-        elementwise("rope", "rope", (tokens, (heads + kv_heads) * gqa.rotary_dim), 2 * ACTIVATION_BYTES, count=count),
         elementwise(
             "kv_write",
             "kv_write_fp8" if shape.precision.kv == "fp8" else "kv_write",
             (tokens, 2 * kv_heads * head_dim),
             ACTIVATION_BYTES + ELEMENT_BYTES[shape.precision.kv],
             count=count,
+            weights=heads if gqa.has_sinks else 0,  # read by both kernels of attention, held once
         ),
     ]
     if shape.precision.kv == "fp8":  # FA3 multiplies fp8 queries with an fp8 cache
@@ -39,22 +47,53 @@ def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -
         listed.append(elementwise("output_gate", "gating", (tokens, query_width), 3 * ACTIVATION_BYTES, count=count))
     if shape.is_fp8:
         listed.append(quant("o_quant", tokens, query_width, count=count))
-    listed.append(gemm("o", (tokens, shape.hidden, query_width), dtype, count=count))
+    output = (tokens, shape.hidden, query_width)
+    listed.append(gemm("o", output, dtype, count=count, has_bias=gqa.has_output_bias))
     return listed + tp_all_reduce("attention_all_reduce", tokens, shape)
 
 
 def attention_operators(gqa: GroupedQueryAttention, shape: RankShape, batch: Batch) -> list[Operator]:
-    """One varlen kernel over the prefills of the batch and one paged kernel over its decodes."""
+    """One varlen kernel over the prefills of the batch and one paged kernel over its decodes, within the span."""
     heads, kv_heads = _heads(gqa, shape.tp)
+    head_dim, span, name = gqa.head_dim, gqa.span, f"{gqa.span.kind}_" if gqa.span else ""
     is_decode, listed = batch.is_decode, []
     if not is_decode.all():
         new, kv = batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode]
-        prefill = PrefillAttention(new, kv, heads, kv_heads, gqa.head_dim, gqa.head_dim, shape.precision.kv)
-        listed.append(attention_kernel("prefill_attention", prefill, shape))
+        new, kv = (new, kv) if span is None else span.causal_requests(new, kv)
+        prefill = PrefillAttention(new, kv, heads, kv_heads, head_dim, head_dim, shape.precision.kv, span)
+        listed.append(attention_kernel(f"{name}prefill_attention", prefill, shape))
     if is_decode.any():
-        decode = DecodeAttention(batch.kv_tokens[is_decode], heads, kv_heads, gqa.head_dim)
-        listed.append(attention_kernel("decode_attention", decode, shape))
+        kv = batch.kv_tokens[is_decode]
+        kv = kv if span is None else span.seen(kv)
+        decode = DecodeAttention(kv, heads, kv_heads, head_dim, span=span)
+        listed.append(attention_kernel(f"{name}decode_attention", decode, shape))
     return listed
+
+
+def _norms(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:
+    """Norms of queries and keys. One over all heads of a token needs its sum of squares from all ranks that hold them,
+    queries and keys in one fp32 all-reduce."""
+    heads, kv_heads = _heads(gqa, shape.tp)
+    dim, count, per_element = gqa.head_dim, shape.count, 2 * ACTIVATION_BYTES
+    match gqa.qk_norm:
+        case "per_head" | "weightless":
+            weights = dim if gqa.qk_norm == "per_head" else 0
+            rows = (("q_norm", tokens * heads), ("k_norm", tokens * kv_heads))
+            return [
+                elementwise(name, "head_norm", (size, dim), per_element, count=count, weights=weights)
+                for name, size in rows
+            ]
+        case "whole":
+            widths = (("query_norm", heads * dim), ("key_norm", kv_heads * dim))
+            listed = [
+                elementwise(name, "rms_norm", (tokens, width), per_element, count=count, weights=width)
+                for name, width in widths
+            ]
+            if shape.tp > 1:
+                size_bytes = tokens * len(widths) * ELEMENT_BYTES["fp32"]
+                listed.append(communicate("qk_norm_all_reduce", "all_reduce", size_bytes, "tp", count))
+            return listed
+    return []
 
 
 def _heads(gqa: GroupedQueryAttention, tp: int) -> tuple[int, int]:

@@ -8,9 +8,11 @@ grouped by part, not in execution order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from aicb.experts.profile import RankLoad
+from aicb.kernels.kernel import Kernel
 from aicb.model.architecture import (
     Attention,
     DenseFfn,
@@ -27,7 +29,7 @@ from aicb.model.precision import Precision
 from aicb.operators import ffn, gated_delta, gqa, head, mla, moe
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
-from aicb.operators.operator import Operator
+from aicb.operators.operator import Communication, Operator
 
 
 def token_operators(
@@ -47,15 +49,17 @@ def token_operators(
     shape = RankShape(model.hidden, partition, precision, layers)
     listed = head.embedding_operators(model, _counted(shape, 1), tokens) if stage == 0 else []
     listed += _norms(shape, tokens)
+    grouped: list[Operator] = []
     for attention, count in attentions:
         counted = _counted(shape, count)
         match attention:
             case GroupedQueryAttention():
-                listed += gqa.token_operators(attention, counted, tokens)
+                grouped += gqa.token_operators(attention, counted, tokens)
             case LatentAttention():
                 listed += mla.token_operators(attention, counted, tokens)
             case GatedDeltaNet():
                 listed += gated_delta.token_operators(attention, counted, tokens)
+    listed += _joined(grouped)
     for network, count in ffns:
         counted = _counted(shape, count)
         match network:
@@ -213,6 +217,16 @@ def _norms(shape: RankShape, tokens: int) -> list[Operator]:
     if shape.is_fp8:
         listed.append(quant("attention_quant", tokens, shape.hidden, count=count))
     return listed
+
+
+def _joined(listed: list[Operator]) -> list[Operator]:
+    """The list of layers that differ in some operators: those that are the same are repeated as often as both were."""
+    counts: dict[tuple[str, Kernel | Communication], Operator] = {}
+    for operator in listed:
+        key = (operator.name, operator.kernel)
+        before = counts[key].count if key in counts else 0
+        counts[key] = replace(operator, count=before + operator.count)
+    return list(counts.values())
 
 
 def _counted(shape: RankShape, count: int) -> RankShape:

@@ -9,6 +9,7 @@ import numpy as np
 from aicb.kernels.kernel import Kernel
 from aicb.measurements.gpu import MIB, Gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
+from aicb.model.kv_groups import KvGroups, kv_groups
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision, ceil_div
 from aicb.operators.batch import Batch
@@ -34,12 +35,15 @@ class InstanceMemory:
 
     weights_bytes: int
     kv_bytes_per_token_per_rank: int
+    """In all layers, also those that keep a token only for a while."""
     state_bytes_per_request_per_rank: int
     activation_bytes: int
     runtime_bytes: int
     available_kv_bytes: int
     """Memory left for KV blocks, the state of ``max_seqs`` requests already taken off."""
     num_kv_blocks: int
+    """Blocks of one group of layers each."""
+    kv_groups: KvGroups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,8 @@ def instance_memory(
 ) -> InstanceMemory:
     """Plans the memory of the fullest rank: KV gets what utilisation leaves after all else.
 
-    ``blocks = ⌊(utilisation · HBM − weights − activations − runtime − max_seqs · state) / (block · KV per token)⌋``.
+    ``blocks = ⌊(utilisation · HBM − weights − activations − runtime − max_seqs · state) / (block · KV per token)⌋``,
+    of all layers, or of one group of `KvGroups` where some layers keep a token only for a while.
     Activations are the residual stream and the tensors of the largest single operator of a full prefill batch;
     memory fragmentation and allocator caching are ignored. ``has_draft_layer`` adds a multi-token-prediction layer to
     the last stage: its weights and its KV cache.
@@ -93,6 +98,7 @@ def instance_memory(
         has_draft_layer=has_draft_layer,
     )
     gpu.check(precision)
+    model.check(precision)
     plans = [_stage_memory(model, partition, precision, gpu, limits, stage) for stage in range(partition.pp)]
     return min((plan for plan in plans if plan.kv_bytes_per_token_per_rank), key=lambda plan: plan.num_kv_blocks)
 
@@ -133,7 +139,9 @@ def _stage_memory(
 ) -> InstanceMemory:
     weights = resident_weight_bytes(model, partition, precision, stage)
     per_token = kv_bytes_per_token_per_rank(model, partition, precision, stage)
+    draft = None
     if limits.has_draft_layer and stage == partition.pp - 1:
+        draft = model.layers[-1].attention
         weights += draft_weight_bytes(model, partition, precision)
         per_token += kv_bytes_per_token_per_rank(draft_model(model), replace(partition, pp=1), precision)
     usable = int(limits.gpu_memory_utilization * gpu.hbm_bytes)
@@ -145,16 +153,17 @@ def _stage_memory(
         )
     activations = _activation_bytes(model, partition, precision, limits, stage)
     runtime = _runtime_bytes(model, partition, limits)
+    groups = kv_groups(model, partition, precision, stage, draft)
     state = state_bytes_per_rank(model, partition, precision, stage)
     needed = weights + activations + runtime + limits.max_seqs * state
     available = usable - needed
-    if available < limits.block_tokens * per_token:
+    if available < limits.block_tokens * groups.token_bytes:
         raise InputError(
             f"model {model.name}: found {needed} bytes of weights, activations, state and runtime per GPU"
             f" ({partition}), expected room for a KV block within {usable} bytes available ({where})"
         )
-    blocks = available // (limits.block_tokens * per_token) if per_token else 0
-    return InstanceMemory(weights, per_token, state, activations, runtime, available, blocks)
+    blocks = available // (limits.block_tokens * groups.token_bytes) if per_token else 0
+    return InstanceMemory(weights, per_token, state, activations, runtime, available, blocks, groups)
 
 
 def _activation_bytes(model: Model, partition: Partition, precision: Precision, limits: _Limits, stage: int) -> int:

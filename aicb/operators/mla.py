@@ -37,7 +37,7 @@ from aicb.operators.operator import Operator, Phase
 def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
     """Down-projections (whole on every TP rank), latent norms, query expansion, RoPE, latent write, output."""
     heads = split(mla.heads, shape.tp, "attention heads")
-    count, dtype, hidden = shape.count, shape.precision.weights, shape.hidden
+    count, dtype, hidden = shape.count, shape.precision.dense, shape.hidden
     query_width, value_width = heads * mla.qk_head_dim, heads * mla.v_head_dim
     if mla.q_lora_rank is None:
         listed = [
@@ -139,7 +139,7 @@ def _cache_suffix(mla: LatentAttention, shape: RankShape) -> str:
 
 def _expand_latents(mla: LatentAttention, shape: RankShape, tokens: int, name: str) -> list[Operator]:
     """kv_b over ``tokens`` latents, then keys assembled from their expanded part and the shared rotary part."""
-    heads, count, dtype = split(mla.heads, shape.tp, "attention heads"), shape.count, shape.precision.weights
+    heads, count, dtype = split(mla.heads, shape.tp, "attention heads"), shape.count, shape.precision.dense
     width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     expand = gemm(name, (tokens, width, mla.kv_lora_rank), dtype, count=count, phase=Phase.ATTENTION)
     key_width = heads * mla.qk_head_dim

@@ -95,7 +95,7 @@ def _dispatched_tokens(
     (tokens, group_tokens), rows = sent, load.rows
     mean_tokens = group_tokens / ep
     routed, copies = tokens_to_route(shape.partition, tokens), copies_per_token(moe, ep, is_decode=is_decode)
-    row_bytes = activation_bytes_per_row(hidden, shape.precision.weights)
+    row_bytes = activation_bytes_per_row(hidden, shape.precision.dense)
     message_bytes = row_bytes + (LOW_LATENCY_HEADER_BYTES if is_decode else 0)
     permuted_bytes = 2 * row_bytes / hidden
     listed = []
@@ -148,8 +148,9 @@ def _grouped(moe: MoeFfn, shape: RankShape, load: RankLoad, *, is_decode: bool) 
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
     layout: Literal["masked", "contiguous"] = "masked" if is_decode else "contiguous"
-    up = GroupedGemm(rows, slots_per_rank, active, 2 * width, shape.hidden, dtype, layout, largest)
-    down = GroupedGemm(rows, slots_per_rank, active, shape.hidden, width, dtype, layout, largest)
+    experts, has_bias = (rows, slots_per_rank, active), moe.has_biases
+    up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, has_bias=has_bias)
+    down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, has_bias=has_bias)
     return [
         grouped_gemm("moe_gate_up", up, shape.count),
         silu_mul("moe_silu_mul", rows, width, shape, phase=Phase.EXPERTS),

@@ -36,4 +36,4 @@ def joining_operators(shape: RankShape, tokens: int) -> list[Operator]:
     ]
     if shape.is_fp8:
         listed.append(quant("draft_quant", tokens, 2 * hidden, count=count))
-    return [*listed, gemm("draft_projection", (tokens, hidden, 2 * hidden), shape.precision.weights, count=count)]
+    return [*listed, gemm("draft_projection", (tokens, hidden, 2 * hidden), shape.precision.dense, count=count)]

@@ -30,7 +30,7 @@ INDEX_BYTES = 4
 def indexer_token_operators(mla: LatentAttention, index: Indexer, shape: RankShape, tokens: int) -> list[Operator]:
     """Projections of queries, key and head weights, LayerNorm of the key, RoPE, quantisation, write of the key."""
     assert mla.q_lora_rank is not None, "the indexer projects the compressed query"
-    count, dtype = shape.count, shape.precision.weights
+    count, dtype = shape.count, shape.precision.dense
     width, rotated = index.heads * index.head_dim, (index.heads + 1) * mla.qk_rope_head_dim
     written = (ACTIVATION_BYTES * index.head_dim + index.cache_bytes) / index.head_dim
     return [

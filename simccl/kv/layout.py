@@ -59,6 +59,8 @@ class LayerCache:
     """Bytes of one full copy per layer of the model; 0 where a layer keeps none."""
     heads: int | None
     """Heads it is divided by over tensor-parallel ranks; ``None``: whole on every rank (latent)."""
+    most_tokens: tuple[int | None, ...] = ()
+    """[layers] last tokens whose KV a layer keeps (a sliding window); ``None``: all. Empty: all in every layer."""
 
     def __post_init__(self) -> None:
         if self.heads is not None and self.heads < 1:
@@ -68,6 +70,12 @@ class LayerCache:
                 raise InputError(
                     f"layer_bytes[{layer}]: found {size}, expected a multiple of {self.heads or 1} (heads), at least 0"
                 )
+        if self.most_tokens and len(self.most_tokens) != len(self.layer_bytes):
+            raise InputError(f"most_tokens: found {len(self.most_tokens)}, expected {len(self.layer_bytes)}, or none")
+
+    def most_tokens_of(self, layers: list[int]) -> tuple[int | None, ...]:
+        """``most_tokens`` of these layers."""
+        return tuple(self.most_tokens[layer] for layer in layers) if self.most_tokens else (None,) * len(layers)
 
 
 def layer_groups(cache: LayerCache, stages: list[tuple[int, int]], span: int) -> list[list[int]]:

@@ -42,6 +42,8 @@ class KvTemplate:
     """[flows] receiver: its index among the GPUs of the destination layout."""
     layer_bytes: tuple[NDArray[np.int64], ...]
     """[flows][layers of the flow] bytes per token; of recurrent state, bytes."""
+    most_tokens: tuple[tuple[int | None, ...], ...]
+    """[flows][layers of the flow] last tokens that are carried; ``None``: all."""
     first_layer: NDArray[np.int64]
     """[flows] first layer carried."""
     last_layer: NDArray[np.int64]
@@ -69,6 +71,29 @@ class KvTemplate:
         """[flows] bytes of state; 0 for KV."""
         return np.where(self.is_state, self._flow_bytes, 0)
 
+    def size_bytes(self, tokens: int) -> NDArray[np.int64]:
+        """[flows] bytes of so many tokens, and of the state."""
+        sizes = self.state_bytes
+        for most, token_bytes in self._bytes_by_limit.items():
+            sizes = sizes + token_bytes * (tokens if most is None else min(tokens, most))
+        return sizes
+
+    def layer_sizes_bytes(self, flow: int, tokens: int) -> NDArray[np.int64]:
+        """[layers of the flow] the same of one flow."""
+        if self.is_state[flow]:
+            return self.layer_bytes[flow]
+        carried = [tokens if most is None else min(tokens, most) for most in self.most_tokens[flow]]
+        return self.layer_bytes[flow] * np.array(carried, dtype=np.int64)
+
+    @cached_property
+    def _bytes_by_limit(self) -> dict[int | None, NDArray[np.int64]]:
+        """[flows] bytes per token of the layers with each limit."""
+        found: dict[int | None, NDArray[np.int64]] = {}
+        for flow in np.flatnonzero(~self.is_state).tolist():
+            for most, layer_bytes in zip(self.most_tokens[flow], self.layer_bytes[flow].tolist(), strict=True):
+                found.setdefault(most, np.zeros(len(self.pair), dtype=np.int64))[flow] += layer_bytes
+        return found
+
     @cached_property
     def skeleton(self) -> FlowGraph:
         """Flow graph of one token, all of it ready, between indices of the layouts."""
@@ -90,8 +115,7 @@ class KvTemplate:
             self._only(crosses),
             src[crosses],
             dst[crosses],
-            local_token_bytes=int(self.token_bytes[stays].sum()),
-            local_state_bytes=int(self.state_bytes[stays].sum()),
+            local=self._only(np.flatnonzero(stays)),
         )
 
     def _only(self, flows: NDArray[np.int64]) -> KvTemplate:
@@ -101,6 +125,7 @@ class KvTemplate:
             source=self.source[flows],
             destination=self.destination[flows],
             layer_bytes=tuple(self.layer_bytes[flow] for flow in flows),
+            most_tokens=tuple(self.most_tokens[flow] for flow in flows),
             first_layer=self.first_layer[flows],
             last_layer=self.last_layer[flows],
             is_state=self.is_state[flows],
@@ -119,10 +144,8 @@ class KvFlows:
     """[flows] GPU that sends."""
     dst: NDArray[np.int32]
     """[flows] GPU that receives."""
-    local_token_bytes: int = 0
-    """Bytes per token that stay on their GPU."""
-    local_state_bytes: int = 0
-    """Bytes of recurrent state that stay on their GPU."""
+    local: KvTemplate | None = None
+    """What stays on its GPU."""
 
     def graph(self, tokens: int, layer_ready_ps: Times | None = None) -> FlowGraph:
         """The flow graph of ``handoff`` with the same arguments, by a few array operations.
@@ -156,13 +179,13 @@ class KvFlows:
             rail=np.zeros(len(self.src), dtype=np.int64),
             striping=None,
             setup_ps=template.setup_ps,
-            local_bytes=self.local_token_bytes * tokens + self.local_state_bytes,
+            local_bytes=0 if self.local is None else int(self.local.size_bytes(tokens).sum()),
         )
 
     def _size_bytes(self, tokens: int) -> NDArray[np.int64]:
         if tokens < 1 and (tokens < 0 or self.template.token_bytes.any()):
             raise InputError(f"tokens: found {tokens}, expected at least 1 where KV travels")
-        return self.template.token_bytes * tokens + self.template.state_bytes
+        return self.template.size_bytes(tokens)
 
     def _ready_ps(self, layer_ready_ps: Times | None) -> NDArray[np.int64]:
         template = self.template
@@ -177,9 +200,8 @@ class KvFlows:
     def _posting_ps(self, tokens: int, descriptors: Descriptors | None) -> NDArray[np.int64]:
         if descriptors is None:
             return np.zeros(len(self.src), dtype=np.int64)
-        kinds = zip(self.template.layer_bytes, self.template.is_state.tolist(), strict=True)
-        posting_ps = [descriptors.posting_ps(sizes * (1 if is_state else tokens)) for sizes, is_state in kinds]
-        return np.array(posting_ps, dtype=np.int64)
+        sizes = (self.template.layer_sizes_bytes(flow, tokens) for flow in range(len(self.src)))
+        return np.array([descriptors.posting_ps(of_layers) for of_layers in sizes], dtype=np.int64)
 
 
 def kv_template(
@@ -214,6 +236,7 @@ def kv_template(
         source=np.array([flow.source for flow in flows], dtype=np.int32),
         destination=np.array([flow.destination for flow in flows], dtype=np.int32),
         layer_bytes=tuple(flow.layer_bytes for flow in flows),
+        most_tokens=tuple(flow.most_tokens for flow in flows),
         first_layer=np.array([flow.members[0] for flow in flows], dtype=np.int64),
         last_layer=last_layer,
         is_state=is_state,
@@ -229,6 +252,7 @@ class _Flow(NamedTuple):
     source: int
     destination: int
     layer_bytes: NDArray[np.int64]
+    most_tokens: tuple[int | None, ...]
     members: list[int]
 
 
@@ -243,7 +267,8 @@ def _flows(cache: LayerCache, source: KvLayout, destination: KvLayout, span: int
         copy_bytes = np.array([cache.layer_bytes[layer] for layer in members], dtype=np.int64)
         for i, j, heads in pairs:
             ends = from_stage * source.tp + i, to_stage * destination.tp + j
-            flows.append(_Flow(*ends, copy_bytes * heads // (cache.heads or 1), members))
+            carried_bytes = copy_bytes * heads // (cache.heads or 1)
+            flows.append(_Flow(*ends, carried_bytes, cache.most_tokens_of(members), members))
     return flows
 
 

@@ -65,7 +65,6 @@ def test_hostile_input_ends_in_a_result_or_in_one_line(
     @settings(
         max_examples=EXAMPLES[kind],
         derandomize=True,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=(Phase.generate, Phase.shrink),
     )

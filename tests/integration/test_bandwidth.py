@@ -40,7 +40,6 @@ FIRST_TOKENS = ("prefill", "decode_after_transfer", "decode_recompute")
 FAST = {"estimator": "roofline"}
 SLOW = settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
@@ -178,7 +177,7 @@ FLOWS = st.lists(
 """(source, steps to the destination, bytes, start in ps)"""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FLOWS, st.booleans())
 def test_flows_that_start_together_or_meet_at_one_end_never_end_earlier_at_half_the_rate(
     drawn: list[tuple[int, int, int, int]], starts_together: bool

@@ -41,6 +41,9 @@ SECTIONS = st.sampled_from(CLUSTERS).flatmap(
                     "max_seqs": st.sampled_from([2, 16]),
                     "cuda_graphs": st.booleans(),
                     "prefix_caching": st.booleans(),
+                    "async_scheduling": st.sampled_from(
+                        [None, True] if all(p.get("pp", 1) == 1 for p in cluster["pools"]) else [None]
+                    ),
                 }
             ),
             "kv_transfer": st.fixed_dictionaries(

@@ -85,7 +85,6 @@ def scenarios(draw: st.DrawFn) -> tuple[SimulationConfig, list[tuple[int, int, i
 @given(scenarios())
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )

@@ -54,7 +54,6 @@ DISAGGREGATED = st.fixed_dictionaries(
 
 SLOW = settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.metrics.result import Result
 from vidur_pd.workload.request import RequestStatus
@@ -38,6 +39,32 @@ def test_the_state_of_a_hybrid_model_is_sent_once(mode: str) -> None:
         config(pools, model="qwen3-next-80b-a3b", engine=engine, kv_transfer={"mode": mode}), [(0, 2_000, 3)]
     )
     assert kv_bytes(result) == [2_000 * 24_576 + 39_518_208]
+
+
+@pytest.mark.parametrize(("prompt", "kept"), [(100, 100), (2_000, 128)])
+def test_layers_with_a_window_send_what_it_still_shows(prompt: int, kept: int) -> None:
+    """gpt-oss-20b: 12 layers keep all tokens and 12 the last 128, of 2,048 B each; decode needs them and no more."""
+    pools = [pool("p", "prefill"), pool("d", "decode")]
+    result = simulate(config(pools, model="gpt-oss-20b", engine={"weights": "mxfp4"}), [(0, prompt, 3)])
+    assert kv_bytes(result) == [12 * 2_048 * (prompt + kept)]
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+@pytest.mark.parametrize(("blocks", "together"), [(140, 1), (150, 2)])
+def test_a_model_with_windows_is_served_within_its_blocks(blocks: int, together: int, prefix_caching: bool) -> None:
+    """Prompts of 1,000 and 40 outputs take 65 blocks for the full layers and 9 for those with a window: 148 for two.
+    Without windows they would be 260, and 130 if those took nothing."""
+    engine = {"weights": "mxfp4", "num_kv_blocks": blocks, "prefix_caching": prefix_caching}
+    result = simulate(config([pool("m", "mixed")], model="gpt-oss-20b", engine=engine), [(0, 1_000, 40)] * 4)
+    assert result.summary.completed == 4
+    assert result.summary.preemptions == 0
+    first_end = min(record.completed_ps for record in result.requests)
+    assert sum(record.scheduled_ps < first_end for record in result.requests) == together
+
+
+def test_mxfp4_is_refused_for_a_model_without_it() -> None:
+    with pytest.raises(InputError, match=r"cluster\.pools\.m: weights: found mxfp4, expected bf16 or fp8 \(qwen3-8b"):
+        simulate(config([pool("m", "mixed")], engine={"weights": "mxfp4"}), [(0, 10, 2)])
 
 
 @pytest.mark.parametrize("mode", ["pull", "push", "layerwise"])

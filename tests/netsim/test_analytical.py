@@ -21,7 +21,7 @@ def test_flows_on_one_link_do_not_slow_each_other() -> None:
 
 
 @given(networks_with_flows())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_flow_takes_its_bytes_over_its_bottleneck_or_cap_plus_its_latency(
     case: tuple[Topology, FlowGraph],
 ) -> None:

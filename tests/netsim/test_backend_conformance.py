@@ -49,7 +49,7 @@ def test_an_empty_flow_holds_nobody_up(backend: NetworkBackend) -> None:
 
 
 @given(networks_with_flows(), st.sampled_from(BACKENDS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_queues_never_overtake_and_all_bytes_arrive(case: tuple[Topology, FlowGraph], name: str) -> None:
     topology, graph = case
     queued = dataclasses.replace(graph, after=np.arange(-1, len(graph) - 1))
@@ -208,7 +208,7 @@ def test_two_backends_do_not_share_state(kind: str, start: Start) -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 @given(case=networks_with_flows(), step_ps=st.integers(100_000, 10_000_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_step_size_does_not_change_results(name: str, case: tuple[Topology, FlowGraph], step_ps: int) -> None:
     topology, graph = case
     whole = run_alone(name, topology, graph, FAR_PS)
@@ -229,7 +229,7 @@ def test_steps_of_a_nanosecond_give_the_same_as_one_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 @given(case=networks_with_flows())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_flow_obeys_its_dependencies_and_its_path(name: str, case: tuple[Topology, FlowGraph]) -> None:
     """No flow ends before its bytes could have crossed its path alone, and none starts before what it waits for."""
     topology, graph = case

@@ -73,7 +73,7 @@ def test_a_graph_may_be_cancelled_before_it_starts_and_while_it_propagates(
     case=networks_with_flows(),
     moments_ps=st.lists(st.integers(0, 60_000_000), min_size=1, max_size=6),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_graphs_may_be_cancelled_and_forgotten_at_any_moment(
     name: str, case: tuple[Topology, FlowGraph], moments_ps: list[int]
 ) -> None:

@@ -104,7 +104,7 @@ def test_opposite_directions_do_not_interact() -> None:
 
 
 @given(networks_with_flows(with_deps=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_completion_times_agree_with_an_exact_model(case: tuple[Topology, FlowGraph]) -> None:
     """Rates are rounded down to 1/5040 bit/s and ends up to whole ps. At the smallest rates here (1 Gbit/s among at
     most 24 flows) the former costs less than 10⁻¹¹ of at most 20 ms per change of rates, the latter 1 ps per change:
@@ -127,7 +127,7 @@ def test_completion_times_agree_with_an_exact_model(case: tuple[Topology, FlowGr
 
 
 @given(topologies(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_allocations_are_feasible_and_max_min_fair_at_every_change(topology: Topology, data: st.DataObject) -> None:
     """One flow per source, so the rate on the source's first link is the flow's. Flows come and go; at every instant
     the rates are those of a full solution, up to one unit per flow."""
@@ -163,7 +163,7 @@ def test_allocations_are_feasible_and_max_min_fair_at_every_change(topology: Top
 
 
 @given(networks_with_flows())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_bytes_of_every_flow_pass_every_link_of_its_path_exactly_once(case: tuple[Topology, FlowGraph]) -> None:
     topology, graph = case
     backend = FluidBackend(topology)
@@ -206,7 +206,6 @@ def test_a_flow_without_capacity_waits_until_background_leaves() -> None:
 
 
 @given(st.lists(st.integers(0, 7 * GBPS), min_size=1, max_size=6))
-@settings(deadline=None)
 def test_changing_background_keeps_rates_max_min(backgrounds: list[int]) -> None:
     """Re-solves after a change of capacity equal a solution from scratch with that capacity."""
     capacities = [3 * GBPS, 10 * GBPS, 10 * GBPS, 7 * GBPS]
@@ -232,7 +231,7 @@ def test_wrong_background_is_refused_and_changes_nothing(link: int, rate: float)
 
 
 @given(networks_with_flows(with_deps=False), st.sampled_from([0.001, 0.05, 0.5]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_rate_tolerance_bounds_loads_and_leaves_no_flow_behind(
     case: tuple[Topology, FlowGraph], tolerance: float
 ) -> None:

@@ -264,7 +264,7 @@ def run_until(backend: NetworkBackend, at_ps: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_fails_bytes_add_up_and_every_graph_comes_to_an_end(data: st.DataObject) -> None:
     """Random flows, failures, repairs and slow links on a small rail-optimised fabric. What has got through of flows is
     what links into GPUs have carried, whole or not, and steps do not matter."""

@@ -128,7 +128,7 @@ def test_graphs_say_what_they_are() -> None:
 
 
 @given(networks_with_flows(), st.sampled_from(BACKENDS), st.integers(1, 9), st.integers(10**4, 10 * US))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_log_has_every_byte_and_no_window_more_than_the_link_can_carry(
     case: tuple[Topology, FlowGraph], name: str, windows: int, window_ps: int
 ) -> None:
@@ -150,7 +150,7 @@ def test_the_log_has_every_byte_and_no_window_more_than_the_link_can_carry(
 
 
 @given(networks_with_flows(), st.sampled_from(BACKENDS), st.integers(10**4, 10 * US), st.integers(2, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_log_does_not_depend_on_the_steps(
     case: tuple[Topology, FlowGraph], name: str, window_ps: int, steps: int
 ) -> None:
@@ -170,7 +170,7 @@ def test_the_log_does_not_depend_on_the_steps(
 
 
 @given(networks_with_flows(), st.integers(10**4, 10 * US))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_logging_changes_nothing(case: tuple[Topology, FlowGraph], window_ps: int) -> None:
     topology, graph = case
     for name in BACKENDS:
@@ -186,7 +186,7 @@ def test_logging_changes_nothing(case: tuple[Topology, FlowGraph], window_ps: in
 
 
 @given(networks_with_flows(), st.integers(10**4, 10 * US))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_headers_and_acknowledgements_of_a_wire_format_are_bytes_too(
     case: tuple[Topology, FlowGraph], window_ps: int
 ) -> None:

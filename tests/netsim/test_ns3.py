@@ -149,7 +149,7 @@ def seen(engine: object, script: Script, step_ps: int = 0) -> list[tuple[int, ..
 
 
 @given(script=scripts(), step_ps=st.integers(1, 300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_events_run_and_expire_as_in_stock_ns3_whatever_the_steps(script: Script, step_ps: int) -> None:
     stock = seen(ns3.Engine.STOCK, script)
     assert seen(ns3.Engine.STEPPED, script) == stock

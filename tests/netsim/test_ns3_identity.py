@@ -38,7 +38,7 @@ STEPS_PS = st.sampled_from([300_001, 3 * US_PS, FAR_PS])
 
 
 @given(scenario=scenarios(), steps_ps=st.tuples(STEPS_PS, STEPS_PS))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 def test_random_runs_are_equal_to_the_bit_whatever_the_steps(scenario: Scenario, steps_ps: tuple[int, int]) -> None:
     """Times, completions, acknowledgements, pauses, counters, time series and errors."""
     assert_equal(outcome(PacketBackend, scenario, steps_ps[0]), outcome(Ns3Backend, scenario, steps_ps[1]))

@@ -65,7 +65,7 @@ def by_link(backend: Ns3Backend, attribute: str) -> list[str]:
 
 
 @given(topology=built_topologies())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_lists_of_ns3_hold_every_node_port_and_cable_of_the_topology(topology: Topology) -> None:
     """Nodes in order, ports in the order of the node's links, one channel per cable with its latency."""
     with contextlib.closing(Ns3Backend(topology, RoceConfig(switch_buffer_bytes=2**40))) as backend:

@@ -139,7 +139,7 @@ def test_a_new_flow_does_not_continue_the_flowlet_of_an_earlier_one() -> None:
     kind=st.sampled_from(["adaptive", "flowlet"]),
     window=st.sampled_from(["fixed", "unbounded"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_selective_repeat_delivers_every_byte_under_loss_and_reordering(
     sizes: list[int], buffer_bytes: int, kind: str, window: str
 ) -> None:

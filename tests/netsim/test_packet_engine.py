@@ -59,7 +59,7 @@ def pair(topology: Topology, config: RoceConfig, graph: FlowGraph) -> tuple[Pack
 
 
 @given(case=networks_with_flows(), config=CONFIGS, step_ps=st.sampled_from([9_973, 100_000, 1_000_000, 10**9]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_steps_of_any_size_give_the_same(case: tuple[Topology, FlowGraph], config: RoceConfig, step_ps: int) -> None:
     """To the picosecond, packet and mark, whatever scheme, balancing, cells or coalescing."""
     topology, graph = case
@@ -85,7 +85,7 @@ def test_an_incast_with_pauses_and_marks_is_the_same_in_steps_of_1_ns_and_1_ms(s
 
 
 @given(networks_with_flows(), CONFIGS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_same_again_gives_the_same(case: tuple[Topology, FlowGraph], config: RoceConfig) -> None:
     """Two instances side by side, in turns of different lengths."""
     topology, graph = case
@@ -97,7 +97,7 @@ def test_the_same_again_gives_the_same(case: tuple[Topology, FlowGraph], config:
 
 
 @given(case=networks_with_flows(), config=CONFIGS, idle_cables=st.sampled_from([1, 30, 300]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_links_that_are_not_used_change_nothing(
     case: tuple[Topology, FlowGraph], config: RoceConfig, idle_cables: int
 ) -> None:
@@ -294,7 +294,7 @@ def test_a_second_thread_is_refused_and_the_first_one_is_not_disturbed() -> None
 
 
 @given(case=networks_with_flows(), config=CONFIGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_flow_ends_and_nothing_stays_in_the_network(case: tuple[Topology, FlowGraph], config: RoceConfig) -> None:
     topology, graph = case
     backend, times = run(topology, graph, config)

@@ -289,7 +289,7 @@ def test_a_lost_pause_or_resume_does_not_stop_a_link_for_ever() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_fails_every_graph_comes_to_an_end(data: st.DataObject) -> None:
     """Random flows, failures, repairs and storms on a small rail-optimised fabric; nothing hangs, crashes or stays."""
     balancing = data.draw(st.sampled_from(["ecmp", "flowlet", "adaptive"]))

@@ -137,7 +137,7 @@ def loads(draw: st.DrawFn) -> tuple[Topology, FlowGraph, RoceConfig]:
 
 
 @given(loads())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_automatic_headroom_never_loses_a_packet(case: tuple[Topology, FlowGraph, RoceConfig]) -> None:
     topology, graph, config = case
     backend, times = run(topology, graph, config)
@@ -207,7 +207,7 @@ def test_without_pauses_every_byte_still_arrives(recovery: str, packets_per_ack:
     packets_per_ack=st.sampled_from([1, 5]),
     buffer_bytes=st.sampled_from([40_000, 60_000, 150_000]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lossy_networks_deliver_everything(
     sizes: list[int], recovery: str, mtu_bytes: int, cell_packets: int, packets_per_ack: int, buffer_bytes: int
 ) -> None:

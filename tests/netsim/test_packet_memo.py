@@ -69,7 +69,7 @@ def test_different_traffic_is_simulated(change: str) -> None:
     assert backend.hits == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(interrupted_at_us=st.integers(0, 30), size=st.integers(1, 300_000), cancels=st.booleans())
 def test_a_replay_that_is_disturbed_is_simulated_after_all(interrupted_at_us: int, size: int, cancels: bool) -> None:
     """The same submissions on a backend without memory end at the same picosecond. Where the replay is over

@@ -72,7 +72,7 @@ def test_looking_costs_less_than_it_can_save(case: str, congestion_control: str)
 
 
 @given(scenarios())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_looking_is_cheap_in_every_scenario(scenario: Scenario) -> None:
     """With links that fail and return, buffers that overflow and flows that give up."""
 

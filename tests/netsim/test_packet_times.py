@@ -80,7 +80,7 @@ HOPS = st.lists(
 
 
 @given(hops=HOPS, size_bytes=st.integers(1, 300_000), mtu_bytes=st.sampled_from([1000, 4096, 9000]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_flow_alone_takes_what_its_packets_take(hops: list[Hop], size_bytes: int, mtu_bytes: int) -> None:
     """Mixed rates, latencies and sizes; the acknowledgement of the last packet follows idle links back."""
     config = ALONE.model_copy(update={"mtu_bytes": mtu_bytes, "acks_first": True})
@@ -96,7 +96,7 @@ def test_any_flow_alone_takes_what_its_packets_take(hops: list[Hop], size_bytes:
 @given(
     hops=HOPS, size_bytes=st.integers(1, 300_000), scheme=st.sampled_from(["dcqcn", "hpcc", "timely", "dctcp", "none"])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_flow_is_faster_than_its_packets_whatever_controls_it(hops: list[Hop], size_bytes: int, scheme: str) -> None:
     config = RoceConfig(congestion_control=scheme)
     wire = Wire(header_bytes=config.header_bytes)

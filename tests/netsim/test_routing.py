@@ -234,7 +234,7 @@ def hops_to(topology: Topology, dst: int, up: set[int]) -> dict[int, int]:
 
 
 @given(topologies(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_next_hops_are_all_first_links_of_shortest_paths_whatever_has_failed(
     topology: Topology, data: st.DataObject
 ) -> None:
@@ -263,7 +263,7 @@ def test_next_hops_are_all_first_links_of_shortest_paths_whatever_has_failed(
 
 
 @given(topologies(), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_links_between_nodes_are_those_of_all_shortest_paths_between_any_two(
     topology: Topology, data: st.DataObject
 ) -> None:
@@ -312,7 +312,7 @@ def test_a_cable_at_a_gpu_leaves_the_distances_between_switches_as_they_are() ->
 
 
 @given(topologies(), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_routes_of_many_flows_are_those_of_each(topology: Topology, data: st.DataObject) -> None:
     """With failed links, so that some flows have none; ACKs take theirs."""
     router = Router(topology)

@@ -112,13 +112,13 @@ def test_topologies_are_immutable() -> None:
 
 
 @given(topologies() | built_topologies())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_yaml_is_read_back_into_an_equal_topology(topology: Topology) -> None:
     assert_equal(from_yaml(to_yaml(topology)), topology)
 
 
 @given(topologies() | built_topologies())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_simai_text_is_read_back_into_the_same_network(topology: Topology) -> None:
     """The format has no names, and tells tiers only by their distance from GPUs; in the builders' fabrics that is
     enough, as long as no leaf is without a GPU."""
@@ -177,7 +177,7 @@ LINES = st.one_of(
 
 
 @given(st.lists(LINES, max_size=6).map("\n".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_what_is_read_without_a_yaml_parser_means_the_same_to_one(text: str) -> None:
     document = plain_document(text)
     if document:
@@ -185,14 +185,14 @@ def test_what_is_read_without_a_yaml_parser_means_the_same_to_one(text: str) -> 
 
 
 @given(WORDS | st.text(max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_plain_words_are_text_to_a_yaml_parser(text: str) -> None:
     if is_plain(text):
         assert parse_yaml(f"[{text}]", "T.yaml") == [text]
 
 
 @given(topologies() | built_topologies())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_what_we_write_needs_no_yaml_parser_and_means_the_same_to_one(topology: Topology) -> None:
     text = to_yaml(topology)
     assert plain_document(text) == parse_yaml(text, "T.yaml")

@@ -50,7 +50,7 @@ def rate_of_gpus(topology: Topology, kind: LinkKind) -> tuple[list[int], list[in
 
 
 @given(built_topologies())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_all_nodes_hang_together_and_links_know_what_they_connect(topology: Topology) -> None:
     """Cables come in pairs of links, no node is linked to itself, no pair of GPUs is linked."""
     graph = topology.to_networkx()
@@ -67,7 +67,7 @@ def test_all_nodes_hang_together_and_links_know_what_they_connect(topology: Topo
 
 
 @given(built_topologies())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_gpu_has_the_same_links_and_the_whole_rate_of_its_kind(topology: Topology) -> None:
     """What does not divide over NVSwitches or ports is less than 1 bit/s for each of them."""
     for kind, whole in ((LinkKind.NIC, {NIC_BPS}), (LinkKind.NVLINK, {NVLINK_BPS, NVLINK5_BPS})):
@@ -79,7 +79,7 @@ def test_every_gpu_has_the_same_links_and_the_whole_rate_of_its_kind(topology: T
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_pair_of_gpus_has_a_path_that_is_as_short_as_networkx_finds(data: st.DataObject) -> None:
     """GPUs do not forward, so others are taken out of networkx's graph."""
     topology = data.draw(built_topologies())
@@ -97,7 +97,7 @@ def test_every_pair_of_gpus_has_a_path_that_is_as_short_as_networkx_finds(data: 
 
 
 @given(st.sampled_from([2, 4, 8]), st.integers(1, 6), st.fractions(Fraction(1, 4), 8, max_denominator=20).filter(bool))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_fat_tree_uplinks_carry_the_hosts_over_the_oversubscription(k: int, hosts: int, ratio: Fraction) -> None:
     """To the last bit/s per uplink, whether or not the ratio has a finite decimal or binary form."""
     topology = fat_tree(k, hosts_per_edge=hosts, oversubscription=float(ratio))
@@ -158,7 +158,7 @@ def test_servers_of_a_fat_tree_have_nvswitches_and_fill_edge_switches_in_order()
 
 
 @given(dragonfly_shapes())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_two_groups_of_a_dragonfly_have_equally_many_cables_and_no_router_too_many(shape: DragonflyShape) -> None:
     """Within groups all pairs are connected; a router has at most h global cables, and exactly h where all are lit."""
     topology = dragonfly(shape)

@@ -53,7 +53,7 @@ def segments(data: str) -> int:
 
 
 @given(built_topologies())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_symbols_stand_apart_inside_the_picture(topology: Topology) -> None:
     """Neighbours of a row are at least a symbol apart: 12 px for GPUs, 34 px for the others."""
     layout = arranged(topology)
@@ -69,7 +69,7 @@ def test_symbols_stand_apart_inside_the_picture(topology: Topology) -> None:
 
 
 @given(built_topologies())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_not_drawn_is_counted(topology: Topology) -> None:
     """Of every group: GPUs shown and hidden ones add up, where no child is hidden."""
 
@@ -84,7 +84,7 @@ def test_what_is_not_drawn_is_counted(topology: Topology) -> None:
 
 
 @given(built_topologies())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_cable_between_drawn_nodes_is_a_line(topology: Topology) -> None:
     """Several cables of a pair are one line. The legend has a line per class of cables."""
     root = ElementTree.fromstring(to_svg(topology))

@@ -174,7 +174,7 @@ WIRES = st.sampled_from([None, WireFormat(), WIRE_1000, WireFormat(packets_per_a
 
 
 @given(networks_with_flows(with_deps=False), WIRES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_completion_times_are_those_of_solving_from_scratch_to_the_picosecond(
     case: tuple[Topology, FlowGraph], wire: WireFormat | None
 ) -> None:
@@ -209,7 +209,7 @@ def test_many_flows_over_many_levels_of_bottlenecks_end_when_an_exact_model_says
 
 
 @given(networks_with_flows(with_deps=False), WIRES, st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_rates_after_every_change_are_those_of_solving_from_scratch_to_the_last_unit(
     case: tuple[Topology, FlowGraph], wire: WireFormat | None, data: st.DataObject
 ) -> None:
@@ -251,7 +251,7 @@ def test_rates_after_every_change_are_those_of_solving_from_scratch_to_the_last_
 
 
 @given(networks_with_flows(), st.lists(st.integers(1, 10**7), max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_steps_do_not_change_results_with_a_wire_format(case: tuple[Topology, FlowGraph], steps_ps: list[int]) -> None:
     topology, graph = case
     backend = create_backend("fluid", topology, wire=WIRE_1000)

@@ -31,7 +31,7 @@ def routed(nodes: int, per_node: int, tokens: int, *, most_nodes: int | None = N
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from([(1, 8), (2, 4), (4, 2), (3, 1), (1, 2)]),
     st.integers(0, 12),

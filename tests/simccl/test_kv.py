@@ -40,6 +40,20 @@ def test_decode_ranks_read_from_the_prefill_rank_with_their_heads(tp_p: int, tp_
     assert pairs(handoff) == sorted((i * tp_p // tp_d, 100 + i) for i in range(tp_d))
 
 
+def test_a_layer_with_a_window_sends_the_tokens_in_it() -> None:
+    """3 layers of 80 B per token on two ranks of 40: two keep 128 tokens; one that stays on its GPU counts the same."""
+    kv = LayerCache((80, 80, 80), heads=2, most_tokens=(128, None, 128))
+    template = kv_template(layout(0, 2), layout(100, 2), kv=kv)
+    flows = template.between(layout(0, 2), layout(100, 2))
+    for tokens, kept in ((100, 100), (1000, 128)):
+        expected = [40 * (tokens + 2 * kept)] * 2
+        assert flows.handoff(tokens).size_bytes.tolist() == flows.graph(tokens).size_bytes.tolist() == expected
+        partly = template.between(layout(0, 2), KvLayout((0, 101), 2, 1)).handoff(tokens)
+        assert (partly.size_bytes.tolist(), partly.local_bytes) == (expected[:1], expected[0])
+    with pytest.raises(InputError, match="most_tokens: found 2, expected 3, or none"):
+        LayerCache((80, 80, 80), heads=2, most_tokens=(128, None))
+
+
 def test_fewer_decode_ranks_gather_their_heads_and_skip_replicas() -> None:
     """4 heads on 8 prefill ranks, two copies each; 2 decode ranks need two heads each: one copy of each is read."""
     kv = LayerCache((4000,), heads=4)

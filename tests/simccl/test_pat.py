@@ -54,7 +54,7 @@ def test_aggregation_follows_the_chunk() -> None:
     assert blocks_per_message(1, 512 << 10, 64) == 32
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 40), st.sampled_from(["all_gather", "reduce_scatter"]), st.integers(1, 1 << 26))
 def test_plans_send_n_minus_1_blocks_per_rank_and_are_right(ranks: int, op: str, size: int) -> None:
     plan = plan_collective(op, size, spread(ranks, 1), algorithm="pat")

@@ -34,7 +34,7 @@ ALGORITHMS = {
 }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(communicators(), st.sampled_from(list(Collective)), sizes)
 def test_every_plan_leaves_the_right_data_on_every_rank(communicator: Communicator, op: Collective, size: int) -> None:
     plan = plan_collective(op, size, communicator)
@@ -48,7 +48,7 @@ def test_plans_of_256_ranks_are_right(op: Collective, size: int) -> None:
     verify_plan(plan_collective(op, size, spread(32, 8)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_every_algorithm_leaves_the_right_data_wherever_nccl_allows_it(data: st.DataObject) -> None:
     """Any GPUs in any order, any protocol, root and coarseness, one byte to 1 GiB."""
@@ -91,7 +91,7 @@ def test_large_communicators_are_right_for_few_and_ragged_bytes(ranks: int, op: 
         verify_plan(plan_collective(op, size, communicator, algorithm=algorithm, root=ranks - 1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(list(ALGORITHMS)), st.data(), st.permutations(range(16)), st.integers(1, 1 << 24))
 def test_relabelling_ranks_changes_names_only(op: Collective, data: st.DataObject, gpus: list[int], size: int) -> None:
     """Rank r on GPU gpus[r] instead of r, from a GPU of the first node on: the bytes between all pairs of GPUs stay, as
@@ -117,7 +117,7 @@ def test_every_protocol_moves_the_same_data(protocol: Protocol) -> None:
     verify_plan(plan)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_variable_all_to_alls_deliver_every_message(data: st.DataObject) -> None:
     communicator = data.draw(communicators(most_ranks=24))
@@ -168,7 +168,6 @@ def test_nothing_moves_for_one_rank_or_no_bytes(op: Collective) -> None:
         verify_plan(plan)
 
 
-@settings(deadline=None)
 @given(communicators(), st.sampled_from(list(Collective)), sizes)
 def test_two_ranks_and_a_byte_always_give_flows_of_at_least_a_byte(
     communicator: Communicator, op: Collective, size: int

@@ -19,7 +19,7 @@ OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
 @pytest.mark.parametrize("protocol", ["ll", "ll128", "simple"])
 @pytest.mark.parametrize("op", OPS)
 @given(st.integers(1, 3_000_000), st.integers(1, 5), st.sampled_from([(1, 8), (1, 3), (2, 2), (3, 1)]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_loops_are_right_for_any_size_and_coarseness(
     op: str, protocol: str, size: int, coarsen: int, shape: tuple[int, int]
 ) -> None:
@@ -28,7 +28,7 @@ def test_loops_are_right_for_any_size_and_coarseness(
 
 
 @given(st.integers(1, 1 << 24), st.sampled_from(OPS))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_coarsening_keeps_the_bytes_of_every_pair(size: int, op: str) -> None:
     def pairs(plan: Plan) -> np.ndarray:
         totals = np.zeros((8, 8), dtype=np.int64)

@@ -13,7 +13,7 @@ import pytest
 from boundary.errors import InputError
 from tests.vidur_pd.one_rank import OneRank
 from vidur_pd.scheduling import Decision, Policy, RankView
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.workload.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
@@ -107,6 +107,39 @@ def test_blocks_grow_with_the_tokens_and_all_return(kind: type[CountingBlockPool
     for tokens in (11, 1):
         rank.compute(request, tokens)
     assert (rank.used_blocks, rank.free_blocks) == (0, 9)
+
+
+GPT_OSS = KvGroups(whole=1, spanned=1, most_spanned_blocks=9)
+"""Full layers, and as many with a window of 128 tokens."""
+
+
+@pytest.mark.parametrize("kind", [CountingBlockPool, PrefixCachingBlockPool])
+def test_layers_with_a_window_hold_as_many_blocks_as_it_lies_in(
+    kind: type[CountingBlockPool | PrefixCachingBlockPool],
+) -> None:
+    """100 tokens are 7 blocks of either group, 999 are 63 and 9."""
+    rank = Rank(kind(100, groups=GPT_OSS))
+    request = rank.admit(1000, compute=100, output=1)
+    for tokens, held in [(0, 14), (44, 18), (1, 19), (854, 72)]:
+        if tokens:
+            rank.compute(request, tokens)
+        assert (rank.used_blocks, rank.free_blocks) == (held, 99 - held)
+    rank.compute(request, 1)
+    assert (rank.used_blocks, rank.free_blocks) == (0, 99)
+
+
+def test_blocks_of_a_window_are_not_hit_but_taken() -> None:
+    """Of 320 tokens 19 blocks are hit; the last block and 9 of the window are taken."""
+    rank = Rank(PrefixCachingBlockPool(100, groups=GPT_OSS))
+    assert rank.serve(320, (7,)) == 0
+    assert rank.hits(320, (7,)) == 19 * 16
+    rank.admit(320, (7,), compute=16)
+    assert rank.used_blocks == 20 + 9
+
+
+def test_hits_need_one_group_of_layers_that_keeps_every_token() -> None:
+    with pytest.raises(InputError, match="prefix caching: found 2 groups of layers"):
+        PrefixCachingBlockPool(100, groups=KvGroups(whole=2, spanned=1, most_spanned_blocks=9))
 
 
 def test_without_caching_nothing_is_ever_hit() -> None:

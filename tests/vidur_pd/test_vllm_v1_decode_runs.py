@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenario_of, scenarios
 
@@ -17,8 +18,8 @@ def _runs(scenario: Scenario) -> list[int]:
     return run.runs
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(scenarios())
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(scenarios(), scenarios(plans_ahead=True)))
 def test_runs_equal_their_iterations_one_by_one(scenario: Scenario) -> None:
     _runs(scenario)
 

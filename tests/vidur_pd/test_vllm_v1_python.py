@@ -19,8 +19,8 @@ from vidur_pd.simulation.api import simulate
 TWIN = "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.one_of(scenarios(), scenarios(), scenarios(drafts=2)))
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(scenarios(), scenarios(drafts=2), scenarios(plans_ahead=True)))
 def test_both_decide_the_same_batches(scenario: Scenario) -> None:
     core, twin = WholeRun(scenario).serve(), WholeRun(scenario, VllmV1Python).serve()
     assert core.batches == twin.batches
@@ -29,8 +29,8 @@ def test_both_decide_the_same_batches(scenario: Scenario) -> None:
     event(f"hits {'yes' if any(request.cached_tokens for request in core.requests) else 'no'}")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(scenarios())
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(scenarios(), scenarios(plans_ahead=True)))
 def test_both_take_the_same_runs_of_plain_decodes(scenario: Scenario) -> None:
     """Equal batches between equal runs; and what is seen is that of single steps."""
     core = WholeRun(scenario, takes_runs=True).serve()
@@ -49,9 +49,11 @@ DISAGGREGATED = [pool("p", "prefill"), pool("d", "decode")]
     [
         (MIXED, {"engine": {"num_kv_blocks": 260}}),
         (MIXED, {"engine": {"num_kv_blocks": 300, "prefix_caching": True, "max_batched_tokens": 512}}),
+        (MIXED, {"engine": {"num_kv_blocks": 260, "prefix_caching": True, "async_scheduling": True}}),
         (MIXED, {"engine": {"speculative": {"drafts": 2}, "weights": "fp8"}, "model": "deepseek-v3"}),
         ([pool("m", "mixed", pp=2)], {"engine": {"num_kv_blocks": 400, "long_prefill_token_threshold": 256}}),
         (DISAGGREGATED, {"kv_transfer": {"mode": "pull"}, "engine": {"num_kv_blocks": 400}}),
+        (DISAGGREGATED, {"engine": {"num_kv_blocks": 400, "async_scheduling": True}}),
         (DISAGGREGATED, {"kv_transfer": {"mode": "layerwise", "first_token": "decode_recompute"}}),
         (
             DISAGGREGATED,

@@ -345,7 +345,7 @@ class Pair:
             assert request.cached_tokens == (sequence.first_hits or 0)
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_every_step_is_that_of_the_literal_rules_and_everything_drains(scenario: Scenario) -> None:
     pair = Pair(scenario)

@@ -195,7 +195,7 @@ LOGNORMAL = {"kind": "lognormal", "decode": {"median": 5, "p90": 9}}
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"kind": "traces"}, "'trace', 'synthetic', 'mix'"),
+        ({"kind": "traces"}, "'trace', 'synthetic', 'servegen', 'mix'"),
         (TRACE | {"qps": 3}, "Extra inputs are not permitted"),
         (TRACE | {"format": "parquet"}, "Input should be 'auto'"),
         (TRACE | {"time_scale": 0}, "greater than or equal to"),

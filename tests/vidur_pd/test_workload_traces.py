@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -356,10 +355,11 @@ def test_published_traces_read_to_their_published_statistics(
 
 @pytest.mark.parametrize(("kind", "share", "blocks"), [("conversation", 0.366, 288_500), ("synthetic", 0.640, 121_877)])
 def test_a_perfect_cache_holds_the_known_share_of_the_mooncake_blocks(kind: str, share: float, blocks: int) -> None:
-    hashes = read_trace(real_trace(f"mooncake_{kind}_trace.jsonl.gz")).workload.block_hashes
+    made = read_trace(real_trace(f"mooncake_{kind}_trace.jsonl.gz")).workload
+    hashes = made.block_hashes
     assert hashes is not None
     assert len(hashes.ids) == blocks
-    assert perfect_cache_hit_share(hashes) == pytest.approx(share, abs=0.0006)
+    assert perfect_cache_hit_share(made, hashes) == pytest.approx(share, abs=0.0006)
 
 
 def test_a_mooncake_trace_survives_csv_byte_for_byte(tmp_path: Path) -> None:
@@ -367,16 +367,6 @@ def test_a_mooncake_trace_survives_csv_byte_for_byte(tmp_path: Path) -> None:
     write_trace(read_trace(path).workload, tmp_path / "t.csv")
     write_trace(read_trace(tmp_path / "t.csv").workload, tmp_path / "t.jsonl")
     assert (tmp_path / "t.jsonl").read_bytes() == gzip.decompress(path.read_bytes())
-
-
-@pytest.mark.parametrize(
-    ("name", "limit_s"), [("AzureLLMInferenceTrace_conv.csv", 0.3), ("mooncake_conversation_trace.jsonl.gz", 1.5)]
-)
-def test_published_traces_are_read_in_a_fraction_of_a_second_of_processor_time(name: str, limit_s: float) -> None:
-    path = real_trace(name)
-    start = time.process_time()
-    read_trace(path)
-    assert time.process_time() - start < limit_s
 
 
 # Statistics ---------------------------------------------------------------------------------------------------
@@ -387,7 +377,7 @@ def test_the_perfect_cache_counts_leading_blocks_only() -> None:
     block than before and is no prefix."""
     made = workload([1536, 1536, 1536, 2048], [[1, 2, 3], [1, 2, 4], [5, 2, 3], [1, 2, 4, 6]])
     assert made.block_hashes is not None
-    assert perfect_cache_hit_share(made.block_hashes) == 5 / 13
+    assert perfect_cache_hit_share(made, made.block_hashes) == 5 / 13
 
 
 def test_statistics_of_four_requests_by_hand() -> None:

@@ -24,7 +24,7 @@ from vidur_pd._core import (
 )
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, Section, VllmV1
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
@@ -48,10 +48,12 @@ class Scenario:
     requests: tuple[tuple[int, int, int, tuple[int, ...] | None], ...]
     max_model_len: int = 1000
     watermark_blocks: int = 0
+    plans_ahead: bool = False
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
+def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Scenario:
+    """``plans_ahead``: with asynchronous scheduling, which has one pipeline stage and no drafts."""
     block_tokens = draw(st.sampled_from([1, 2, 4]))
     requests, at_ps = [], 0
     for _ in range(draw(st.integers(1, 12))):
@@ -69,10 +71,44 @@ def scenarios(draw: st.DrawFn, drafts: int = 0) -> Scenario:
         budget=draw(st.integers(4, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
-        stages=draw(st.sampled_from([1, 1, 2, 3])) if drafts == 0 else 1,
+        stages=draw(st.sampled_from([1, 1, 2, 3])) if not (drafts or plans_ahead) else 1,
         drafts=drafts,
         requests=tuple(requests),
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
+        plans_ahead=plans_ahead,
+    )
+
+
+@st.composite
+def extremes(draw: st.DrawFn) -> Scenario:
+    """Overload by many requests at once, pools that the longest of them fills, prompts longer than the budget, prompts
+    that are cached to the last block, outputs of one token: each alone and with the others."""
+    block_tokens = draw(st.sampled_from([1, 4, 16]))
+    prompts, outputs = (
+        draw(st.sampled_from([(1, 1), (1, 40), (24, 24)])),
+        draw(st.sampled_from([(1, 1), (1, 2), (1, 30)])),
+    )
+    gap_ps = draw(st.sampled_from([0, 0, 1, 1500]))
+    is_cached = draw(st.booleans())
+    requests = []
+    for index in range(draw(st.integers(2, 24))):
+        prompt = draw(st.integers(*prompts))
+        ids = (0,) * -(-prompt // HASH_BLOCK_TOKENS) if is_cached else None
+        requests.append((index * gap_ps, prompt, draw(st.integers(*outputs)), ids))
+    largest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in requests)
+    longest = max(prompt + output for _, prompt, output, _ in requests)
+    return Scenario(
+        role="mixed",
+        caching=is_cached,
+        block_tokens=block_tokens,
+        usable_blocks=largest + draw(st.sampled_from([0, 0, 1, 2, 10 * largest])),
+        budget=draw(st.sampled_from([1, 8, requests[0][1], longest - 1, longest, 1000])),
+        max_seqs=draw(st.sampled_from([1, 2, 7, 100])),
+        threshold=0,
+        stages=draw(st.sampled_from([1, 1, 2, 4])),
+        drafts=0,
+        requests=tuple(requests),
+        watermark_blocks=draw(st.sampled_from([0, 0, 1])),
     )
 
 
@@ -95,7 +131,7 @@ def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
 def _caching_pool(policy: type[Policy] | None, options: Section | None, sizes: tuple[int, int]) -> BlockPool:
     if policy is None or options is None:
         return PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS)
-    return policy.prefix_cache(options, *sizes, HASH_BLOCK_TOKENS)
+    return policy.prefix_cache(options, *sizes, HASH_BLOCK_TOKENS, KvGroups(whole=1, spanned=0, most_spanned_blocks=0))
 
 
 class WholeRun:
@@ -121,6 +157,7 @@ class WholeRun:
             drafts_per_step=scenario.drafts,
             watermark_blocks=scenario.watermark_blocks,
             pipeline_stages=scenario.stages,
+            plans_ahead=scenario.plans_ahead,
         )
         self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state, self.options)
@@ -140,6 +177,8 @@ class WholeRun:
         self.runs: list[int] = []
         """Steps of each run of plain decodes, as far as could be seen when it began."""
         self.questions = 0
+        self.accepted: list[Request] = []
+        """Those that are not refused when they arrive: what they have generated counts later."""
         self.requests = [self._request(index) for index in range(len(scenario.requests))]
 
     def _request(self, index: int) -> Request:
@@ -148,6 +187,7 @@ class WholeRun:
             output = max(output, 2)
         request = Request(index, f"r{index}", prompt, output, at_ps, ids)
         if self.refusal(request) is None:
+            self.accepted.append(request)
             self.queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._enter(request))
         return request
 
@@ -169,6 +209,13 @@ class WholeRun:
         while (notice := self.loop.run(2**62)) is not None:
             handlers[type(notice)](notice)
         return self
+
+    def left_undone(self) -> list[Request]:
+        """Requests that should have been served and were not, or left something behind."""
+        state, limit = self.state, 1 if self.scenario.role == "prefill" else None
+        assert (state.used_blocks, state.waiting_requests, state.running_requests) == (0, 0, 0)
+        assert state.load_tokens == 0
+        return [request for request in self.accepted if request.generated_tokens != (limit or request.output_tokens)]
 
     def seen(self) -> tuple[Any, ...]:
         """What a user and an operator see of it, however iterations were grouped."""

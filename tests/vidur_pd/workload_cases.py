@@ -12,7 +12,7 @@ from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.workload import BlockHashes, Workload, generator, load_workload
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACES = ROOT.parent / "shared" / "data" / "traces"
+TRACES = next((at / "shared/data/traces" for at in ROOT.parents if (at / "shared/data/traces").is_dir()), ROOT)
 
 
 def real_trace(name: str) -> Path:

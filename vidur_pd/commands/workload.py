@@ -1,4 +1,4 @@
-"""``vidur-pd workload``: look into, convert and generate request traces."""
+"""``vidur-pd workload``: look into, convert, generate and fit request traces."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from vidur_pd.workload import Workload
     from vidur_pd.workload.statistics import LengthStatistics, WorkloadStatistics
 
-app = typer.Typer(help="Look into, convert and generate request traces.", no_args_is_help=True)
+app = typer.Typer(help="Look into, convert, generate and fit request traces.", no_args_is_help=True)
 
-ReadableFormat = Literal["auto", "csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian"]
+ReadableFormat = Literal[
+    "auto", "csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian", "bench"
+]
 Format = Annotated[ReadableFormat, typer.Option("--format", help="Format of the trace that is read.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="File to write: .csv or .jsonl, optionally with .gz.")]
 To = Annotated[
@@ -103,6 +105,43 @@ def generate(
     workload = load_workload(section.workload, base_dir=base_dir, rng=lambda name: generator(section.seed, name))
     write_trace(workload, output, to)
     _show(workload, as_json, {"written": str(output)})
+
+
+@app.command()
+def fit(
+    path: Annotated[Path, typer.Argument(help="Trace in a known format, plain or .gz.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="YAML file to write.")],
+    trace_format: Format = "auto",
+    lengths: Annotated[Literal["quantiles", "lognormal"], typer.Option(help="Form of the lengths.")] = "quantiles",
+    prefixes: Annotated[bool, typer.Option(help="Fit shared prefixes where the trace has block ids.")] = True,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the sample that is compared.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Turns a trace into a generator and says how well it fits.
+
+    The file is a workload for generate, or for a simulation's file; how well it fits is in its first lines.
+    """
+    from boundary.output_files import write_atomically
+    from boundary.yaml_text import dump_yaml
+    from vidur_pd.config.workload import WorkloadFile
+    from vidur_pd.workload import generator, load_workload, read_trace
+    from vidur_pd.workload.fit_quality import measure_fit
+    from vidur_pd.workload.fitting import fit_section
+
+    check_output(output, [path])
+    trace = read_trace(path, trace_format)
+    if not trace.has_arrivals:
+        raise InputError(f"{path}: found no arrival times, expected a trace with them (generate can draw some)")
+    tree = {"seed": seed, "workload": fit_section(trace.workload, lengths, with_prefixes=prefixes)}
+    fitted = WorkloadFile.model_validate(tree).workload
+    sample = load_workload(fitted, base_dir=Path(), rng=lambda name: generator(seed, name))
+    quality = measure_fit(trace.workload, sample)
+    notes = [f"fitted to {path.name}", *(f"{name}: {text}" for name, text in quality.rows())]
+    write_atomically(output, "".join([*(f"# {note}\n" for note in notes), dump_yaml(tree)]).encode())
+    if as_json:
+        typer.echo(json.dumps({"written": str(output)} | asdict(quality), indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n".join([*notes, f"written {output}"]))
 
 
 def _configured(config: Path | None, overrides: list[str]) -> WorkloadFile:

@@ -1,6 +1,8 @@
 """The configuration: its schema, its file, the files and classes that it names."""
 
 from vidur_pd.config.schema import (
+    CORE_POLICY,
+    NAMED_POLICIES,
     RANK_POLICIES,
     ROUTING_POLICIES,
     SCHEDULING_POLICIES,
@@ -22,6 +24,8 @@ from vidur_pd.config.schema import (
 )
 
 __all__ = [
+    "CORE_POLICY",
+    "NAMED_POLICIES",
     "RANK_POLICIES",
     "ROUTING_POLICIES",
     "SCHEDULING_POLICIES",

@@ -59,10 +59,11 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
             section[key] = str((folder / section[key]).absolute())
 
     if isinstance(workload := tree.get("workload"), dict):
-        anchor(workload, "path")
         parts = workload.get("parts")
-        for part in parts.values() if isinstance(parts, dict) else ():
+        for part in (workload, *(parts.values() if isinstance(parts, dict) else ())):
             anchor(part, "path")
+            arrivals = part.get("arrivals") if isinstance(part, dict) else None
+            anchor(arrivals.get("rate") if isinstance(arrivals, dict) else None, "path")
     for key in ("policy", "decode_policy", "rank_policy"):
         _anchor_class(tree.get("routing"), key, folder)
     _anchor_class(tree.get("kv_transfer"), "mode", folder)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
 from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
 from netsim.topologies.build import TopologySpec
+from vidur_pd.config.engines import complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
+from vidur_pd.config.request_classes import ClassName, ClassObjectives
 from vidur_pd.config.workload import WorkloadConfig
 
 
@@ -28,6 +30,19 @@ def _one_of(*built_in: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _known_framework(name: str) -> str:
+    if name not in known_frameworks():
+        raise ValueError(f"found {quoted(name)}, expected one of {', '.join(known_frameworks())}")
+    return name
+
+
+def _known_version(version: str, info: ValidationInfo) -> str:
+    versions = known_versions(info.data.get("framework", ""))
+    if versions and version not in versions:
+        raise ValueError(f"found {quoted(version)}, expected one of {', '.join(versions)}")
+    return version
+
+
 Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
 """GPUs, ranks or instances."""
@@ -36,7 +51,17 @@ MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
 ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
-SCHEDULING_POLICIES: Final = ("vllm_v1", "vllm_v0", "sarathi", "orca", "faster_transformer", "lightllm", "sglang")
+CORE_POLICY: Final = "vllm_v1"
+NAMED_POLICIES: Final = {
+    "vllm_v0": "VllmV0",
+    "sarathi": "Sarathi",
+    "orca": "Orca",
+    "faster_transformer": "FasterTransformer",
+    "lightllm": "LightLlm",
+    "sglang": "Sglang",
+}
+"""Module in ``vidur_pd/scheduling/policies``, and the class in it."""
+SCHEDULING_POLICIES: Final = (CORE_POLICY, *NAMED_POLICIES)
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
@@ -68,29 +93,36 @@ class SpeculativeConfig(Section):
 
 
 class EngineConfig(Section):
-    """The serving engine of an instance. Defaults are those of vLLM V1 with an explicit token budget."""
+    """The serving engine of an instance. Fields without a default here are those of the engine's profile."""
 
-    policy: SchedulingPolicy = "vllm_v1"
+    framework: Annotated[str, AfterValidator(_known_framework)]
+    """``vllm``, or another engine of which there is a profile (`vidur_pd.config.engines`)."""
+    version: Annotated[str, AfterValidator(_known_version)]
+    """Of the profile; the newest by default."""
+    policy: SchedulingPolicy
     policy_options: dict[str, Any] = Field(default_factory=dict)
     """What only this policy knows (`Policy.Options` of its class says which fields there are)."""
-    max_batched_tokens: Count = 8192
-    max_seqs: Count = 256
+    max_batched_tokens: Count
+    max_seqs: Count
     max_model_len: Count | None = None
     """Longest prompt + output; ``None`` takes the model's context length."""
-    long_prefill_token_threshold: Number = 0
+    long_prefill_token_threshold: Number
     watermark: Share | None = None
     """Share of the KV blocks that admissions leave free while something runs; ``None``: as usual with the policy."""
-    block_tokens: Count = 16
-    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] = 0.9
+    block_tokens: Count
+    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)]
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
-    prefix_caching: bool = False
-    cuda_graphs: bool = True
+    prefix_caching: bool
+    async_scheduling: bool | None = None
+    """Decides each iteration when the one before begins, not when it ends; ``None``: not so."""
+    cuda_graphs: bool
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
     """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured."""
-    weights: Literal["bf16", "fp8"] = "bf16"
+    weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
+    """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
@@ -101,29 +133,22 @@ class EngineConfig(Section):
     speculative: SpeculativeConfig | None = None
 
 
-class EngineOverrides(Section):
-    """Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value."""
-
-    policy: SchedulingPolicy | None = None
-    policy_options: dict[str, Any] | None = None
-    """``None`` with a ``policy`` of the pool's own: none."""
-    max_batched_tokens: Count | None = None
-    max_seqs: Count | None = None
-    max_model_len: Count | None = None
-    long_prefill_token_threshold: Number | None = None
-    watermark: Share | None = None
-    block_tokens: Count | None = None
-    gpu_memory_utilization: Annotated[float, NotBool, Field(ge=0.01, le=1)] | None = None
-    num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
-    prefix_caching: bool | None = None
-    cuda_graphs: bool | None = None
-    fast_forward: bool | None = None
-    weights: Literal["bf16", "fp8"] | None = None
-    kv: Literal["bf16", "fp8"] | None = None
-    estimator: EstimatorName | None = None
-    expert_load: str | None = None
-    overlap: OverlapConfig | None = None
-    speculative: SpeculativeConfig | None = None
+if TYPE_CHECKING:
+    EngineOverrides = Section
+else:
+    EngineOverrides = create_model(
+        "EngineOverrides",
+        __base__=Section,
+        __doc__="Fields of `EngineConfig` that a pool sets for itself; ``None`` keeps the common value.",
+        **{
+            name: (
+                Annotated[field.annotation, *field.metadata] | None if field.metadata else field.annotation | None,
+                None,
+            )
+            for name, field in EngineConfig.model_fields.items()
+            if name != "request_latency_ms"
+        },
+    )
 
 
 class PoolConfig(Section):
@@ -198,7 +223,8 @@ class KvTransferConfig(Section):
 
     mode: TransferModeName = "pull"
     """``pull``, ``push``, ``layerwise``, or ``module:Class``, a mode of one's own (`vidur_pd.kv_transfer.modes`)."""
-    first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"] = "prefill"
+    first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"]
+    """Left out: as the engine does."""
     setup_ms: Milliseconds = 0.4
     """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through
     transfers of 20 MB to 4.5 GB between two vLLM instances on H800 nodes, 0.4 ms + size / 145 GB/s."""
@@ -210,8 +236,9 @@ class NetworkConfig(Section):
     backend: Literal["analytical", "fluid", "packet", "ns3", "rdma"] = "fluid"
     coupling: Literal["isolated", "fluid", "exact"] = "fluid"
     """Left out with a packet-level backend: ``isolated``."""
-    collectives: Literal["nccl", "vllm", "sglang", "trtllm"] = "nccl"
-    """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them."""
+    collectives: Literal["nccl", "vllm", "sglang", "trtllm"]
+    """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them. Left out: as the
+    engine does."""
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     """Used by the packet-level backends; the others share links without a control loop."""
     roce: RoceConfig = RoceConfig()
@@ -249,6 +276,8 @@ class SloConfig(Section):
     """Share of the requests of a window that have to meet both for the window to count as good (`slo_loss_minutes`)."""
     window_s: PositiveSeconds = 60.0
     """Length of the windows in which attainment is measured."""
+    classes: Annotated[dict[ClassName, ClassObjectives], Field(min_length=1, max_length=1000)] | None = None
+    """Objectives of classes of requests, where they are not those of all."""
 
 
 class OutputConfig(Section):
@@ -270,14 +299,19 @@ class SimulationConfig(Section):
     hardware: Annotated[str, Field(min_length=1)]
     workload: WorkloadConfig
     cluster: ClusterConfig
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig
     routing: RoutingConfig = RoutingConfig()
-    kv_transfer: KvTransferConfig = KvTransferConfig()
-    network: NetworkConfig = NetworkConfig()
+    kv_transfer: KvTransferConfig
+    network: NetworkConfig
     slo: SloConfig = SloConfig()
     faults: tuple[FaultSpec, ...] = ()
     recovery: RecoveryConfig = RecoveryConfig()
     output: OutputConfig = OutputConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_engine_defaults(cls, tree: Any) -> Any:
+        return complete(tree) if isinstance(tree, Mapping) else tree
 
     def engine_of(self, pool: PoolConfig) -> EngineConfig:
         """The common engine with the pool's own fields on top."""

@@ -26,6 +26,19 @@ struct ScheduledBatch {
     Tokens prefill_tokens = 0;
     Tokens decode_tokens = 0;  // drafts apart, of requests that go on from their last token; others are prefill
     bool is_finished = false;
+
+    std::int64_t size() const { return static_cast<std::int64_t>(requests.size()); }
+    // Sets the sums from what each request computes.
+    void sum_up() {
+        logit_rows = prefill_tokens = decode_tokens = 0;
+        for (std::size_t position = 0; position < requests.size(); ++position) {
+            const Tokens tokens = new_tokens[position] - drafts[position];
+            const bool is_past_context = kv_tokens[position] - drafts[position] > requests[position]->context_tokens;
+            const bool is_decode = samples[position] && tokens == 1 && is_past_context;
+            (is_decode ? decode_tokens : prefill_tokens) += tokens;
+            logit_rows += samples[position];
+        }
+    }
 };
 
 using BatchPtr = std::shared_ptr<ScheduledBatch>;
@@ -46,6 +59,7 @@ struct Limits {
     std::int64_t drafts_per_step;
     std::int64_t watermark_blocks;  // KV blocks that admissions leave free, as far as the policy keeps them so
     std::int64_t pipeline_stages;   // iterations that may be under way at a time
+    bool plans_ahead;               // the next iteration is decided as soon as one begins
 };
 
 }  // namespace serving

@@ -48,10 +48,12 @@ void bind_request(py::module_& module) {
         .def_readonly("output_tokens", &Request::output_tokens)
         .def_readonly("arrived_ps", &Request::arrived_ps)
         .def_readonly("block_hashes", &Request::block_hashes)
+        .def_readwrite("hashed_tokens", &Request::hashed_tokens)
         .def_readonly("status_reason", &Request::status_reason)
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("is_running", &Request::is_running)
         .def_readonly("is_in_iteration", &Request::is_in_iteration)
+        .def_readonly("is_ending", &Request::is_ending)
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
@@ -68,13 +70,17 @@ Eviction parse_eviction(const std::string& name) {
 }
 
 void bind_pools(py::module_& module) {
+    py::class_<KvGroups>(module, "KvGroups")
+        .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), py::kw_only(), py::arg("whole"), py::arg("spanned"),
+             py::arg("most_spanned_blocks"));
     py::class_<BlockPool, std::shared_ptr<BlockPool>>(module, "BlockPool");
     py::class_<CountingBlockPool, BlockPool, std::shared_ptr<CountingBlockPool>>(module, "CountingBlockPool")
-        .def(py::init<std::int64_t, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16);
+        .def(py::init<std::int64_t, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("groups") = KvGroups());
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
                                                                                            "PrefixCachingBlockPool")
-        .def(py::init<std::int64_t, Tokens, Tokens>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
-             py::arg("hash_block_tokens") = 512);
+        .def(py::init<std::int64_t, Tokens, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
+             py::arg("hash_block_tokens") = 512, py::arg("groups") = KvGroups());
     py::class_<RadixBlockPool, BlockPool, std::shared_ptr<RadixBlockPool>>(module, "RadixBlockPool")
         .def(py::init([](std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
                          const std::string& eviction) {
@@ -111,9 +117,9 @@ void bind_batches(py::module_& module) {
 std::shared_ptr<RankState> make_rank(std::shared_ptr<BlockPool> pool, const std::string& role,
                                      Tokens max_batched_tokens, std::int64_t max_seqs, Tokens max_model_len,
                                      Tokens long_prefill_token_threshold, std::int64_t drafts_per_step,
-                                     std::int64_t watermark_blocks, std::int64_t pipeline_stages) {
-    const Limits limits{max_batched_tokens, max_seqs,         max_model_len,  long_prefill_token_threshold,
-                        drafts_per_step,    watermark_blocks, pipeline_stages};
+                                     std::int64_t watermark_blocks, std::int64_t pipeline_stages, bool plans_ahead) {
+    const Limits limits{max_batched_tokens, max_seqs,         max_model_len,   long_prefill_token_threshold,
+                        drafts_per_step,    watermark_blocks, pipeline_stages, plans_ahead};
     return std::make_shared<RankState>(std::move(pool), parse_role(role), limits);
 }
 
@@ -122,7 +128,7 @@ void bind_rank(py::module_& module) {
         .def(py::init(&make_rank), py::arg("pool"), py::kw_only(), py::arg("role") = "mixed",
              py::arg("max_batched_tokens"), py::arg("max_seqs"), py::arg("max_model_len"),
              py::arg("long_prefill_token_threshold") = 0, py::arg("drafts_per_step") = 0,
-             py::arg("watermark_blocks") = 0, py::arg("pipeline_stages") = 1)
+             py::arg("watermark_blocks") = 0, py::arg("pipeline_stages") = 1, py::arg("plans_ahead") = false)
         .def_property_readonly("waiting_requests", &RankState::waiting_requests)
         .def_property_readonly("running_requests", &RankState::running_requests)
         .def_property_readonly("load_tokens", &RankState::load_tokens)

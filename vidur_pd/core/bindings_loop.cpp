@@ -90,6 +90,7 @@ void bind_notices(py::module_& module) {
         .def_readonly("instance", &AcceptDrafts::instance)
         .def_readonly("iteration", &AcceptDrafts::iteration);
     py::class_<PromptPrefilled>(module, "PromptPrefilled").def_readonly("request", &PromptPrefilled::request);
+    py::class_<RequestsCompleted>(module, "RequestsCompleted").def_readonly("requests", &RequestsCompleted::requests);
     py::class_<GraphEnded>(module, "GraphEnded")
         .def_readonly("graph", &GraphEnded::graph)
         .def_readonly("is_failed", &GraphEnded::is_failed);
@@ -195,6 +196,7 @@ void bind_loop(py::module_& module) {
             },
             py::keep_alive<2, 1>(), py::arg("instance"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
             py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"))
+        .def("report_completions", &Loop::report_completions)
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",
              [](const Loop& loop) {

@@ -21,7 +21,7 @@ BlockKeys::BlockKeys(Tokens block_tokens, Tokens hash_block_tokens)
 BlockKeys::Walk::Walk(BlockKeys& keys, const Request& request, std::int64_t first_block)
     : keys_(keys), request_(request), block_(first_block) {
     const Tokens hashed = static_cast<Tokens>(request.contents.size()) * keys.hash_block_tokens_;
-    shareable_ = std::min(request.prompt_tokens, hashed) / keys.block_tokens_;
+    shareable_ = std::min(request.hashed_tokens, hashed) / keys.block_tokens_;
 }
 
 std::int64_t BlockKeys::Walk::next() {

@@ -9,12 +9,13 @@
 
 namespace serving {
 
-// Turns the contents of a request's prompt (one per `hash_block_tokens` prompt tokens) into keys of KV blocks.
+// Turns the contents of a request (one per `hash_block_tokens` of its first `hashed_tokens`: its prompt, or with its
+// answer) into keys of KV blocks.
 //
 // A KV block that ends at token e inside trace block j is identified by (content up to the end of j, offset of e in
 // block j), so any two block lengths go together. A partial last trace block yields keys up to its last full KV block:
-// dense numbers from 0. Blocks that contain a generated token, and prompts without ids, are unique to their request:
-// negative keys.
+// dense numbers from 0. Blocks that contain a token without content, and prompts without ids, are unique to their
+// request: negative keys.
 class BlockKeys {
   public:
     BlockKeys(Tokens block_tokens, Tokens hash_block_tokens);

@@ -2,8 +2,8 @@
 
 namespace serving {
 
-BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens)
-    : block_tokens_(block_tokens), usable_blocks_(num_blocks - 1) {
+BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens, const KvGroups& groups)
+    : block_tokens_(block_tokens), usable_blocks_(num_blocks - 1), groups_(groups) {
     if (num_blocks < 2) {
         throw InputError("num_blocks: found " + std::to_string(num_blocks) +
                          ", expected at least 2 (one is the null block)");
@@ -11,8 +11,8 @@ BlockPool::BlockPool(std::int64_t num_blocks, Tokens block_tokens)
     check_least("block_tokens", block_tokens, 1);
 }
 
-CountingBlockPool::CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens)
-    : BlockPool(num_blocks, block_tokens), free_blocks_(usable_blocks()) {}
+CountingBlockPool::CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens, const KvGroups& groups)
+    : BlockPool(num_blocks, block_tokens, groups), free_blocks_(usable_blocks()) {}
 
 void CountingBlockPool::allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) {
     ensure(prefix.blocks.empty(), "a pool without prefix caching finds no prefix");
@@ -37,8 +37,14 @@ void CountingBlockPool::clear() {
     free_blocks_ = usable_blocks();
 }
 
-PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens)
-    : BlockPool(num_blocks, block_tokens), keys_(block_tokens, hash_block_tokens), blocks_(1) {}
+PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
+                                               const KvGroups& groups)
+    : BlockPool(num_blocks, block_tokens, groups), keys_(block_tokens, hash_block_tokens), blocks_(1) {
+    if (groups.whole != 1) {
+        throw InputError("prefix caching: found " + std::to_string(groups.whole) +
+                         " groups of layers that keep every token, expected one");
+    }
+}
 
 void PrefixCachingBlockPool::clear() {
     blocks_.assign(1, Block{});
@@ -74,8 +80,10 @@ void PrefixCachingBlockPool::allocate(const Request& request, Tokens tokens, con
         table.blocks = prefix.blocks;
         table.registered = static_cast<std::int64_t>(prefix.blocks.size());
     }
-    const auto needed = static_cast<std::size_t>(blocks(tokens));
+    const auto needed = static_cast<std::size_t>(filled(tokens));
     while (table.blocks.size() < needed) table.blocks.push_back(take_block());
+    const auto spanned = static_cast<std::size_t>(spanned_blocks(tokens));
+    while (table.spanned.size() < spanned) table.spanned.push_back(take_block());
 }
 
 void PrefixCachingBlockPool::register_blocks(const Request& request, Tokens computed_tokens) {
@@ -93,6 +101,10 @@ void PrefixCachingBlockPool::release(const Request& request) {
     const auto table = tables_.find(request.index);
     ensure(table != tables_.end(), "request " + request.request_id + " holds no block");
     const std::vector<BlockId>& held = table->second.blocks;
+    for (const BlockId block : table->second.spanned) {
+        at(block).holders = 0;
+        blank_.push_back(block);
+    }
     for (auto block = held.rbegin(); block != held.rend(); ++block) {
         if (--at(*block).holders > 0) continue;
         if (at(*block).key != kNoKey) {

@@ -8,11 +8,15 @@
 // blocks come back tail first, those without a key to the front, those with one to the back. Blocks without a key
 // therefore always precede those with one, which is why a stack and a list make up the queue.
 //
-// Assumed: one KV group with one block size for all layers; no sliding window, no drafts, no LoRA or multimodal keys.
-// Ignored: a hash collision; the reuse of generated tokens by other requests (traces do not identify their content, so
-// hits on earlier answers in a conversation appear only where the trace's prompt ids repeat).
+// Layers may be in several groups (aicb/model/kv_groups.py). With prefix caching, hits are those of the group that
+// keeps all tokens; blocks of groups with a window are without content, as if the tail of every cached prefix were at
+// hand.
+//
+// Assumed: one block size for all layers; no drafts, no LoRA or multimodal keys. Ignored: a hash collision; hits on
+// an answer before it has ended (vLLM gives blocks their keys as they fill).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -33,11 +37,18 @@ struct CachedPrefix {
     std::int64_t shared_blocks = 0;  // those that another request holds: reusing them takes nothing from the free queue
 };
 
-// KV blocks of one rank. A request holds ceil(tokens / block_tokens) blocks from its first `allocate` until its
-// `release`. The caller checks `free_blocks` first; `allocate` beyond them is a broken invariant.
+// Groups of layers that each have blocks of their own, of one pool (aicb.model.kv_groups.KvGroups).
+struct KvGroups {
+    std::int64_t whole = 1;                // keep every token
+    std::int64_t spanned = 0;              // keep those within a window or chunk
+    std::int64_t most_spanned_blocks = 0;  // of a request, in each of these
+};
+
+// KV blocks of one rank. A request holds `blocks(tokens)` blocks from its first `allocate` until its `release`. The
+// caller checks `free_blocks` first; `allocate` beyond them is a broken invariant.
 class BlockPool {
   public:
-    BlockPool(std::int64_t num_blocks, Tokens block_tokens);
+    BlockPool(std::int64_t num_blocks, Tokens block_tokens, const KvGroups& groups);
     virtual ~BlockPool() = default;
     BlockPool(const BlockPool&) = delete;
     BlockPool& operator=(const BlockPool&) = delete;
@@ -45,7 +56,10 @@ class BlockPool {
     Tokens block_tokens() const { return block_tokens_; }
     std::int64_t usable_blocks() const { return usable_blocks_; }
     std::int64_t used_blocks() const { return usable_blocks_ - free_blocks(); }
-    std::int64_t blocks(Tokens tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
+    // That a request of so many tokens holds, in all groups.
+    std::int64_t blocks(Tokens tokens) const { return groups_.whole * filled(tokens) + spanned_blocks(tokens); }
+    // Tokens up to the end of the block of the last of these.
+    Tokens rounded_up(Tokens tokens) const { return filled(tokens) * block_tokens_; }
 
     // Blocks that no request holds; cached ones among them count, they are evicted on demand.
     virtual std::int64_t free_blocks() const = 0;
@@ -76,15 +90,22 @@ class BlockPool {
         return order;
     }
 
+  protected:
+    std::int64_t filled(Tokens tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
+    std::int64_t spanned_blocks(Tokens tokens) const {
+        return groups_.spanned * std::min(filled(tokens), groups_.most_spanned_blocks);
+    }
+
   private:
     Tokens block_tokens_;
     std::int64_t usable_blocks_;
+    KvGroups groups_;
 };
 
 // KV blocks without prefix caching: all blocks are interchangeable, so counting them is exact and every call is O(1).
 class CountingBlockPool final : public BlockPool {
   public:
-    CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens);
+    CountingBlockPool(std::int64_t num_blocks, Tokens block_tokens, const KvGroups& groups = {});
 
     std::int64_t free_blocks() const override { return free_blocks_; }
     CachedPrefix cached_prefix(const Request&, Tokens) override { return {}; }
@@ -102,7 +123,8 @@ class CountingBlockPool final : public BlockPool {
 // that a request's block hashes identify.
 class PrefixCachingBlockPool final : public BlockPool {
   public:
-    PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens);
+    PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
+                           const KvGroups& groups = {});
 
     std::int64_t free_blocks() const override {
         return unused_blocks() + static_cast<std::int64_t>(blank_.size()) + cached_free_;
@@ -126,8 +148,9 @@ class PrefixCachingBlockPool final : public BlockPool {
         BlockId next_copy = kNone;              // the block of equal content that was registered next
     };
     struct Table {
-        std::vector<BlockId> blocks;  // in token order
-        std::int64_t registered = 0;  // leading blocks that have been registered
+        std::vector<BlockId> blocks;   // of the group that keeps every token, in token order
+        std::vector<BlockId> spanned;  // of the other groups
+        std::int64_t registered = 0;   // leading blocks that have been registered
     };
 
     // Blocks that have never been taken; they follow the blank ones in the queue.

@@ -28,6 +28,13 @@ struct Communicated {
     std::int32_t load;
 };
 
+// What an instance does next: a batch, or, without one, a run of `steps` plain decodes. Where the next iteration is
+// decided as soon as one begins, one more plain decode follows the run, as that is decided before what ends the run.
+struct Plan {
+    std::shared_ptr<GroupBatch> batch;
+    std::int64_t steps = 0;
+};
+
 using Pricing = std::shared_ptr<aicb::IterationPricing>;
 
 // State belongs to the loop that it has been added to.
@@ -49,6 +56,7 @@ struct Instance {
     std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]
     std::vector<bool> has_met;                                           // [numbers of sets of estimates]
     std::vector<RunningIterationPtr> running_iterations;
+    std::optional<Plan> plan;  // decided, and not begun yet
     std::vector<TimePs> stage_free_ps;
     std::optional<TimePs> dispatch_at_ps;
     bool waits_for_room = false;

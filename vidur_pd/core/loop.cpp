@@ -105,13 +105,15 @@ std::optional<Notice> Loop::proceed() {
     switch (work_.step) {
         case Step::kDispatch:
             dispatch(instance);
-            if (work_.step == Step::kDecide && instance.waits_for_room) return BeforeStep{here()};
-            return std::nullopt;
+            return work_.step == Step::kDecide ? begin_decision(instance) : std::nullopt;
         case Step::kDecide:
             return decide(instance);
+        case Step::kPlan:
+            plan(instance);
+            return std::nullopt;
         case Step::kForm:
             work_.iteration = form(instance);
-            work_.step = work_.iteration ? Step::kPrice : Step::kNone;
+            work_.step = Step::kPrice;
             return std::nullopt;
         case Step::kPrice:
             return price(instance, *work_.iteration);
@@ -124,9 +126,7 @@ std::optional<Notice> Loop::proceed() {
             if (instance.traits.reports_launches) return IterationLaunched{here(), work_.iteration};
             return std::nullopt;
         case Step::kAfterLaunch:
-            if (!instance.is_full()) dispatch_later(work_.instance, instance.stage_free_ps[0]);
-            work_ = {};
-            return std::nullopt;
+            return go_on_after_launch(instance);
         case Step::kEnd:
             remove(instance, work_.iteration);
             work_.step = Step::kCredit;
@@ -156,7 +156,7 @@ void Loop::dispatch(Instance& instance) {
     if (instance.stage_free_ps[0] > now_ps()) {
         dispatch_later(work_.instance, instance.stage_free_ps[0]);
     } else {
-        work_.step = Step::kDecide;
+        work_.step = instance.plan ? Step::kForm : Step::kDecide;
     }
 }
 
@@ -167,11 +167,18 @@ void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
     queue_.schedule(at_ps, Priority::kDispatch, Event::Kind::kDispatch, instance, 0);
 }
 
-// Whether a run of at least two decode iterations is next, in which no rank's batch changes; asks policies in Python.
+std::optional<Notice> Loop::begin_decision(Instance& instance) {
+    work_ = {Step::kDecide, instance.index};
+    if (instance.waits_for_room) return BeforeStep{here()};
+    return std::nullopt;
+}
+
+// Whether at least two decode iterations are next in which no rank's batch changes; asks policies in Python.
 std::optional<Notice> Loop::decide(Instance& instance) {
-    work_.step = Step::kForm;
+    work_.step = Step::kPlan;
     const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1;
-    const std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
+    std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
+    if (steps && instance.group.plans_ahead()) --steps;  // the last one follows the run
     if (instance.group.asks_policy()) {
         work_.offered_steps = steps;
         return DecideIteration{here(), steps};
@@ -180,18 +187,30 @@ std::optional<Notice> Loop::decide(Instance& instance) {
     return std::nullopt;
 }
 
-// The run, or the next micro-batch.
+// The run, or the next micro-batch; it begins now, unless an iteration is under way that has to end first.
+void Loop::plan(Instance& instance) {
+    if (work_.steps) {
+        instance.plan = Plan{nullptr, work_.steps};
+    } else if (auto batch = instance.group.schedule(now_ps())) {
+        instance.plan = Plan{std::move(batch)};
+    }
+    note_kv_use(work_.instance);
+    work_.step = instance.plan && !instance.is_full() ? Step::kForm : Step::kNone;
+}
+
+// What has been planned, as it begins.
 RunningIterationPtr Loop::form(Instance& instance) {
     auto iteration = std::make_shared<RunningIteration>();
-    const std::int64_t steps = work_.steps;
-    if (steps) {
-        iteration->compute_ps.resize(static_cast<std::size_t>(steps));
+    const Plan plan = *std::exchange(instance.plan, std::nullopt);
+    if (plan.steps) {
+        iteration->compute_ps.resize(static_cast<std::size_t>(plan.steps));
+        if (instance.group.plans_ahead()) instance.plan = Plan{};
     } else {
-        iteration->batch = instance.group.schedule(now_ps());
+        iteration->batch = plan.batch ? plan.batch : instance.group.schedule_plain(now_ps());
         iteration->compute_ps.resize(1);
+        instance.group.begin(*iteration->batch, now_ps());
     }
     iteration->kv_blocks = note_kv_use(work_.instance);
-    if (!steps && !iteration->batch) return nullptr;
     iteration->number = ++launched_;
     iteration->instance = work_.instance;
     iteration->start_ps = now_ps();
@@ -325,6 +344,7 @@ std::optional<Notice> Loop::report() {
     }
     for (const RequestPtr& request : work_.outcome.completed) complete(*request);
     work_.step = Step::kAfterEnd;
+    if (reports_completions_ && !work_.outcome.completed.empty()) return RequestsCompleted{work_.outcome.completed};
     return std::nullopt;
 }
 
@@ -341,6 +361,14 @@ std::optional<Notice> Loop::launch(Instance& instance) {
     }
     set_end_times(*iteration, instance.stage_free_ps);
     schedule_end(iteration);
+    return std::nullopt;
+}
+
+// The next iteration is decided as soon as it may begin, or now, where instances plan ahead.
+std::optional<Notice> Loop::go_on_after_launch(Instance& instance) {
+    if (instance.group.plans_ahead() && !instance.plan) return begin_decision(instance);
+    if (!instance.is_full()) dispatch_later(work_.instance, instance.stage_free_ps[0]);
+    work_ = {};
     return std::nullopt;
 }
 

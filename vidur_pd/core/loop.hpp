@@ -39,6 +39,9 @@ class Loop {
     // Adds the next instance; `pricing` is [stages], empty where Python prices.
     void add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing);
 
+    // Python hears of requests that complete here from now on.
+    void report_completions() { reports_completions_ = true; }
+
     // Advances a network together with the events: completions at an instant come before events at it.
     void advance_with(std::shared_ptr<netsim::SteppedNetwork> network) { network_ = std::move(network); }
     // The same for a network that is advanced elsewhere: graphs that have come to their end, and whether they failed.
@@ -108,6 +111,7 @@ class Loop {
         kNone,
         kDispatch,
         kDecide,
+        kPlan,
         kForm,
         kPrice,
         kLaunch,
@@ -138,12 +142,16 @@ class Loop {
     std::optional<Notice> proceed();
     void dispatch(Instance& instance);
     void dispatch_later(std::int32_t instance, TimePs at_ps);
+    std::optional<Notice> begin_decision(Instance& instance);
     std::optional<Notice> decide(Instance& instance);
+    void plan(Instance& instance);
     RunningIterationPtr form(Instance& instance);
+    std::optional<Notice> go_on_after_launch(Instance& instance);
     void collect(const RankGroup& group, const GroupBatch* batch);
     std::optional<Notice> price(Instance& instance, RunningIteration& iteration);
     bool price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost);
     GroupOutcome credit(Instance& instance, RunningIteration& iteration);
+    static void cut_plan(Instance& instance);
     void cut_short(Instance& instance);
     std::optional<Notice> report();
     std::optional<Notice> launch(Instance& instance);
@@ -165,6 +173,7 @@ class Loop {
     void remove(Instance& instance, const RunningIterationPtr& iteration);
     void book(RunningIteration& iteration, TimePs until_ps);
 
+    bool reports_completions_ = false;
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
     std::vector<InstancePtr> instances_;

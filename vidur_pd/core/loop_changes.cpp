@@ -7,6 +7,7 @@ namespace serving {
 
 void Loop::wake(std::int32_t index) {
     Instance& instance = at(index);
+    cut_plan(instance);
     if (!instance.is_full()) {
         dispatch_later(index, now_ps());
     } else if (instance.running_iterations[0]->is_run() && truncate(*instance.running_iterations[0], now_ps())) {
@@ -35,6 +36,12 @@ std::vector<RequestPtr> Loop::break_off(const RunningIterationPtr& iteration) {
                                      instance.group.running_requests(), instance.group.used_blocks()});
     }
     std::vector<RequestPtr> lost = instance.group.abandon(*iteration->batch);
+    cut_plan(instance);
+    if (instance.plan) {
+        const std::shared_ptr<GroupBatch>& next = instance.plan->batch;
+        const bool is_left = next ? instance.group.keep_running_in(*next) : instance.group.running_requests() > 0;
+        if (!is_left) instance.plan.reset();
+    }
     note_kv_use(iteration->instance);
     dispatch_later(iteration->instance, now_ps());
     return lost;
@@ -44,6 +51,7 @@ std::vector<RequestPtr> Loop::halt(std::int32_t index) {
     Instance& instance = at(index);
     instance.is_up = false;
     instance.dispatch_at_ps.reset();
+    instance.plan.reset();
     if (placed_ && !instance.running_iterations.empty()) traffic_changes(now_ps());
     for (const RunningIterationPtr& iteration : std::exchange(instance.running_iterations, {})) {
         book(*iteration, now_ps());
@@ -64,6 +72,11 @@ void Loop::resume(std::int32_t index) {
 void Loop::set_compute_slowdown(std::int32_t index, double factor) {
     at(index).compute_slowdown = factor;
     cut_short(at(index));
+}
+
+// Of a run that has not begun, only the first iteration is decided.
+void Loop::cut_plan(Instance& instance) {
+    if (instance.plan) instance.plan->steps = 0;
 }
 
 // A run ends with the iteration in progress.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 #include "instance.hpp"
 
@@ -55,13 +56,18 @@ struct AcceptDrafts {
 struct PromptPrefilled {
     RequestPtr request;
 };
+// Requests have got their last tokens (after `Loop::report_completions`).
+struct RequestsCompleted {
+    std::vector<RequestPtr> requests;
+};
 // A flow graph has come to its end on the network, or failed.
 struct GraphEnded {
     std::int64_t graph;
     bool is_failed;
 };
 
-using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
-                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, GraphEnded>;
+using Notice =
+    std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
+                 LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, RequestsCompleted, GraphEnded>;
 
 }  // namespace serving

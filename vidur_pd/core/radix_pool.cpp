@@ -4,7 +4,7 @@ namespace serving {
 
 RadixBlockPool::RadixBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
                                Eviction eviction)
-    : BlockPool(num_blocks, block_tokens),
+    : BlockPool(num_blocks, block_tokens, KvGroups{}),
       hash_block_tokens_(hash_block_tokens),
       tree_(block_tokens, eviction),
       blank_(usable_blocks()) {

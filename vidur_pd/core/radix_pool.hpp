@@ -9,8 +9,8 @@
 // The tree's nodes on the path of a running request are locked. Those that nobody locks count as free, and are evicted
 // when the decision is complete (`evict`), so that requests admitted together find what is there before it.
 //
-// Assumed: content of generated tokens is that request's own, as far as block hashes do not identify it
-// (`identified_tokens`). Departure: where pages have several tokens, SGLang frees a page more per request before it
+// Assumed: content of generated tokens is that request's own, as far as block hashes do not name it
+// (`Request::hashed_tokens`). Departure: where pages have several tokens, SGLang frees a page more per request before it
 // allocates.
 #pragma once
 

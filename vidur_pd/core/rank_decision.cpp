@@ -30,6 +30,16 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
     return close_decision();
 }
 
+BatchPtr RankState::decide_plain(TimePs now_ps) {
+    open_decision(now_ps);
+    try {
+        for (const RequestPtr& request : std::vector<RequestPtr>(running_)) run(request, 1);
+    } catch (const BrokenRule& broken) {
+        throw BrokenInvariant(std::string("a plain decode: ") + broken.what());
+    }
+    return close_decision();
+}
+
 void RankState::run(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
     check_open();
     if (request->is_running) return keep_running(request, tokens, held_tokens);
@@ -43,11 +53,13 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens, held = std::max(kv_tokens, held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
-    if (missing || request->computed_tokens < request->prompt_tokens) {
+    // Tokens that are known already get their keys now, those of an answer under way when it has them.
+    const Tokens recomputed = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
+    if (missing || request->computed_tokens < recomputed) {
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
-        note_scheduled(*request, kv_tokens);
-        request->capacity_tokens += missing * pool_->block_tokens();
+        note_scheduled(*request, std::min(kv_tokens, recomputed));
+        request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(held));
     }
     take_part(request, tokens);
 }
@@ -84,22 +96,22 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
 
 // A request that holds blocks for its first tokens joins the running ones.
 void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens) {
-    note_scheduled(*request, past + tokens);
+    note_scheduled(*request, std::min(past + tokens, request->known_tokens()));
     request->set_progress(past, request->generated_tokens);
     request->status = Status::kRunning;
     request->is_running = true;
     request->rank = this;
     request->end_tokens =
         role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
-    request->capacity_tokens = pool_->blocks(held_tokens) * pool_->block_tokens();
+    request->capacity_tokens = pool_->rounded_up(held_tokens);
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);
 }
 
-// The request will have so many tokens with KV when the iteration has ended.
+// So many known tokens of the request have KV, or will have it when the iteration has ended.
 void RankState::note_scheduled(const Request& request, Tokens tokens) {
-    if (pool_->registers_when_scheduled()) pool_->register_blocks(request, std::min(tokens, request.prompt_tokens));
+    if (pool_->registers_when_scheduled()) pool_->register_blocks(request, tokens);
 }
 
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
@@ -112,10 +124,11 @@ void RankState::take_part(const RequestPtr& request, Tokens tokens) {
 void RankState::preempt(const RequestPtr& request) {
     check_open();
     if (request->is_running && request->rank == this) {
-        if (request->is_in_iteration)
+        if (request->is_in_iteration && !request->is_ending)
             throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
         if (request->is_decided) withdraw(*request);
-        if (pool_->registers_when_scheduled()) pool_->register_blocks(*request, request->computed_tokens);
+        // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py).
+        note_scheduled(*request, request->computed_tokens - request->tokens_under_way);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {
@@ -139,14 +152,18 @@ void RankState::withdraw(Request& request) {
 
 // Puts a request that has lost its KV at the head of the queue.
 void RankState::requeue(const RequestPtr& victim) {
-    victim->is_running = false;
+    victim->is_running = victim->is_in_iteration = victim->is_ending = false;
     victim->set_progress(0, victim->generated_tokens);
     victim->capacity_tokens = 0;
     ++victim->preemptions;
     ++victim->vain_preemptions;
     victim->status = Status::kWaiting;
     tokens_.set_outstanding(*victim, victim->sequence_tokens());
-    waiting_.push_front(victim);
+    if (victim->iterations_under_way) {
+        aside_.push_back(victim);
+    } else {
+        waiting_.push_front(victim);
+    }
     preempted_.push_back(victim);
 }
 
@@ -157,23 +174,31 @@ BatchPtr RankState::close_decision() {
     if (!batch || batch->requests.empty()) return nullptr;
     for (std::size_t position = 0; position < batch->requests.size(); ++position) {
         Request& request = *batch->requests[position];
-        const Tokens new_tokens = batch->new_tokens[position];
-        const Tokens behind = request.sequence_tokens() - request.computed_tokens;
-        request.computed_tokens += new_tokens;  // credited now, as vLLM does when it schedules them
-        request.is_in_iteration = true;
+        request.computed_tokens += batch->new_tokens[position];  // credited now, as vLLM does when it schedules them
         request.is_decided = false;
-        const Tokens drafts = std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0);
         const bool samples = request.computed_tokens >= request.sequence_tokens();
-        const bool is_decode = behind == 1 && request.sequence_tokens() > request.context_tokens;
         batch->kv_tokens.push_back(request.computed_tokens);
-        batch->drafts.push_back(drafts);
+        batch->drafts.push_back(std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0));
         batch->samples.push_back(samples);
-        batch->logit_rows += samples;
-        (is_decode ? batch->decode_tokens : batch->prefill_tokens) += new_tokens - drafts;
+        if (limits_.plans_ahead) {
+            note_under_way(request, samples);
+        } else {
+            request.is_in_iteration = true;
+        }
     }
+    batch->sum_up();
     batch->preempted = std::exchange(preempted_, {});
     ++batches_under_way_;
     return batch;
+}
+
+// The request may take part in the next decision as well, unless its last token is under way now. On a prefill rank
+// its KV is to be handed over then.
+void RankState::note_under_way(Request& request, bool samples) {
+    ++request.iterations_under_way;
+    request.tokens_under_way += samples;
+    request.is_in_iteration = samples && request.sequence_tokens() == request.end_tokens;
+    request.is_ending = request.is_in_iteration && role_ != Role::kPrefill;
 }
 
 Tokens RankState::most_drafts(const Request& request) const {

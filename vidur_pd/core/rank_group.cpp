@@ -80,17 +80,41 @@ std::vector<std::int64_t> RankGroup::decode_kv_tokens(std::vector<Tokens>& kv_to
     return requests;
 }
 
-std::shared_ptr<GroupBatch> RankGroup::schedule(TimePs now_ps) {
-    auto group = std::make_shared<GroupBatch>();
-    for (const auto& rank : ranks_) {
-        const BatchPtr batch =
-            group->batches.emplace_back(policy_ ? rank->decide(*policy_, now_ps) : rank->close_decision());
+void GroupBatch::sum_up() {
+    requests = prefill_tokens = decode_tokens = most_drafts = 0;
+    for (const BatchPtr& batch : batches) {
         if (!batch) continue;
-        group->requests += static_cast<std::int64_t>(batch->requests.size());
-        group->prefill_tokens += batch->prefill_tokens;
-        group->decode_tokens += batch->decode_tokens;
-        group->most_drafts =
-            std::max(group->most_drafts, *std::max_element(batch->drafts.begin(), batch->drafts.end()));
+        requests += batch->size();
+        prefill_tokens += batch->prefill_tokens;
+        decode_tokens += batch->decode_tokens;
+        most_drafts = std::max(most_drafts, *std::max_element(batch->drafts.begin(), batch->drafts.end()));
+    }
+}
+
+std::shared_ptr<GroupBatch> RankGroup::schedule(TimePs now_ps) {
+    std::vector<BatchPtr> batches;
+    for (const auto& rank : ranks_)
+        batches.push_back(policy_ ? rank->decide(*policy_, now_ps) : rank->close_decision());
+    return joined(std::move(batches));
+}
+
+std::shared_ptr<GroupBatch> RankGroup::schedule_plain(TimePs now_ps) {
+    std::vector<BatchPtr> batches;
+    for (const auto& rank : ranks_) batches.push_back(rank->decide_plain(now_ps));
+    return joined(std::move(batches));
+}
+
+// One iteration of all ranks; none if all idle.
+std::shared_ptr<GroupBatch> RankGroup::joined(std::vector<BatchPtr> batches) const {
+    auto group = std::make_shared<GroupBatch>();
+    group->batches = std::move(batches);
+    group->sum_up();
+    return group->requests ? group : nullptr;
+}
+
+void RankGroup::begin(const GroupBatch& group, TimePs now_ps) {
+    for (const BatchPtr& batch : group.batches) {
+        if (!batch) continue;
         for (const RequestPtr& request : batch->preempted) {
             request->count(done);
             request->is_counting = false;
@@ -100,7 +124,6 @@ std::shared_ptr<GroupBatch> RankGroup::schedule(TimePs now_ps) {
             request->begin(done);
         }
     }
-    return group->requests ? group : nullptr;
 }
 
 GroupOutcome RankGroup::finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted,
@@ -148,6 +171,15 @@ std::vector<RequestPtr> RankGroup::abandon(const GroupBatch& batch) {
         lost.insert(lost.end(), requests.begin(), requests.end());
     }
     return lost;
+}
+
+bool RankGroup::keep_running_in(GroupBatch& batch) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        BatchPtr& of_rank = batch.batches[rank];
+        if (of_rank && !ranks_[rank]->keep_running_in(*of_rank)) of_rank = nullptr;
+    }
+    batch.sum_up();
+    return batch.requests > 0;
 }
 
 std::vector<RequestPtr> RankGroup::clear() {

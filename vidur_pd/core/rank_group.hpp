@@ -39,6 +39,9 @@ struct GroupBatch {
     Tokens prefill_tokens = 0;
     Tokens decode_tokens = 0;
     Tokens most_drafts = 0;  // that one decode verifies
+
+    // Sets the sums from the batches of the ranks.
+    void sum_up();
 };
 
 // Requests that an iteration, or a run of them, has moved on.
@@ -75,14 +78,22 @@ class RankGroup {
     bool is_steady();
     // Appends the KV length that each running request's next decode sees; returns the requests of each rank.
     std::vector<std::int64_t> decode_kv_tokens(std::vector<Tokens>& kv_tokens) const;
-    // The next micro-batch of every rank; none if all idle. Stamps the requests that run for the first time.
+    // The next iteration is decided as soon as one begins.
+    bool plans_ahead() const { return ranks_.front()->limits().plans_ahead; }
+    // The next micro-batch of every rank; none if all idle.
     std::shared_ptr<GroupBatch> schedule(TimePs now_ps);
+    // The same, where each running request decodes one token.
+    std::shared_ptr<GroupBatch> schedule_plain(TimePs now_ps);
+    // The micro-batches start to run: stamps the requests that run for the first time.
+    void begin(const GroupBatch& batch, TimePs now_ps);
     // Credits the tokens of an iteration and stamps its requests; `accepted` is [ranks], see `RankState::finish`.
     GroupOutcome finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted, StepTimes times);
     // The same for a run of steps that decode every running request.
     GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
     // Aborts an iteration; returns its requests, see `RankState::abandon`.
     std::vector<RequestPtr> abandon(const GroupBatch& batch);
+    // Takes the requests that do not run any more out of what was to come next; false if nothing is left.
+    bool keep_running_in(GroupBatch& batch);
     // Fails all ranks; returns the requests that ran or waited there, see `RankState::clear`.
     std::vector<RequestPtr> clear();
 
@@ -90,6 +101,7 @@ class RankGroup {
     InstanceTime done;
 
   private:
+    std::shared_ptr<GroupBatch> joined(std::vector<BatchPtr> batches) const;
     void deliver(const std::vector<RequestPtr>& produced, StepTimes times);
 
     std::vector<std::shared_ptr<RankState>> ranks_;

@@ -12,6 +12,8 @@ RankState::RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
     check_least("engine.watermark", limits.watermark_blocks, 0);
     check_least("cluster.pools.pp", limits.pipeline_stages, 1);
+    ensure(!limits.plans_ahead || (limits.pipeline_stages == 1 && limits.drafts_per_step == 0),
+           "a rank that plans ahead has one stage and no drafts");
 }
 
 std::optional<std::string> RankState::rejection_reason(const Request& request) const {
@@ -57,7 +59,7 @@ void RankState::note_change() {
 }
 
 std::vector<RequestPtr> RankState::admit_remote() {
-    if (!waiting_.empty() || running_requests() >= limits_.max_seqs) return {};
+    if (!waiting_.empty() || !aside_.empty() || running_requests() >= limits_.max_seqs) return {};
     std::vector<RequestPtr> reserved = remote_.reserve(promised_blocks());
     pool_->evict(0);
     return reserved;
@@ -68,7 +70,7 @@ std::vector<RequestPtr> RankState::make_room_for_remote(const RequestPtr& reques
     remote_.prefer(request);
     std::vector<RequestPtr> retracted;
     for (auto other = reserved.rbegin(); other != reserved.rend(); ++other) {
-        if (remote_.fits(*request, promised_blocks()) && waiting_.empty()) break;
+        if (remote_.fits(*request, promised_blocks()) && waiting_.empty() && aside_.empty()) break;
         remote_.retract(*other);
         retracted.push_back(*other);
     }
@@ -92,13 +94,18 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
-        request->is_in_iteration = false;
-        tokens_.compute(*request, batch.new_tokens[position]);
+        if (limits_.plans_ahead) {
+            --request->iterations_under_way;
+            request->tokens_under_way -= batch.samples[position];
+        } else {
+            request->is_in_iteration = false;
+        }
+        if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) {
             note_computed(*request, batch.kv_tokens[position], false);
             continue;
         }
-        if (request->sequence_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
+        if (request->known_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
         request->vain_preemptions = 0;
         if (limits_.drafts_per_step) {
@@ -107,42 +114,75 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
             outcome.accepted_drafts += kept;
             request->computed_tokens = request->sequence_tokens() - 1;
         }
-        const bool is_finished = request->sequence_tokens() == request->end_tokens;
+        const bool is_finished = request->known_tokens() == request->end_tokens;
         if (is_finished) outcome.finished.push_back(request);
         note_computed(*request, is_finished ? request->computed_tokens : batch.kv_tokens[position], is_finished);
         outcome.produced.push_back(request);
     }
     if (!outcome.finished.empty()) retire(outcome.finished);
+    queue_aside();
     return outcome;
 }
 
-// An iteration has ended with which the request has so many tokens with KV.
+// An iteration has ended with which the request has so many tokens with KV, if it has not lost it.
 void RankState::note_computed(const Request& request, Tokens kv_tokens, bool is_finished) {
-    if (pool_->registers_when_scheduled()) return;
+    if (pool_->registers_when_scheduled() || !request.is_running) return;
     if (is_finished || kv_tokens <= request.prefill_end_tokens) pool_->register_blocks(request, kv_tokens);
+}
+
+// The iteration of preempted requests has ended: those that have not got their last token go to the head of the queue.
+void RankState::queue_aside() {
+    for (const RequestPtr& request : std::exchange(aside_, {})) {
+        if (request->status == Status::kWaiting) waiting_.push_front(request);
+    }
 }
 
 std::vector<RequestPtr> RankState::abandon(ScheduledBatch& batch) {
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
     --batches_under_way_;
+    std::vector<RequestPtr> lost;
     for (const RequestPtr& request : batch.requests) {
+        request->leave_iterations();
+        if (!request->is_running) continue;  // it has lost its KV before, and waits
         pool_->release(*request);
         tokens_.leave(*request);
-        request->is_in_iteration = false;
         request->is_running = false;
+        lost.push_back(request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
+    queue_aside();
     note_change();
-    return batch.requests;
+    return lost;
+}
+
+bool RankState::keep_running_in(ScheduledBatch& batch) {
+    const auto has_left = [](const RequestPtr& request) { return !request->is_running; };
+    for (std::size_t position = batch.requests.size(); position-- > 0;) {
+        if (!has_left(batch.requests[position])) continue;
+        const auto place = static_cast<std::ptrdiff_t>(position);
+        batch.requests.erase(batch.requests.begin() + place);
+        for (std::vector<Tokens>* column : {&batch.new_tokens, &batch.kv_tokens, &batch.drafts})
+            column->erase(column->begin() + place);
+        batch.samples.erase(batch.samples.begin() + place);
+    }
+    std::erase_if(batch.admitted, has_left);
+    batch.sum_up();
+    batches_under_way_ -= batch.requests.empty();
+    return !batch.requests.empty();
 }
 
 std::vector<RequestPtr> RankState::clear() {
     std::vector<RequestPtr> lost = std::move(running_);
+    lost.insert(lost.end(), aside_.rbegin(), aside_.rend());
     lost.insert(lost.end(), waiting_.begin(), waiting_.end());
     lost.insert(lost.end(), remote_.arrived.begin(), remote_.arrived.end());
-    for (const RequestPtr& request : lost) request->is_running = request->is_in_iteration = false;
+    for (const RequestPtr& request : lost) {
+        request->is_running = false;
+        request->leave_iterations();
+    }
     running_.clear();
+    aside_.clear();
     waiting_.clear();
     preempted_.clear();
     remote_.clear();
@@ -155,11 +195,14 @@ std::vector<RequestPtr> RankState::clear() {
 
 void RankState::retire(const std::vector<RequestPtr>& finished) {
     for (const RequestPtr& request : finished) {
-        if (pool_->registers_when_scheduled()) pool_->register_blocks(*request, request->computed_tokens);
-        if (role_ != Role::kPrefill) pool_->release(*request);
+        if (request->is_running) {
+            note_scheduled(*request, request->computed_tokens);
+            if (role_ != Role::kPrefill) pool_->release(*request);
+        }
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
         request->is_running = false;
+        request->leave_iterations();
         tokens_.leave(*request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
@@ -167,11 +210,12 @@ void RankState::retire(const std::vector<RequestPtr>& finished) {
 
 std::int64_t RankState::plain_decode_steps() const {
     const std::int64_t count = running_requests();
-    if (!count || batches_under_way_ || limits_.drafts_per_step || count > limits_.max_batched_tokens) return 0;
+    const bool has_to_wait = batches_under_way_ > 0 && !limits_.plans_ahead;
+    if (!count || has_to_wait || limits_.drafts_per_step || count > limits_.max_batched_tokens) return 0;
     std::int64_t steps = INT64_MAX;
     for (const RequestPtr& request : running_) {
         const Tokens left = request->sequence_tokens() - request->computed_tokens;
-        if (left != 1 || request->computed_tokens < request->prompt_tokens) return 0;
+        if (left != 1 || request->computed_tokens < request->prompt_tokens || request->is_in_iteration) return 0;
         steps = std::min(steps, request->end_tokens - request->sequence_tokens() - 1);
     }
     const std::int64_t free_blocks = pool_->free_blocks();
@@ -198,14 +242,14 @@ void RankState::advance_decode(std::int64_t steps) {
         request->generated_tokens += steps;
         if (const std::int64_t missing = missing_blocks(*request, request->computed_tokens)) {
             pool_->allocate(*request, request->computed_tokens, {});
-            request->capacity_tokens += missing * pool_->block_tokens();
+            request->capacity_tokens = pool_->rounded_up(request->computed_tokens);
         }
     }
     pool_->evict(0);
 }
 
 std::int64_t RankState::missing_blocks(const Request& request, Tokens kv_tokens) const {
-    return kv_tokens > request.capacity_tokens ? pool_->blocks(kv_tokens - request.capacity_tokens) : 0;
+    return kv_tokens > request.capacity_tokens ? pool_->blocks(kv_tokens) - pool_->blocks(request.capacity_tokens) : 0;
 }
 
 // Blocks that running requests still need for their sequences.

@@ -3,6 +3,10 @@
 //
 // Whatever a policy decides, the rank keeps its limits: tokens and requests per iteration, KV blocks, one iteration at
 // a time for each request. A decision that breaks one is refused by `BrokenRule`, and changes nothing.
+//
+// A rank that plans ahead decides an iteration while the one before is under way. The token that a request gets from
+// that one counts as part of its sequence already, so the request can go on; one whose last token is under way cannot,
+// and keeps its place and its blocks until the iteration has ended.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +44,9 @@ class RankState {
     // Load, as routing and the event loop see it.
 
     // Requests that do not run yet, those in or before a KV transfer to this rank included.
-    std::int64_t waiting_requests() const { return static_cast<std::int64_t>(waiting_.size()) + remote_.size(); }
+    std::int64_t waiting_requests() const {
+        return static_cast<std::int64_t>(waiting_.size() + aside_.size()) + remote_.size();
+    }
     // Admitted requests, under way or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
@@ -137,12 +143,18 @@ class RankState {
     // Part of the prefix cache as some policies rule it, see `BlockPool`; otherwise they change nothing.
     Tokens touch(const Request& request, Tokens tokens) { return pool_->touch(request, tokens); }
     void evict(std::int64_t blank_blocks) { pool_->evict(blank_blocks); }
-    // Whether the decision so far only frees blocks; as that takes no time, the policy is asked once more.
-    bool only_preempts() const { return draft_ && draft_->requests.empty() && !preempted_.empty(); }
+    // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more. Not while an iteration
+    // is under way whose end is the next occasion.
+    bool only_preempts() const {
+        const bool may_ask = !limits_.plans_ahead || batches_under_way_ == 0;
+        return may_ask && draft_ && draft_->requests.empty() && !preempted_.empty();
+    }
     // The batch that was decided, or none if nothing runs or none was opened. Its tokens are credited as computed.
     BatchPtr close_decision();
     // The next batch by a policy of the core.
     BatchPtr decide(Policy& policy, TimePs now_ps);
+    // The batch that decodes one token of each running request.
+    BatchPtr decide_plain(TimePs now_ps);
     // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
     // drafts kept by each request that samples; empty without drafts.
     Outcome finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted);
@@ -150,6 +162,8 @@ class RankState {
     // Aborts a batch: its requests leave without its tokens, and their blocks return. Blocks that they have put into
     // the prefix cache are taken as valid all the same.
     std::vector<RequestPtr> abandon(ScheduledBatch& batch);
+    // Takes the requests that do not run any more out of a batch that was to come next; false if none is left.
+    bool keep_running_in(ScheduledBatch& batch);
     // Fails the rank: all requests leave, batches under way are aborted, blocks and cached content are gone. Returns
     // the requests that ran or waited here, in order: running, waiting, and with all their KV here; the others belong
     // to a hand-over.
@@ -158,7 +172,7 @@ class RankState {
     // Runs of decode iterations.
 
     // Iterations in a row that could decode one token of every running request: none ends or lacks a KV block, and
-    // their tokens are within the budget. 0 while a batch is under way, and with drafts.
+    // their tokens are within the budget. 0 with drafts, and while a batch is under way that has to end first.
     std::int64_t plain_decode_steps() const;
     // The same as that many iterations that decode all running requests. Requests added since do not count: they join
     // the step after. Blocks filled on the way get their keys when the request leaves: only the request itself could
@@ -177,6 +191,8 @@ class RankState {
     void check_tokens(const Request& request, Tokens tokens, Tokens most) const;
     void check_blocks(const Request& request, std::int64_t needed) const;
     void requeue(const RequestPtr& victim);
+    void note_under_way(Request& request, bool samples);
+    void queue_aside();
     void retire(const std::vector<RequestPtr>& finished);
     std::int64_t missing_after(std::int64_t steps) const;
     std::int64_t missing_blocks(const Request& request, Tokens kv_tokens) const;
@@ -187,6 +203,7 @@ class RankState {
     Limits limits_;
     std::vector<RequestPtr> running_;
     std::deque<RequestPtr> waiting_;
+    std::vector<RequestPtr> aside_;  // preempted while an iteration of theirs is under way; they queue at its end
     TokenLoad tokens_;
     RemoteQueue remote_;
     std::int64_t batches_under_way_ = 0;  // batches

@@ -58,7 +58,7 @@ void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
     ensure(request->generated_tokens < request->output_tokens,
            "request " + request->request_id + " has no token left to decode");
     request->status = Status::kWaiting;
-    request->capacity_tokens = pool_.blocks(context) * pool_.block_tokens();
+    request->capacity_tokens = pool_.rounded_up(context);
     pool_.register_blocks(*request, computed_tokens);
     arrived.push_back(request);
 }

@@ -42,7 +42,8 @@ struct Request {
           output_tokens(output_tokens),
           arrived_ps(arrived_ps),
           block_hashes(std::move(block_hashes)) {
-        context_tokens = prompt_tokens;
+        context_tokens = hashed_tokens = prompt_tokens;
+        max_output_tokens = output_tokens;
         check_least("request " + this->request_id + ": prompt_tokens", prompt_tokens, 1);
         check_least("request " + this->request_id + ": output_tokens", output_tokens, 1);
         if (!this->block_hashes) return;
@@ -52,8 +53,10 @@ struct Request {
         }
     }
 
-    // Prompt + generated tokens: what has to be computed before the next token can be sampled.
-    Tokens sequence_tokens() const { return prompt_tokens + generated_tokens; }
+    // Prompt + generated tokens, one under way included: what has to be computed before the next token can be sampled.
+    Tokens sequence_tokens() const { return known_tokens() + tokens_under_way; }
+    // Prompt + generated tokens.
+    Tokens known_tokens() const { return prompt_tokens + generated_tokens; }
 
     // Sets the progress of a request that does not run: 0 computed tokens after a preemption, P after a KV transfer.
     void set_progress(Tokens computed, Tokens generated) {
@@ -67,7 +70,8 @@ struct Request {
     void restart(Tokens kept) {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
-        is_running = is_in_iteration = is_decided = false;
+        is_running = is_decided = false;
+        leave_iterations();
         set_progress(0, kept);
         capacity_tokens = 0;
         context_tokens = prompt_tokens + kept;
@@ -88,6 +92,8 @@ struct Request {
     Tokens output_tokens;
     TimePs arrived_ps;
     std::optional<std::vector<std::int64_t>> block_hashes;
+    // Leading tokens whose content the block hashes name: the prompt, or some of its answer too.
+    Tokens hashed_tokens = 0;
     // [block hashes] of all content up to the end of each: the same id after another prefix is other content.
     std::vector<std::uint64_t> contents;
 
@@ -114,14 +120,23 @@ struct Request {
         counted_from = done;
     }
 
+    // Loses what it was computing in iterations.
+    void leave_iterations() {
+        is_in_iteration = is_ending = false;
+        tokens_under_way = iterations_under_way = 0;
+    }
+
     // State kept by the rank that runs it.
     bool is_running = false;
-    const void* rank = nullptr;  // on which it runs, or ran last
-    bool is_in_iteration = false;
-    bool is_decided = false;                             // takes part in the iteration that is being decided
-    Tokens prefill_end_tokens = 0;                       // computed tokens up to which it prefills there
-    Tokens end_tokens = 0;                               // prompt + output tokens after which it is done there
-    Tokens capacity_tokens = 0;                          // tokens that fit into the KV blocks held there
+    const void* rank = nullptr;             // on which it runs, or ran last
+    bool is_in_iteration = false;           // one is under way, without which it cannot go on
+    bool is_ending = false;                 // its last token is under way, and its KV serves nothing else
+    Tokens tokens_under_way = 0;            // of a rank that plans ahead: sampled by iterations that have not ended
+    std::int64_t iterations_under_way = 0;  // of such a rank: it takes part in
+    bool is_decided = false;                // takes part in the iteration that is being decided
+    Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
+    Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
+    Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`
     InstanceTime counted_from;                           // of its instance when it began to take part
     bool is_counting = false;

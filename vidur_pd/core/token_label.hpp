@@ -9,19 +9,14 @@
 
 namespace serving {
 
-// Tokens of a request, from its first, that its block hashes identify; those beyond are its own. `id_tokens` is the
-// length of the blocks that the hashes stand for.
-inline Tokens identified_tokens(const Request& request, Tokens id_tokens) {
-    return std::min(request.prompt_tokens, static_cast<Tokens>(request.contents.size()) * id_tokens);
-}
-
 // The label of a request's tokens. Contents are chained: where they are equal, all tokens before are equal too.
+// `id_tokens` is the length of the blocks that the request's hashes stand for.
 class TokenLabel {
   public:
     TokenLabel(const Request& request, Tokens id_tokens)
         : contents_(request.contents.data()),
           id_tokens_(id_tokens),
-          identified_(identified_tokens(request, id_tokens)),
+          identified_(std::min(request.hashed_tokens, static_cast<Tokens>(request.contents.size()) * id_tokens)),
           own_(kUnique | static_cast<std::uint64_t>(request.index)) {}
     // The same with contents that outlive the request.
     TokenLabel(const TokenLabel& label, const std::vector<std::uint64_t>& contents) : TokenLabel(label) {
@@ -53,7 +48,7 @@ class TokenLabel {
 
     const std::uint64_t* contents_;  // [blocks]
     Tokens id_tokens_;
-    Tokens identified_;
+    Tokens identified_;   // leading tokens that the hashes name; those beyond are the request's own
     std::uint64_t own_;  // content of all other tokens
 };
 

@@ -39,11 +39,13 @@ bool VllmV1::continue_running(RankState& rank) {
     return has_preempted;
 }
 
-// Preempts idle running requests from the tail until the request finds its blocks; false if it had to go itself.
+// Preempts running requests from the tail, those that end as well, until the request finds its blocks; false if it had
+// to go itself.
 bool VllmV1::make_room(RankState& rank, const RequestPtr& request, Tokens tokens) {
     while (rank.lacking_blocks(*request, tokens) > rank.free_blocks()) {
-        const auto tail = std::find_if(rank.running().rbegin(), rank.running().rend(),
-                                       [](const RequestPtr& other) { return !other->is_in_iteration; });
+        const auto tail = std::find_if(rank.running().rbegin(), rank.running().rend(), [](const RequestPtr& other) {
+            return !other->is_in_iteration || other->is_ending;
+        });
         const RequestPtr victim = *tail;
         rank.preempt(victim);
         if (victim == request) return false;

@@ -13,8 +13,16 @@
 // With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
 // end of a request are not made.
 //
-// Not modelled: asynchronous scheduling (the next step is planned when the result of the last one is known, as with
-// --no-async-scheduling), priorities, encoder budgets.
+// With asynchronous scheduling (`Limits::plans_ahead`; vllm/v1/engine/core.py, step_with_batch_queue, and
+// async_scheduler.py) the loop asks for step k + 1 when step k begins. A request that comes during step k joins step
+// k + 2. One whose last token is under way is left out, and keeps its place and its blocks until the token is there. A
+// victim keeps the token that is under way; one that gives up its KV with its last token under way ends all the same.
+//
+// Not modelled: asynchronous scheduling with drafts or pipeline stages, priorities, encoder budgets.
+//
+// Departure: where KV comes from elsewhere, vLLM keeps the blocks of a victim until the step under way has ended
+// (`defer_block_free`), and goes on preempting meanwhile, down to the request that lacks a block; two prompts in chunks
+// can then take each other's blocks for ever. Here a victim's blocks return at once.
 //
 // Departure: vLLM hangs when requests whose KV has arrived hold all blocks, none can take its next one, and nothing
 // runs. Here the youngest of them gives up its KV and is recomputed.

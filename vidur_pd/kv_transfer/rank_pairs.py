@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import simccl
 from aicb import Model, Precision, stage_layers
-from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, span_of
 from netsim import Topology
 from vidur_pd.cluster.instance import Rank
 
@@ -32,6 +32,8 @@ class CacheSizes:
     """[layers] one copy"""
     kv_heads: int | None
     """Heads the KV is divided by; ``None``: a latent, whole on every rank."""
+    most_tokens: tuple[int | None, ...]
+    """[layers] tokens whose KV is kept at most; ``None``: all."""
     state: simccl.LayerCache | None
 
 
@@ -69,7 +71,7 @@ class RankPairRoutes:
             self._templates[key] = simccl.kv_template(
                 source,
                 destination,
-                kv=simccl.LayerCache(token_bytes, self._sizes.kv_heads),
+                kv=simccl.LayerCache(token_bytes, self._sizes.kv_heads, self._sizes.most_tokens),
                 state=self._sizes.state if contents.with_state else None,
                 layers_per_flow=1 if contents.layer_by_layer else None,
                 setup_ps=self._setup_ps,
@@ -119,4 +121,6 @@ def cache_sizes(model: Model, precision: Precision) -> CacheSizes:
         token_bytes.append(in_layer)
         state_bytes.append(state_in_layer)
     state = simccl.LayerCache(tuple(state_bytes), state_heads) if any(state_bytes) else None
-    return CacheSizes(tuple(token_bytes), kv_heads, state)
+    spans = (span_of(layer.attention) for layer in model.layers)
+    most_tokens = tuple(None if span is None else span.tokens for span in spans)
+    return CacheSizes(tuple(token_bytes), kv_heads, most_tokens, state)

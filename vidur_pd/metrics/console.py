@@ -52,6 +52,11 @@ def _headline(summary: Summary) -> Iterator[str]:
         f"{100 * (summary.goodput_share or 0.0):.1f} % of all requests meet the objectives: "
         f"{summary.goodput:.2f} requests/s over the whole run"
     )
+    for each in summary.classes or ():
+        yield (
+            f"class {each.name}: {each.completed} of {each.requests} requests completed, "
+            f"{100 * (each.goodput_share or 0.0):.1f} % meet its objectives ({each.goodput or 0.0:.2f} requests/s)"
+        )
 
 
 def _tokens(rates: Throughput | UnderLoad) -> str:

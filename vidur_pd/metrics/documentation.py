@@ -18,7 +18,7 @@ from vidur_pd.metrics import summary
 from vidur_pd.metrics.columns import Column
 from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
 from vidur_pd.metrics.link_columns import LINK_COLUMNS
-from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
+from vidur_pd.metrics.request_figures import OPTIONAL_COLUMNS, REQUEST_COLUMNS
 from vidur_pd.metrics.result import FLOW_COLUMNS
 
 OPENING: Final = """# Result files
@@ -29,10 +29,10 @@ How figures are defined is in [vidur_pd/README.md](../vidur_pd/README.md#metrics
 TABLES: Final[tuple[tuple[str, str, Sequence[Column[Any]]], ...]] = (
     (
         "requests.csv",
-        "One row per request, in the order of the workload; empty where something does not apply. `requests.parquet` "
+        "One row per request, in order of arrival; empty where something does not apply. `requests.parquet` "
         "(with `--stream`) has the same columns in the order in which requests end, and those marked * also as integer "
-        "picoseconds (`…_ps`).",
-        REQUEST_COLUMNS,
+        "picoseconds (`…_ps`). The last ones, from `session` on, are there if the workload has them.",
+        (*REQUEST_COLUMNS, *OPTIONAL_COLUMNS),
     ),
     ("iterations.parquet", "One row per iteration, ordered by its end on each instance.", ITERATION_COLUMNS),
     ("links.parquet", "One row for every window, link and class of traffic that it carried.", LINK_COLUMNS),

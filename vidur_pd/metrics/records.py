@@ -10,7 +10,7 @@ from vidur_pd.metrics.iterations import Columns, IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.requests import RequestTable
 from vidur_pd.metrics.tally import RequestTally
-from vidur_pd.workload import Workload
+from vidur_pd.workload.source import RequestSource
 
 REQUESTS_AT_ONCE: Final = 16_384
 ITERATIONS_AT_ONCE: Final = 262_144
@@ -33,9 +33,9 @@ class Stream(Protocol):
 class Records:
     """Hands what has come to an end to a stream, if there is one, and counts it for the summary."""
 
-    def __init__(self, workload: Workload, loop: Loop, log: IterationLog, stream: Stream | None) -> None:
-        self.tally = RequestTally(workload)
-        self._workload = workload
+    def __init__(self, source: RequestSource, loop: Loop, log: IterationLog, stream: Stream | None) -> None:
+        self.tally = RequestTally(source)
+        self._source = source
         self._loop = loop
         self._log = log
         self._stream = stream
@@ -60,16 +60,16 @@ class Records:
             self._pass_on_iterations(self._stream)
 
     def finish(self) -> RequestTable:
-        """Hands over the rest; without a stream all requests are returned, in the order of the workload."""
+        """Hands over the rest; without a stream all requests are returned, in the order of arrival."""
         if self._stream is not None:
             self._pass_on_requests(self._stream)
             self._pass_on_iterations(self._stream)
-        table = self._take().in_workload_order()
+        table = self._take().in_order_of_arrival()
         self.tally.add(table)
         return table
 
     def _take(self) -> RequestTable:
-        return RequestTable.of(self._workload, self._loop.requests.take(), self._names)
+        return RequestTable.of(self._source, self._loop.requests.take(), self._names)
 
     def _pass_on_requests(self, stream: Stream) -> None:
         table = self._take()

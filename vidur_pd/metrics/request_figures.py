@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.metrics.columns import TEXT, Column
+from vidur_pd.metrics.columns import KEY, TEXT, Column
 
 if TYPE_CHECKING:
     from vidur_pd.metrics.requests import RequestTable
@@ -40,6 +40,10 @@ Place = TypeVar("Place")
 class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     """Figures that the core keeps of a request, from its arrival to its end; times are picoseconds."""
 
+    priority: Value
+    """Of two requests the one with the smaller number goes first, as in vLLM."""
+    max_output_tokens: Value
+    """What the engine has to expect: output tokens after which it would stop the request; at least its output."""
     cached_tokens: Value
     """Prompt tokens found in the prefix cache at the first admission."""
     resident_tokens: Value
@@ -130,3 +134,16 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
     _figure("restarts", "", "restarts", "times that it began again after a fault", in_report=False),
 )
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""
+
+OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
+    _figure("session", KEY, "session", "number of its session", in_report=False),
+    _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
+    _figure("class", TEXT, "class_name", "class of the request", in_report=False),
+    _figure("priority", KEY, "asked_priority", "of two requests the smaller goes first", in_report=False),
+)
+"""Columns of workloads that have them, after the others: those whose values are not ``None``."""
+
+
+def request_columns_of(table: RequestTable) -> tuple[Column[RequestTable], ...]:
+    """The columns of one table, in their order."""
+    return (*REQUEST_COLUMNS, *(column for column in OPTIONAL_COLUMNS if column.values(table) is not None))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
-from vidur_pd.metrics.columns import Column, values_of
+from vidur_pd.metrics.columns import TEXT, Column, values_of
 from vidur_pd.metrics.quantities import PS_PER_S, seconds_text
-from vidur_pd.metrics.request_figures import NEVER, REQUEST_COLUMNS
+from vidur_pd.metrics.request_figures import NEVER, request_columns_of
 from vidur_pd.metrics.requests import RequestTable
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ ROWS_OF_A_PIECE: Final = 16_384
 def requests_csv(table: RequestTable) -> Iterator[str]:
     """The file in pieces of some thousand rows, in the order of the table. Times are exact decimal seconds; what does
     not apply is empty."""
+    chosen = request_columns_of(table)
     for first in range(0, max(len(table), 1), ROWS_OF_A_PIECE):
-        columns = values_of(REQUEST_COLUMNS, table.rows(slice(first, first + ROWS_OF_A_PIECE)))
+        columns = values_of(chosen, table.rows(slice(first, first + ROWS_OF_A_PIECE)))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if first == 0:
             writer.writerow(columns)
-        writer.writerows(zip(*(_texts(column, columns[column.name]) for column in REQUEST_COLUMNS), strict=True))
+        writer.writerows(zip(*(_texts(column, columns[column.name]) for column in chosen), strict=True))
         yield text.getvalue()
 
 
@@ -41,10 +42,10 @@ def request_columns(table: RequestTable) -> dict[str, pa.Array[Any]]:
     import pyarrow as pa
 
     found: dict[str, pa.Array[Any]] = {}
-    for column in REQUEST_COLUMNS:
+    for column in request_columns_of(table):
         values = column.values(table)
         if column.is_text:
-            found[column.name] = pa.array(values, pa.string())
+            found[column.name] = pa.array(values, pa.string() if column.unit == TEXT else None)
             continue
         absent = values == NEVER
         found[column.name] = pa.array(values / PS_PER_S if column.unit == "s" else values, mask=absent)

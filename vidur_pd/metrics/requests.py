@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.request_figures import NEVER, RequestFigures
-from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
+from vidur_pd.workload.source import RequestSource
 
 __all__ = ["NEVER", "RequestRecord", "RequestTable", "Times", "seconds"]
 
@@ -30,6 +30,11 @@ class RequestRecord(RequestFigures[int, int | None, int | None, str]):
     output_tokens: int
     status: RequestStatus
     status_reason: str | None
+    session: int | None
+    """``None`` where the workload has no sessions, as ``turn``."""
+    turn: int | None
+    class_name: str | None
+    """``None`` where the workload has no classes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,17 +53,29 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     """Why a request was rejected or failed, by its index."""
     instances: tuple[str, ...]
     """Names of instances, by what the columns of instances hold."""
+    session: Times | None
+    """``None`` where the workload has no sessions, as ``turn``."""
+    turn: Times | None
+    class_name: NDArray[np.object_] | None
+    """``None`` where the workload has no classes."""
+    has_priorities: bool
+    """Whether the workload says who goes first."""
 
     @classmethod
-    def of(cls, workload: Workload, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
+    def of(cls, source: RequestSource, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
         """From what the core's request log hands over, in the order in which the requests have ended."""
-        index = taken["index"]
+        index, workload = taken["index"], source.workload
+        sessions = workload.sessions
         return cls(
             request_id=np.array([workload.request_ids[number] for number in index.tolist()], dtype=object),
-            arrived_ps=workload.arrived_ps[index],
+            arrived_ps=source.arrived_ps[index],
             prompt_tokens=workload.prefill_tokens[index],
             output_tokens=workload.decode_tokens[index],
             instances=instances,
+            session=None if sessions is None else sessions.session[index],
+            turn=None if sessions is None else sessions.turn[index],
+            class_name=None if workload.classes is None else workload.classes.name_of[index],
+            has_priorities=workload.priority is not None,
             **taken | {"reasons": dict(taken["reasons"])},
         )
 
@@ -73,8 +90,9 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
                 columns[name] = column[which]
         return RequestTable(**columns)
 
-    def in_workload_order(self) -> RequestTable:
-        return self.rows(np.argsort(self.index, kind="stable"))
+    def in_order_of_arrival(self) -> RequestTable:
+        """Of requests that arrive at once in that of the workload."""
+        return self.rows(np.lexsort((self.index, self.arrived_ps)))
 
     def names(self, instance: Times) -> NDArray[np.object_]:
         """Names of instances; empty for ``NEVER``."""
@@ -83,6 +101,11 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     def has(self, status: RequestStatus) -> NDArray[np.bool_]:
         """[requests]"""
         return np.asarray(self.status == STATUSES.index(status))
+
+    @property
+    def asked_priority(self) -> Times | None:
+        """[requests] ``None`` where the workload has no priorities."""
+        return self.priority if self.has_priorities else None
 
     @property
     def is_completed(self) -> NDArray[np.bool_]:
@@ -127,7 +150,9 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
             return (STATUSES[status] for status in self.status.tolist())
         if name == "status_reason":
             return (self.reasons.get(index) for index in self.index.tolist())
-        column: NDArray[Any] = getattr(self, name)
+        column: NDArray[Any] | None = getattr(self, name)
+        if column is None:
+            return [None] * len(self)
         match RequestFigures.__annotations__.get(name):
             case "Place":
                 return self.names(column)

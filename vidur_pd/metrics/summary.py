@@ -57,6 +57,14 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSlo:
+    """Objectives of a class."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
     """Service-level objectives of the configuration."""
 
@@ -65,6 +73,24 @@ class Objectives:
     attainment: float | None = None
     """Share of the requests of a window that have to meet both."""
     window_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSummary:
+    """Requests of one class."""
+
+    name: str = ""
+    requests: int = 0
+    completed: int = 0
+    ttft_s: Distribution = Distribution()
+    """Of completed requests, as the next two."""
+    tpot_s: Distribution = Distribution()
+    e2e_s: Distribution = Distribution()
+    slo: ClassSlo = ClassSlo()
+    goodput: float | None = None
+    """Completed requests that met the objectives of the class, per second of the makespan of the run."""
+    goodput_share: float | None = None
+    """Their part of the requests of the class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +309,8 @@ class Summary:
     """``None`` where the power of some pool's GPU is not known."""
     faults: FaultSummary | None = field(default=None, metadata={"left_out": True})
     """Left out where nothing failed."""
+    classes: tuple[ClassSummary, ...] | None = field(default=None, metadata={"left_out": True})
+    """Left out where the workload has none. The goodput of all requests counts each by the objectives of its class."""
 
     @property
     def gpus(self) -> int:

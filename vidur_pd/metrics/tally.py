@@ -6,23 +6,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.config import SloConfig
+from vidur_pd.config.request_classes import ClassObjectives
 from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.quantities import exact_sum, to_seconds
 from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
-from vidur_pd.workload import Workload
+from vidur_pd.workload.pacing import NOBODY
 from vidur_pd.workload.request import STATUSES, RequestStatus
+from vidur_pd.workload.source import RequestSource
+
+
+def objectives_of(slo: SloConfig, name: str) -> ClassObjectives:
+    """What requests of a class have to meet."""
+    own = (slo.classes or {}).get(name, ClassObjectives())
+    return ClassObjectives(ttft_s=own.ttft_s or slo.ttft_s, tpot_s=own.tpot_s or slo.tpot_s)
 
 
 class RequestTally:
     """Latencies and counts of the requests of a workload, 25 bytes each.
 
-    Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of the
-    workload, so that figures do not depend on it.
+    Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of arrival,
+    so that figures do not depend on it. Requests of the workload that were never sent are not among them.
     """
 
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
+    def __init__(self, source: RequestSource) -> None:
+        self._source, self._workload = source, source.workload
+        workload = source.workload
         self._status = np.zeros(len(workload), dtype=np.int8)
         self._ttft_ps, self._tpot_ps, self._e2e_ps = (np.zeros(len(workload), dtype=np.int64) for _ in range(3))
         self._parts_ps = [0] * len(PARTS)
@@ -51,7 +60,7 @@ class RequestTally:
         ]
 
     def __len__(self) -> int:
-        return len(self._workload)
+        return len(self.arrived_ps)
 
     def count(self, status: RequestStatus) -> int:
         """Requests that have ended so."""
@@ -60,33 +69,56 @@ class RequestTally:
     @property
     def is_completed(self) -> NDArray[np.bool_]:
         """[requests]"""
-        return np.asarray(self._status == STATUSES.index(RequestStatus.COMPLETED))
+        return np.asarray(self._status[self._source.sent] == STATUSES.index(RequestStatus.COMPLETED))
+
+    def _completed(self, values: Times) -> Times:
+        """[completed requests] of [requests of the workload]"""
+        return values[self._source.sent][self.is_completed]
 
     def is_served(self, slo: SloConfig) -> NDArray[np.bool_]:
         """[requests] whether each has completed and met every objective; one of a single token meets that of TPOT."""
-        in_time = seconds(self._ttft_ps) <= slo.ttft_s
-        steady = seconds(np.maximum(self._tpot_ps, 0)) <= slo.tpot_s
+        sent = self._source.sent
+        in_time = seconds(self._ttft_ps[sent]) <= self._objectives(slo, "ttft_s")
+        steady = seconds(np.maximum(self._tpot_ps[sent], 0)) <= self._objectives(slo, "tpot_s")
         return np.asarray(self.is_completed & in_time & steady)
+
+    def _objectives(self, slo: SloConfig, field: str) -> NDArray[np.float64]:
+        """[requests] what each has to meet."""
+        common, classes = getattr(slo, field), self._workload.classes
+        of_classes = [] if classes is None else [getattr(objectives_of(slo, name), field) for name in classes.names]
+        places = np.full(len(self), NOBODY) if classes is None else classes.of[self._source.sent]
+        return np.array([*of_classes, common])[places]  # `NOBODY` is the last position
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Classes of the workload."""
+        return () if self._workload.classes is None else self._workload.classes.names
+
+    def is_of_class(self, name: str) -> NDArray[np.bool_]:
+        """[requests]"""
+        classes = self._workload.classes
+        assert classes is not None, "only what has a name is asked for"
+        return np.asarray(classes.of[self._source.sent] == classes.names.index(name))
 
     @property
     def arrived_ps(self) -> Times:
         """[requests]"""
-        return self._workload.arrived_ps
+        return self._source.arrived_ps[self._source.sent]
 
     @property
     def ttft_ps(self) -> Times:
         """[completed requests]"""
-        return self._ttft_ps[self.is_completed]
+        return self._completed(self._ttft_ps)
 
     @property
     def tpot_ps(self) -> Times:
         """[completed requests] ``NEVER`` for a single token."""
-        return self._tpot_ps[self.is_completed]
+        return self._completed(self._tpot_ps)
 
     @property
     def e2e_ps(self) -> Times:
         """[completed requests]"""
-        return self._e2e_ps[self.is_completed]
+        return self._completed(self._e2e_ps)
 
     @property
     def makespan_ps(self) -> int:
@@ -94,17 +126,18 @@ class RequestTally:
         done = self.is_completed
         if not done.any():
             return 0
-        return int((self._workload.arrived_ps[done] + self._e2e_ps[done]).max() - self._workload.arrived_ps.min())
+        arrived_ps = self.arrived_ps
+        return int((arrived_ps[done] + self.e2e_ps).max() - arrived_ps.min())
 
     @property
     def input_tokens_each(self) -> NDArray[np.int64]:
         """[completed requests]"""
-        return self._workload.prefill_tokens[self.is_completed]
+        return self._completed(self._workload.prefill_tokens)
 
     @property
     def output_tokens_each(self) -> NDArray[np.int64]:
         """[completed requests]"""
-        return self._workload.decode_tokens[self.is_completed]
+        return self._completed(self._workload.decode_tokens)
 
     @property
     def input_tokens(self) -> int:

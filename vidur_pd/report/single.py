@@ -123,7 +123,27 @@ def _latency(run: RunOutput) -> str:
     curves = latency_curves(run, run.label)
     objectives = {"ttft": summary.slo.ttft_s, "tpot": summary.slo.tpot_s}
     charts = [distribution_chart(metric, [curve], objectives.get(metric)) for metric, curve in curves.items()]
-    return charts_html([attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)])
+    return _class_table(summary) + charts_html(
+        [attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)]
+    )
+
+
+def _class_table(summary: Summary) -> str:
+    """Classes of requests, each against its own objectives."""
+    rows = [
+        [
+            each.name,
+            f"{each.completed:,} of {each.requests:,}",
+            *(duration(of.p50) for of in (each.ttft_s, each.tpot_s, each.e2e_s)),
+            *(duration(of.p99) for of in (each.ttft_s, each.tpot_s, each.e2e_s)),
+            f"{duration(each.slo.ttft_s)}, {duration(each.slo.tpot_s)}",
+            percent(each.goodput_share),
+        ]
+        for each in summary.classes or ()
+    ]
+    figures = [f"{name}, {at}" for at in ("p50", "p99") for name in ("TTFT", "TPOT", "E2E")]
+    columns = ("Class", "Completed", *figures, "Objectives (TTFT, TPOT)", "Meet both")
+    return table_html(columns, rows) if rows else ""
 
 
 def _faults(run: RunOutput, faults: FaultSummary) -> str:

@@ -21,7 +21,7 @@ budget          the tokens of an iteration are at most ``engine.max_batched_toke
 blocks          the KV blocks that a request lacks for its tokens are free
 sequences       at most ``engine.max_seqs`` requests run
 tokens          a request computes 1 to ``rank.most_tokens(request)`` tokens
-one iteration   a request is in one iteration at a time, and once in a decision
+one iteration   a request is in one iteration at a time (asynchronous: one under way), and once in a decision
 membership      it runs or waits on this rank; one that is preempted holds KV here
 decision        entries are made within ``decide``, which returns nothing and raises nothing
 progress        something runs as long as something could; no request is preempted a thousand times between two tokens
@@ -51,7 +51,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from boundary.errors import InputError
 from boundary.fields import Section
-from vidur_pd._core import BlockPool, Decision, PrefixCachingBlockPool, RankState, RankView
+from vidur_pd._core import BlockPool, Decision, KvGroups, PrefixCachingBlockPool, RankState, RankView
 from vidur_pd.config.own_classes import check_shapes
 
 __all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView", "Section"]
@@ -86,7 +86,10 @@ class RequestView(Protocol):
     def generated_tokens(self) -> int: ...
     @property
     def sequence_tokens(self) -> int:
-        """Prompt + generated tokens: what has to be computed before the next token can be sampled."""
+        """Prompt + generated tokens: what has to be computed before the next token can be sampled.
+
+        With asynchronous scheduling a token that is under way counts, though it is not generated yet.
+        """
 
     @property
     def is_running(self) -> bool:
@@ -94,7 +97,16 @@ class RequestView(Protocol):
 
     @property
     def is_in_iteration(self) -> bool:
-        """It is in an iteration under way, with pipeline stages."""
+        """It is in an iteration under way that has to end before it goes on: with pipeline stages, or ``is_ending``.
+
+        With asynchronous scheduling an iteration is decided while the one before is under way, whose tokens count as
+        part of their sequences, so that all other requests may go on.
+        """
+
+    @property
+    def is_ending(self) -> bool:
+        """Its last token is under way: there is nothing to run, but ``preempt`` returns its KV blocks one iteration
+        earlier, at no cost."""
 
     @property
     def preemptions(self) -> int: ...
@@ -118,10 +130,12 @@ class Policy(ABC):
     """What the configuration says, an object of ``Options``; there from before ``begin``, not in ``__init__``."""
 
     @classmethod
-    def prefix_cache(cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int) -> BlockPool:
+    def prefix_cache(
+        cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int, groups: KvGroups
+    ) -> BlockPool:
         """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others."""
         del options
-        return PrefixCachingBlockPool(num_blocks, block_tokens, hash_block_tokens)
+        return PrefixCachingBlockPool(num_blocks, block_tokens, hash_block_tokens, groups)
 
     def begin(self, rank: RankView) -> None:
         """Called once, before anything else. Raises: InputError, for a rank that the policy cannot decide for."""

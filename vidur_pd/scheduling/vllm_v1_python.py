@@ -33,7 +33,7 @@ class VllmV1Python(Policy):
             if tokens == 0:
                 break
             while rank.lacking_blocks(request, tokens) > rank.free_blocks:
-                victim = [other for other in rank.running if not other.is_in_iteration][-1]
+                victim = [other for other in rank.running if other.is_ending or not other.is_in_iteration][-1]
                 decision.preempt(victim)
                 has_room = False
                 if victim is request:

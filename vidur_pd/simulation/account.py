@@ -13,6 +13,7 @@ from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.faults import fault_summary
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
+from vidur_pd.metrics.request_classes import class_summaries
 from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.summary import (
     Effort,
@@ -78,7 +79,7 @@ class Account:
             tpot_s=distribution(seconds(tpot_ps[tpot_ps != NEVER])),
             itl_s=distribution(gap_s, gap_count),
             e2e_s=distribution(seconds(tally.e2e_ps)),
-            slo=Objectives(**slo.model_dump()),
+            slo=Objectives(**slo.model_dump(exclude={"classes"})),
             goodput=_rate(met, makespan_s),
             goodput_share=met / len(tally) if len(tally) else None,
             estimates=log.estimated_ps / log.compute_ps if log.compute_ps else 0.0,
@@ -95,6 +96,7 @@ class Account:
             communication=communication_sources(self._plan.coupling, log, tally.transfers_ps),
             attribution_s=tally.mean_parts_s(),
             energy=energy_estimate(self._activities(), makespan_s, tally.output_tokens),
+            classes=class_summaries(tally, slo),
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
 

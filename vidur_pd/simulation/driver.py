@@ -20,6 +20,7 @@ from vidur_pd._core import (
     PriceIteration,
     PriceOperators,
     PromptPrefilled,
+    RequestsCompleted,
 )
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
@@ -100,6 +101,7 @@ class Driver:
             IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
             AcceptDrafts: lambda notice: self._loop.set_accepted(notice.instance.accepted_drafts(notice.iteration)),
             PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
+            RequestsCompleted: lambda notice: self._lifecycle.ended(notice.requests),
             GraphEnded: self._graph_ended,
         }
 

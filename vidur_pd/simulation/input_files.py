@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from netsim.topologies.build import FileSpec
-from vidur_pd.config import EngineConfig, EngineOverrides, SimulationConfig
+from vidur_pd.config import SimulationConfig
 from vidur_pd.workload.loading import trace_paths
 
 
@@ -24,7 +24,7 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
     yield from model_files(config.model)
     for pool in config.cluster.pools:
         yield from gpu_files(config.hardware_of(pool))
-    engines: list[EngineConfig | EngineOverrides] = [config.engine, *(pool.engine for pool in config.cluster.pools)]
+    engines = [config.engine, *(config.engine_of(pool) for pool in config.cluster.pools)]
     routing = config.routing
     classes = [engine.policy for engine in engines] + [routing.policy, routing.decode_policy, routing.rank_policy]
     classes.append(config.kv_transfer.mode)
@@ -33,6 +33,6 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
         if place.endswith(".py"):
             yield Path(place)
     for engine in engines:
-        kind, _, file = (engine.expert_load or "").partition(":")
+        kind, _, file = engine.expert_load.partition(":")
         if kind == "recorded":
             yield Path(file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 
 from vidur_pd._core import Loop, RunningIteration
@@ -13,18 +15,19 @@ from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.simulation.state import SimulationState
-from vidur_pd.workload import Workload
 from vidur_pd.workload.request import Request, request_of
+from vidur_pd.workload.source import RequestSource, Sending
 
 
 class RequestLifecycle:
     """Lets requests arrive, routes them, and records how each ends; in between the loop computes them."""
 
     def __init__(
-        self, state: SimulationState, workload: Workload, loop: Loop, queue: EventQueue, kv_sender: KvSender
+        self, state: SimulationState, source: RequestSource, loop: Loop, queue: EventQueue, kv_sender: KvSender
     ) -> None:
         config = state.plan.config
-        self._workload = workload
+        self._source = source
+        self._timed = iter(source.timed())
         self._latency_ps = state.plan.request_latency_ps
         self._instances = state.instances
         self._loop = loop
@@ -41,24 +44,36 @@ class RequestLifecycle:
 
     @property
     def unfinished(self) -> int:
-        """Number of requests that have not ended."""
-        return len(self._workload) - self._loop.requests.ended
+        """Number of requests that have been sent, or are going to be, and have not ended."""
+        return self._source.expected - self._loop.requests.ended
 
     # Requests in.
 
     def schedule_arrivals(self) -> None:
-        """Schedules the first arrival, which schedules the next, and so on; called once."""
-        self._schedule_arrival(0)
+        """To be called once; of requests with times of their own each arrival schedules the next."""
+        if self._source.is_closed:
+            self._loop.report_completions()
+        self._schedule_timed()
+        self._schedule_all(self._source.first())
 
-    def _schedule_arrival(self, index: int) -> None:
-        if index < len(self._workload):
-            at_ps = int(self._workload.arrived_ps[index]) + self._latency_ps
-            self._queue.schedule(at_ps, Priority.ARRIVAL, lambda: self._arrive(index))
+    def _schedule_timed(self) -> None:
+        if (sending := next(self._timed, None)) is not None:
+            self._schedule(sending, self._arrive_timed)
 
-    def _arrive(self, index: int) -> None:
+    def _schedule_all(self, sendings: Iterable[Sending]) -> None:
+        for sending in sendings:
+            self._schedule(sending, self._arrive)
+
+    def _schedule(self, sending: Sending, arrive: Callable[[Sending], None]) -> None:
+        self._queue.schedule(sending.at_ps + self._latency_ps, Priority.ARRIVAL, lambda: arrive(sending))
+
+    def _arrive_timed(self, sending: Sending) -> None:
+        self._schedule_timed()
+        self._arrive(sending)
+
+    def _arrive(self, sending: Sending) -> None:
         """A request has come through the front end."""
-        self._schedule_arrival(index + 1)
-        self._enter(request_of(self._workload, index))
+        self._enter(request_of(self._source.workload, sending.row, sending.at_ps))
 
     def _enter(self, request: Request) -> None:
         """A request is routed, for the first time or again."""
@@ -81,6 +96,7 @@ class RequestLifecycle:
             self.recovery.fail(request, reason)
         else:
             self._loop.reject(request, reason)
+            self.ended([request])
 
     # Routing.
 
@@ -123,6 +139,7 @@ class RequestLifecycle:
     def completed(self, request: Request) -> None:
         """The last token of a request has been delivered."""
         self._loop.complete(request)
+        self.ended([request])
 
     def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
         """The hand-over has lost the KV of a request."""
@@ -163,7 +180,7 @@ class RequestLifecycle:
 
         Returns whether any request ended.
         """
-        unfinished = self.unfinished
+        ended = self._loop.requests.ended
         for instance in self._instances:
             instance.check_progress()
         self.recovery.end_all()
@@ -173,8 +190,14 @@ class RequestLifecycle:
             for iteration in instance.running_iterations:
                 iteration.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
                 self.break_off(iteration, STOOD_STILL)
-        return self.unfinished < unfinished
+        return self._loop.requests.ended > ended
 
     def _end(self, request: Request, reason: str) -> None:
         """The request fails and gets no more tokens."""
         self._loop.fail(request, reason)
+        self.ended([request])
+
+    def ended(self, requests: Iterable[Request]) -> None:
+        """Requests get no more tokens, all of them or not: whoever waited for that sends the next."""
+        for request in requests:
+            self._schedule_all(self._source.after(request.index, self._queue.now_ps))

@@ -29,6 +29,7 @@ from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.profile import load_profile
 from aicb.model.architecture import MoeFfn
+from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from boundary.fields import Section
 from vidur_pd.cluster.placement import partition_of
@@ -52,6 +53,7 @@ class PoolModel:
     precision: Precision
     iteration_model: IterationModel
     num_kv_blocks: int
+    kv_groups: KvGroups
     max_model_len: int
     policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
@@ -69,6 +71,11 @@ class PoolModel:
         """KV blocks that admissions leave free."""
         usual = 0.0 if self.policy is None else self.policy.watermark
         return int((usual if self.engine.watermark is None else self.engine.watermark) * self.num_kv_blocks)
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Ranks decide an iteration while the one before is under way."""
+        return self.engine.async_scheduling is True
 
     @property
     def drafting(self) -> Drafting | None:
@@ -107,6 +114,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     drafting = drafting_of(pool, engine)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model)
+    _check_scheduling(pool, engine, drafting)
     overlap = engine.overlap
     try:
         memory = instance_memory(
@@ -149,6 +157,11 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
             f"that fit into the memory of a GPU of pool {pool.name}"
         )
+    if engine.prefix_caching and memory.kv_groups.whole != 1:
+        raise InputError(
+            f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
+            f"{memory.kv_groups.whole} groups of layers keep every token"
+        )
     return PoolModel(
         pool=pool,
         engine=engine,
@@ -156,6 +169,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         precision=precision,
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
+        kv_groups=memory.kv_groups,
         max_model_len=_max_model_len(engine, model),
         policy=(policy := _policy(engine, pool)),
         policy_options=_policy_options(engine, pool, policy),
@@ -192,14 +206,36 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
 def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     if engine.policy in SCHEDULING_POLICIES:
         return policy_named(engine.policy)
-    field = f"cluster.pools.{pool.name}.engine.policy" if pool.engine.policy else "engine.policy"
-    return load_class(field, engine.policy, Policy)
+    return load_class(_engine_field(pool, "policy"), engine.policy, Policy)
+
+
+def _is_own(pool: PoolConfig, name: str) -> bool:
+    """Whether the pool sets this field of ``engine`` for itself."""
+    return getattr(pool.engine, name) is not None
+
+
+def _has_own_policy(pool: PoolConfig) -> bool:
+    return _is_own(pool, "policy") or _is_own(pool, "policy_options")
+
+
+def _engine_field(pool: PoolConfig, name: str) -> str:
+    """The field that sets this in a pool: the pool's own, or the common one."""
+    is_own = _is_own(pool, name)
+    return f"cluster.pools.{pool.name}.engine.{name}" if is_own else f"engine.{name}"
+
+
+def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
+    if not engine.async_scheduling:
+        return
+    reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None
+    if reason is not None:
+        field = _engine_field(pool, "async_scheduling")
+        raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
 
 
 def _policy_options(engine: EngineConfig, pool: PoolConfig, policy: type[Policy] | None) -> Section:
     """``engine.policy_options`` as the policy knows them."""
-    is_own = pool.engine.policy is not None or pool.engine.policy_options is not None
-    field = f"cluster.pools.{pool.name}.engine.policy_options" if is_own else "engine.policy_options"
+    field = f"cluster.pools.{pool.name}.engine.policy_options" if _has_own_policy(pool) else "engine.policy_options"
     known = Section if policy is None else policy.Options
     if engine.policy_options and not known.model_fields:
         first = next(iter(engine.policy_options))
@@ -215,7 +251,7 @@ def with_policy_options(config: SimulationConfig, pools: Mapping[str, PoolModel]
     common, own = {}, []
     for pool in config.cluster.pools:
         resolved = pools[pool.name].policy_options.model_dump(mode="json")
-        if pool.engine.policy is None and pool.engine.policy_options is None:
+        if not _has_own_policy(pool):
             common = resolved
             own.append(pool)
         else:

@@ -24,6 +24,7 @@ from vidur_pd.simulation.driver import Driver, Progress
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload import Workload
+from vidur_pd.workload.source import RequestSource
 
 
 class Simulation:
@@ -31,7 +32,7 @@ class Simulation:
 
     def __init__(self, state: SimulationState, workload: Workload) -> None:
         self._started_wall_s, self._started_cpu_s = time.perf_counter(), time.process_time()
-        self._state, self._plan, self._workload = state, state.plan, workload
+        self._state, self._plan, self._source = state, state.plan, RequestSource(workload)
         config = self.config
         assert isinstance(state.network, LogsLinks)
         self._network = state.network
@@ -51,7 +52,7 @@ class Simulation:
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
         )
-        self._lifecycle = RequestLifecycle(state, workload, self._loop, self._queue, self._kv_sender)
+        self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
         self._driver = self._join()
         self._log = IterationLog(
@@ -90,11 +91,11 @@ class Simulation:
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
-        records = Records(self._workload, self._loop, self._log, stream)
+        records = Records(self._source, self._loop, self._log, stream)
         self._control.schedule_faults()
         self._lifecycle.schedule_arrivals()
         try:
-            self._driver.run(records, len(self._workload), progress)
+            self._driver.run(records, len(self._source.workload), progress)
         finally:
             self._loop.advance_with(None)  # its owner may close the network now
         self._check_end()
@@ -119,7 +120,7 @@ class Simulation:
         self._network.update_link_log()
         return Result(
             config=self.config,
-            workload=self._workload,
+            workload=self._source.workload,
             table=table,
             iterations=self._log,
             links=self._links,

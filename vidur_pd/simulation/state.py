@@ -16,7 +16,7 @@ from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.workload import generator
 
@@ -93,13 +93,19 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
     pool = plan.pools[placement.pool]
     engine, drafting = pool.engine, pool.drafting
 
+    groups = KvGroups(
+        whole=pool.kv_groups.whole,
+        spanned=pool.kv_groups.spanned,
+        most_spanned_blocks=pool.kv_groups.most_spanned_blocks(engine.block_tokens),
+    )
+
     def block_pool() -> BlockPool:
         sizes = (pool.num_kv_blocks, engine.block_tokens)
         if not engine.prefix_caching:
-            return CountingBlockPool(*sizes)
+            return CountingBlockPool(*sizes, groups)
         if pool.policy is None:
-            return PrefixCachingBlockPool(*sizes, plan.hash_block_tokens)
-        return pool.policy.prefix_cache(pool.policy_options, *sizes, plan.hash_block_tokens)
+            return PrefixCachingBlockPool(*sizes, plan.hash_block_tokens, groups)
+        return pool.policy.prefix_cache(pool.policy_options, *sizes, plan.hash_block_tokens, groups)
 
     def drafts(rank: int) -> Drafts | None:
         if drafting is None:
@@ -118,6 +124,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             drafts_per_step=0 if drafting is None else drafting.drafts,
             watermark_blocks=pool.watermark_blocks,
             pipeline_stages=placement.partition.pp,
+            plans_ahead=pool.plans_ahead,
         )
         for _ in range(placement.partition.dp)
     ]

@@ -29,12 +29,12 @@ class RowChecker:
         shown = str(found)[:60] if isinstance(found, Decimal | _Count) else quoted(found)
         raise InputError(f"{self.path}: line {line}: {field}: found {shown}, expected {expected}")
 
-    def request_id(self, line: int, found: object) -> str:
+    def name(self, line: int, field: str, found: object) -> str:
         """An id: text on one line, or a number."""
         if not isinstance(found, str | int | Decimal) or isinstance(found, bool):
-            self.refuse(line, "request_id", found, "text or a number")
+            self.refuse(line, field, found, "text or a number")
         if fault := name_fault(text := str(found)):
-            raise InputError(f"{self.path}: line {line}: request_id: {fault}")
+            raise InputError(f"{self.path}: line {line}: {field}: {fault}")
         return text
 
     def time_ps(self, line: int, found: object) -> int:
@@ -50,20 +50,30 @@ class RowChecker:
             self.refuse(line, field, found, "no negative time")
         return time_ps
 
-    def tokens(self, line: int, field: str, found: object, least: int = 1) -> int:
-        """A token count of at least ``least``."""
+    def tokens(self, line: int, field: str, found: object, least: int = 1, most: int = MAX_TOKENS) -> int:
+        """A token count from ``least`` to ``most``."""
         if type(found) is int:
             value = found
         elif isinstance(found, str) and _is_number(found):
             value = int(found)
         else:
             self.refuse(line, field, found, f"a whole number of at least {least}")
-        if not least <= value <= MAX_TOKENS:
-            self.refuse(line, field, found, f"a whole number from {least} to {MAX_TOKENS}")
+        if not least <= value <= most:
+            self.refuse(line, field, found, f"a whole number from {least} to {most}")
         return value
 
-    def hash_ids(self, line: int, found: object, prefill_tokens: int, block_tokens: int) -> Sequence[int]:
-        """One id per block of the prompt."""
+    def whole(self, line: int, field: str, found: object) -> int:
+        """A whole number of at most 32 bits, of either sign."""
+        text = found.strip() if isinstance(found, str) else ""
+        value = found if type(found) is int else None
+        if _is_number(text.removeprefix("-")):
+            value = int(text)
+        if value is None or not -(2**31) <= value < 2**31:
+            self.refuse(line, field, found, f"a whole number from {-(2**31)} to {2**31 - 1}")
+        return value
+
+    def hash_ids(self, line: int, found: object, hashed_tokens: int, block_tokens: int) -> Sequence[int]:
+        """One id per block."""
         if isinstance(found, str):
             parts = found.split(";") if found.strip() else []
             if not all(map(_is_number, parts)):
@@ -73,9 +83,9 @@ class RowChecker:
             ids = found
         else:
             self.refuse(line, "hash_ids", found, "a list of whole numbers")
-        blocks = -(-prefill_tokens // block_tokens)
+        blocks = -(-hashed_tokens // block_tokens)
         if len(ids) != blocks:
-            expected = f"{blocks} ({prefill_tokens} tokens in blocks of {block_tokens})"
+            expected = f"{blocks} ({hashed_tokens} tokens in blocks of {block_tokens})"
             self.refuse(line, "hash_ids", _Count(len(ids)), expected)
         if max(ids) >= 2**63:
             self.refuse(line, "hash_ids", max(ids), "ids below 2^63")

@@ -9,10 +9,13 @@
 | ``burstgpt`` | ``Timestamp``, ``Request tokens``, ``Response tokens`` | s | – |
 | ``mooncake`` | JSON lines: ``timestamp``, ``input_length``, ``output_length`` | ms | 512 tokens |
 | ``qwen_bailian`` | JSON lines: as Mooncake, with ``chat_id`` | s | 16 tokens |
+| ``bench`` | one JSON object with lists: ``start_times``, ``input_lens``, ``output_lens`` | s, or none | – |
 
 ``csv`` is this project's own format; the per-request output of a simulation has its columns and can be replayed. It and
 JSON lines may also hold ``request_id``, ``hash_ids`` (one per block of the prompt; joined by ``;`` in CSV) and
-``hash_block_tokens`` (equal in all rows). Other columns and keys are ignored.
+``hash_block_tokens`` (equal in all rows); ``hashed_tokens`` where the ids go on into the answer; ``session`` and
+``turn``, or ``chat_id``, ``parent_chat_id`` and ``turn`` of ``qwen_bailian``; ``class``, ``priority`` and
+``max_output_tokens`` (not of ``qwen_bailian``). Other columns and keys are ignored.
 """
 
 from __future__ import annotations
@@ -89,12 +92,25 @@ class Layout:
     is_json: bool = False
     hash_block_tokens: int | None = None
     """Tokens per hash id; ``None`` where a format has no ids."""
+    session: str | None = None
+    """Field of the conversation that a row is a turn of, or of the row's own name where there is a ``parent``."""
+    parent: str | None = None
+    """Field of the name of the turn before."""
+    has_classes: bool = False
+    """Rows may say ``class``, ``priority`` and ``max_output_tokens``."""
     has_failed_calls: bool = False
     """Rows without output are failed calls: they are left out and counted."""
 
 
 LAYOUTS: dict[TraceFormat, Layout] = {
-    "csv": Layout("arrived_at_s", "prefill_tokens", "decode_tokens", hash_block_tokens=MOONCAKE_BLOCK_TOKENS),
+    "csv": Layout(
+        "arrived_at_s",
+        "prefill_tokens",
+        "decode_tokens",
+        hash_block_tokens=MOONCAKE_BLOCK_TOKENS,
+        session="session",
+        has_classes=True,
+    ),
     "vidur": Layout("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
     "vidur_lengths": Layout(None, "num_prefill_tokens", "num_decode_tokens"),
     "azure": Layout(
@@ -114,10 +130,19 @@ LAYOUTS: dict[TraceFormat, Layout] = {
         time_text="a number of milliseconds",
         is_json=True,
         hash_block_tokens=MOONCAKE_BLOCK_TOKENS,
+        session="session",
+        has_classes=True,
     ),
     "qwen_bailian": Layout(
-        "timestamp", "input_length", "output_length", is_json=True, hash_block_tokens=BAILIAN_BLOCK_TOKENS
+        "timestamp",
+        "input_length",
+        "output_length",
+        is_json=True,
+        hash_block_tokens=BAILIAN_BLOCK_TOKENS,
+        session="chat_id",
+        parent="parent_chat_id",
     ),
+    "bench": Layout("start_times", "input_lens", "output_lens", is_absolute=True, is_json=True, has_failed_calls=True),
 }
 assert set(LAYOUTS) == set(get_args(TraceFormat))
 
@@ -139,6 +164,8 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
     line = first_line.strip()
     if line.startswith("{"):
         found = set(parse_json(line, f"{path}: line 1", "one JSON object per line"))
+        if "input_lens" in found:  # benchmarks may leave out when requests were sent
+            return "bench"
         candidates: Iterable[TraceFormat] = ("qwen_bailian",) if "chat_id" in found else ("mooncake",)
     else:
         found = set(csv_columns(line))

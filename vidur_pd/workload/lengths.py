@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.config.workload import (
+from vidur_pd.config.lengths import (
     FixedLengths,
     Lengths,
     LogNormalLengths,
@@ -40,23 +40,58 @@ def sample_lengths(lengths: Lengths, requests: int, rng: Callable[[str], np.rand
         case ZipfLengths(prefill_to_decode=ratio):
             return _divide(_zipf(lengths, requests, rng("lengths")), ratio)
         case LogNormalLengths(prefill=prompt, decode=output):
-            return (
-                sample_lognormal(prompt, requests, rng("prefill_lengths")),
-                sample_lognormal(output, requests, rng("decode_lengths")),
-            )
+            first, second = _normals(lengths.correlation, requests, rng)
+            return lognormal_at(prompt, first), lognormal_at(output, second)
+        case QuantileLengths(prefill=prompt, decode=output) if lengths.correlation is not None:
+            first, second = _normals(lengths.correlation, requests, rng)
+            return tokens_at(prompt, _normal_shares(first)), tokens_at(output, _normal_shares(second))
         case QuantileLengths(prefill=prompt, decode=output):
             return (
-                _quantiles(prompt, requests, rng("prefill_lengths")),
-                _quantiles(output, requests, rng("decode_lengths")),
+                tokens_at(prompt, rng("prefill_lengths").random(requests)),
+                tokens_at(output, rng("decode_lengths").random(requests)),
             )
 
 
 def sample_lognormal(tokens: LogNormalTokens, count: int, random: np.random.Generator) -> Tokens:
     """``count`` draws, rounded to whole tokens and limited to min…max (the limits collect what lies beyond)."""
+    return lognormal_at(tokens, random.standard_normal(count))
+
+
+def sample_tokens(tokens: LogNormalTokens | QuantileTokens | int, count: int, random: np.random.Generator) -> Tokens:
+    """``count`` draws of a token count."""
+    match tokens:
+        case LogNormalTokens():
+            return sample_lognormal(tokens, count, random)
+        case QuantileTokens():
+            return tokens_at(tokens, random.random(count))
+        case _:
+            return np.full(count, tokens, dtype=np.int64)
+
+
+def lognormal_at(tokens: LogNormalTokens, normals: NDArray[np.float64]) -> Tokens:
+    """Token counts for draws of the standard normal distribution."""
     mu, sigma = lognormal_parameters(tokens)
     # The exponent is limited where the result is limited anyway, so that no draw overflows.
-    draws = np.exp(np.minimum(mu + sigma * random.standard_normal(count), math.log(MAX_TOKENS)))
+    draws = np.exp(np.minimum(mu + sigma * normals, math.log(MAX_TOKENS)))
     return np.clip(np.rint(draws), tokens.min, tokens.max or MAX_TOKENS).astype(np.int64)
+
+
+def _normals(
+    correlation: float | None, requests: int, rng: Callable[[str], np.random.Generator]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard normal draws of prompts and outputs."""
+    first = rng("prefill_lengths").standard_normal(requests)
+    second = rng("decode_lengths").standard_normal(requests)
+    if correlation is None:
+        return first, second
+    return first, correlation * first + math.sqrt(1 - correlation**2) * second
+
+
+def _normal_shares(normals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares of the standard normal distribution below these values."""
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr(normals))
 
 
 def lognormal_parameters(tokens: LogNormalTokens) -> tuple[float, float]:
@@ -98,7 +133,8 @@ def _divide(total: Tokens, prefill_to_decode: float) -> tuple[Tokens, Tokens]:
     return total - decode, decode
 
 
-def _quantiles(tokens: QuantileTokens, count: int, random: np.random.Generator) -> Tokens:
+def tokens_at(tokens: QuantileTokens, shares: NDArray[np.float64]) -> Tokens:
+    """Token counts below which these shares of the requests lie."""
     probabilities = [probability for probability, _ in tokens.quantiles]
     logarithms = [math.log(value) for _, value in tokens.quantiles]
-    return np.rint(np.exp(np.interp(random.random(count), probabilities, logarithms))).astype(np.int64)
+    return np.rint(np.exp(np.interp(shares, probabilities, logarithms))).astype(np.int64)

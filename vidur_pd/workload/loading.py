@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from boundary.errors import InputError
-from vidur_pd.config.workload import MixWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
-from vidur_pd.workload.arrivals import sample_arrivals
-from vidur_pd.workload.lengths import sample_lengths
+from vidur_pd.config.arrivals import VaryingArrivals
+from vidur_pd.config.rates import FileRate
+from vidur_pd.config.workload import MixWorkload, ServeGenWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
+from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
+from vidur_pd.workload.classes import classified, draw_classes, draw_lengths
 from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
+from vidur_pd.workload.servegen import client_files, draw_servegen
+from vidur_pd.workload.sessions import draw_sessions, follow_trace
 from vidur_pd.workload.transform import jittered, length_scaled, merged, time_scaled, trimmed
 from vidur_pd.workload.workload import PS_PER_S, Workload
 
@@ -35,7 +39,9 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
         case TraceWorkload():
             return _replay(config, base_dir, rng)
         case SyntheticWorkload():
-            return _draw(config, rng)
+            return _draw(config, base_dir, rng)
+        case ServeGenWorkload():
+            return draw_servegen(config, base_dir, rng)
         case MixWorkload(parts=parts):
             return merged(
                 {
@@ -47,17 +53,32 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
 
 def trace_paths(config: WorkloadConfig, base_dir: Path) -> list[Path]:
     """The files that `load_workload` reads."""
-    parts = config.parts.values() if isinstance(config, MixWorkload) else (config,)
-    return [base_dir / part.path for part in parts if isinstance(part, TraceWorkload)]
+    parts = list(config.parts.values()) if isinstance(config, MixWorkload) else [config]
+    return [path for part in parts for path in _paths_of(part, base_dir)]
+
+
+def _paths_of(part: TraceWorkload | SyntheticWorkload | ServeGenWorkload, base_dir: Path) -> Iterator[Path]:
+    match part:
+        case ServeGenWorkload(path=path):
+            for _, *files in client_files(base_dir / path):
+                yield from files
+            return
+        case TraceWorkload(path=path):
+            yield base_dir / path
+    if isinstance(part.arrivals, VaryingArrivals) and isinstance(part.arrivals.rate, FileRate):
+        yield base_dir / part.arrivals.rate.path
 
 
 def _streams_of(part: str, rng: Streams) -> Streams:
     return lambda consumer: rng(f"{part}.{consumer}")
 
 
-def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
-    arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"))
-    prefill, decode = sample_lengths(config.lengths, config.requests, rng)
+def _draw(config: SyntheticWorkload, base_dir: Path, rng: Streams) -> Workload:
+    if config.sessions is not None:
+        return draw_sessions(config, base_dir, rng)
+    arrived_ps = sample_arrivals(config.arrivals, config.requests, rng("arrivals"), base_dir)
+    classes = draw_classes(config, config.requests, rng)
+    prefill, decode, asked = draw_lengths(config, rng).of(classes)
     drawn = Workload(
         request_ids=tuple(map(str, range(config.requests))),
         arrived_ps=arrived_ps,
@@ -65,7 +86,10 @@ def _draw(config: SyntheticWorkload, rng: Streams) -> Workload:
         decode_tokens=decode,
         name="synthetic",
         source=f"synthetic: {config.arrivals.kind} arrivals, {config.lengths.kind} lengths",
+        pacing=clients_pacing(config.arrivals, config.requests, rng("client_think_times")),
+        max_output_tokens=None if config.early_end is None else asked,
     )
+    drawn = classified(drawn, config.classes, classes)
     if config.prefixes is None:
         return drawn
     prompts = sample_conversations(config.prefixes, arrived_ps, prefill, decode, rng)
@@ -88,7 +112,7 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
             "(ask for fewer, or leave requests out to take all)"
         )
     if config.arrivals is not None:
-        times = sample_arrivals(config.arrivals, len(workload), rng("arrivals"))
+        times = sample_arrivals(config.arrivals, len(workload), rng("arrivals"), base_dir)
         workload = replace(workload, arrived_ps=times, source=f"{workload.source}, {config.arrivals.kind} arrivals")
     elif not trace.has_arrivals:
         raise InputError(f"{path}: found no arrival times, expected workload.arrivals (for example poisson) with them")
@@ -100,6 +124,11 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
         workload = length_scaled(workload, config.prefill_scale, config.decode_scale)
     if config.max_tokens is not None:
         workload = trimmed(workload, config.max_tokens, config.trim)
+    if config.sessions is not None:
+        workload = follow_trace(workload, config.arrivals, config.sessions, rng)
+    elif config.arrivals is not None:
+        pacing = clients_pacing(config.arrivals, len(workload), rng("client_think_times"))
+        workload = replace(workload, pacing=pacing)
     return workload
 
 

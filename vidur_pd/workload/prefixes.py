@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
-from vidur_pd.config.workload import SharedPrefixes
+from vidur_pd.config.sessions import SharedPrefixes, SystemPrompts
 from vidur_pd.workload.arrivals import to_ps
 from vidur_pd.workload.lengths import sample_lognormal, zipf_ranks
 from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes
@@ -48,7 +48,7 @@ class Prompts:
 
 
 @dataclass(slots=True)
-class _Conversation:
+class Conversation:
     text_tokens: int
     """Everything said so far, the last answer included."""
     blocks: list[int]
@@ -71,10 +71,10 @@ def sample_conversations(
     requests = len(arrived_ps)
     goes_on = rng("conversation_turns").random(requests) < 1 - 1 / prefixes.turns
     ready_ps = arrived_ps + _think_times_ps(prefixes, requests, rng("think_times"))
-    openings = _Openings(prefixes, requests, rng)
+    openings = Openings(prefixes, prefixes.hash_block_tokens, requests, rng)
     fresh = openings.fresh
     limit = prefixes.max_prompt_tokens or MAX_TOKENS
-    waiting: list[tuple[int, int, _Conversation]] = []
+    waiting: list[tuple[int, int, Conversation]] = []
     prompt_tokens = np.zeros(requests, dtype=np.int64)
     ids: list[list[int]] = []
     trimmed = blocks = 0
@@ -89,7 +89,7 @@ def sample_conversations(
         prompt = talk.text_tokens + user
         whole, partial = divmod(prompt, prefixes.hash_block_tokens)
         blocks += whole + 1
-        _check_blocks(blocks, prefixes)
+        check_blocks(blocks, prefixes.hash_block_tokens)
         talk.blocks.extend(next(fresh) for _ in range(whole - len(talk.blocks)))
         ids.append([*talk.blocks, next(fresh)] if partial else list(talk.blocks))
         prompt_tokens[i] = prompt
@@ -97,16 +97,22 @@ def sample_conversations(
         talk.has_history = True
         if goes_on[i] and talk.text_tokens < limit:
             heapq.heappush(waiting, (int(ready_ps[i]), i, talk))
-    return Prompts(prompt_tokens, _csr(ids, prefixes.hash_block_tokens), trimmed)
+    return Prompts(prompt_tokens, BlockHashes(*csr(ids), prefixes.hash_block_tokens), trimmed)
 
 
-class _Openings:
+class Openings:
     """Starts conversations, each from one of the system prompts."""
 
-    def __init__(self, prefixes: SharedPrefixes, requests: int, rng: Callable[[str], np.random.Generator]) -> None:
-        prompts = prefixes.system_prompts
-        given = prefixes.system_tokens
-        self._prefixes = prefixes
+    def __init__(
+        self,
+        system: SystemPrompts,
+        hash_block_tokens: int,
+        conversations: int,
+        rng: Callable[[str], np.random.Generator],
+    ) -> None:
+        """For at most so many ``conversations``."""
+        prompts, given = system.system_prompts, system.system_tokens
+        self._block_tokens = hash_block_tokens
         self.fresh = count()
         """Block ids that nobody has yet."""
         self._tokens: list[int] = (
@@ -114,25 +120,26 @@ class _Openings:
             if isinstance(given, int)
             else sample_lognormal(given, prompts, rng("system_prompt_lengths")).tolist()
         )
-        choices = zipf_ranks(prompts, prefixes.popularity_theta, requests, rng("system_prompt_choice"))
+        choices = zipf_ranks(prompts, system.popularity_theta, conversations, rng("system_prompt_choice"))
         self._choices = iter(choices.tolist())
         self._blocks: dict[int, list[int]] = {}
 
-    def next(self) -> _Conversation:
+    def next(self) -> Conversation:
         """The start of a conversation; its system prompt's blocks get their ids when first used."""
         system = next(self._choices)
         tokens = self._tokens[system]
         if system not in self._blocks:
-            _check_blocks(tokens // self._prefixes.hash_block_tokens, self._prefixes)
-            self._blocks[system] = [next(self.fresh) for _ in range(tokens // self._prefixes.hash_block_tokens)]
-        return _Conversation(tokens, list(self._blocks[system]))
+            check_blocks(tokens // self._block_tokens, self._block_tokens)
+            self._blocks[system] = [next(self.fresh) for _ in range(tokens // self._block_tokens)]
+        return Conversation(tokens, list(self._blocks[system]))
 
 
-def _check_blocks(blocks: int, prefixes: SharedPrefixes) -> None:
+def check_blocks(blocks: int, block_tokens: int) -> None:
+    """Raises: InputError, where prompts have more blocks than a simulation should hold."""
     if blocks > MOST_BLOCKS:
         raise InputError(
-            f"workload.prefixes.hash_block_tokens: found {prefixes.hash_block_tokens}, by which prompts have more than "
-            f"{MOST_BLOCKS} blocks in all; expected larger blocks or fewer tokens"
+            f"workload: hash_block_tokens: found {block_tokens}, by which prompts have more than {MOST_BLOCKS} blocks "
+            "in all; expected larger blocks or fewer tokens"
         )
 
 
@@ -143,7 +150,8 @@ def _think_times_ps(prefixes: SharedPrefixes, requests: int, random: np.random.G
     return to_ps(shortest_s + beyond_s)
 
 
-def _csr(ids: list[list[int]], block_tokens: int) -> BlockHashes:
+def csr(ids: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offsets and ids of all rows."""
     offsets = np.concatenate(([0], np.cumsum([len(row) for row in ids]))).astype(np.int64)
     flat = np.fromiter((block for row in ids for block in row), dtype=np.int64, count=int(offsets[-1]))
-    return BlockHashes(offsets, flat, block_tokens)
+    return offsets, flat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, cast
@@ -18,8 +18,11 @@ from boundary.json_text import json_decoder, parse_json
 from boundary.quoting import quoted
 from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
 from vidur_pd.config.workload import TraceFormat
+from vidur_pd.workload.bench_results import bench_rows
 from vidur_pd.workload.checking import RowChecker
 from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
+from vidur_pd.workload.labels import LabelCollector
+from vidur_pd.workload.turns import TurnCollector
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
 
 
@@ -68,8 +71,13 @@ def read_trace(
             name = detect_format(path, first_line) if trace_format == "auto" else trace_format
             file.seek(0)
             layout = LAYOUTS[name]
+            if name == "bench":
+                bench = bench_rows(file.read(), path)
+                layout = layout if bench and bench[0].arrival is not None else replace(layout, arrival=None)
+                rows: Iterable[_Row] = (_Row(1, *row) for row in bench)
+            else:
+                rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
             checker = RowChecker(path, layout)
-            rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
             workload = _collect(rows, checker, selection)
     except UnicodeDecodeError:
         raise InputError(f"{path}: found bytes that are not UTF-8, expected a request trace") from None
@@ -96,11 +104,17 @@ class _Row(NamedTuple):
     arrival: object
     prefill: object
     decode: object
-    request_id: object
-    hash_ids: object
-    """``None`` where the format has no ids."""
-    block_tokens: object
-    """``None`` where the row does not say."""
+    request_id: object = None
+    """``None`` where the row does not say, as all below."""
+    hash_ids: object = None
+    block_tokens: object = None
+    hashed_tokens: object = None
+    session: object = None
+    parent: object = None
+    turn: object = None
+    class_name: object = None
+    priority: object = None
+    asked: object = None
 
 
 def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
@@ -108,14 +122,17 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
     _, header = next(rows)
     named = (layout.arrival, layout.prefill, layout.decode)
     columns = column_places(header, f"{path}: line 1", [column for column in named if column is not None])
-    optional = ("request_id", "hash_ids", "hash_block_tokens") if layout.hash_block_tokens else (None,) * 3
+    optional = (
+        ("request_id", "hash_ids", "hash_block_tokens", "hashed_tokens", layout.session, layout.parent, "turn")
+        if layout.hash_block_tokens
+        else (None,) * 7
+    ) + (("class", "priority", "max_output_tokens") if layout.has_classes else (None,) * 3)
     # One more, empty, column stands for those that the file does not have.
     places = [columns.get(name or "", len(header)) for name in (*named, *optional)]
-    arrival, prefill, decode, request_id, hash_ids, block_tokens = places
     for line, cells in rows:
         check_width(cells, header, f"{path}: line {line}")
         row: list[str | None] = [*cells, None]
-        yield _Row(line, row[arrival], row[prefill], row[decode], row[request_id], row[hash_ids], row[block_tokens])
+        yield _Row(line, *(row[place] for place in places))
 
 
 def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
@@ -137,6 +154,11 @@ def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row
             record.get("request_id"),
             record.get("hash_ids"),
             record.get("hash_block_tokens"),
+            record.get("hashed_tokens"),
+            record.get(layout.session),
+            record.get(layout.parent),
+            record.get("turn"),
+            *map(record.get, ("class", "priority", "max_output_tokens") if layout.has_classes else ()),
         )
 
 
@@ -175,6 +197,8 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
     prefill: list[int] = []
     decode: list[int] = []
     blocks = _Blocks(checker, selection.hash_block_tokens or layout.hash_block_tokens)
+    turns = TurnCollector(checker)
+    labels = LabelCollector(checker)
     skipped_rows = 0
     for number, arrived_ps, row in _timed(rows, checker, selection.window_ps):
         output = checker.tokens(row.line, layout.decode, row.decode, least=0)
@@ -184,11 +208,13 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
         if output == 0:
             checker.refuse(row.line, layout.decode, 0, "at least 1 (or skip_zero_output: true)")
         prompt = checker.tokens(row.line, layout.prefill, row.prefill)
-        request_ids.append(number if row.request_id is None else checker.request_id(row.line, row.request_id))
+        request_ids.append(number if row.request_id is None else checker.name(row.line, "request_id", row.request_id))
         arrived.append(arrived_ps)
         prefill.append(prompt)
         decode.append(output)
-        blocks.append(row, prompt)
+        blocks.append(row, prompt, output)
+        labels.append(row.line, output, row.class_name, row.priority, row.asked)
+        turns.append(row.line, row.session, row.parent, row.turn)
         if len(arrived) == selection.limit:
             break
     if not arrived:
@@ -201,6 +227,10 @@ def _collect(rows: Iterable[_Row], checker: RowChecker, selection: TraceSelectio
             np.array(prefill, dtype=np.int64),
             np.array(decode, dtype=np.int64),
             blocks.hashes(),
+            turns.sessions(),
+            classes=labels.classes(),
+            priority=labels.priority(),
+            max_output_tokens=labels.max_output_tokens(),
             name=checker.path.name,
             source=f"trace {checker.path.name}",
             skipped_rows=skipped_rows,
@@ -217,8 +247,10 @@ class _Blocks:
         self._block_tokens = block_tokens
         self._offsets = [0]
         self._ids: list[int] = []
+        self._hashed: list[int] = []
+        self._are_longer = False
 
-    def append(self, row: _Row, prefill_tokens: int) -> None:
+    def append(self, row: _Row, prefill_tokens: int, output_tokens: int) -> None:
         is_first = len(self._offsets) == 1
         has_ids = row.hash_ids is not None
         if not is_first and has_ids != bool(self._ids):
@@ -226,7 +258,13 @@ class _Blocks:
         if has_ids and self._block_tokens is not None:
             if row.block_tokens is not None:
                 self._take_size(row, is_first)
-            self._ids.extend(self._checker.hash_ids(row.line, row.hash_ids, prefill_tokens, self._block_tokens))
+            hashed = prefill_tokens
+            if row.hashed_tokens is not None:
+                most = prefill_tokens + output_tokens
+                hashed = self._checker.tokens(row.line, "hashed_tokens", row.hashed_tokens, prefill_tokens, most)
+            self._are_longer |= hashed > prefill_tokens
+            self._hashed.append(hashed)
+            self._ids.extend(self._checker.hash_ids(row.line, row.hash_ids, hashed, self._block_tokens))
         self._offsets.append(len(self._ids))
 
     def _take_size(self, row: _Row, is_first: bool) -> None:
@@ -240,5 +278,8 @@ class _Blocks:
         if not self._ids or self._block_tokens is None:
             return None
         return BlockHashes(
-            np.array(self._offsets, dtype=np.int64), np.array(self._ids, dtype=np.int64), self._block_tokens
+            np.array(self._offsets, dtype=np.int64),
+            np.array(self._ids, dtype=np.int64),
+            self._block_tokens,
+            np.array(self._hashed, dtype=np.int64) if self._are_longer else None,
         )

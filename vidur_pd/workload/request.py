@@ -31,14 +31,21 @@ STATUSES = tuple(RequestStatus)
 """By their number in the core."""
 
 
-def request_of(workload: Workload, index: int) -> Request:
+def request_of(workload: Workload, index: int, arrived_ps: int) -> Request:
     """The request of a row of the workload, as it arrives."""
     hashes = workload.block_hashes
-    return Request(
+    request = Request(
         index=index,
         request_id=workload.request_ids[index],
         prompt_tokens=int(workload.prefill_tokens[index]),
         output_tokens=int(workload.decode_tokens[index]),
-        arrived_ps=int(workload.arrived_ps[index]),
+        arrived_ps=arrived_ps,
         block_hashes=None if hashes is None else hashes.of(index).tolist(),
     )
+    if hashes is not None and hashes.hashed_tokens is not None:
+        request.hashed_tokens = int(hashes.hashed_tokens[index])
+    if workload.max_output_tokens is not None:
+        request.max_output_tokens = int(workload.max_output_tokens[index])
+    if workload.priority is not None:
+        request.priority = int(workload.priority[index])
+    return request

@@ -60,28 +60,37 @@ def describe_workload(workload: Workload) -> WorkloadStatistics:
         prefill_tokens=_lengths(workload.prefill_tokens),
         decode_tokens=_lengths(workload.decode_tokens),
         hash_block_tokens=None if hashes is None else hashes.block_tokens,
-        prompt_blocks=None if hashes is None else len(hashes.ids),
+        prompt_blocks=None if hashes is None else int(prompt_blocks(workload, hashes).sum()),
         distinct_blocks=None if hashes is None else len(np.unique(hashes.ids)),
-        perfect_cache_hit_share=None if hashes is None else perfect_cache_hit_share(hashes),
+        perfect_cache_hit_share=None if hashes is None else perfect_cache_hit_share(workload, hashes),
         trimmed_requests=workload.trimmed_requests,
         skipped_rows=workload.skipped_rows,
     )
 
 
-def perfect_cache_hit_share(hashes: BlockHashes) -> float:
-    """Share of all prompt blocks that an infinite, instantly filled prefix cache already holds.
+def perfect_cache_hit_share(workload: Workload, hashes: BlockHashes) -> float:
+    """Share of all prompt blocks that an infinite prefix cache, filled when a request arrives, already holds.
 
-    A block hits if an earlier request had it and all blocks before it in the prompt hit too. Partial blocks count as
-    blocks. This is the upper bound that real caches (finite, filled when a prefill ends) approach from below.
+    A block hits if an earlier request had it, in its prompt or in its answer, and all blocks before it in the prompt
+    hit too. Partial blocks count as blocks. This is the upper bound that real caches (finite, filled when a prefill
+    ends) approach from below.
     """
     seen: set[int] = set()
     hits = 0
     ids = hashes.ids.tolist()
-    for start, end in zip(hashes.offsets[:-1].tolist(), hashes.offsets[1:].tolist(), strict=True):
-        prompt = ids[start:end]
-        hits += next((i for i, block in enumerate(prompt) if block not in seen), len(prompt))
-        seen.update(prompt)
-    return hits / len(ids)
+    prompts = prompt_blocks(workload, hashes)
+    for start, end, blocks in zip(
+        hashes.offsets[:-1].tolist(), hashes.offsets[1:].tolist(), prompts.tolist(), strict=True
+    ):
+        prompt = ids[start : start + blocks]
+        hits += next((i for i, block in enumerate(prompt) if block not in seen), blocks)
+        seen.update(ids[start:end])
+    return hits / int(prompts.sum())
+
+
+def prompt_blocks(workload: Workload, hashes: BlockHashes) -> NDArray[np.int64]:
+    """[requests] blocks of the prompts, the partial ones too."""
+    return -(-workload.prefill_tokens // hashes.block_tokens)
 
 
 def _lengths(tokens: NDArray[np.int64]) -> LengthStatistics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from vidur_pd.workload.arrivals import to_ps
-from vidur_pd.workload.workload import MAX_ARRIVAL_S, MAX_TOKENS, PS_PER_S, BlockHashes, Workload
+from vidur_pd.workload.classes import named_classes
+from vidur_pd.workload.pacing import Clients, Pacing, Sessions, shifted
+from vidur_pd.workload.workload import MAX_ARRIVAL_S, MAX_TOKENS, PS_PER_S, BlockHashes, Classes, Workload
 
 
 def picked(workload: Workload, indices: NDArray[np.intp]) -> Workload:
@@ -19,11 +21,16 @@ def picked(workload: Workload, indices: NDArray[np.intp]) -> Workload:
     return _reordered(workload, indices, workload.arrived_ps[indices])
 
 
+def retimed(workload: Workload, arrived_ps: NDArray[np.int64]) -> Workload:
+    """The requests in order of these arrivals [requests]; of those that arrive at once the first stays first."""
+    order = np.argsort(arrived_ps, kind="stable")
+    return _reordered(workload, order, arrived_ps[order])
+
+
 def jittered(workload: Workload, jitter_s: float, random: np.random.Generator) -> Workload:
     """Delays each arrival by a uniform time in [0, ``jitter_s``) and restores the order of arrival."""
     delayed = workload.arrived_ps + to_ps(random.random(len(workload)) * jitter_s)
-    order = np.argsort(delayed, kind="stable")
-    return _noted(_reordered(workload, order, delayed[order]), f"jitter {jitter_s:g} s")
+    return _noted(retimed(workload, delayed), f"jitter {jitter_s:g} s")
 
 
 def time_scaled(workload: Workload, factor: float) -> Workload:
@@ -101,6 +108,11 @@ def merged(parts: Mapping[str, Workload]) -> Workload:
         prefill_tokens=np.concatenate([part.prefill_tokens for part in workloads])[order],
         decode_tokens=np.concatenate([part.decode_tokens for part in workloads])[order],
         block_hashes=None if hashes is None else _gather(hashes, order),
+        sessions=_joined_sessions(workloads, order),
+        classes=_joined_classes(workloads, order),
+        priority=_joined_priorities(workloads, order),
+        max_output_tokens=_joined_asked(workloads, order),
+        pacing=_joined_pacing(workloads, order),
         name="+".join(parts),
         source="; ".join(f"{name}: {part.source}" for name, part in parts.items()),
         trimmed_requests=sum(part.trimmed_requests for part in workloads),
@@ -117,6 +129,11 @@ def _reordered(workload: Workload, order: NDArray[np.intp], arrived_ps: NDArray[
         prefill_tokens=workload.prefill_tokens[order],
         decode_tokens=workload.decode_tokens[order],
         block_hashes=None if workload.block_hashes is None else _gather(workload.block_hashes, order),
+        sessions=None if workload.sessions is None else workload.sessions.of(order),
+        classes=None if workload.classes is None else Classes(workload.classes.names, workload.classes.of[order]),
+        priority=None if workload.priority is None else workload.priority[order],
+        max_output_tokens=None if workload.max_output_tokens is None else workload.max_output_tokens[order],
+        pacing=None if workload.pacing is None else workload.pacing.of(order),
     )
 
 
@@ -134,16 +151,28 @@ def _with_lengths(workload: Workload, prompt: NDArray[np.int64], output: NDArray
     """The same requests with shorter (or, without block ids, any) lengths."""
     hashes = workload.block_hashes
     if hashes is not None:
-        blocks = -(-prompt // hashes.block_tokens)
+        named = hashes.hashed_tokens
+        if named is not None:  # a shorter prompt has lost what led to the answer
+            named = np.where(prompt < workload.prefill_tokens, prompt, np.minimum(named, prompt + output))
+        blocks = -(-(prompt if named is None else named) // hashes.block_tokens)
         kept = _spans(hashes.offsets[:-1], blocks)
-        hashes = BlockHashes(_offsets(blocks), hashes.ids[kept], hashes.block_tokens)
-    return replace(workload, prefill_tokens=prompt, decode_tokens=output, block_hashes=hashes)
+        hashes = BlockHashes(_offsets(blocks), hashes.ids[kept], hashes.block_tokens, named)
+    asked = workload.max_output_tokens
+    return replace(
+        workload,
+        prefill_tokens=prompt,
+        decode_tokens=output,
+        block_hashes=hashes,
+        max_output_tokens=None if asked is None else np.maximum(asked, output),
+    )
 
 
 def _gather(hashes: BlockHashes, order: NDArray[np.intp]) -> BlockHashes:
     """The rows of ``hashes`` in another order."""
     blocks = np.diff(hashes.offsets)[order]
-    return BlockHashes(_offsets(blocks), hashes.ids[_spans(hashes.offsets[:-1][order], blocks)], hashes.block_tokens)
+    named = None if hashes.hashed_tokens is None else hashes.hashed_tokens[order]
+    ids = hashes.ids[_spans(hashes.offsets[:-1][order], blocks)]
+    return BlockHashes(_offsets(blocks), ids, hashes.block_tokens, named)
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -169,13 +198,70 @@ def _joined_hashes(parts: Mapping[str, Workload]) -> BlockHashes | None:
             )
     used = 0
     counts, ids = [], []
+    named: list[NDArray[np.int64] | None] = []
     for part in parts.values():
         if part.block_hashes is None:
             blocks = -(-part.prefill_tokens // block_tokens)
             own = np.arange(blocks.sum())
+            named.append(None)
         else:
+            named.append(part.block_hashes.hashed_tokens)
             blocks, own = np.diff(part.block_hashes.offsets), part.block_hashes.ids
         counts.append(blocks)
         ids.append(own + used)
         used = int(ids[-1].max()) + 1
-    return BlockHashes(_offsets(np.concatenate(counts)), np.concatenate(ids), block_tokens)
+    prompts = [part.prefill_tokens for part in parts.values()]
+    are_longer = any(tokens is not None for tokens in named)
+    hashed = np.concatenate([of if of is not None else prompt for of, prompt in zip(named, prompts, strict=True)])
+    return BlockHashes(
+        _offsets(np.concatenate(counts)), np.concatenate(ids), block_tokens, hashed if are_longer else None
+    )
+
+
+def _joined_sessions(parts: Sequence[Workload], order: NDArray[np.intp]) -> Sessions | None:
+    """Sessions of all parts; a request of a part without them is one of its own."""
+    if all(part.sessions is None for part in parts):
+        return None
+    used = rows = 0
+    columns: list[list[NDArray[np.int64]]] = []
+    for part in parts:
+        own = part.sessions or Sessions.of_single_requests(len(part))
+        columns.append([own.session + used, own.turn, shifted(own.previous, rows)])
+        used, rows = used + int(own.session.max()) + 1, rows + len(part)
+    return Sessions(*map(np.concatenate, zip(*columns, strict=True))).of(order)
+
+
+def _joined_classes(parts: Sequence[Workload], order: NDArray[np.intp]) -> Classes | None:
+    """Classes of all parts; those of one name are one class."""
+    names = [np.full(len(part), "", dtype=object) if part.classes is None else part.classes.name_of for part in parts]
+    return named_classes(np.concatenate(names)[order].tolist())
+
+
+def _joined_priorities(parts: Sequence[Workload], order: NDArray[np.intp]) -> NDArray[np.int64] | None:
+    if all(part.priority is None for part in parts):
+        return None
+    own = [np.zeros(len(part), dtype=np.int64) if part.priority is None else part.priority for part in parts]
+    return np.concatenate(own)[order]
+
+
+def _joined_asked(parts: Sequence[Workload], order: NDArray[np.intp]) -> NDArray[np.int64] | None:
+    if all(part.max_output_tokens is None for part in parts):
+        return None
+    own = [part.decode_tokens if part.max_output_tokens is None else part.max_output_tokens for part in parts]
+    return np.concatenate(own)[order]
+
+
+def _joined_pacing(parts: Sequence[Workload], order: NDArray[np.intp]) -> Pacing | None:
+    """Pacing of all parts, each with its own clients; a request of a part without it is sent at its time."""
+    if all(part.pacing is None for part in parts):
+        return None
+    rows = 0
+    populations: list[Clients] = []
+    columns: list[list[NDArray[np.int64]]] = []
+    for part in parts:
+        own = part.pacing or Pacing.of_timed_requests(len(part))
+        columns.append([shifted(own.follows, rows), own.think_ps, shifted(own.population, len(populations))])
+        populations += own.populations
+        rows += len(part)
+    follows, think_ps, population = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Pacing(follows, think_ps, population, tuple(populations)).of(order)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from boundary.plain_text import first_faulty, name_fault
+from vidur_pd.workload.pacing import NOBODY, Pacing, Sessions
 
 MAX_TOKENS = 2**31 - 1
 """Longest prompt or output accepted: far beyond any context window, and safe to sum over a workload in int64."""
@@ -21,10 +23,11 @@ is left for serving the last requests."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockHashes:
-    """Identities of the prompt blocks of every request, in CSR form.
+    """Identities of the blocks of every request, in CSR form.
 
-    Request ``i`` has ``ids[offsets[i]:offsets[i + 1]]``, one id per ``block_tokens`` prompt tokens; its last block
-    may be partial. Equal ids mean equal tokens *and* equal tokens before them, as in the Mooncake traces.
+    Request ``i`` has ``ids[offsets[i]:offsets[i + 1]]``, one id per ``block_tokens`` tokens; its last block may be
+    partial. Equal ids mean equal tokens *and* equal tokens before them, as in the Mooncake traces. They name the prompt
+    and, where ``hashed_tokens`` says so, what follows it: the answer.
     """
 
     offsets: NDArray[np.int64]
@@ -32,8 +35,12 @@ class BlockHashes:
     ids: NDArray[np.int64]
     """[blocks]"""
     block_tokens: int
+    hashed_tokens: NDArray[np.int64] | None = None
+    """[requests] leading tokens of prompt and answer that the ids name; ``None``: the prompts."""
 
     def __post_init__(self) -> None:
+        if self.hashed_tokens is not None:
+            object.__setattr__(self, "hashed_tokens", _read_only(self.hashed_tokens))
         object.__setattr__(self, "offsets", _read_only(self.offsets))
         object.__setattr__(self, "ids", _read_only(self.ids))
         if self.block_tokens < 1:
@@ -50,8 +57,22 @@ class BlockHashes:
             raise InputError(f"BlockHashes.ids: found {self.ids.min()}, expected no negative id")
 
     def of(self, request: int) -> NDArray[np.int64]:
-        """Ids of the prompt blocks of one request, first block first."""
+        """Ids of the blocks of one request, first block first."""
         return self.ids[self.offsets[request] : self.offsets[request + 1]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """Classes of requests."""
+
+    names: tuple[str, ...]
+    of: NDArray[np.int64]
+    """[requests] position in the names; `NOBODY`: the request has no class."""
+
+    @property
+    def name_of(self) -> NDArray[np.object_]:
+        """[requests] names; empty for none."""
+        return np.array((*self.names, ""), dtype=object)[self.of]  # `NOBODY` is the last position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +92,16 @@ class Workload:
     decode_tokens: NDArray[np.int64]
     """[requests] output length, at least 1: the first token counts, although the prefill produces it."""
     block_hashes: BlockHashes | None = None
-    """Which prompt blocks are shared; ``None`` where the source says nothing about it."""
+    """Which blocks are shared; ``None`` where the source says nothing about it."""
+    sessions: Sessions | None = None
+    """Which requests are turns of one conversation."""
+    pacing: Pacing | None = None
+    """Which requests are sent after others have ended. Their ``arrived_ps`` only orders them."""
+    classes: Classes | None = None
+    priority: NDArray[np.int64] | None = None
+    """[requests] the smaller goes first; ``None``: all are equal."""
+    max_output_tokens: NDArray[np.int64] | None = None
+    """[requests] what was asked for, at least the output; ``None``: the output."""
     name: str = "workload"
     source: str = ""
     """Where the requests come from and what was done to them, in one line."""
@@ -81,8 +111,9 @@ class Workload:
     """Rows of a trace left out because they have no output."""
 
     def __post_init__(self) -> None:
-        for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
-            object.__setattr__(self, field, _read_only(getattr(self, field)))
+        for field in ("arrived_ps", "prefill_tokens", "decode_tokens", "priority", "max_output_tokens"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, _read_only(getattr(self, field)))
         _check_lengths(self)
         _check_values(self)
         if self.block_hashes is not None:
@@ -103,6 +134,13 @@ class Workload:
         arrays = [self.arrived_ps, self.prefill_tokens, self.decode_tokens]
         if self.block_hashes is not None:
             arrays += [np.array([self.block_hashes.block_tokens]), self.block_hashes.offsets, self.block_hashes.ids]
+            arrays += [] if self.block_hashes.hashed_tokens is None else [self.block_hashes.hashed_tokens]
+        arrays += [] if self.priority is None else [self.priority]
+        arrays += [] if self.max_output_tokens is None else [self.max_output_tokens]
+        arrays += [] if self.classes is None else [self.classes.of]
+        if self.pacing is not None:
+            arrays += [self.pacing.follows, self.pacing.think_ps, self.pacing.population]
+            arrays += [np.array([each.clients, each.until_ps or NOBODY]) for each in self.pacing.populations]
         for values in arrays:
             sums.update(np.ascontiguousarray(values, dtype="<i8").data)
         return sums.hexdigest()[:16]
@@ -149,8 +187,8 @@ def _check_lengths(workload: Workload) -> None:
     requests = len(workload.request_ids)
     if not requests:
         raise InputError(f"{workload.name}: found no request, expected at least 1")
-    for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
-        found = len(getattr(workload, field))
+    for field, values in _columns(workload):
+        found = len(values)
         if found != requests:
             raise InputError(f"{workload.name}: {field}: found {found} entries, expected {requests} (as request_ids)")
     if (faulty := first_faulty(workload.request_ids)) is not None:
@@ -160,6 +198,22 @@ def _check_lengths(workload: Workload) -> None:
         seen: set[str] = set()
         twice = next(i for i in workload.request_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
         raise InputError(f"{workload.name}: request_id: found {twice!r} twice, expected unique ids")
+
+
+def _columns(workload: Workload) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """What has one entry per request."""
+    for field in ("arrived_ps", "prefill_tokens", "decode_tokens"):
+        yield field, getattr(workload, field)
+    if workload.priority is not None:
+        yield "priority", workload.priority
+    if workload.max_output_tokens is not None:
+        yield "max_output_tokens", workload.max_output_tokens
+    if workload.classes is not None:
+        yield "classes", workload.classes.of
+    for part in (workload.sessions, workload.pacing):
+        for each in () if part is None else fields(part):
+            if isinstance(values := getattr(part, each.name), np.ndarray):
+                yield each.name, values
 
 
 def _check_values(workload: Workload) -> None:
@@ -172,6 +226,7 @@ def _check_values(workload: Workload) -> None:
                 f"{workload.name}: {field} of request {workload.request_ids[i]}: "
                 f"found {values[i]}, expected 1 to {MAX_TOKENS}"
             )
+    _check_asked(workload)
     arrived = workload.arrived_ps
     if arrived[-1] > MAX_ARRIVAL_S * PS_PER_S:
         raise InputError(
@@ -189,6 +244,20 @@ def _check_values(workload: Workload) -> None:
         )
 
 
+def _check_asked(workload: Workload) -> None:
+    """Nobody gets more than was asked for."""
+    asked = workload.max_output_tokens
+    if asked is None:
+        return
+    wrong = np.flatnonzero((asked < workload.decode_tokens) | (asked > MAX_TOKENS))
+    if len(wrong):
+        i = int(wrong[0])
+        raise InputError(
+            f"{workload.name}: max_output_tokens of request {workload.request_ids[i]}: found {asked[i]}, "
+            f"expected {workload.decode_tokens[i]} (its output) to {MAX_TOKENS}"
+        )
+
+
 def _check_blocks(workload: Workload, hashes: BlockHashes) -> None:
     requests = len(workload)
     if len(hashes.offsets) != requests + 1:
@@ -196,11 +265,30 @@ def _check_blocks(workload: Workload, hashes: BlockHashes) -> None:
             f"{workload.name}: block_hashes.offsets: found {len(hashes.offsets)} entries, expected {requests + 1}"
         )
     found = np.diff(hashes.offsets)
-    expected = -(-workload.prefill_tokens // hashes.block_tokens)
+    named = _hashed_tokens(workload, hashes)
+    expected = -(-named // hashes.block_tokens)
     wrong = np.flatnonzero(found != expected)
     if len(wrong):
         i = int(wrong[0])
         raise InputError(
             f"{workload.name}: hash_ids of request {workload.request_ids[i]}: found {found[i]} ids, expected "
-            f"{expected[i]} ({workload.prefill_tokens[i]} tokens in blocks of {hashes.block_tokens})"
+            f"{expected[i]} ({named[i]} tokens in blocks of {hashes.block_tokens})"
         )
+
+
+def _hashed_tokens(workload: Workload, hashes: BlockHashes) -> NDArray[np.int64]:
+    """[requests] tokens that the ids name: at least the prompt, at most prompt and answer."""
+    named = hashes.hashed_tokens
+    if named is None:
+        return workload.prefill_tokens
+    if len(named) != len(workload):
+        raise InputError(f"{workload.name}: hashed_tokens: found {len(named)} entries, expected {len(workload)}")
+    most = workload.prefill_tokens + workload.decode_tokens
+    wrong = np.flatnonzero((named < workload.prefill_tokens) | (named > most))
+    if len(wrong):
+        i = int(wrong[0])
+        raise InputError(
+            f"{workload.name}: hashed_tokens of request {workload.request_ids[i]}: found {named[i]}, "
+            f"expected {workload.prefill_tokens[i]} to {most[i]} (its prompt, or with its answer)"
+        )
+    return named

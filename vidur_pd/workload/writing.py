@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from boundary.errors import InputError
 from boundary.output_files import check_output, write_atomically
@@ -29,6 +29,11 @@ def write_trace(workload: Workload, path: Path, trace_format: WritableFormat | N
         OutputError: the disk is full.
     """
     check_output(path)
+    if workload.pacing is not None:
+        raise InputError(
+            "workload: found requests that wait for others to end, expected arrival times that are known before "
+            "(simulate it: requests.csv has them)"
+        )
     match trace_format or _format_of(path):
         case "csv":
             text = _table(_csv_rows(workload))
@@ -60,13 +65,31 @@ def _csv_rows(workload: Workload) -> Iterator[list[str]]:
     hashes = workload.block_hashes
     states_size = hashes is not None and hashes.block_tokens != MOONCAKE_BLOCK_TOKENS
     header = ["request_id", "arrived_at_s", "prefill_tokens", "decode_tokens"]
-    yield header + ["hash_ids"] * (hashes is not None) + ["hash_block_tokens"] * states_size
+    more = _more(workload)
+    yield [*header, *["hash_ids"] * (hashes is not None), *["hash_block_tokens"] * states_size, *more]
     for i, (request_id, arrived_ps, prefill, decode) in enumerate(_requests(workload)):
         row = [request_id, _decimal(arrived_ps, 12), str(prefill), str(decode)]
         if hashes is not None:
             row.append(";".join(map(str, hashes.of(i).tolist())))
             row += [str(hashes.block_tokens)] * states_size
-        yield row
+        yield [*row, *(str(values[i]) for values in more.values())]
+
+
+def _more(workload: Workload) -> dict[str, list[Any]]:
+    """[requests] by name: what only some workloads have."""
+    found: dict[str, list[Any]] = {}
+    hashes, sessions = workload.block_hashes, workload.sessions
+    if hashes is not None and hashes.hashed_tokens is not None:
+        found["hashed_tokens"] = hashes.hashed_tokens.tolist()
+    if sessions is not None:
+        found |= {"session": sessions.session.tolist(), "turn": sessions.turn.tolist()}
+    if workload.classes is not None:
+        found["class"] = workload.classes.name_of.tolist()
+    if workload.priority is not None:
+        found["priority"] = workload.priority.tolist()
+    if workload.max_output_tokens is not None:
+        found["max_output_tokens"] = workload.max_output_tokens.tolist()
+    return found
 
 
 def _vidur_rows(workload: Workload) -> Iterator[list[str]]:
@@ -77,6 +100,7 @@ def _vidur_rows(workload: Workload) -> Iterator[list[str]]:
 
 def _json_lines(workload: Workload) -> Iterator[str]:
     hashes = workload.block_hashes
+    more = _more(workload)
     are_numbered = all(request_id == str(i) for i, request_id in enumerate(workload.request_ids))
     for i, (request_id, arrived_ps, prefill, decode) in enumerate(_requests(workload)):
         record: dict[str, object] = {"input_length": prefill, "output_length": decode}
@@ -86,6 +110,7 @@ def _json_lines(workload: Workload) -> Iterator[str]:
             record["hash_ids"] = hashes.of(i).tolist()
             if hashes.block_tokens != MOONCAKE_BLOCK_TOKENS:
                 record["hash_block_tokens"] = hashes.block_tokens
+        record |= {name: values[i] for name, values in more.items()}
         # The time is put in as text: a double would lose picoseconds after an hour or so.
         yield f'{{"timestamp": {_decimal(arrived_ps, 9)}, {json.dumps(record)[1:]}\n'
 

@@ -264,7 +264,7 @@ works = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(work=works)
 def test_no_time_is_below_the_roofline(work):
     """Operands within L2 need not cross the memory bus of elementwise kernels."""
@@ -276,7 +276,7 @@ def test_no_time_is_below_the_roofline(work):
     assert RooflineEstimator(H200).price(work).time_us > bound
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(m=st.integers(64, 8192), site=st.sampled_from([(4096, 7168), (7168, 2048), (9216, 4096)]))
 def test_four_times_the_rows_never_take_less_time(m, site):
     """Tiles make time non-monotone from point to point; over a factor of four work dominates."""
@@ -284,7 +284,7 @@ def test_four_times_the_rows_never_take_less_time(m, site):
     assert ENGINE.price(Gemm(4 * m, n, k, "fp8")).time_us > ENGINE.price(Gemm(m, n, k, "fp8")).time_us
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(kv=st.lists(st.integers(2, 30000), min_size=1, max_size=64), more=st.integers(1, 5000))
 def test_longer_caches_never_decode_faster_in_fa3_than_measurements_repeat(kv, more):
     longer, shorter = (ENGINE.price(decode(lengths)).time_us for lengths in ([length + more for length in kv], kv))

@@ -81,7 +81,7 @@ def test_the_power_law_is_drawn_by_its_inverse_distribution_function() -> None:
     assert sorted(draw.rows(100).tolist()) == sorted(rows)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(alpha=st.sampled_from([0.0, 0.6, 1.0, 1.01, 1.2, 3.0]), tokens=st.integers(1, 5000), seed=st.integers(0, 99))
 def test_power_law_rows_always_add_up(alpha: float, tokens: int, seed: int) -> None:
     rows = PowerLawDraw(alpha, (32, 4, 8), np.random.default_rng(seed)).rows(tokens)
@@ -100,7 +100,7 @@ def test_replicas_go_to_the_largest_load_per_replica() -> None:
     assert rows.sum() == 180
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(loads=st.lists(st.integers(0, 1000), min_size=16, max_size=16), copies=st.sampled_from([0, 4, 8, 16, 48]))
 def test_every_expert_has_a_slot_and_no_row_is_lost(loads: list[int], copies: int) -> None:
     rows = np.array(loads)
@@ -148,7 +148,7 @@ def test_load_balancing_lies_between_skewed_and_uniform() -> None:
     assert balanced.active_experts <= 9.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tokens=st.integers(1, 300_000), more=st.integers(0, 3000))
 def test_more_tokens_never_mean_fewer_rows(tokens: int, more: int) -> None:
     found, larger = UNIFORM(tokens), UNIFORM(tokens + more)

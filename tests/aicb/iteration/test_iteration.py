@@ -63,7 +63,7 @@ def test_capture_sizes_hold_every_batch_of_drafts():
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(kv=kv_lists, steps=st.integers(1, 70))
 def test_decode_steps_equal_one_price_per_step(model, kv, steps):
     lengths = np.array(kv)
@@ -71,7 +71,7 @@ def test_decode_steps_equal_one_price_per_step(model, kv, steps):
     assert model.decode_steps(lengths, steps).tolist() == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(ranks=st.lists(st.lists(st.integers(2, 20000), max_size=30), min_size=4, max_size=4).filter(any))
 def test_decode_steps_of_a_lockstep_group_equal_one_price_per_step(ranks):
     lengths = [np.array(kv, dtype=np.int64) for kv in ranks]
@@ -89,7 +89,7 @@ def test_decode_steps_equal_price_with_and_without_graphs(cuda_graphs):
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(kv=kv_lists, seed=st.integers(0, 1000))
 def test_permuting_requests_changes_nothing(model, kv, seed):
     shuffled = np.random.default_rng(seed).permutation(kv)

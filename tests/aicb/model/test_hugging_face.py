@@ -230,8 +230,11 @@ def test_as_many_dense_layers_as_layers_leave_no_experts(tmp_path: Path) -> None
         ({"num_experts": True}, r"num_experts: found True, expected an integer"),
         ({"num_key_value_heads": 5}, r"num_key_value_heads: found 5, expected a divisor of num_attention_heads 32"),
         ({"num_experts_per_tok": 129}, r"num_experts_per_tok: found 129, expected at most num_experts, 128"),
-        ({"attention_bias": True}, r"attention_bias: found True, expected false"),
-        ({"use_sliding_window": True, "sliding_window": 4096}, r"sliding_window: found 4096, expected no sliding"),
+        ({"mlp_bias": True}, r"mlp_bias: found True, expected nothing or false \(not modelled"),
+        (
+            {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 0},
+            r"sliding_window: found 0, expected",
+        ),
         ({"mlp_only_layers": [0, 48]}, r"mlp_only_layers: found \[0, 48\], expected indices 0 to 47"),
         ({"mlp_only_layers": [-1]}, r"mlp_only_layers: found \[-1\], expected indices 0 to 47"),
         ({"layer_types": ["full_attention"] * 47}, r"layer_types: found 47 entries, expected 48 \(num_hidden_layers\)"),

@@ -46,7 +46,8 @@ def held_by_all_ranks(model: Model, partition: Partition) -> int | Fraction:
         replicated += 2 * h
         match layer.attention:
             case GroupedQueryAttention() as gqa:
-                replicated += 2 * gqa.head_dim if gqa.has_head_norm else 0
+                replicated += gqa.norm_parameters if gqa.qk_norm == "per_head" else 0
+                replicated += h if gqa.has_output_bias else 0
                 kv_copies = max(t // gqa.kv_heads, 1)
                 replicated += Fraction(kv_copies - 1, t - 1 or 1) * h * gqa.kv_elements
             case LatentAttention() as mla:
@@ -59,6 +60,8 @@ def held_by_all_ranks(model: Model, partition: Partition) -> int | Fraction:
             moe = layer.ffn
             replicated += moe.experts * (h + (1 if moe.has_correction_bias else 0))
             replicated += h if moe.has_shared_gate else 0
+            if moe.has_biases:  # of a sliced expert, that of the down projection is whole
+                replicated += moe.experts * (1 + (h if partition.moe_layout is MoeLayout.TENSOR else 0))
             replicated += 3 * h * moe.shared_intermediate if is_dispatch else 0
             experts += moe.experts * moe.expert_parameters(h)
             slots += (moe.experts + partition.redundant_experts) * moe.expert_parameters(h)
@@ -81,7 +84,11 @@ PARTITIONS = [
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 @pytest.mark.parametrize(
-    "name", ["llama-3.1-70b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v3", "qwen3-next-80b-a3b"]
+    "name",
+    [
+        *("llama-3.1-70b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v3", "qwen3-next-80b-a3b"),
+        *("gpt-oss-20b", "glm-4.5", "minimax-m2", "llama-4-scout"),
+    ],
 )
 def test_weights_summed_over_ranks_are_the_model_and_its_replicas(name: str, partition: Partition) -> None:
     model = load_model(name)
@@ -104,6 +111,12 @@ def test_a_tied_head_is_stored_again_only_on_another_stage() -> None:
     assert listed("qwen3-0.6b", ONE, DECODE)["lm_head"].weight_elements == 0
 
 
+def matrices(gqa: GroupedQueryAttention, hidden: int) -> int:
+    """Weights of its four projections."""
+    queries = gqa.heads * gqa.head_dim * (3 if gqa.has_output_gate else 2)
+    return hidden * (queries + 2 * gqa.kv_heads * gqa.head_dim)
+
+
 @pytest.mark.parametrize("name", built_in_models())
 def test_gemm_flops_per_decoded_token_are_twice_the_active_matrix_weights(name: str) -> None:
     """Active parameters less norms, router bias, convolution, decay: everything that is not a matrix product."""
@@ -112,14 +125,16 @@ def test_gemm_flops_per_decoded_token_are_twice_the_active_matrix_weights(name: 
     for layer in model.layers:
         match layer.attention:
             case GroupedQueryAttention() as gqa:
-                not_matrices += 2 * gqa.head_dim if gqa.has_head_norm else 0
+                not_matrices += gqa.parameters(model.hidden) - matrices(gqa, model.hidden)
             case LatentAttention() as mla:
                 not_matrices += (mla.q_lora_rank or 0) + mla.kv_lora_rank
                 not_matrices += 2 * mla.indexer.head_dim if mla.indexer else 0
             case GatedDeltaNet() as gdn:
                 not_matrices += gdn.conv_channels * gdn.conv_width + 2 * gdn.value_heads + gdn.head_dim
-        if isinstance(layer.ffn, MoeFfn) and layer.ffn.has_correction_bias:
-            not_matrices += layer.ffn.experts
+        if isinstance(layer.ffn, MoeFfn):
+            moe = layer.ffn
+            not_matrices += moe.experts * (moe.has_correction_bias + moe.has_biases)
+            not_matrices += moe.experts_per_token * (2 * moe.intermediate + model.hidden) if moe.has_biases else 0
     products = (Gemm, BatchedGemm, GroupedGemm)
     operators = iteration_operators(model, ONE, BF16, Batch.decode([2]))
     flops = sum(op.count * op.flops for op in operators if isinstance(op.kernel, products))

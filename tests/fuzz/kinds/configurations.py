@@ -99,6 +99,24 @@ _PREFIXES: Final = {
     "system_prompts": 2, "system_tokens": {"mean": 100, "cv": 1, "max": 400}, "popularity_theta": 1, "turns": 2.5,
     "think_time_s": 1, "min_think_time_s": 0.1, "max_prompt_tokens": 900, "hash_block_tokens": 16,
 }  # fmt: skip
+_SESSIONS: Final = {
+    "turns": {"kind": "geometric", "mean": 2.5}, "next_turn": "after_answer",
+    "think_time": {"kind": "lognormal", "mean_s": 1, "cv": 1}, "system_prompts": 2, "system_tokens": 40,
+    "popularity_theta": 1, "max_prompt_tokens": 900, "hash_block_tokens": 16,
+}  # fmt: skip
+_CLOSED: Final = {
+    "kind": "closed", "clients": 2, "think_time": {"kind": "exponential", "mean_s": 0.5}, "duration_s": 60,
+}  # fmt: skip
+_STEPS: Final = {"kind": "varying", "rate": {"kind": "steps", "steps": [[1, 4], [2, 0]], "repeats": True}, "cv": 2}
+_RISING: Final = {"kind": "varying", "rate": {"kind": "exponential", "from_qps": 1, "to_qps": 9, "duration_s": 2}}
+_FROM_FILE: Final = {
+    "kind": "varying",
+    "rate": {"kind": "file", "path": "t.csv", "column": "decode_tokens", "interval_s": 1, "repeats": True},
+}
+_CLASSES: Final = {
+    "chat": {"share": 0.25, "priority": -1, "lengths": {"kind": "fixed", "prefill": 50, "decode": 3}},
+    "batch": {"share": 0.75, "priority": 2},
+}
 _REPLAY: Final = {
     "kind": "trace", "path": "t.csv", "format": "auto", "limit": 3, "time_scale": 0.5, "prefill_scale": 1.5,
     "decode_scale": 0.5, "jitter_s": 0.1, "max_tokens": 200, "trim": "proportional",
@@ -112,11 +130,24 @@ WORKLOADS: Final[tuple[dict[str, Any], ...]] = (
     _WORKLOAD | {"arrivals": {"kind": "ramp", "from_qps": 1, "to_qps": 5, "shape": "exponential"}, "lengths": _MEDIANS},
     _WORKLOAD | {"lengths": _QUANTILES},
     _WORKLOAD | {"prefixes": _PREFIXES},
+    _WORKLOAD | {"arrivals": _CLOSED, "lengths": _LOGNORMAL | {"correlation": 0.5}},
+    _WORKLOAD | {"arrivals": _CLOSED, "sessions": _SESSIONS, "classes": _CLASSES},
+    _WORKLOAD | {"sessions": _SESSIONS | {"turns": {"kind": "fixed", "turns": 2}, "next_turn": "at_time"}},
+    _WORKLOAD | {"arrivals": _STEPS, "lengths": _QUANTILES | {"correlation": -0.5}, "classes": _CLASSES},
+    _WORKLOAD | {"arrivals": _RISING, "early_end": {"share": 0.5, "after_tokens": {"mean": 2, "cv": 1}}},
+    _WORKLOAD | {"arrivals": _FROM_FILE, "early_end": {"share": 1, "after_tokens": 2}},
+    {"kind": "trace", "path": "t.csv", "arrivals": _CLOSED},
+    {"kind": "servegen", "path": ".", "window": {"start_s": 0, "end_s": 100}, "limit": 3},
     _REPLAY,
     {"kind": "trace", "path": "t.csv", "format": "csv", "requests": 2, "arrivals": {"kind": "poisson", "qps": 4}},
     {"kind": "mix", "parts": {"a": _WORKLOAD, "b": {"kind": "trace", "path": "t.csv"}}},
 )
 TRACE: Final = b"request_id,arrived_at_s,prefill_tokens,decode_tokens\na,0,100,4\nb,0.5,80,3\nc,1.25,60,5\n"
+CLIENT: Final[dict[str, bytes | Special]] = {
+    "chunk-0-trace.csv": b"0,0.05,1,Gamma,1,2\n60,0.05,2,Weibull,0.6,3\n120,0,,,0,0\n",
+    "chunk-0-dataset.json": b'{"0": {"input_tokens": "{10: 0.25, 20: 0.75}", "output_tokens": "{1: 1.0}"}}',
+}
+"""A client of ServeGen."""
 CONFIGURATIONS: Final = (
     PLAIN,
     PLAIN,
@@ -138,6 +169,8 @@ def generate(rng: random.Random) -> Case:
     """A command with a configuration."""
     tree = rng.choice(CONFIGURATIONS)
     files: dict[str, bytes | Special] = {"c.yaml": as_yaml(tree, random.Random(0)), "t.csv": TRACE}
+    if tree["workload"]["kind"] == "servegen":
+        files |= CLIENT
     settings: list[str] = []
     if rng.random() < 0.75:
         files["c.yaml"] = _file(tree, rng)

@@ -12,8 +12,9 @@ from tests.fuzz.case import Case, Special
 from tests.fuzz.mutation import as_csv, as_json, cells_of, document, few, mutated, mutated_cells, option_value
 
 TABLES: Final = {
-    "csv": "request_id,arrived_at_s,prefill_tokens,decode_tokens,hash_ids,hash_block_tokens\n"
-    "a,0,600,4,1;2,512\nb,0.5,700,3,1;3,512\nc,1.25,60,5,7,512\n",
+    "csv": "request_id,arrived_at_s,prefill_tokens,decode_tokens,hash_ids,hash_block_tokens,session,turn,class,"
+    "priority\n"
+    "a,0,600,4,1;2,512,1,1,x,0\nb,0.5,700,3,1;3,512,1,2,x,-1\nc,1.25,60,5,7,512,2,1,,3\n",
     "vidur": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,100,10\n1.5,200,20\n",
     "vidur_lengths": "num_prefill_tokens,num_decode_tokens\n100,10\n200,20\n",
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,374,44\n"
@@ -32,9 +33,14 @@ RECORDS: Final[dict[str, list[dict[str, Any]]]] = {
         {"chat_id": 2, "parent_chat_id": 1, "timestamp": 1.5, "input_length": 40, "output_length": 6, "type": "text",
          "turn": 2, "hash_ids": [1, 2, 3]},
     ],
+    "bench": [
+        {"duration": 3.5, "input_lens": [100, 200, 300], "output_lens": [10, 0, 30], "start_times": [5.5, 6, 5.75]},
+    ],
 }  # fmt: skip
 NAMES: Final = ("request_id", "arrived_at_s", "prefill_tokens", "decode_tokens", "hash_ids", "hash_block_tokens",
-                "TIMESTAMP", "Timestamp", "timestamp", "chat_id", "num_prefill_tokens", "status")  # fmt: skip
+                "TIMESTAMP", "Timestamp", "timestamp", "chat_id", "num_prefill_tokens", "status", "session",
+                "turn", "class", "priority", "hashed_tokens",
+                "max_output_tokens", "parent_chat_id", "input_lens", "output_lens", "start_times")  # fmt: skip
 DATES: Final = (
     "0000-01-01 00:00:00", "9999-12-31 23:59:59.999999999999", "2023-02-30 00:00:00", "2023-01-01 24:00:00",
     "2023-01-01 00:00:60", "2023-01-01T00:00:00Z", "2023-01-01 00:00:00+99:99", "0001-01-01 00:00:00+23:59",
@@ -60,7 +66,12 @@ def generate(rng: random.Random) -> Case:
     if rng.random() < 0.03:
         files[name] = rng.choice(list(Special))
     as_form = rng.choice(("auto", "auto", form, form, *TABLES, *RECORDS))
-    match rng.randrange(10):
+    match rng.randrange(11):
+        case 10:
+            files["t.yaml"] = b"seed: 0\n"
+            form_of_lengths = rng.choice(((), ("--lengths", "lognormal"), ("--no-prefixes",), ("--json",)))
+            fit = ("vidur-pd", "workload", "fit", name, "-o", "t.yaml", "--format", as_form, *form_of_lengths)
+            return Case(fit, files, ("t.yaml",))
         case 0 | 1 | 2:
             more = ("--json",) if rng.random() < 0.3 else ()
             return Case(("vidur-pd", "workload", "inspect", name, "--format", as_form, *more), files)
@@ -72,7 +83,10 @@ def generate(rng: random.Random) -> Case:
                 ("vidur-pd", "workload", "convert", name, "-o", output, "--format", as_form, *to), files, outputs
             )
         case _:
-            more = rng.choice(("", ", arrivals: {kind: static}", ", skip_zero_output: true", ", limit: 2"))
+            more = rng.choice(
+                ("", ", arrivals: {kind: static}", ", skip_zero_output: true", ", limit: 2", ", sessions: {}",
+                 ", arrivals: {kind: closed, clients: 1}, sessions: {}")
+            )  # fmt: skip
             files["c.yaml"] = (CONFIGURATION % (name, more)).encode()
             command = rng.choice(
                 (("run", "c.yaml", "-o", "out", "--quiet"), ("workload", "generate", "c.yaml", "-o", "w.csv"))

@@ -12,6 +12,7 @@ from vidur_pd.metrics.requests import NEVER, RequestTable
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
+from vidur_pd.workload.source import RequestSource
 
 
 class Served(NamedTuple):
@@ -35,6 +36,7 @@ def tally_of(*requests: Served) -> RequestTally:
         "request_id": np.array([f"r{index}" for index in range(len(requests))]),
         "arrived_ps": arrived_ps,
         "reasons": {},
+        "has_priorities": False,
         "index": np.arange(len(requests)),
         "output_tokens": output,
         "status": np.array([STATUSES.index(of) for of in status], dtype=np.int64),
@@ -42,6 +44,6 @@ def tally_of(*requests: Served) -> RequestTally:
         "last_token_ps": last_ps,
         "completed_ps": last_ps,
     }
-    tally = RequestTally(Workload(tuple(columns["request_id"]), arrived_ps, prompt, output))
+    tally = RequestTally(RequestSource(Workload(tuple(columns["request_id"]), arrived_ps, prompt, output)))
     tally.add(RequestTable(**columns))
     return tally

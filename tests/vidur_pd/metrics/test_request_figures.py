@@ -107,6 +107,7 @@ def test_records_have_the_figures_of_the_table() -> None:
     assert {each.name for each in fields(table)} - {each.name for each in fields(records[0])} == {
         "reasons",
         "instances",
+        "has_priorities",
     }
     assert isinstance(table.rows(np.array([2])).kv_bytes, np.ndarray)
 

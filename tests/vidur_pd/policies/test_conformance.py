@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from examples.policies.shortest_job_first import ShortestJobFirst
@@ -15,9 +16,9 @@ from tests.integration.random_configurations import random_scenario, with_faults
 from tests.integration.run_checks import check_run, run_scenario
 from tests.integration.small_runs import config, pool, simulate
 from tests.vidur_pd.policies.others import PassThrough, PrefillFirst, RetractsTheShortest, StaticBatches
-from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenarios
+from tests.vidur_pd.whole_runs import Scenario, WholeRun, extremes, scenarios
+from vidur_pd.config import NAMED_POLICIES
 from vidur_pd.scheduling import Policy
-from vidur_pd.scheduling.policies import POLICIES as NAMED
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policies.faster_transformer import FasterTransformer
 from vidur_pd.scheduling.policies.lightllm import LightLlm
@@ -35,12 +36,13 @@ POLICIES: list[type[Policy] | None] = [
     StaticBatches,
     PrefillFirst,
     RetractsTheShortest,
-    *(policy_named(name) for name in sorted(NAMED)),
+    *(policy_named(name) for name in sorted(NAMED_POLICIES)),
 ]
 """``None``: vLLM V1 of the core."""
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 in_python = pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy is not None])
-random_runs = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG_S = 600
+random_runs = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def engine_of(policy: type[Policy] | None, longest: int) -> dict[str, Any]:
@@ -68,9 +70,12 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
     """The scenario on an engine that the policy does not refuse."""
     if policy is LightLlm:
         blocks = scenario.usable_blocks * scenario.block_tokens
-        return replace(scenario, block_tokens=1, usable_blocks=blocks, stages=1, drafts=0)
-    if policy in (Sarathi, Sglang):
-        return replace(scenario, budget=max(scenario.budget, scenario.max_seqs * (1 + scenario.drafts)))
+        budget = max(scenario.budget, scenario.max_seqs)
+        return replace(scenario, block_tokens=1, usable_blocks=blocks, budget=budget, stages=1, drafts=0)
+    if policy in (Sarathi, Sglang, VllmV0):
+        decodes = max(scenario.max_seqs // scenario.stages, 1) * (1 + scenario.drafts)
+        page = scenario.block_tokens if policy is Sglang else 1
+        return replace(scenario, budget=max(scenario.budget, decodes, page))
     if policy in (Orca, FasterTransformer):
         longest = max(prompt + output for _, prompt, output, _ in scenario.requests) + 1
         return replace(
@@ -83,20 +88,47 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
 
 @every_policy
 @random_runs
-@given(scenario=st.one_of(scenarios(), scenarios(drafts=2)))
+@given(scenario=st.one_of(scenarios(), scenarios(drafts=2), scenarios(plans_ahead=True)))
 def test_limits_are_kept_and_every_request_ends(policy: type[Policy] | None, scenario: Scenario) -> None:
+    check_all_end(suited(scenario, policy), policy)
+
+
+def check_all_end(scenario: Scenario, policy: type[Policy] | None) -> WholeRun:
     """`WholeRun` looks at tokens, requests and blocks of every iteration."""
-    run = WholeRun(suited(scenario, policy), policy).serve()
-    for request in run.requests:
-        if run.refusal(request) is None:
-            assert request.generated_tokens == (1 if scenario.role == "prefill" else request.output_tokens)
-    assert (run.state.used_blocks, run.state.waiting_requests, run.state.running_requests) == (0, 0, 0)
-    assert run.state.load_tokens == 0
+    run = WholeRun(scenario, policy).serve()
+    assert run.left_undone() == []
+    return run
+
+
+def check_extreme(scenario: Scenario, policy: type[Policy] | None) -> None:
+    scenario = suited(scenario, policy)
+    run = check_all_end(scenario, policy)
+    assert WholeRun(scenario, policy, takes_runs=True).serve().seen() == run.seen()
+
+
+@every_policy
+@settings(random_runs, max_examples=100)
+@given(scenario=extremes())
+def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenario) -> None:
+    """No deadlock, no livelock: whoever is not refused at arrival gets all tokens, and jumps change nothing."""
+    check_extreme(scenario, policy)
+
+
+@every_policy
+def test_a_campaign_loses_no_request(policy: type[Policy] | None, request: pytest.FixtureRequest) -> None:
+    """``--long``: ten minutes over all policies, from new seeds; Hypothesis prints the scenario that fails."""
+    if not request.config.getoption("--long"):
+        pytest.skip("with --long")
+    end_s = time.monotonic() + LONG_S / len(POLICIES)
+    drawn = st.one_of(extremes(), extremes(), scenarios(), scenarios(drafts=2))
+    many = settings(random_runs, max_examples=50, database=None)
+    while time.monotonic() < end_s:
+        many(seed(time.time_ns())(given(scenario=drawn)(lambda scenario: check_extreme(scenario, policy))))()
 
 
 @every_policy
 @random_runs
-@given(scenario=scenarios())
+@given(scenario=st.one_of(scenarios(), scenarios(plans_ahead=True)))
 def test_jumps_over_plain_decodes_change_nothing(policy: type[Policy] | None, scenario: Scenario) -> None:
     scenario = suited(scenario, policy)
     fast, slow = WholeRun(scenario, policy, takes_runs=True).serve(), WholeRun(scenario, policy).serve()
@@ -105,11 +137,14 @@ def test_jumps_over_plain_decodes_change_nothing(policy: type[Policy] | None, sc
 
 
 @every_policy
-@pytest.mark.parametrize("mode", ["pull", "layerwise"])
-def test_requests_pass_from_prefill_to_decode(policy: type[Policy] | None, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "is_async"), [("pull", False), ("layerwise", False), ("pull", True), ("layerwise", True)]
+)
+def test_requests_pass_from_prefill_to_decode(policy: type[Policy] | None, mode: str, is_async: bool) -> None:
     pools = [pool("p", "prefill"), pool("d", "decode", instances=2)]
     sections: dict[str, Any] = {"kv_transfer": {"mode": mode}, "output": {"flows": True}}
-    sections["engine"] = {"num_kv_blocks": 150, "max_batched_tokens": 300, **engine_of(policy, 2_000)}
+    engine = {"num_kv_blocks": 150, "max_batched_tokens": 300, "async_scheduling": is_async}
+    sections["engine"] = {**engine, **engine_of(policy, 2_000)}
     result = simulate(config(pools, **sections), [(2_000 * i, 1 + 170 * i % 1900, 2 + 7 * i % 90) for i in range(24)])
     assert result.summary.completed == 24
     check_run(result)

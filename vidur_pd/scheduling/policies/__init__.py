@@ -6,24 +6,14 @@ limit of a rank, and each of its pipeline stages gets an equal part.
 """
 
 import importlib
-from typing import Final
 
+from vidur_pd.config import CORE_POLICY, NAMED_POLICIES
 from vidur_pd.scheduling.policy import Policy
-
-POLICIES: Final = {
-    "faster_transformer": "FasterTransformer",
-    "lightllm": "LightLlm",
-    "orca": "Orca",
-    "sarathi": "Sarathi",
-    "sglang": "Sglang",
-    "vllm_v0": "VllmV0",
-}
-"""Module in this folder, and the class in it."""
 
 
 def policy_named(name: str) -> type[Policy] | None:
     """The policy of that name; ``None`` for the one of the core."""
-    if name not in POLICIES:
+    if name == CORE_POLICY:
         return None
-    found: type[Policy] = getattr(importlib.import_module(f"{__name__}.{name}"), POLICIES[name])
+    found: type[Policy] = getattr(importlib.import_module(f"{__name__}.{name}"), NAMED_POLICIES[name])
     return found

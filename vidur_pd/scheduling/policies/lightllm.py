@@ -30,6 +30,7 @@ class LightLlm(Policy):
                 raise InputError(f"{field}: found {found}, expected 1 with lightllm")
         if rank.drafts_per_step:
             raise InputError("engine.speculative: found drafts, expected none with lightllm")
+        residents.check_decodes(rank, "lightllm")
 
     def decide(self, rank: RankView, decision: Decision) -> None:
         line = residents.by_arrival(residents.idle(rank))
@@ -45,7 +46,7 @@ class LightLlm(Policy):
         while len(line) > rank.free_blocks:
             decision.preempt(line.pop())
         for request in line:
-            if residents.may_run(rank, request) and rank.budget_left:
+            if residents.may_run(rank, request):
                 decision.run(request, rank.most_tokens(request))
 
     def is_steady(self, rank: RankView) -> bool:
@@ -67,9 +68,10 @@ class LightLlm(Policy):
         started = 0
         for request in rank.waiting:
             tokens = rank.most_tokens(request)
-            if tokens > min(rank.budget_left, rank.free_blocks) or rank.running_requests == rank.max_seqs:
+            has_room = tokens <= rank.budget_left and rank.lacking_blocks(request, tokens) <= rank.free_blocks
+            if not has_room or rank.running_requests == rank.max_seqs:
                 break
-            left = 0 if rank.role == "prefill" else max(request.output_tokens - request.generated_tokens - 2, 0)
+            left = 0 if rank.role == "prefill" else max(residents.tokens_to_come(request) - 2, 0)
             held.append((request.sequence_tokens + 1, left))
             if _peak(held) >= rank.usable_blocks:
                 break
@@ -80,7 +82,7 @@ class LightLlm(Policy):
 
 def _held_and_left(rank: RankView, request: RequestView) -> tuple[int, int]:
     """Tokens of a resident request, the last one sampled included, and those that it will still add."""
-    left = 0 if rank.role == "prefill" else max(request.output_tokens - request.generated_tokens - 1, 0)
+    left = 0 if rank.role == "prefill" else max(residents.tokens_to_come(request) - 1, 0)
     return request.sequence_tokens, left
 
 

@@ -17,10 +17,14 @@ def check_reservation(rank: RankView, policy: str) -> None:
         )
 
 
-def has_room(rank: RankView, request: RequestView) -> bool:
-    """The blocks that a request which does not run yet lacks for the longest sequence are free."""
+def has_room(rank: RankView, request: RequestView, kept: int = 0) -> bool:
+    """The blocks that a request which does not run yet lacks for the longest sequence are free.
+
+    ``kept``: reservations of requests that have ended.
+    """
     past = request.computed_tokens or rank.cached_tokens(request)
-    return rank.lacking_blocks(request, rank.max_model_len - past) <= rank.free_blocks
+    needed = rank.lacking_blocks(request, rank.max_model_len - past) + kept * rank.blocks(rank.max_model_len)
+    return needed <= rank.free_blocks
 
 
 def line(rank: RankView, decision: Decision) -> list[RequestView]:

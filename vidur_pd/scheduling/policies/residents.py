@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from boundary.errors import InputError
 from vidur_pd.scheduling.policy import Decision, RankView, RequestView
 
 
@@ -17,6 +18,18 @@ def by_arrival(requests: list[RequestView]) -> list[RequestView]:
 def micro_batch(rank: RankView) -> int:
     """Most requests of an iteration: the running ones are spread over the pipeline stages."""
     return max(rank.max_seqs // rank.pipeline_stages, 1)
+
+
+def check_decodes(rank: RankView, policy: str) -> None:
+    """Raises: InputError, where the requests of a micro-batch could not all decode at once: no budget holds back any
+    in Vidur, as an iteration of 4096 tokens (a chunk of 512) has room for its 128 requests."""
+    requests = micro_batch(rank)
+    decodes = requests * (1 + rank.drafts_per_step)
+    if decodes > rank.max_batched_tokens:
+        raise InputError(
+            f"engine.max_batched_tokens: found {rank.max_batched_tokens}, expected at least the {decodes} tokens that "
+            f"{requests} decodes take (engine.max_seqs per pipeline stage): {policy} leaves out none of them"
+        )
 
 
 def may_run(rank: RankView, request: RequestView) -> bool:
@@ -42,8 +55,19 @@ def decode(rank: RankView, decision: Decision, request: RequestView, others: lis
 
 def keep_a_free_block(rank: RankView) -> bool:
     """Running requests could decode until one of them ends, and always leave a block free."""
-    steps = min(request.output_tokens - request.generated_tokens for request in rank.running)
+    steps = min(tokens_to_come(request) for request in rank.running)
     return sum(rank.lacking_blocks(request, steps) for request in rank.running) < rank.free_blocks
+
+
+def decodes_go_on(rank: RankView, *, is_full: bool) -> bool:
+    """Every decision would be to decode all running requests: nobody may join them, and blocks suffice."""
+    may_start = rank.waiting and not is_full and fits_above_watermark(rank, rank.waiting[0])
+    return not may_start and not rank.arrived and keep_a_free_block(rank)
+
+
+def tokens_to_come(request: RequestView) -> int:
+    """Output tokens that are neither generated nor under way."""
+    return request.prompt_tokens + request.output_tokens - request.sequence_tokens
 
 
 def fits_above_watermark(rank: RankView, request: RequestView) -> bool:

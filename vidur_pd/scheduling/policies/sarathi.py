@@ -1,10 +1,9 @@
-"""Sarathi-Serve (Agrawal et al., OSDI 2024), as Vidur has it: prompts in chunks beside decodes, which never stall."""
+"""Sarathi-Serve (Agrawal et al., OSDI 2024), as Vidur has it: prompts in chunks join decodes, which never stall."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from boundary.errors import InputError
 from vidur_pd.scheduling.policies import residents
 from vidur_pd.scheduling.policy import Decision, Policy, RankView, RequestView
 
@@ -18,15 +17,15 @@ class Sarathi(Policy):
 
     watermark: ClassVar[float] = 0.01
 
+    def __init__(self) -> None:
+        self._prompts: dict[int, int] = {}
+        """Tokens of running requests, by index, that count as prompt: all that they had when they were admitted."""
+
     def begin(self, rank: RankView) -> None:
-        decodes = residents.micro_batch(rank) * (1 + rank.drafts_per_step)
-        if decodes > rank.max_batched_tokens:
-            raise InputError(
-                f"engine.max_batched_tokens: found a chunk of {rank.max_batched_tokens} tokens, expected at least the "
-                f"{decodes} that {residents.micro_batch(rank)} decodes take: sarathi stalls none of them"
-            )
+        residents.check_decodes(rank, "sarathi")
 
     def decide(self, rank: RankView, decision: Decision) -> None:
+        self._prompts = {request.index: self._prompts.get(request.index, 0) for request in rank.running}
         begun, taken = self._decode(rank, decision)
         for request in begun:
             tokens = min(rank.most_tokens(request), rank.budget_left)
@@ -36,13 +35,8 @@ class Sarathi(Policy):
         self._admit(rank, decision, residents.micro_batch(rank) - taken)
 
     def is_steady(self, rank: RankView) -> bool:
-        waiting = rank.waiting
         is_full = rank.running_requests >= min(rank.max_seqs, rank.max_batched_tokens)
-        return (
-            (is_full or not waiting or not residents.fits_above_watermark(rank, waiting[0]))
-            and not rank.arrived
-            and residents.keep_a_free_block(rank)
-        )
+        return residents.decodes_go_on(rank, is_full=is_full)
 
     def refusal(self, rank: RankView, request: RequestView) -> str | None:
         return residents.refusal_by_watermark(rank, request)
@@ -52,7 +46,7 @@ class Sarathi(Policy):
         line, begun, decoded = residents.by_arrival(residents.idle(rank)), [], 0
         while line and decoded < residents.micro_batch(rank):
             request = line.pop(0)
-            if _is_prompt(request):
+            if request.computed_tokens < self._prompts.get(request.index, 0):
                 begun.append(request)
             elif residents.may_run(rank, request):
                 decoded += residents.decode(rank, decision, request, line)
@@ -65,10 +59,5 @@ class Sarathi(Policy):
             if not residents.fits_above_watermark(rank, request):
                 break
             tokens = min(rank.most_tokens(request), rank.budget_left)
+            self._prompts[request.index] = request.sequence_tokens
             decision.run(request, tokens, held_tokens=request.sequence_tokens)
-
-
-def _is_prompt(request: RequestView) -> bool:
-    """It runs, and its prompt (with what was generated before a preemption) is not computed yet."""
-    rest = request.sequence_tokens - request.computed_tokens
-    return request.is_running and (rest > 1 or request.computed_tokens < request.prompt_tokens)

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from boundary.errors import InputError
 from boundary.fields import Count, Ratio
-from vidur_pd.scheduling.kv_blocks import BlockPool, RadixBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, KvGroups, RadixBlockPool
 from vidur_pd.scheduling.policies import residents
 from vidur_pd.scheduling.policies.sglang_admission import Admission, Verdict, most_new_tokens
 from vidur_pd.scheduling.policies.sglang_queue import WaitingQueue
@@ -89,16 +89,26 @@ class Sglang(Policy):
         self._unasked = 0
 
     @classmethod
-    def prefix_cache(cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int) -> BlockPool:
+    def prefix_cache(
+        cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int, groups: KvGroups
+    ) -> BlockPool:
+        del groups  # one, see `begin`
         assert isinstance(options, cls.Options)
         return RadixBlockPool(num_blocks, block_tokens, hash_block_tokens, options.eviction_policy)
 
     def begin(self, rank: RankView) -> None:
-        decodes = residents.micro_batch(rank) * (1 + rank.drafts_per_step)
-        if decodes > rank.max_batched_tokens:
+        if rank.blocks(1) != 1:
             raise InputError(
-                f"engine.max_batched_tokens: found {rank.max_batched_tokens}, expected at least the {decodes} tokens "
-                f"that {residents.micro_batch(rank)} decodes take"
+                f"engine.policy: found sglang, expected another for this model: {rank.blocks(1)} groups of its layers "
+                "keep tokens, some within a window, and SGLang's pools for such models are not modelled"
+            )
+        decodes = residents.micro_batch(rank) * (1 + rank.drafts_per_step)
+        needed = max(decodes, rank.block_tokens)
+        if needed > rank.max_batched_tokens:
+            of_what = f"{residents.micro_batch(rank)} decodes take" if needed == decodes else "a page has"
+            raise InputError(
+                f"engine.max_batched_tokens: found {rank.max_batched_tokens}, expected at least the {needed} tokens "
+                f"that {of_what}"
             )
         self._ratio = NewTokenRatio(self.options.schedule_conservativeness)
         self._queue = WaitingQueue(self.options.schedule_policy, self.options.eviction_policy)

@@ -14,22 +14,22 @@ class VllmV0(Policy):
     Waiting prompts come first, in their order, as long as their blocks leave the watermark free and the batch, padded
     to its longest prompt, is within the budget. Only where none can start do all resident requests decode, in order of
     arrival; for lack of blocks the latest of those that have not had their turn is preempted.
+
+    A request that was preempted is a prompt of all its tokens. Where Vidur would wait for ever for the budget, or the
+    blocks, of such a one, the request is refused from the start: prompt and output have to fit as a prompt.
     """
 
     watermark: ClassVar[float] = 0.01
+
+    def begin(self, rank: RankView) -> None:
+        residents.check_decodes(rank, "vllm_v0")
 
     def decide(self, rank: RankView, decision: Decision) -> None:
         if not self._prefill(rank, decision):
             self._decode(rank, decision)
 
     def is_steady(self, rank: RankView) -> bool:
-        waiting = rank.waiting
-        may_start = waiting and rank.running_requests < rank.max_seqs
-        return (
-            not (may_start and residents.fits_above_watermark(rank, waiting[0]))
-            and not rank.arrived
-            and residents.keep_a_free_block(rank)
-        )
+        return residents.decodes_go_on(rank, is_full=rank.running_requests == rank.max_seqs)
 
     def refusal(self, rank: RankView, request: RequestView) -> str | None:
         longest = residents.longest_sequence(rank, request)
@@ -53,7 +53,7 @@ class VllmV0(Policy):
 
     def _decode(self, rank: RankView, decision: Decision) -> None:
         line, decoded = residents.by_arrival(residents.idle(rank)), 0
-        while line and decoded < residents.micro_batch(rank) and rank.budget_left:
+        while line and decoded < residents.micro_batch(rank):
             request = line.pop(0)
             if residents.may_run(rank, request):
                 decoded += residents.decode(rank, decision, request, line)
