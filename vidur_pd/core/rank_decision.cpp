@@ -33,7 +33,9 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
 BatchPtr RankState::decide_plain(TimePs now_ps) {
     open_decision(now_ps);
     try {
-        for (const RequestPtr& request : std::vector<RequestPtr>(running_)) run(request, 1);
+        for (const RequestPtr& request : std::vector<RequestPtr>(running_)) {
+            keep_running(request, 1, 0, request->prompt_tokens);  // the token before was under way when this was due
+        }
     } catch (const BrokenRule& broken) {
         throw BrokenInvariant(std::string("a plain decode: ") + broken.what());
     }
@@ -42,23 +44,25 @@ BatchPtr RankState::decide_plain(TimePs now_ps) {
 
 void RankState::run(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
     check_open();
-    if (request->is_running) return keep_running(request, tokens, held_tokens);
+    if (request->is_running) {
+        const Tokens known = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
+        return keep_running(request, tokens, held_tokens, known);
+    }
     admit(request, tokens, request->capacity_tokens ? CachedPrefix() : cached_prefix(*request), held_tokens);
 }
 
-void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens) {
+// `known`: tokens whose blocks get their keys now, as far as they are computed; the others', when the request has them.
+void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known) {
     if (request->rank != this) throw BrokenRule("membership", named(*request) + " runs on another rank");
     if (request->is_in_iteration) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens, held = std::max(kv_tokens, held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
-    // Tokens that are known already get their keys now, those of an answer under way when it has them.
-    const Tokens recomputed = limits_.plans_ahead ? request->known_tokens() : request->prompt_tokens;
-    if (missing || request->computed_tokens < recomputed) {
+    if (missing || request->computed_tokens < known) {
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
-        note_scheduled(*request, std::min(kv_tokens, recomputed));
+        note_scheduled(*request, std::min(kv_tokens, known));
         request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(held));
     }
     take_part(request, tokens);

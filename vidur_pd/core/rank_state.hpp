@@ -181,7 +181,7 @@ class RankState {
 
   private:
     void note_change();
-    void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens);
+    void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
     void note_scheduled(const Request& request, Tokens tokens);
