@@ -20,7 +20,7 @@ from vidur_pd.scheduling import Decision, Policy, RankView
 from vidur_pd.scheduling.kv_blocks import RadixBlockPool
 from vidur_pd.workload.request import Request
 
-MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
+TRACES = Path(__file__).parents[3] / "shared/data/traces"
 HASH_BLOCK = 6
 Ids = tuple[int, ...] | None
 
@@ -296,11 +296,12 @@ def _serve(twins: Twins, steps: list[tuple[str, int, Ids, int, int]]) -> None:
         twins.compare()
 
 
-def _mooncake(requests: int) -> list[tuple[int, tuple[int, ...]]]:
+def _mooncake(trace: str, requests: int) -> list[tuple[int, tuple[int, ...]]]:
     """Prompt tokens and block ids."""
-    if not MOONCAKE.exists():
-        pytest.skip("the Mooncake conversation trace is not beside this checkout")
-    with gzip.open(MOONCAKE, "rt") as lines:
+    path = TRACES / f"mooncake_{trace}_trace.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not beside this checkout")
+    with gzip.open(path, "rt") as lines:
         rows = [json.loads(next(lines)) for _ in range(requests)]
     return [(row["input_length"], tuple(row["hash_ids"])) for row in rows]
 
@@ -309,7 +310,7 @@ def _mooncake(requests: int) -> list[tuple[int, tuple[int, ...]]]:
 def test_an_unlimited_tree_hits_every_mooncake_token_seen_before(page: int) -> None:
     """Ids of the trace already stand for the prefix, so a set of ids seen is a perfect cache."""
     rank, seen, hit_tokens = Rank(30_000_000 // page, page, hash_block=512), set[int](), 0
-    for prompt, ids in _mooncake(2_000):
+    for prompt, ids in _mooncake("conversation", 2_000):
         known = next((i for i, one in enumerate(ids) if one not in seen), len(ids))
         hits = rank.serve(prompt, ids)
         assert hits == min(known * 512, prompt - 1) // page * page
@@ -318,8 +319,9 @@ def test_an_unlimited_tree_hits_every_mooncake_token_seen_before(page: int) -> N
     assert hit_tokens > 0
 
 
+@pytest.mark.parametrize("trace", ["conversation", "synthetic"])
 @pytest.mark.parametrize("eviction", ["lru", "lfu"])
-def test_a_small_tree_hits_mooncake_blocks_as_the_oracle_does(eviction: str) -> None:
+def test_a_small_tree_hits_mooncake_blocks_as_the_oracle_does(eviction: str, trace: str) -> None:
     """Pages of 512 tokens, a token of the oracle each; 300 of them, about 13 prompts.
 
     One request at a time. A last page that is not full is the request's own while it runs.
@@ -327,7 +329,7 @@ def test_a_small_tree_hits_mooncake_blocks_as_the_oracle_does(eviction: str) -> 
     pages = 300
     rank, oracle = Rank(pages, 512, hash_block=512, eviction=eviction), RadixOracle(pages, 1, eviction)
     hit_pages = 0
-    for index, (prompt, ids) in enumerate(_mooncake(1_500)):
+    for index, (prompt, ids) in enumerate(_mooncake(trace, 1_500)):
         if len(ids) > pages:
             continue
         whole = [*ids[: prompt // 512]]

@@ -1,8 +1,10 @@
 """Engine profiles: what a serving engine of one version does where its user says nothing.
 
 A profile is a YAML file in ``vidur_pd/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
-the sections of these names. A configuration names one by ``engine.framework`` and, unless it is the newest,
-``engine.version``; whatever it states itself stays as it is.
+the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
+but for those under ``except``, the last that applies winning. A configuration names one by ``engine.framework`` and,
+unless it is the newest, ``engine.version``; whatever it states itself stays as it is. Where a default does not go with
+what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the engine does then.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from boundary.yaml_text import read_yaml_mapping
+from vidur_pd.config import engine_conditions as conditions
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "engines"
 DEFAULT_FRAMEWORK: Final = "vllm"
@@ -37,16 +40,11 @@ def profile(framework: str, version: str) -> Mapping[str, Any]:
     return read_yaml_mapping(FOLDER / f"{framework}-{version}.yaml", "an engine profile")
 
 
-def engine_defaults(found: Mapping[str, Any]) -> Tree:
-    """Fields of ``engine`` by a profile."""
-    return {"framework": found["framework"], "version": found["version"], **found["engine"]}
-
-
 def complete(tree: Mapping[str, Any]) -> Tree:
     """A configuration's tree with its engine's defaults, where it says nothing.
 
-    A pool that names a framework of its own gets that profile's fields. Left as it is where there is no such profile,
-    or a section is no mapping: validation says so.
+    A pool gets those fields in which its framework, GPU, partition or drafts make a difference. Left as it is where
+    there is no such profile, or a section is no mapping: validation says so.
     """
     engine = _section(tree.get("engine"))
     if engine is None:
@@ -54,28 +52,69 @@ def complete(tree: Mapping[str, Any]) -> Tree:
     common = _named(engine)
     if common is None:
         return {**tree, "engine": {"framework": DEFAULT_FRAMEWORK, **engine}}
-    completed = dict(tree) | {"engine": engine_defaults(common) | engine}
+    pools = _pools(tree.get("cluster"))
+    completed = dict(tree) | {"engine": _defaults(common, engine, tree, {}) | engine}
     for section in ("network", "kv_transfer"):
         given = _section(tree.get(section))
         if given is not None:
-            completed[section] = {**common.get(section, {}), **given}
-    cluster = tree.get("cluster")
-    if isinstance(cluster, Mapping) and isinstance(pools := cluster.get("pools"), list | tuple):
-        completed["cluster"] = {**cluster, "pools": [_completed_pool(pool, engine) for pool in pools]}
+            completed[section] = {**common[section], **given}
+            if section == "network" and "collectives" not in given:
+                completed[section]["collectives"] = conditions.measured_collectives(
+                    common[section]["collectives"],
+                    {str(pool.get("hardware") or tree.get("hardware")) for pool in pools},
+                    is_used=any(pool.get("tp", 1) != 1 for pool in pools),
+                )
+    if pools:
+        own = [_completed_pool(pool, completed["engine"], engine, tree) for pool in pools]
+        completed["cluster"] = {**tree["cluster"], "pools": own}
     return completed
 
 
-def _completed_pool(pool: Any, common: Tree) -> Any:
-    own = _section(pool.get("engine")) if isinstance(pool, Mapping) else None
-    if own is None or not (own.get("framework") or own.get("version")):
-        return pool
-    stated = {key: value for key, value in common.items() if value is not None}
+def _pools(cluster: Any) -> list[Mapping[str, Any]]:
+    """Pools of a cluster; none if one of them is no mapping."""
+    found = cluster.get("pools") if isinstance(cluster, Mapping) else None
+    pools = found if isinstance(found, list | tuple) else ()
+    return list(pools) if all(isinstance(pool, Mapping) for pool in pools) else []
+
+
+def _completed_pool(pool: Mapping[str, Any], completed: Tree, engine: Tree, tree: Mapping[str, Any]) -> Tree:
+    """A pool with those defaults of its own engine that are not the common ones.
+
+    ``completed``: the common engine; ``engine``: what is stated of it.
+    """
+    own = _section(pool.get("engine"))
+    if own is None:
+        return dict(pool)
+    stated = {key: value for key, value in engine.items() if value is not None}
     if own.get("framework"):
         stated.pop("version", None)
-    found = _named(stated | own)
-    if found is None:
-        return pool
-    return {**pool, "engine": {**engine_defaults(found), **stated, **own}}
+    stated |= {key: value for key, value in own.items() if value is not None}
+    profile = _named(stated)
+    if profile is None:
+        return dict(pool)
+    defaults = _defaults(profile, stated, tree, pool)
+    different = {key: value for key, value in defaults.items() if key not in stated and value != completed.get(key)}
+    return {**pool, "engine": different | own} if different else dict(pool)
+
+
+def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:
+    """Fields of ``engine`` by a profile, beside what is stated; ``pool``: its own, if these are for one."""
+    fields: Tree = {"framework": profile["framework"], "version": profile["version"], **profile["engine"]}
+    fields |= conditions.by_gpu_memory(
+        profile.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))
+    )
+    resolved = fields | stated
+    fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
+    if not conditions.can_plan_ahead(profile["engine"]["policy"], resolved, pool):
+        fields["async_scheduling"] = False
+    if not conditions.has_prefix_hits(str(tree.get("model"))):
+        fields["prefix_caching"] = False
+    return fields
+
+
+def _least(default: int, bound: Any) -> int:
+    """Requests of an iteration: a default is never above its tokens (vLLM's `EngineArgs`)."""
+    return min(default, bound) if isinstance(bound, int) and bound > 0 else default
 
 
 def _named(engine: Tree) -> Mapping[str, Any] | None:

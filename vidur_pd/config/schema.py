@@ -43,6 +43,12 @@ def _known_version(version: str, info: ValidationInfo) -> str:
     return version
 
 
+def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError("found sizes out of order, expected each to be above the one before")
+    return sizes
+
+
 Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
 """GPUs, ranks or instances."""
@@ -117,6 +123,8 @@ class EngineConfig(Section):
     async_scheduling: bool | None = None
     """Decides each iteration when the one before begins, not when it ends; ``None``: not so."""
     cuda_graphs: bool
+    graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
+    """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None

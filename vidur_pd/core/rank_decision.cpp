@@ -17,6 +17,7 @@ void RankState::open_decision(TimePs now_ps) {
     draft_ = std::make_shared<ScheduledBatch>();
     budget_left_ = limits_.max_batched_tokens;
     now_ps_ = now_ps;
+    if (limits_.plans_ahead && !pool_->registers_when_scheduled()) note_chunks();
 }
 
 BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
@@ -32,6 +33,7 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
 
 BatchPtr RankState::decide_plain(TimePs now_ps) {
     open_decision(now_ps);
+    ++unasked_iterations_;
     try {
         for (const RequestPtr& request : std::vector<RequestPtr>(running_)) {
             keep_running(request, 1, 0, request->prompt_tokens);  // the token before was under way when this was due
@@ -111,6 +113,14 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);
+}
+
+// SGLang inserts the chunk of a prompt that is under way before it decides on the next (`stash_chunked_request`).
+void RankState::note_chunks() {
+    for (const RequestPtr& request : running_) {
+        const bool is_cut = request->computed_tokens < request->prefill_end_tokens;
+        if (is_cut && request->iterations_under_way) pool_->register_blocks(*request, request->computed_tokens);
+    }
 }
 
 // So many known tokens of the request have KV, or will have it when the iteration has ended.

@@ -102,7 +102,7 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         }
         if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) {
-            note_computed(*request, batch.kv_tokens[position], false);
+            if (!limits_.plans_ahead) note_computed(*request, batch.kv_tokens[position], false);
             continue;
         }
         if (request->known_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);

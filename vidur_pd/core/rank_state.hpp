@@ -184,6 +184,7 @@ class RankState {
     void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
+    void note_chunks();
     void note_scheduled(const Request& request, Tokens tokens);
     void note_computed(const Request& request, Tokens kv_tokens, bool is_finished);
     void withdraw(Request& request);

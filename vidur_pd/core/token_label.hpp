@@ -48,7 +48,7 @@ class TokenLabel {
 
     const std::uint64_t* contents_;  // [blocks]
     Tokens id_tokens_;
-    Tokens identified_;   // leading tokens that the hashes name; those beyond are the request's own
+    Tokens identified_;  // leading tokens that the hashes name; those beyond are the request's own
     std::uint64_t own_;  // content of all other tokens
 };
 

@@ -79,6 +79,10 @@ class RequestView(Protocol):
         """Tokens that it will generate in all. No engine knows this; a policy that reads it is an oracle."""
 
     @property
+    def max_output_tokens(self) -> int:
+        """Tokens that it may generate in all; fewer where it ends early. This an engine knows."""
+
+    @property
     def computed_tokens(self) -> int:
         """Tokens whose KV is there, or is being computed in the iteration under way."""
 

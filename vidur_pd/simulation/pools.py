@@ -142,6 +142,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             precision,
             gpu,
             cuda_graphs=engine.cuda_graphs,
+            graph_sizes=engine.graph_sizes,
             max_seqs=engine.max_seqs,
             max_batched_tokens=engine.max_batched_tokens,
             queries=1 if drafting is None else drafting.queries,

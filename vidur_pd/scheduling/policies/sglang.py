@@ -5,12 +5,17 @@ Source: SGLang 0.5.23 (the wheel), python/sglang/srt/managers: scheduler.py (``g
 `sglang_admission` and `sglang_queue` name theirs.
 
 Pages are blocks (``engine.block_tokens``; SGLang's own usual size is 1), ``chunked_prefill_size`` is
-``engine.max_batched_tokens``, ``max_running_requests`` is ``engine.max_seqs``, and what the engine knows as
-``max_new_tokens`` of a request is the length of its output.
+``engine.max_batched_tokens``, and ``max_running_requests`` is ``engine.max_seqs``.
 
-Departures. SGLang aborts the last decoding request where not even that one has room; here it queues again. It plans
-the chunks of a prompt into several pipeline stages at a time; here a request is in one. A decode instance keeps the KV
-of retracted requests on the host; here it is computed again. Chunked prefill cannot be switched off.
+Overlap scheduling (``event_loop_overlap``) is ``engine.async_scheduling``: what iterations before the one under way
+have given is known. Requests whose last token is under way count until a decode leaves them out; where that lacks their
+KV, nothing runs until it is free.
+
+Departures. With overlap SGLang throws away the token under way of a request that is retracted, and lets a request that
+ends early run once more; here the one keeps it and the other does not, as the ranks do for all policies. SGLang aborts
+the last decoding request where not even that one has room; here it queues again. It plans the chunks of a prompt into
+several pipeline stages at a time; here a request is in one. A decode instance keeps the KV of retracted requests on the
+host; here it is computed again. Chunked prefill cannot be switched off.
 
 Not modelled: ``ignore_eos``, for which SGLang reserves whole outputs; priorities; the other orders and evictions.
 """
@@ -55,7 +60,7 @@ class NewTokenRatio:
     def estimate(self, kept: list[RequestView]) -> None:
         """After a retraction, from the requests that go on."""
         generated = sum(request.generated_tokens for request in kept)
-        in_all = sum(request.output_tokens for request in kept)
+        in_all = sum(request.max_output_tokens for request in kept)
         self._base = min((generated + RETRACT_DECODE_STEPS * len(kept)) / (in_all + 1), 1.0)
         self._decodes = 0
 
@@ -86,6 +91,8 @@ class Sglang(Policy):
         self._batch: list[RequestView] = []
         """Requests that ran after the last decision, but for the chunked one, in the order in which they joined: next
         to an extend, behind those of the extend."""
+        self._leaving: list[RequestView] = []
+        """Requests that a decode has left out, as their last token is under way."""
         self._unasked = 0
 
     @classmethod
@@ -116,7 +123,7 @@ class Sglang(Policy):
     def refusal(self, rank: RankView, request: RequestView) -> str | None:
         """SGLang cuts the output of such a request short."""
         page, room = rank.block_tokens, rank.usable_blocks * rank.block_tokens
-        output = 1 if rank.role == "prefill" else request.output_tokens
+        output = 1 if rank.role == "prefill" else request.max_output_tokens
         needed = rank.blocks(request.prompt_tokens) * page + output + page
         if needed < room:
             return None
@@ -124,7 +131,7 @@ class Sglang(Policy):
 
     def decide(self, rank: RankView, decision: Decision) -> None:
         self._look_back(rank)
-        running = [each for each in self._batch if not each.is_in_iteration]
+        running = [each for each in self._batch if each.is_ending or not each.is_in_iteration]
         if not self._extend(rank, decision, running):
             self._decode(rank, decision, running)
         self._follow(rank)
@@ -138,7 +145,8 @@ class Sglang(Policy):
 
     def _look_back(self, rank: RankView) -> None:
         """What has happened since the last decision."""
-        before, ended_ps = len(self._batch), max((each.last_token_ps or 0 for each in self._batch), default=0)
+        ended_ps = max((each.last_token_ps or 0 for each in self._batch + self._leaving), default=0)
+        before = len(self._batch)
         if self._chunked is not None:
             self._is_full = False
         self._follow(rank)
@@ -154,6 +162,7 @@ class Sglang(Policy):
         running = {request.index: request for request in rank.running}
         if self._chunked is not None and running.pop(self._chunked.index, None) is None:
             self._chunked = None
+        self._leaving = [each for each in self._leaving if running.pop(each.index, None) is not None]
         self._batch = [each for each in self._batch if running.pop(each.index, None) is not None]
         self._batch += running.values()
 
@@ -175,9 +184,11 @@ class Sglang(Policy):
         admission = Admission(rank, decision, offset, mixed, self.options.max_prefill_tokens)
         self._continue_chunk(admission)
         self._admit(rank, admission, running, line)
-        if admission.admitted and mixed and _mix(rank, decision, running):
-            extended = [each for each in admission.admitted if each is not self._chunked]
-            self._batch = [each for each in self._batch if each.is_in_iteration] + extended + running
+        if admission.admitted and mixed:
+            going_on = self._leave_out_ending(running)
+            if _mix(rank, decision, going_on):
+                extended = [each for each in admission.admitted if each is not self._chunked]
+                self._batch = [each for each in self._batch if each.is_in_iteration] + extended + going_on
         return len(admission.admitted) > 0
 
     def _continue_chunk(self, admission: Admission) -> None:
@@ -202,6 +213,8 @@ class Sglang(Policy):
 
     def _decode(self, rank: RankView, decision: Decision, running: list[RequestView]) -> None:
         """All running requests, and those whose KV has come, as far as there are seats."""
+        going_on = self._leave_out_ending(running)
+        has_ending, running = len(going_on) < len(running), going_on
         line = running + rank.arrived[: max(_seats(rank, running, 0), 0)]
         if not line:
             has_work = any(request.is_in_iteration for request in rank.running)
@@ -211,11 +224,23 @@ class Sglang(Policy):
         lacking = _lacking(rank, line)
         decision.evict(lacking)
         if lacking > rank.free_blocks:
+            if has_ending:
+                return
             line = self._retract(rank, decision, line)
         else:
             self._ratio.decay()
         for request in line:
             decision.run(request, rank.most_tokens(request))
+
+    def _leave_out_ending(self, running: list[RequestView]) -> list[RequestView]:
+        """Those whose last token is not under way; the others take no part any more."""
+        ending = [each for each in running if each.is_ending]
+        if not ending:
+            return running
+        self._leaving += ending
+        self._batch = [each for each in self._batch if not each.is_ending]
+        self._is_full = False
+        return [each for each in running if not each.is_ending]
 
     def _retract(self, rank: RankView, decision: Decision, line: list[RequestView]) -> list[RequestView]:
         """Those that go on, when requests with the fewest generated tokens, then the longest prompts, have lost their

@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 
 def _output_tokens(rank: RankView, request: RequestView) -> int:
-    return 1 if rank.role == "prefill" else request.output_tokens
+    return 1 if rank.role == "prefill" else request.max_output_tokens
 
 
 def most_new_tokens(rank: RankView, request: RequestView) -> int:

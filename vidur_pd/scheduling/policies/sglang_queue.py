@@ -41,7 +41,7 @@ class WaitingQueue:
                 self._line = [self._line[place] for place in rank.depth_first(self._line)]
                 return list(self._line)
             case "lof":
-                self._line.sort(key=lambda request: -request.output_tokens)
+                self._line.sort(key=lambda request: -request.max_output_tokens)
         self._keep_in_use(rank, decision)
         return list(self._line)
 

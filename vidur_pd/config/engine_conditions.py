@@ -1,0 +1,94 @@
+"""Defaults of an engine that hang on the rest of a configuration: its GPU, model, partition and drafts.
+
+Values are as read: what they hold is validated later, and what cannot be read here changes no default.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Any, Final
+
+import simccl
+from aicb import Gpu, Partition, Precision, get_gpu, load_model
+from aicb.model.architecture import GatedDeltaNet
+from aicb.model.kv_groups import kv_groups
+from boundary.errors import InputError
+
+GIB: Final = 2**30
+Tree = dict[str, Any]
+_log = logging.getLogger(__name__)
+
+
+def by_gpu_memory(entries: Collection[Mapping[str, Any]], gpu: str) -> Tree:
+    """Fields of the last of the entries that a GPU satisfies: ``at_least_gib`` of memory, and not under ``except``."""
+    known = _gpu(gpu)
+    fields: Tree = {}
+    if known is None:
+        return fields
+    for entry in entries:
+        if known.hbm_bytes >= entry["at_least_gib"] * GIB and known.name not in entry.get("except", ()):
+            fields = entry["engine"]
+    return fields
+
+
+def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
+    """Whether iterations are decided asynchronously by default.
+
+    ``policy``: the framework's. ``pool``: whose ranks they are, if known.
+
+    Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by the rules
+    of another engine. A policy of one's own takes the place of the framework's.
+    """
+    has_drafts = engine.get("speculative") is not None and pool.get("role") != "prefill"
+    decides = str(engine.get("policy"))
+    return (decides == policy or ":" in decides) and not has_drafts and pool.get("pp", 1) == 1
+
+
+@cache
+def has_prefix_hits(model: str) -> bool:
+    """Whether prefix caching is on for a model.
+
+    It is not for those with a recurrent state (vLLM 0.24.0, `ModelConfig.is_prefix_caching_supported`), and here not
+    for those with several groups of layers that keep every token.
+    """
+    try:
+        loaded = load_model(model)
+        has_one_group = kv_groups(loaded, Partition(), Precision()).whole == 1
+    except InputError:
+        return True
+    return has_one_group and not any(isinstance(kind.attention, GatedDeltaNet) for kind in loaded.kinds)
+
+
+def measured_collectives(stack: str, gpus: Collection[str], *, is_used: bool) -> str:
+    """The engine's own all-reduce kernels where all GPUs have measured ones, else NCCL's; warns if they are used."""
+    unmeasured = sorted(gpu for gpu in gpus if not _are_measured(stack, gpu))
+    if unmeasured and is_used:
+        _warn_of_nccl(stack, ", ".join(unmeasured))
+    return str(simccl.Stack.NCCL) if unmeasured else stack
+
+
+@cache
+def _warn_of_nccl(stack: str, gpus: str) -> None:
+    """Once in a process, however many configurations it reads."""
+    _log.warning("network.collectives: NCCL's all-reduce stands for that of %s, not measured on %s", stack, gpus)
+
+
+@cache
+def _are_measured(stack: str, gpu: str) -> bool:
+    known = _gpu(gpu)
+    if known is None:
+        return True
+    try:
+        simccl.check_measured(simccl.Stack(stack), known.interconnect)
+    except InputError:
+        return False
+    return True
+
+
+def _gpu(name: str) -> Gpu | None:
+    try:
+        return get_gpu(name)
+    except InputError:
+        return None
