@@ -98,7 +98,12 @@ class PrefixCachingBlockPool(BlockPool):
 
 class RadixBlockPool(BlockPool):
     def __init__(
-        self, num_blocks: int, block_tokens: int = 1, hash_block_tokens: int = 512, eviction: str = "lru"
+        self,
+        num_blocks: int,
+        block_tokens: int = 1,
+        hash_block_tokens: int = 512,
+        eviction: str = "lru",
+        groups: KvGroups = ...,
     ) -> None: ...
     @property
     def evictable_tokens(self) -> int:

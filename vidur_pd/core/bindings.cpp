@@ -83,12 +83,12 @@ void bind_pools(py::module_& module) {
              py::arg("hash_block_tokens") = 512, py::arg("groups") = KvGroups());
     py::class_<RadixBlockPool, BlockPool, std::shared_ptr<RadixBlockPool>>(module, "RadixBlockPool")
         .def(py::init([](std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                         const std::string& eviction) {
+                         const std::string& eviction, const KvGroups& groups) {
                  return std::make_shared<RadixBlockPool>(num_blocks, block_tokens, hash_block_tokens,
-                                                         parse_eviction(eviction));
+                                                         parse_eviction(eviction), groups);
              }),
              py::arg("num_blocks"), py::arg("block_tokens") = 1, py::arg("hash_block_tokens") = 512,
-             py::arg("eviction") = "lru")
+             py::arg("eviction") = "lru", py::arg("groups") = KvGroups())
         .def_property_readonly("evictable_tokens",
                                [](const RadixBlockPool& pool) { return pool.tree().evictable_tokens(); })
         .def_property_readonly("nodes", [](const RadixBlockPool& pool) {

@@ -3,8 +3,8 @@
 namespace serving {
 
 RadixBlockPool::RadixBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                               Eviction eviction)
-    : BlockPool(num_blocks, block_tokens, KvGroups{}),
+                               Eviction eviction, const KvGroups& groups)
+    : BlockPool(num_blocks, block_tokens, groups),
       hash_block_tokens_(hash_block_tokens),
       tree_(block_tokens, eviction),
       blank_(usable_blocks()) {

@@ -10,8 +10,8 @@
 // when the decision is complete (`evict`), so that requests admitted together find what is there before it.
 //
 // Assumed: content of generated tokens is that request's own, as far as block hashes do not name it
-// (`Request::hashed_tokens`). Departure: where pages have several tokens, SGLang frees a page more per request before it
-// allocates.
+// (`Request::hashed_tokens`). Departure: where pages have several tokens, SGLang frees a page more per request before
+// it allocates.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ namespace serving {
 // `hash_block_tokens`: tokens that a block hash of a request stands for.
 class RadixBlockPool final : public BlockPool {
   public:
-    RadixBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens, Eviction eviction);
+    RadixBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens, Eviction eviction,
+                   const KvGroups& groups = {});
 
     std::int64_t free_blocks() const override { return blank_ + tree_.evictable_tokens() / block_tokens(); }
     CachedPrefix cached_prefix(const Request& request, Tokens tokens) override;

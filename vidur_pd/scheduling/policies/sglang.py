@@ -99,9 +99,8 @@ class Sglang(Policy):
     def prefix_cache(
         cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int, groups: KvGroups
     ) -> BlockPool:
-        del groups  # one, see `begin`
         assert isinstance(options, cls.Options)
-        return RadixBlockPool(num_blocks, block_tokens, hash_block_tokens, options.eviction_policy)
+        return RadixBlockPool(num_blocks, block_tokens, hash_block_tokens, options.eviction_policy, groups)
 
     def begin(self, rank: RankView) -> None:
         if rank.blocks(1) != 1:
