@@ -76,7 +76,7 @@ def test_sizes_of_graphs_make_a_difference() -> None:
 def test_models_with_windows_are_refused_with_and_without_the_tree() -> None:
     for caching in (True, False):
         config = sglang(model="gpt-oss-20b", engine={"framework": "sglang", "prefix_caching": caching})
-        with pytest.raises(InputError, match="engine.policy: found sglang, expected another for this model: 2 groups"):
+        with pytest.raises(InputError, match="found sglang, expected another for this model: 2 groups"):
             vidur_pd.simulate(config)
 
 
