@@ -96,6 +96,23 @@ class PrefixCachingBlockPool(BlockPool):
         self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512, groups: KvGroups = ...
     ) -> None: ...
 
+class RadixBlockPool(BlockPool):
+    def __init__(
+        self,
+        num_blocks: int,
+        block_tokens: int = 1,
+        hash_block_tokens: int = 512,
+        eviction: str = "lru",
+        groups: KvGroups = ...,
+    ) -> None: ...
+    @property
+    def evictable_tokens(self) -> int:
+        """Cached, in nodes that no request locks."""
+
+    @property
+    def nodes(self) -> list[tuple[int, int, int, int]]:
+        """(first token, end, locks, hits) of each node of the tree, parents first."""
+
 class ScheduledBatch:
     @property
     def requests(self) -> list[Request]: ...
@@ -187,6 +204,10 @@ class RankView:
         """Instant of the decision."""
 
     @property
+    def unasked_iterations(self) -> int:
+        """Iterations so far, in runs of plain decodes (`Policy.is_steady`), for which the policy was not asked."""
+
+    @property
     def running(self) -> list[RequestView]:
         """In order of admission, those of this decision included."""
 
@@ -262,6 +283,14 @@ class RankView:
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
         """Free blocks that so many more tokens of a request take."""
 
+    def content(self, request: RequestView, tokens: int) -> int | None:
+        """What the first ``tokens`` tokens of a request are, where the pool has a radix tree: equal for two requests
+        exactly where these are equal. ``None`` where no other request can have them."""
+
+    def depth_first(self, requests: list[RequestView]) -> list[int]:
+        """Places of requests in the depth-first order of a radix tree, of two subtrees the one first that has more of
+        these requests; unchanged where the pool has none. Looks all of them up, as `Decision.touch`."""
+
     def blocks(self, tokens: int) -> int:
         """KV blocks that hold so many tokens."""
 
@@ -277,6 +306,13 @@ class Decision:
     def preempt(self, request: RequestView) -> None:
         """A running request, or one whose KV has arrived, loses its KV and is first in the queue, with the tokens
         generated so far. One that takes part in this decision does not any more."""
+
+    def touch(self, request: RequestView, tokens: int) -> int:
+        """Looks the first ``tokens`` tokens of a request up in a radix tree as if to use them, which refreshes them and
+        splits the node that they end in; returns how many are there. Nothing where the pool has no tree."""
+
+    def evict(self, blocks: int) -> None:
+        """Evicts cached content of a radix tree until so many blocks are free without it, or nothing is left."""
 
 class CorePolicy:
     """A policy of the core."""

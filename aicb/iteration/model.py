@@ -68,6 +68,7 @@ class IterationModel:
     Args:
         model, partition, precision, gpu: the model, its division, its number formats, and the GPU it runs on.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
+        graph_sizes: decodes in a batch for which there are graphs, ascending; by default those of vLLM.
         max_seqs, max_batched_tokens: requests and tokens per rank; they bound the captured sizes.
         queries: tokens of a decode in a step; more than one with speculative decoding (`Drafting.queries`).
         estimator: an estimator, or the name of one, see ``aicb.estimators.selection.select_estimator``.
@@ -88,6 +89,7 @@ class IterationModel:
         gpu: Gpu,
         *,
         cuda_graphs: bool = True,
+        graph_sizes: Sequence[int] | None = None,
         max_seqs: int = 256,
         max_batched_tokens: int = 8192,
         queries: int = 1,
@@ -102,7 +104,10 @@ class IterationModel:
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
-        self._sizes = capture_sizes(max_seqs, max_batched_tokens, queries) if cuda_graphs else []
+        listed = capture_sizes(max_seqs, max_batched_tokens, queries)
+        if graph_sizes is not None:
+            listed = [size * queries for size in graph_sizes]
+        self._sizes, self._graph_sizes = listed if cuda_graphs else [], graph_sizes
         self._max_seqs = max_seqs
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
@@ -246,6 +251,7 @@ class IterationModel:
             self.precision,
             self.gpu,
             cuda_graphs=bool(self._sizes),
+            graph_sizes=self._graph_sizes,
             max_seqs=self._max_seqs,
             estimator=self._estimator,
             host=replace(self.host, step_us=0.0, request_us=0.0),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vidur_pd._core import AcceptDrafts, DecideIteration, Instance, Loop, PriceIteration, RunningIteration, Stage
+from vidur_pd.clock import Priority
 from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool
 from vidur_pd.workload.request import Request
@@ -117,6 +118,11 @@ class OneRank:
             finished=[request for request, _ in grown if request.status in ("completed", "prefilled")],
             accepted_drafts=sum(request.generated_tokens - tokens - 1 for request, tokens in grown),
         )
+
+    def pass_time(self) -> None:
+        """Nothing happens for as long as an iteration takes."""
+        self._loop.schedule_call(self._loop.now_ps + ITERATION_PS, int(Priority.ARRIVAL))
+        self._run(self._loop.now_ps + ITERATION_PS)
 
     def clear(self) -> list[Request]:
         """The rank fails, and is back at once."""

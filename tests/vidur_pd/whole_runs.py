@@ -23,8 +23,8 @@ from vidur_pd._core import (
     Stage,
 )
 from vidur_pd.clock import EventQueue, Priority
-from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, VllmV1
-from vidur_pd.scheduling.kv_blocks import CountingBlockPool, PrefixCachingBlockPool
+from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, Section, VllmV1
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
@@ -140,17 +140,27 @@ def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
     return Scenario(**(usual | fields), requests=tuple((*request, None) for request in requests))
 
 
+def _caching_pool(policy: type[Policy] | None, options: Section | None, sizes: tuple[int, int]) -> BlockPool:
+    if policy is None or options is None:
+        return PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS)
+    return policy.prefix_cache(options, *sizes, HASH_BLOCK_TOKENS, KvGroups(whole=1, spanned=0, most_spanned_blocks=0))
+
+
 class WholeRun:
     """Serves a scenario. With ``takes_runs`` plain decodes are taken at once where the policy allows it."""
 
-    def __init__(self, scenario: Scenario, policy: type[Policy] | None = None, *, takes_runs: bool = False) -> None:
-        """``policy``: in Python; by default vLLM V1 of the core."""
+    def __init__(
+        self, scenario: Scenario, policy: type[Policy] | None = None, *, takes_runs: bool = False, **options: Any
+    ) -> None:
+        """``policy``: in Python, with its options; by default vLLM V1 of the core."""
         if policy is not None and not policy.has_token_budget:
             scenario = replace(scenario, budget=10**6)
         self.scenario = scenario
         sizes = (scenario.usable_blocks + 1, scenario.block_tokens)
+        self.options = None if policy is None else policy.Options(**options)
+        self.pool = CountingBlockPool(*sizes) if not scenario.caching else _caching_pool(policy, self.options, sizes)
         self.state = RankState(
-            PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS) if scenario.caching else CountingBlockPool(*sizes),
+            self.pool,
             role=scenario.role,
             max_batched_tokens=scenario.budget,
             max_seqs=scenario.max_seqs,
@@ -164,7 +174,7 @@ class WholeRun:
             chunks_prompts=scenario.chunks_prompts,
         )
         self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
-        self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
+        self.asked = None if policy is None else AskedPolicy("mine", policy, self.state, self.options)
         self.loop = Loop(1, keeps_runs=False, links=None)
         self.queue = EventQueue(self.loop)
         self._instance = Instance(0, [self.state], VllmV1() if policy is None else None, scenario.stages)

@@ -43,6 +43,12 @@ def _known_version(version: str, info: ValidationInfo) -> str:
     return version
 
 
+def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError("found sizes out of order, expected each to be above the one before")
+    return sizes
+
+
 Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
 """GPUs, ranks or instances."""
@@ -58,6 +64,7 @@ NAMED_POLICIES: Final = {
     "orca": "Orca",
     "faster_transformer": "FasterTransformer",
     "lightllm": "LightLlm",
+    "sglang": "Sglang",
 }
 """Module in ``vidur_pd/scheduling/policies``, and the class in it."""
 SCHEDULING_POLICIES: Final = (CORE_POLICY, *NAMED_POLICIES)
@@ -99,6 +106,8 @@ class EngineConfig(Section):
     version: Annotated[str, AfterValidator(_known_version)]
     """Of the profile; the newest by default."""
     policy: SchedulingPolicy
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    """What only this policy knows (`Policy.Options` of its class says which fields there are)."""
     max_batched_tokens: Count
     max_seqs: Count
     max_model_len: Count | None = None
@@ -120,6 +129,8 @@ class EngineConfig(Section):
     async_scheduling: bool | None = None
     """Decides each iteration when the one before begins, not when it ends; ``None``: not so."""
     cuda_graphs: bool
+    graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
+    """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
@@ -319,6 +330,8 @@ class SimulationConfig(Section):
     def engine_of(self, pool: PoolConfig) -> EngineConfig:
         """The common engine with the pool's own fields on top."""
         own = {name: value for name, value in pool.engine if value is not None}
+        if "policy" in own:
+            own.setdefault("policy_options", {})
         return self.engine.model_copy(update=own)
 
     def hardware_of(self, pool: PoolConfig) -> str:

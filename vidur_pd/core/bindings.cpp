@@ -2,6 +2,7 @@
 #include "bindings.hpp"
 
 #include "candidates.hpp"
+#include "radix_pool.hpp"
 
 namespace serving {
 
@@ -62,6 +63,12 @@ void bind_request(py::module_& module) {
 #include "request_figures.inc"
 }
 
+Eviction parse_eviction(const std::string& name) {
+    if (name == "lru") return Eviction::kLru;
+    if (name == "lfu") return Eviction::kLfu;
+    throw InputError("eviction: found '" + name + "', expected lru or lfu");
+}
+
 void bind_pools(py::module_& module) {
     py::class_<KvGroups>(module, "KvGroups")
         .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), py::kw_only(), py::arg("whole"), py::arg("spanned"),
@@ -74,6 +81,23 @@ void bind_pools(py::module_& module) {
                                                                                            "PrefixCachingBlockPool")
         .def(py::init<std::int64_t, Tokens, Tokens, KvGroups>(), py::arg("num_blocks"), py::arg("block_tokens") = 16,
              py::arg("hash_block_tokens") = 512, py::arg("groups") = KvGroups());
+    py::class_<RadixBlockPool, BlockPool, std::shared_ptr<RadixBlockPool>>(module, "RadixBlockPool")
+        .def(py::init([](std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
+                         const std::string& eviction, const KvGroups& groups) {
+                 return std::make_shared<RadixBlockPool>(num_blocks, block_tokens, hash_block_tokens,
+                                                         parse_eviction(eviction), groups);
+             }),
+             py::arg("num_blocks"), py::arg("block_tokens") = 1, py::arg("hash_block_tokens") = 512,
+             py::arg("eviction") = "lru", py::arg("groups") = KvGroups())
+        .def_property_readonly("evictable_tokens",
+                               [](const RadixBlockPool& pool) { return pool.tree().evictable_tokens(); })
+        .def_property_readonly("nodes", [](const RadixBlockPool& pool) {
+            py::list nodes;
+            for (const RadixTree::Shown& node : pool.tree().shown()) {
+                nodes.append(py::make_tuple(node.start, node.end, node.locks, node.hits));
+            }
+            return nodes;
+        });
 }
 
 void bind_batches(py::module_& module) {

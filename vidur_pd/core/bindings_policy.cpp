@@ -39,6 +39,8 @@ void bind_view(py::module_& module) {
         .def(py::init<RankPtr>(), py::arg("rank").none(false))
         .def_property_readonly("role", [](const RankView& view) { return name_of(view.rank->role()); })
         .def_property_readonly("now_ps", [](const RankView& view) { return view.rank->now_ps(); })
+        .def_property_readonly("unasked_iterations",
+                               [](const RankView& view) { return view.rank->unasked_iterations(); })
         .def_property_readonly("running", [](const RankView& view) { return view.rank->running(); })
         .def_property_readonly("waiting", [](const RankView& view) { return view.rank->waiting(); })
         .def_property_readonly("arrived", [](const RankView& view) { return view.rank->arrived(); })
@@ -78,6 +80,14 @@ void bind_view(py::module_& module) {
             },
             request, py::arg("tokens"))
         .def(
+            "content",
+            [](const RankView& view, const Request& of, Tokens tokens) { return view.rank->content(of, tokens); },
+            request, py::arg("tokens"))
+        .def(
+            "depth_first",
+            [](const RankView& view, const std::vector<RequestPtr>& of) { return view.rank->depth_first(of); },
+            py::arg("requests"))
+        .def(
             "blocks", [](const RankView& view, Tokens tokens) { return view.rank->blocks(tokens); }, py::arg("tokens"));
 }
 
@@ -102,7 +112,14 @@ void bind_decision(py::module_& module) {
                 }
                 decision.rank->preempt(of);
             },
-            request);
+            request)
+        .def(
+            "touch",
+            [](const Decision& decision, const Request& of, Tokens tokens) { return decision.rank->touch(of, tokens); },
+            request, py::arg("tokens"))
+        .def(
+            "evict", [](const Decision& decision, std::int64_t blocks) { decision.rank->evict(blocks); },
+            py::arg("blocks"));
 }
 
 void refuse_subclasses(const py::handle& type, const std::string& text) {

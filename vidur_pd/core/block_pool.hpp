@@ -18,6 +18,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -71,6 +73,22 @@ class BlockPool {
     virtual void release(const Request& request) = 0;
     // Takes all blocks of all requests back, without their content.
     virtual void clear() = 0;
+
+    // Whether tokens are registered when they are scheduled; else when they have been computed.
+    virtual bool registers_when_scheduled() const { return true; }
+    // Evicts cached content until so many blocks are free without it, or nothing is left. 0: what has been allocated.
+    virtual void evict(std::int64_t /* blank_blocks */) {}
+    // Looks the first `tokens` tokens of a request up, as if to use them: that keeps them in the cache for longer.
+    // Returns how many were found, by pools that have a tree.
+    virtual Tokens touch(const Request&, Tokens /* tokens */) { return 0; }
+    // What the first `tokens` tokens are; none if no other request can have them, or nobody asks.
+    virtual std::optional<std::uint64_t> content(const Request&, Tokens /* tokens */) const { return std::nullopt; }
+    // Places of requests in the depth-first order of the tree in which their prefixes are; unchanged without one.
+    virtual std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) {
+        std::vector<std::size_t> order(requests.size());
+        std::iota(order.begin(), order.end(), 0);
+        return order;
+    }
 
   protected:
     std::int64_t filled(Tokens tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }

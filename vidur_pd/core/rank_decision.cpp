@@ -17,6 +17,7 @@ void RankState::open_decision(TimePs now_ps) {
     draft_ = std::make_shared<ScheduledBatch>();
     budget_left_ = limits_.max_batched_tokens;
     now_ps_ = now_ps;
+    if (limits_.plans_ahead && !pool_->registers_when_scheduled()) note_chunks();
 }
 
 BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
@@ -32,6 +33,7 @@ BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
 
 BatchPtr RankState::decide_plain(TimePs now_ps) {
     open_decision(now_ps);
+    ++unasked_iterations_;
     try {
         // As if it was decided when the last step of the run began, whose tokens nobody knew then.
         for (const RequestPtr& request : std::vector<RequestPtr>(running_)) {
@@ -65,7 +67,7 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     if (missing || request->computed_tokens < known) {
         check_blocks(*request, missing);
         pool_->allocate(*request, held, {});
-        pool_->register_blocks(*request, std::min(kv_tokens, known));
+        note_scheduled(*request, std::min(kv_tokens, known));
         request->capacity_tokens = std::max(request->capacity_tokens, pool_->rounded_up(held));
     }
     take_part(request, tokens);
@@ -97,12 +99,13 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
         tokens_.set_outstanding(*request, request->sequence_tokens() - past);
     }
     pool_->allocate(*request, held, prefix);
+    request->prefill_end_tokens = has_arrived ? past : request->sequence_tokens();
     begin_running(request, past, tokens, held);
 }
 
 // A request that holds blocks for its first tokens joins the running ones.
 void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens) {
-    pool_->register_blocks(*request, std::min(past + tokens, request->known_tokens()));
+    note_scheduled(*request, std::min(past + tokens, request->known_tokens()));
     request->set_progress(past, request->generated_tokens);
     request->status = Status::kRunning;
     request->is_running = true;
@@ -113,6 +116,19 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);
+}
+
+// SGLang inserts the chunk of a prompt that is under way before it decides on the next (`stash_chunked_request`).
+void RankState::note_chunks() {
+    for (const RequestPtr& request : running_) {
+        const bool is_cut = request->computed_tokens < request->prefill_end_tokens;
+        if (is_cut && request->iterations_under_way) pool_->register_blocks(*request, request->computed_tokens);
+    }
+}
+
+// So many known tokens of the request have KV, or will have it when the iteration has ended.
+void RankState::note_scheduled(const Request& request, Tokens tokens) {
+    if (pool_->registers_when_scheduled()) pool_->register_blocks(request, tokens);
 }
 
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
@@ -131,7 +147,7 @@ void RankState::preempt(const RequestPtr& request) {
         // that is withdrawn leaves the keys that it got with its tokens (`allocate_slots`), though none is computed.
         const Tokens withdrawn = request->is_decided ? withdraw(*request) : 0;
         const Tokens shown = request->computed_tokens - request->tokens_under_way;
-        pool_->register_blocks(
+        note_scheduled(
             *request, withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
@@ -175,6 +191,7 @@ void RankState::requeue(const RequestPtr& victim) {
 
 BatchPtr RankState::close_decision() {
     note_change();
+    pool_->evict(0);
     const BatchPtr batch = std::exchange(draft_, nullptr);
     if (!batch || batch->requests.empty()) return nullptr;
     for (std::size_t position = 0; position < batch->requests.size(); ++position) {

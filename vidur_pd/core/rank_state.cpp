@@ -66,7 +66,9 @@ void RankState::note_change() {
 
 std::vector<RequestPtr> RankState::admit_remote() {
     if (!waiting_.empty() || !aside_.empty() || running_requests() >= limits_.max_seqs) return {};
-    return remote_.reserve(promised_blocks());
+    std::vector<RequestPtr> reserved = remote_.reserve(promised_blocks());
+    pool_->evict(0);
+    return reserved;
 }
 
 std::vector<RequestPtr> RankState::make_room_for_remote(const RequestPtr& request,
@@ -105,7 +107,10 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
             request->is_in_iteration = false;
         }
         if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
-        if (!batch.samples[position]) continue;
+        if (!batch.samples[position]) {
+            if (!limits_.plans_ahead) note_computed(*request, batch.kv_tokens[position], false);
+            continue;
+        }
         if (request->known_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
         ++request->generated_tokens;
         request->vain_preemptions = 0;
@@ -115,12 +120,20 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
             outcome.accepted_drafts += kept;
             request->computed_tokens = request->sequence_tokens() - 1;
         }
-        if (request->known_tokens() == request->end_tokens) outcome.finished.push_back(request);
+        const bool is_finished = request->known_tokens() == request->end_tokens;
+        if (is_finished) outcome.finished.push_back(request);
+        note_computed(*request, is_finished ? request->computed_tokens : batch.kv_tokens[position], is_finished);
         outcome.produced.push_back(request);
     }
     if (!outcome.finished.empty()) retire(outcome.finished);
     queue_aside();
     return outcome;
+}
+
+// An iteration has ended with which the request has so many tokens with KV, if it has not lost it.
+void RankState::note_computed(const Request& request, Tokens kv_tokens, bool is_finished) {
+    if (pool_->registers_when_scheduled() || !request.is_running) return;
+    if (is_finished || kv_tokens <= request.prefill_end_tokens) pool_->register_blocks(request, kv_tokens);
 }
 
 // The iteration of preempted requests has ended: those that have not got their last token queue again.
@@ -198,7 +211,7 @@ std::vector<RequestPtr> RankState::clear() {
 void RankState::retire(const std::vector<RequestPtr>& finished) {
     for (const RequestPtr& request : finished) {
         if (request->is_running) {
-            pool_->register_blocks(*request, request->computed_tokens);
+            note_scheduled(*request, request->computed_tokens);
             if (role_ != Role::kPrefill) pool_->release(*request);
         }
         const bool is_complete = request->generated_tokens >= request->output_tokens;
@@ -238,6 +251,7 @@ std::int64_t RankState::missing_after(std::int64_t steps) const {
 }
 
 void RankState::advance_decode(std::int64_t steps) {
+    unasked_iterations_ += steps;
     for (const RequestPtr& request : running_) {
         request->computed_tokens += steps;
         request->generated_tokens += steps;
@@ -246,6 +260,7 @@ void RankState::advance_decode(std::int64_t steps) {
             request->capacity_tokens = pool_->rounded_up(request->computed_tokens);
         }
     }
+    pool_->evict(0);
 }
 
 std::int64_t RankState::missing_blocks(const Request& request, Tokens kv_tokens) const {

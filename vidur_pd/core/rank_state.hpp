@@ -119,6 +119,15 @@ class RankState {
     CachedPrefix cached_prefix(const Request& request) const {
         return pool_->cached_prefix(request, request.sequence_tokens());
     }
+    // What the first `tokens` tokens of a request are, see `BlockPool`; the same for the order.
+    std::optional<std::uint64_t> content(const Request& request, Tokens tokens) const {
+        return pool_->content(request, tokens);
+    }
+    std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) const {
+        return pool_->depth_first(requests);
+    }
+    // Iterations so far, in runs of plain decodes, for which the policy was not asked.
+    std::int64_t unasked_iterations() const { return unasked_iterations_; }
     // Instant of the decision.
     TimePs now_ps() const { return now_ps_; }
 
@@ -133,6 +142,9 @@ class RankState {
     // A request loses its KV and is first in the queue, unless that goes by priority, with the tokens generated so far.
     // Throws BrokenRule.
     void preempt(const RequestPtr& request);
+    // Part of the prefix cache as some policies rule it, see `BlockPool`; otherwise they change nothing.
+    Tokens touch(const Request& request, Tokens tokens) { return pool_->touch(request, tokens); }
+    void evict(std::int64_t blank_blocks) { pool_->evict(blank_blocks); }
     // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more. Not while an iteration
     // is under way whose end is the next occasion.
     bool only_preempts() const {
@@ -174,6 +186,9 @@ class RankState {
     void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);
+    void note_chunks();
+    void note_scheduled(const Request& request, Tokens tokens);
+    void note_computed(const Request& request, Tokens kv_tokens, bool is_finished);
     Tokens withdraw(Request& request);
     void check_open() const;
     void check_tokens(const Request& request, Tokens tokens, Tokens most) const;
@@ -200,6 +215,7 @@ class RankState {
     BatchPtr draft_;                      // while it is being decided
     Tokens budget_left_ = 0;
     TimePs now_ps_ = 0;
+    std::int64_t unasked_iterations_ = 0;
     std::vector<std::pair<std::shared_ptr<ChangeList>, std::uint32_t>> watchers_;
 };
 

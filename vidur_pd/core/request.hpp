@@ -137,6 +137,7 @@ struct Request {
     Tokens tokens_under_way = 0;            // of a rank that plans ahead: sampled by iterations that have not ended
     std::int64_t iterations_under_way = 0;  // of such a rank: it takes part in
     bool is_decided = false;                // takes part in the iteration that is being decided
+    Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`

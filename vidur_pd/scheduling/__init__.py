@@ -5,7 +5,7 @@ from typing import Literal
 from vidur_pd._core import GapCounts, GroupBatch, RankState, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.asking import AskedPolicy
 from vidur_pd.scheduling.drafts import Drafts
-from vidur_pd.scheduling.policy import BrokenRule, Decision, Policy, RankView, RequestView
+from vidur_pd.scheduling.policy import BrokenRule, Decision, Policy, RankView, RequestView, Section
 
 Role = Literal["mixed", "prefill", "decode"]
 """Part of a request's life that an instance serves: all of it, up to the first token, or after a KV transfer."""
@@ -23,5 +23,6 @@ __all__ = [
     "RequestView",
     "Role",
     "ScheduledBatch",
+    "Section",
     "VllmV1",
 ]

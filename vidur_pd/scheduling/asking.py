@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boundary.errors import InputError
+from boundary.fields import Section
 from vidur_pd._core import Decision, RankState, RankView
 from vidur_pd.config.own_classes import FAULTS, describe
 from vidur_pd.scheduling.policy import BrokenRule, Policy, RequestView
@@ -15,13 +16,14 @@ class AskedPolicy:
 
     __slots__ = ("_decision", "_name", "_policy", "_state", "_view")
 
-    def __init__(self, name: str, make: Callable[[], Policy], state: RankState) -> None:
-        """Raises: InputError, where the policy cannot be made."""
+    def __init__(self, name: str, make: Callable[[], Policy], state: RankState, options: Section | None = None) -> None:
+        """``options``: by default those that say nothing. Raises: InputError, where the policy cannot be made."""
         self._name = name.rpartition("/")[2]
         self._state = state
         self._view, self._decision = RankView(state), Decision(state)
         try:
             self._policy = make()
+            self._policy.options = self._policy.Options() if options is None else options
             self._policy.begin(self._view)
         except FAULTS as error:
             raise InputError(self._line(error)) from error

@@ -28,7 +28,17 @@ progress        something runs as long as something could; no request is preempt
 =============== ======================================================================================================
 
 A policy of another kind of engine says so by ``has_token_budget``, by ``begin``, which refuses an engine that it cannot
-decide for, and by ``refusal``, which turns away requests that it could never run.
+decide for, and by ``refusal``, which turns away requests that it could never run. Settings of its own are fields of a
+class ``Options`` in it, a `Section`; the configuration gives them in ``engine.policy_options``::
+
+    class Fcfs(Policy):
+        class Options(Section):
+            batches: Count = 4
+
+        options: Options
+
+        def decide(self, rank: RankView, decision: Decision) -> None:
+            ...  # self.options.batches
 
 What is not a policy's: crediting tokens, the ends of requests, transfers of KV and reservations for them, the prefix
 cache. The rules of vLLM V1 are written down in `vidur_pd.scheduling.vllm_v1_python`, as an example to fork.
@@ -40,10 +50,11 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final, Protocol
 
 from boundary.errors import InputError
-from vidur_pd._core import Decision, RankState, RankView
+from boundary.fields import Section
+from vidur_pd._core import BlockPool, Decision, KvGroups, PrefixCachingBlockPool, RankState, RankView
 from vidur_pd.config.own_classes import check_shapes
 
-__all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView"]
+__all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView", "Section"]
 
 
 class BrokenRule(InputError):
@@ -66,6 +77,10 @@ class RequestView(Protocol):
     @property
     def output_tokens(self) -> int:
         """Tokens that it will generate in all. No engine knows this; a policy that reads it is an oracle."""
+
+    @property
+    def max_output_tokens(self) -> int:
+        """Tokens that it may generate in all; fewer where it ends early. This an engine knows."""
 
     @property
     def computed_tokens(self) -> int:
@@ -103,6 +118,10 @@ class RequestView(Protocol):
     def priority(self) -> int:
         """Of two requests the smaller goes first."""
 
+    @property
+    def last_token_ps(self) -> int | None:
+        """Instant at which it got its last token so far, where tokens are delivered."""
+
 
 class Policy(ABC):
     """Decides for one rank. A subclass defines ``decide``, and ``is_steady`` where the usual answer is wrong."""
@@ -111,6 +130,20 @@ class Policy(ABC):
     """The rank holds iterations to ``engine.max_batched_tokens``."""
     watermark: ClassVar[float] = 0.0
     """Usual ``engine.watermark``: share of the KV blocks that admissions leave free."""
+
+    class Options(Section):
+        """What ``engine.policy_options`` may say to the policy: nothing, unless it has a class of its own here."""
+
+    options: Section
+    """What the configuration says, an object of ``Options``; there from before ``begin``, not in ``__init__``."""
+
+    @classmethod
+    def prefix_cache(
+        cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int, groups: KvGroups
+    ) -> BlockPool:
+        """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others."""
+        del options
+        return PrefixCachingBlockPool(num_blocks, block_tokens, hash_block_tokens, groups)
 
     def begin(self, rank: RankView) -> None:
         """Called once, before anything else. Raises: InputError, for a rank that the policy cannot decide for."""
@@ -143,6 +176,8 @@ class Policy(ABC):
         """Raises: TypeError, for a hook of another shape, or a method that looks like one of the rank's."""
         super().__init_subclass__(**kwargs)
         check_shapes(cls, Policy, ("decide", "is_steady", "begin", "refusal"))
+        if not (isinstance(cls.Options, type) and issubclass(cls.Options, Section)):
+            raise TypeError(f"policy {cls.__name__}: found Options = {cls.Options!r}, expected a subclass of Section")
         for name in vars(cls):
             if name in NOT_A_POLICYS:
                 raise TypeError(

@@ -15,7 +15,7 @@ from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.kv_transfer.modes.registry import mode_class
-from vidur_pd.simulation.pools import Estimators, PoolModel, gpu_of, pool_model
+from vidur_pd.simulation.pools import Estimators, PoolModel, gpu_of, pool_model, with_policy_options
 
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
@@ -68,6 +68,7 @@ def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = No
     pools = {pool.name: pool_model(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_kv(config, pools)
     _check_own_classes(config)
+    config = with_policy_options(config, pools)
     return SimulationPlan(
         config=config,
         model=model,

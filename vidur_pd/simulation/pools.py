@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+from pydantic import ValidationError
 
 import simccl
 from aicb import (
@@ -28,8 +31,10 @@ from aicb.experts.profile import load_profile
 from aicb.model.architecture import MoeFfn
 from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
+from boundary.fields import Section
 from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config.file import describe
 from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
@@ -52,6 +57,7 @@ class PoolModel:
     max_model_len: int
     policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
+    policy_options: Section
 
     @property
     def max_batched_tokens(self) -> int:
@@ -136,6 +142,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             precision,
             gpu,
             cuda_graphs=engine.cuda_graphs,
+            graph_sizes=engine.graph_sizes,
             max_seqs=engine.max_seqs,
             max_batched_tokens=engine.max_batched_tokens,
             queries=1 if drafting is None else drafting.queries,
@@ -165,7 +172,8 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
         kv_groups=memory.kv_groups,
         max_model_len=_max_model_len(engine, model),
-        policy=_policy(engine, pool),
+        policy=(policy := _policy(engine, pool)),
+        policy_options=_policy_options(engine, pool, policy),
     )
 
 
@@ -202,9 +210,18 @@ def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     return load_class(_engine_field(pool, "policy"), engine.policy, Policy)
 
 
+def _is_own(pool: PoolConfig, name: str) -> bool:
+    """Whether the pool sets this field of ``engine`` for itself."""
+    return getattr(pool.engine, name) is not None
+
+
+def _has_own_policy(pool: PoolConfig) -> bool:
+    return _is_own(pool, "policy") or _is_own(pool, "policy_options")
+
+
 def _engine_field(pool: PoolConfig, name: str) -> str:
     """The field that sets this in a pool: the pool's own, or the common one."""
-    is_own = getattr(pool.engine, name) is not None
+    is_own = _is_own(pool, name)
     return f"cluster.pools.{pool.name}.engine.{name}" if is_own else f"engine.{name}"
 
 
@@ -222,6 +239,35 @@ def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting
     if reason is not None:
         field = _engine_field(pool, "async_scheduling")
         raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
+
+
+def _policy_options(engine: EngineConfig, pool: PoolConfig, policy: type[Policy] | None) -> Section:
+    """``engine.policy_options`` as the policy knows them."""
+    field = f"cluster.pools.{pool.name}.engine.policy_options" if _has_own_policy(pool) else "engine.policy_options"
+    known = Section if policy is None else policy.Options
+    if engine.policy_options and not known.model_fields:
+        first = next(iter(engine.policy_options))
+        raise InputError(f"{field}.{first}: unknown field; expected no options with {engine.policy}")
+    try:
+        return known.model_validate(engine.policy_options)
+    except ValidationError as error:
+        raise InputError(f"{field}.{describe(error, known)}") from None
+
+
+def with_policy_options(config: SimulationConfig, pools: Mapping[str, PoolModel]) -> SimulationConfig:
+    """The configuration with all options of its policies filled in."""
+    common, own = {}, []
+    for pool in config.cluster.pools:
+        resolved = pools[pool.name].policy_options.model_dump(mode="json")
+        if not _has_own_policy(pool):
+            common = resolved
+            own.append(pool)
+        else:
+            overrides = pool.engine.model_copy(update={"policy_options": resolved})
+            own.append(pool.model_copy(update={"engine": overrides}))
+    cluster = config.cluster.model_copy(update={"pools": tuple(own)})
+    engine = config.engine.model_copy(update={"policy_options": common or config.engine.policy_options})
+    return config.model_copy(update={"cluster": cluster, "engine": engine})
 
 
 def _expert_load(engine: EngineConfig) -> ExpertLoad:

@@ -100,9 +100,12 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
     )
 
     def block_pool() -> BlockPool:
-        if engine.prefix_caching:
-            return PrefixCachingBlockPool(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens, groups)
-        return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens, groups)
+        sizes = (pool.num_kv_blocks, engine.block_tokens)
+        if not engine.prefix_caching:
+            return CountingBlockPool(*sizes, groups)
+        if pool.policy is None:
+            return PrefixCachingBlockPool(*sizes, plan.hash_block_tokens, groups)
+        return pool.policy.prefix_cache(pool.policy_options, *sizes, plan.hash_block_tokens, groups)
 
     def drafts(rank: int) -> Drafts | None:
         if drafting is None:
@@ -127,6 +130,10 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
         )
         for _ in range(placement.partition.dp)
     ]
-    asked = [AskedPolicy(engine.policy, pool.policy, state) for state in states if pool.policy is not None]
+    asked = [
+        AskedPolicy(engine.policy, pool.policy, state, pool.policy_options)
+        for state in states
+        if pool.policy is not None
+    ]
     ranks = [(state, drafts(rank)) for rank, state in enumerate(states)]
     return Instance(index, placement, ranks, asked)

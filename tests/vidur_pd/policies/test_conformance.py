@@ -24,6 +24,7 @@ from vidur_pd.scheduling.policies.faster_transformer import FasterTransformer
 from vidur_pd.scheduling.policies.lightllm import LightLlm
 from vidur_pd.scheduling.policies.orca import Orca
 from vidur_pd.scheduling.policies.sarathi import Sarathi
+from vidur_pd.scheduling.policies.sglang import Sglang
 from vidur_pd.scheduling.policies.vllm_v0 import VllmV0
 from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
 
@@ -74,9 +75,10 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
         blocks = scenario.usable_blocks * scenario.block_tokens
         budget = max(scenario.budget, scenario.max_seqs)
         return replace(scenario, block_tokens=1, usable_blocks=blocks, budget=budget, stages=1, drafts=0)
-    if policy in (Sarathi, VllmV0):
+    if policy in (Sarathi, Sglang, VllmV0):
         decodes = max(scenario.max_seqs // scenario.stages, 1) * (1 + scenario.drafts)
-        return replace(scenario, budget=max(scenario.budget, decodes))
+        page = scenario.block_tokens if policy is Sglang else 1
+        return replace(scenario, budget=max(scenario.budget, decodes, page))
     if policy in (Orca, FasterTransformer):
         longest = max(prompt + output for _, prompt, output, _ in scenario.requests) + 1
         return replace(
