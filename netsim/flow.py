@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar
 
 import numpy as np
@@ -20,12 +20,6 @@ DEFAULT_PRIORITY: Final = 3
 _PER_FLOW: Final = (
     "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
 )  # fmt: skip
-_KEPT: Final = (
-    "delay_ps", "dep_offsets", "deps", "flow_label", "notify", "max_rate_bps", "after", "credit_offsets", "credits",
-    "priority", "traffic",
-)  # fmt: skip
-"""Fields that `FlowGraph.with_flows` keeps."""
-
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -101,30 +95,35 @@ class FlowGraph:
             found = self.priority.min() if self.priority.min() < 1 else self.priority.max()
             raise FlowGraphError(f"FlowGraph.priority: found {found}, expected 1…7 (0 is for control packets)")
 
-    def with_flows(
-        self,
-        *,
-        src: NDArray[np.int32],
-        dst: NDArray[np.int32],
-        size_bytes: NDArray[np.int64],
-        ready_ps: NDArray[np.int64],
-    ) -> FlowGraph:
-        """The same graph between other nodes, with other sizes and times; fields that stay are not checked again.
+    def between(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> FlowGraph:
+        """The same graph between other nodes.
+
+        Raises:
+            FlowGraphError: arrays of other lengths.
+        """
+        return self._with(src=src, dst=dst)
+
+    def carrying(self, size_bytes: NDArray[np.int64], ready_ps: NDArray[np.int64] | None = None) -> FlowGraph:
+        """The same graph with other sizes, and with other times where these are given.
 
         Raises:
             FlowGraphError: arrays of other lengths, or negative values.
         """
+        times = {} if ready_ps is None else {"ready_ps": ready_ps}
+        changed = self._with(size_bytes=size_bytes, **times)
+        changed._check_not_negative("size_bytes", *times)
+        return changed
+
+    def _with(self, **arrays: NDArray[np.generic]) -> FlowGraph:
+        """The graph with other arrays of the lengths of the old ones; what stays is not checked again."""
         changed = object.__new__(FlowGraph)
-        for name in _KEPT:
-            object.__setattr__(changed, name, getattr(self, name))
-        object.__setattr__(changed, "src", src)
-        object.__setattr__(changed, "dst", dst)
-        object.__setattr__(changed, "size_bytes", size_bytes)
-        object.__setattr__(changed, "ready_ps", ready_ps)
-        if len(src) != len(self.notify):
-            raise FlowGraphError(f"FlowGraph.src: found {len(src)} entries, expected {len(self.notify)} as before")
-        changed._check_lengths("dst", "size_bytes", "ready_ps")
-        changed._check_not_negative("size_bytes", "ready_ps")
+        for name in _FIELDS:
+            object.__setattr__(changed, name, arrays[name] if name in arrays else getattr(self, name))
+        for name, array in arrays.items():
+            if len(array) != len(self.src):
+                raise FlowGraphError(
+                    f"FlowGraph.{name}: found {len(array)} entries, expected {len(self.src)} as before"
+                )
         return changed
 
     def _check_lengths(self, *names: str) -> None:
@@ -187,6 +186,9 @@ class FlowGraph:
             credits=credit_flows,
             priority=_or_zeros(priority, flows if priority is not None else 0, np.uint8),
         )
+
+
+_FIELDS: Final = tuple(each.name for each in fields(FlowGraph))
 
 
 def _or_zeros(values: object, flows: int, dtype: type[Scalar]) -> NDArray[Scalar]:

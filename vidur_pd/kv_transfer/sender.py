@@ -85,7 +85,7 @@ class KvSender:
         graph = flows.graph(tokens, ready_ps)
         handle = self._network.submit(graph, now_ps)
         self._in_transit[handle] = graph
-        first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
+        first_ready_ps = 0 if ready_ps is None or not len(graph) else int(graph.ready_ps.min())
         return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
     def arrived(self, handle: GraphHandle) -> None:
