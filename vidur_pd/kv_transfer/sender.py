@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aicb import Model, Precision
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
@@ -12,8 +13,7 @@ from vidur_pd.kv_transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv_transfer.transfer import LayerTimes
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """Receipt for KV that has been put on the network."""
 
     handle: GraphHandle
