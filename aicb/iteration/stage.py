@@ -46,6 +46,8 @@ class NameTable:
     interned: _core.InternTable = field(default_factory=_core.InternTable)
     _names: dict[str, int] = field(default_factory=dict)
     _lists: dict[Communications, int] = field(default_factory=lambda: {(): 0})
+    _listed: list[Communications] = field(default_factory=lambda: [()])
+    """By their numbers."""
     _estimated: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _communications: dict[int, Communications] = field(default_factory=dict)
 
@@ -66,7 +68,10 @@ class NameTable:
 
     def list_of(self, communications: Communications) -> int:
         """Number that stands for a list of collectives."""
-        return self._lists.setdefault(communications, len(self._lists))
+        number = self._lists.setdefault(communications, len(self._listed))
+        if number == len(self._listed):
+            self._listed.append(communications)
+        return number
 
     def estimated(self, number: int) -> tuple[str, ...]:
         """Names, sorted, in the set of estimated operators with this number."""
@@ -78,8 +83,7 @@ class NameTable:
     def communications(self, number: int) -> Communications:
         """Collectives of an iteration, by the number of their list."""
         if number not in self._communications:
-            lists = list(self._lists)
-            whole = [lists[part] for part in self.interned.communications(number)]
+            whole = [self._listed[part] for part in self.interned.communications(number)]
             self._communications[number] = tuple(each for part in whole for each in part)
         return self._communications[number]
 
