@@ -20,6 +20,8 @@ DEFAULT_PRIORITY: Final = 3
 _PER_FLOW: Final = (
     "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
 )  # fmt: skip
+_NOT_NEGATIVE: Final = ("size_bytes", "ready_ps", "delay_ps", "max_rate_bps")
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -86,7 +88,7 @@ class FlowGraph:
         if not len(self.priority):
             object.__setattr__(self, "priority", np.full(flows, DEFAULT_PRIORITY, dtype=np.uint8))
         self._check_lengths(*_PER_FLOW)
-        self._check_not_negative("size_bytes", "ready_ps", "delay_ps", "max_rate_bps")
+        self._check_not_negative(*_NOT_NEGATIVE)
         self._check_edges("dep_offsets", "deps")
         self._check_edges("credit_offsets", "credits")
         if flows and (self.after.min() < NO_FLOW or self.after.max() >= flows):
@@ -95,35 +97,32 @@ class FlowGraph:
             found = self.priority.min() if self.priority.min() < 1 else self.priority.max()
             raise FlowGraphError(f"FlowGraph.priority: found {found}, expected 1…7 (0 is for control packets)")
 
-    def between(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> FlowGraph:
-        """The same graph between other nodes.
-
-        Raises:
-            FlowGraphError: arrays of other lengths.
-        """
-        return self._with(src=src, dst=dst)
-
-    def carrying(self, size_bytes: NDArray[np.int64], ready_ps: NDArray[np.int64] | None = None) -> FlowGraph:
-        """The same graph with other sizes, and with other times where these are given.
+    def with_flows(
+        self,
+        *,
+        src: NDArray[np.int32] | None = None,
+        dst: NDArray[np.int32] | None = None,
+        size_bytes: NDArray[np.int64] | None = None,
+        ready_ps: NDArray[np.int64] | None = None,
+    ) -> FlowGraph:
+        """The same graph between other nodes, with other sizes and times; what is left out stays, and is not checked
+        again.
 
         Raises:
             FlowGraphError: arrays of other lengths, or negative values.
         """
-        times = {} if ready_ps is None else {"ready_ps": ready_ps}
-        changed = self._with(size_bytes=size_bytes, **times)
-        changed._check_not_negative("size_bytes", *times)
-        return changed
-
-    def _with(self, **arrays: NDArray[np.generic]) -> FlowGraph:
-        """The graph with other arrays of the lengths of the old ones; what stays is not checked again."""
         changed = object.__new__(FlowGraph)
         for name in _FIELDS:
-            object.__setattr__(changed, name, arrays[name] if name in arrays else getattr(self, name))
-        for name, array in arrays.items():
-            if len(array) != len(self.src):
-                raise FlowGraphError(
-                    f"FlowGraph.{name}: found {len(array)} entries, expected {len(self.src)} as before"
-                )
+            object.__setattr__(changed, name, getattr(self, name))
+        given = {"src": src, "dst": dst, "size_bytes": size_bytes, "ready_ps": ready_ps}
+        for name, array in given.items():
+            if array is None:
+                continue
+            if len(array) != len(self):
+                raise FlowGraphError(f"FlowGraph.{name}: found {len(array)} entries, expected {len(self)} as before")
+            object.__setattr__(changed, name, array)
+            if name in _NOT_NEGATIVE:
+                changed._check_not_negative(name)
         return changed
 
     def _check_lengths(self, *names: str) -> None:

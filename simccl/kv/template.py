@@ -154,12 +154,12 @@ class KvFlows:
             InputError: as ``handoff`` does.
         """
         ready_ps = None if layer_ready_ps is None else self._ready_ps(layer_ready_ps)
-        return self._one_token.carrying(self._size_bytes(tokens), ready_ps)
+        return self._one_token.with_flows(size_bytes=self._size_bytes(tokens), ready_ps=ready_ps)
 
     @cached_property
     def _one_token(self) -> FlowGraph:
         """The flow graph of one token, all of it ready."""
-        return self.template.skeleton.between(self.src, self.dst)
+        return self.template.skeleton.with_flows(src=self.src, dst=self.dst)
 
     def handoff(
         self, tokens: int, layer_ready_ps: Times | None = None, descriptors: Descriptors | None = None
