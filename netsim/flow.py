@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar
 
 import numpy as np
@@ -20,11 +20,7 @@ DEFAULT_PRIORITY: Final = 3
 _PER_FLOW: Final = (
     "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
 )  # fmt: skip
-_KEPT: Final = (
-    "delay_ps", "dep_offsets", "deps", "flow_label", "notify", "max_rate_bps", "after", "credit_offsets", "credits",
-    "priority", "traffic",
-)  # fmt: skip
-"""Fields that `FlowGraph.with_flows` keeps."""
+_NOT_NEGATIVE: Final = ("size_bytes", "ready_ps", "delay_ps", "max_rate_bps")
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -92,7 +88,7 @@ class FlowGraph:
         if not len(self.priority):
             object.__setattr__(self, "priority", np.full(flows, DEFAULT_PRIORITY, dtype=np.uint8))
         self._check_lengths(*_PER_FLOW)
-        self._check_not_negative("size_bytes", "ready_ps", "delay_ps", "max_rate_bps")
+        self._check_not_negative(*_NOT_NEGATIVE)
         self._check_edges("dep_offsets", "deps")
         self._check_edges("credit_offsets", "credits")
         if flows and (self.after.min() < NO_FLOW or self.after.max() >= flows):
@@ -104,27 +100,29 @@ class FlowGraph:
     def with_flows(
         self,
         *,
-        src: NDArray[np.int32],
-        dst: NDArray[np.int32],
-        size_bytes: NDArray[np.int64],
-        ready_ps: NDArray[np.int64],
+        src: NDArray[np.int32] | None = None,
+        dst: NDArray[np.int32] | None = None,
+        size_bytes: NDArray[np.int64] | None = None,
+        ready_ps: NDArray[np.int64] | None = None,
     ) -> FlowGraph:
-        """The same graph between other nodes, with other sizes and times; fields that stay are not checked again.
+        """The same graph between other nodes, with other sizes and times; what is left out stays, and is not checked
+        again.
 
         Raises:
             FlowGraphError: arrays of other lengths, or negative values.
         """
         changed = object.__new__(FlowGraph)
-        for name in _KEPT:
+        for name in _FIELDS:
             object.__setattr__(changed, name, getattr(self, name))
-        object.__setattr__(changed, "src", src)
-        object.__setattr__(changed, "dst", dst)
-        object.__setattr__(changed, "size_bytes", size_bytes)
-        object.__setattr__(changed, "ready_ps", ready_ps)
-        if len(src) != len(self.notify):
-            raise FlowGraphError(f"FlowGraph.src: found {len(src)} entries, expected {len(self.notify)} as before")
-        changed._check_lengths("dst", "size_bytes", "ready_ps")
-        changed._check_not_negative("size_bytes", "ready_ps")
+        given = {"src": src, "dst": dst, "size_bytes": size_bytes, "ready_ps": ready_ps}
+        for name, array in given.items():
+            if array is None:
+                continue
+            if len(array) != len(self):
+                raise FlowGraphError(f"FlowGraph.{name}: found {len(array)} entries, expected {len(self)} as before")
+            object.__setattr__(changed, name, array)
+            if name in _NOT_NEGATIVE:
+                changed._check_not_negative(name)
         return changed
 
     def _check_lengths(self, *names: str) -> None:
@@ -187,6 +185,9 @@ class FlowGraph:
             credits=credit_flows,
             priority=_or_zeros(priority, flows if priority is not None else 0, np.uint8),
         )
+
+
+_FIELDS: Final = tuple(each.name for each in fields(FlowGraph))
 
 
 def _or_zeros(values: object, flows: int, dtype: type[Scalar]) -> NDArray[Scalar]:

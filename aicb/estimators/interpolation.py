@@ -50,9 +50,12 @@ class InterpolationEstimator:
 
     def fitted(self, kind: type[AnyKernel], variant: Hashable = None) -> KernelTimes[AnyKernel] | None:
         """Times of a variant of a kernel; ``None`` where the table has too few measurements."""
-        if (kind, variant) not in self._fitted:
-            self._fitted[kind, variant] = cast("KernelTimes[Kernel] | None", kind.fit(variant, self._measured))
-        return self._fitted[kind, variant]
+        key = (kind, variant)
+        try:
+            return self._fitted[key]
+        except KeyError:
+            found = self._fitted[key] = cast("KernelTimes[Kernel] | None", kind.fit(variant, self._measured))
+            return found
 
     def times_of(self, kernel: AnyKernel) -> KernelTimes[AnyKernel] | None:
         """Times of the variant that this kernel belongs to; see ``fitted``."""

@@ -90,6 +90,11 @@ class AttentionPricing:
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks of the instance."""
+        return self._parallel[1].dp
+
     def is_in_core(self, stage: int) -> bool:
         """Whether C++ knows all kernels of the stage that depend on the lengths of single requests."""
         kernels = [each.kernel for each in self._operators(_ONE_OF_EACH, stage) if isinstance(each.kernel, Kernel)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aicb.estimators.estimator import CostTable, Estimator
 from aicb.kernels.elementwise import Elementwise
-from aicb.kernels.kernel import Kernel, KernelCost
+from aicb.kernels.kernel import KernelCost
 from aicb.measurements.clock import clocked_share, clocked_shares
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
@@ -94,7 +94,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     operators = [operator for listed in computing for operator in listed]
     if not operators:
         return [_summed([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
-    kernels = [operator.kernel for operator in operators if isinstance(operator.kernel, Kernel)]
+    kernels = [kernel for operator in operators if not isinstance(kernel := operator.kernel, Communication)]
     costs = CostTable.from_costs(kernels, [operator.cost for operator in operators])
     found = pricing.estimator.times(costs)
     saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)

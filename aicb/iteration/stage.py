@@ -33,7 +33,8 @@ GroupKey = tuple[OperatorGroup, int, int]
 
 RUNS = (16, 32, 64, 128, 256)
 """Token counts priced together when groups of a kind are missing for the first, second… time: a simulation that asks
-often meets most of them in the end, and many together take little more than one alone."""
+often meets most of them in the end, and many together take little more than one alone. Experts that all ranks share
+depend on two counts: those of one count are priced together once this count comes back, as full budgets do."""
 MOST_NAMES = 64
 """Most names of operators: a set of estimated operators is the bits of one integer in C++."""
 
@@ -45,6 +46,8 @@ class NameTable:
     interned: _core.InternTable = field(default_factory=_core.InternTable)
     _names: dict[str, int] = field(default_factory=dict)
     _lists: dict[Communications, int] = field(default_factory=lambda: {(): 0})
+    _listed: list[Communications] = field(default_factory=lambda: [()])
+    """By their numbers."""
     _estimated: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _communications: dict[int, Communications] = field(default_factory=dict)
 
@@ -65,7 +68,10 @@ class NameTable:
 
     def list_of(self, communications: Communications) -> int:
         """Number that stands for a list of collectives."""
-        return self._lists.setdefault(communications, len(self._lists))
+        number = self._lists.setdefault(communications, len(self._listed))
+        if number == len(self._listed):
+            self._listed.append(communications)
+        return number
 
     def estimated(self, number: int) -> tuple[str, ...]:
         """Names, sorted, in the set of estimated operators with this number."""
@@ -77,8 +83,7 @@ class NameTable:
     def communications(self, number: int) -> Communications:
         """Collectives of an iteration, by the number of their list."""
         if number not in self._communications:
-            lists = list(self._lists)
-            whole = [lists[part] for part in self.interned.communications(number)]
+            whole = [self._listed[part] for part in self.interned.communications(number)]
             self._communications[number] = tuple(each for part in whole for each in part)
         return self._communications[number]
 
@@ -118,8 +123,8 @@ class StagePricer:
         prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
         self._graph_sizes = rules.graph_sizes
         self._inserted: set[GroupKey] = set()
-        self._asked: Counter[OperatorGroup] = Counter()
-        """How often groups of a kind were missing."""
+        self._asked: Counter[tuple[OperatorGroup, int]] = Counter()
+        """How often groups of a line were missing."""
         self.pricing = _core.StagePricing(rules, prefills, attention.prompt_kernels(stage), names.interned)
 
     def price(
@@ -153,9 +158,8 @@ class StagePricer:
     def price_missing(self) -> None:
         """Prices all groups and kernels that C++ found missing, together."""
         asked = list(dict.fromkeys(self.pricing.take_missing_groups()))
-        runs = {kind: RUNS[min(self._asked[kind], len(RUNS) - 1)] for kind, _, _ in asked}
-        self._asked.update(runs.keys())
-        together = dict.fromkeys(each for key in asked for each in self._neighbours(key, runs[key[0]]))
+        together = dict.fromkeys(each for key in asked for each in self._neighbours(key))
+        self._asked.update(dict.fromkeys(map(_line, asked)).keys())
         missing = [key for key in together if key not in self._inserted]
         for key, priced in zip(missing, self._price_groups(missing), strict=True):
             self.pricing.insert_group(key, priced)
@@ -164,15 +168,26 @@ class StagePricer:
             kernels = self._attention.decode_kernels(*size, self._stage)
             self.pricing.insert_size(size, [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels])
 
-    def _neighbours(self, key: GroupKey, run: int) -> list[GroupKey]:
+    def _neighbours(self, key: GroupKey) -> list[GroupKey]:
         """Groups to be priced with this one, included."""
         kind, tokens, second = key
+        asked = self._asked[_line(key)]
+        run = RUNS[min(asked, len(RUNS) - 1)]
         match kind:
             case OperatorGroup.TOKENS | OperatorGroup.OTHER_DECODE_KERNELS:
                 return [(kind, count, second) for count in priced_together(tokens, run, self._graph_sizes)]
             case OperatorGroup.EXPANDED_CHUNK | OperatorGroup.EXPANDED_PAST | OperatorGroup.MERGED:
                 return [(kind, count, second) for count in priced_together(tokens, run)]
+            case OperatorGroup.CONTIGUOUS_EXPERTS if asked:
+                reach = range(tokens, tokens * self._attention.ranks + 1)
+                return [key, *((kind, tokens, count) for count in priced_together(second, run) if count in reach)]
         return [key]
+
+
+def _line(key: GroupKey) -> tuple[OperatorGroup, int]:
+    """Groups that differ in one integer: experts of one number of tokens of a rank, else all of a kind."""
+    kind, tokens, _ = key
+    return kind, tokens if kind == OperatorGroup.CONTIGUOUS_EXPERTS else 0
 
 
 Found = tuple[_core.IterationCost, NDArray[np.int64]] | None

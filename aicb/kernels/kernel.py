@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from dataclasses import replace
+from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ Shape = tuple[float, ...]
 CoreRole = Literal["prefill", "decode"]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCost:
+class KernelCost(NamedTuple):
     """FLOPs and bytes of one execution."""
 
     flops: float

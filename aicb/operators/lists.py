@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from aicb.experts.profile import RankLoad
@@ -233,9 +234,10 @@ def _counted(shape: RankShape, count: int) -> RankShape:
     return RankShape(shape.hidden, shape.partition, shape.precision, count)
 
 
+@lru_cache(maxsize=64)  # of all that a simulation has; each is asked for with every count of tokens
 def _stage_parts(
     model: Model, partition: Partition, stage: int
-) -> tuple[list[tuple[Attention, int]], list[tuple[Ffn, int]], int]:
+) -> tuple[tuple[tuple[Attention, int], ...], tuple[tuple[Ffn, int], ...], int]:
     """Distinct attentions and feed-forward networks of a stage with their counts, and its number of layers."""
     layers = stage_range(model, partition, stage)
     attentions: dict[Attention, int] = {}
@@ -243,4 +245,4 @@ def _stage_parts(
     for layer, count in model.count_layers(layers):
         attentions[layer.attention] = attentions.get(layer.attention, 0) + count
         ffns[layer.ffn] = ffns.get(layer.ffn, 0) + count
-    return list(attentions.items()), list(ffns.items()), len(layers)
+    return tuple(attentions.items()), tuple(ffns.items()), len(layers)

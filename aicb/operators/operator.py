@@ -6,13 +6,13 @@ Shapes are per rank. Identical layers are listed once with their ``count``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Literal
 
 from aicb.kernels.kernel import Kernel, KernelCost
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """Place of an operator in the per-phase breakdown of reports."""
 
     ATTENTION = "attention"

@@ -135,7 +135,7 @@ class KvTemplate:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class KvFlows:
     """A `KvTemplate` between the GPUs of two instances, without what stays on a GPU that both have."""
 
@@ -153,9 +153,13 @@ class KvFlows:
         Raises:
             InputError: as ``handoff`` does.
         """
-        return self.template.skeleton.with_flows(
-            src=self.src, dst=self.dst, size_bytes=self._size_bytes(tokens), ready_ps=self._ready_ps(layer_ready_ps)
-        )
+        ready_ps = None if layer_ready_ps is None else self._ready_ps(layer_ready_ps)
+        return self._one_token.with_flows(size_bytes=self._size_bytes(tokens), ready_ps=ready_ps)
+
+    @cached_property
+    def _one_token(self) -> FlowGraph:
+        """The flow graph of one token, all of it ready."""
+        return self.template.skeleton.with_flows(src=self.src, dst=self.dst)
 
     def handoff(
         self, tokens: int, layer_ready_ps: Times | None = None, descriptors: Descriptors | None = None

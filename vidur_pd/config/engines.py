@@ -98,7 +98,7 @@ def _completed_pool(pool: Mapping[str, Any], completed: Tree, engine: Tree, tree
 
 
 def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:
-    """Fields of ``engine`` by a profile, beside what is stated; ``pool``: its own, if these are for one."""
+    """Fields of ``engine`` by a profile, for what is not stated; ``pool``: its own, if these are for one."""
     fields: Tree = {"framework": profile["framework"], "version": profile["version"], **profile["engine"]}
     fields |= conditions.by_gpu_memory(
         profile.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))

@@ -32,22 +32,25 @@ class BlockKeys {
       private:
         bool is_unique() const { return block_ >= shareable_; }
         std::int64_t unique();
-        bool enter();
-        std::int64_t shared();
+        // Whether the next block ends in the trace block whose content is numbered.
+        bool is_inside() const { return (block_ + 1) * keys_.block_ends_ <= trace_end_; }
+        std::uint64_t enter();
+        void number(std::int32_t number);
+        std::int64_t shared() { return first_key_ + ++block_ * keys_.block_ends_; }
 
         BlockKeys& keys_;
         const Request& request_;
         std::int64_t block_;
-        std::int64_t shareable_;         // leading blocks whose content other requests can have
-        std::int64_t trace_block_ = -1;  // that `number_` belongs to
-        std::int32_t number_ = 0;
+        std::int64_t shareable_;      // leading blocks whose content other requests can have
+        std::int64_t trace_end_ = 0;  // of the trace block, in possible ends
+        std::int64_t first_key_ = 0;  // of its content, less the possible ends before it and one
     };
 
   private:
     Tokens block_tokens_;
     Tokens hash_block_tokens_;
-    Tokens end_step_;                      // ends of KV blocks within a trace block are multiples of this
-    aicb::FlatMap<std::int32_t> numbers_;  // of contents, dense from 0
+    std::int64_t block_ends_, hash_block_ends_;  // possible ends of KV blocks in a KV block, and in a trace block
+    aicb::FlatMap<std::int32_t> numbers_;        // of contents, dense from 0
     std::int32_t contents_ = 0;
 };
 

@@ -51,7 +51,7 @@ void PrefixCachingBlockPool::clear() {
     blank_.clear();
     cached_free_ = 0;
     first_shared_.clear();
-    first_unique_.clear();
+    first_unique_ = {};
     tables_.clear();
 }
 
@@ -141,8 +141,8 @@ BlockId PrefixCachingBlockPool::first_copy(std::int64_t key) const {
         const auto place = static_cast<std::size_t>(key);
         return place < first_shared_.size() ? first_shared_[place] : kNone;
     }
-    const auto found = first_unique_.find(key);
-    return found == first_unique_.end() ? kNone : found->second;
+    const BlockId* found = first_unique_.find(static_cast<std::uint64_t>(key));
+    return found == nullptr ? kNone : *found;
 }
 
 void PrefixCachingBlockPool::set_first_copy(std::int64_t key, BlockId block) {
@@ -151,9 +151,9 @@ void PrefixCachingBlockPool::set_first_copy(std::int64_t key, BlockId block) {
         if (place >= first_shared_.size()) first_shared_.resize(place + place / 2 + 1, kNone);
         first_shared_[place] = block;
     } else if (block == kNone) {
-        first_unique_.erase(key);
+        first_unique_.erase(static_cast<std::uint64_t>(key));
     } else {
-        first_unique_[key] = block;
+        first_unique_.insert(static_cast<std::uint64_t>(key), block);
     }
 }
 

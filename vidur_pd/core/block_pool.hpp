@@ -169,9 +169,9 @@ class PrefixCachingBlockPool final : public BlockPool {
         blocks_;  // the null block, whose neighbours are the ends of the cached list, and all used so far
     std::vector<BlockId> blank_;  // free blocks without a key that have been used; the last is the queue's front
     std::int64_t cached_free_ = 0;
-    std::vector<BlockId> first_shared_;                       // by key of content that requests can share
-    std::unordered_map<std::int64_t, BlockId> first_unique_;  // by key of content unique to a request
-    std::unordered_map<std::int64_t, Table> tables_;          // by request
+    std::vector<BlockId> first_shared_;               // by key of content that requests can share
+    aicb::FlatMap<BlockId> first_unique_;             // by key of content unique to a request
+    std::unordered_map<std::int64_t, Table> tables_;  // by request
 };
 
 }  // namespace serving

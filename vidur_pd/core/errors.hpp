@@ -26,6 +26,11 @@ inline void ensure(bool holds, const std::string& message) {
     if (!holds) throw BrokenInvariant(message);
 }
 
+// The same where the message is at hand: no text is made of it unless it is wanted.
+inline void ensure(bool holds, const char* message) {
+    if (!holds) throw BrokenInvariant(message);
+}
+
 inline void check_least(const std::string& name, std::int64_t found, std::int64_t least) {
     if (found < least) {
         throw InputError(name + ": found " + std::to_string(found) + ", expected at least " + std::to_string(least));

@@ -147,8 +147,8 @@ void RankState::preempt(const RequestPtr& request) {
         // that is withdrawn leaves the keys that it got with its tokens (`allocate_slots`), though none is computed.
         const Tokens withdrawn = request->is_decided ? withdraw(*request) : 0;
         const Tokens shown = request->computed_tokens - request->tokens_under_way;
-        note_scheduled(
-            *request, withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
+        note_scheduled(*request,
+                       withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {

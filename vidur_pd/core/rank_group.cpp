@@ -7,7 +7,10 @@
 namespace serving {
 
 std::pair<std::vector<TimePs>, std::vector<std::int64_t>> GapCounts::counts() const {
-    std::vector<std::pair<TimePs, std::int64_t>> sorted(requests_.begin(), requests_.end());
+    std::vector<std::pair<TimePs, std::int64_t>> sorted;
+    requests_.for_each([&](std::uint64_t gap_ps, std::int64_t requests) {
+        sorted.emplace_back(static_cast<TimePs>(gap_ps), requests);
+    });
     std::sort(sorted.begin(), sorted.end());
     std::pair<std::vector<TimePs>, std::vector<std::int64_t>> columns;
     for (const auto& [gap_ps, requests] : sorted) {
@@ -27,7 +30,9 @@ TimePs GapCounts::rounded(TimePs gap_ps) {
 
 void GapCounts::round_all() {
     is_rounding_ = true;
-    for (const auto& [gap_ps, requests] : std::exchange(requests_, {})) requests_[rounded(gap_ps)] += requests;
+    std::exchange(requests_, {}).for_each([&](std::uint64_t gap_ps, std::int64_t requests) {
+        requests_[static_cast<std::uint64_t>(rounded(static_cast<TimePs>(gap_ps)))] += requests;
+    });
 }
 
 RankGroup::RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy)

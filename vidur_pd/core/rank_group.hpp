@@ -1,9 +1,9 @@
 // The data-parallel ranks of one instance, which run in lockstep: one call per iteration for all of them.
 #pragma once
 
+#include <aicb/flat_map.hpp>
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,7 +16,7 @@ namespace serving {
 class GapCounts {
   public:
     void add(TimePs gap_ps, std::int64_t requests) {
-        requests_[is_rounding_ ? rounded(gap_ps) : gap_ps] += requests;
+        requests_[static_cast<std::uint64_t>(is_rounding_ ? rounded(gap_ps) : gap_ps)] += requests;
         if (!is_rounding_ && requests_.size() > kMostGaps) round_all();
     }
     // (gaps, requests), rising gaps.
@@ -28,7 +28,7 @@ class GapCounts {
     static TimePs rounded(TimePs gap_ps);
     void round_all();
 
-    std::unordered_map<TimePs, std::int64_t> requests_;
+    aicb::FlatMap<std::int64_t> requests_;
     bool is_rounding_ = false;
 };
 

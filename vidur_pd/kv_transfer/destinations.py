@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from vidur_pd.cluster.instance import Instance, Rank
@@ -18,7 +18,7 @@ class Destinations:
         """``choose`` returns None while no decode instance is in service."""
         self._transfers = transfers
         self._choose = choose
-        self._without_room: dict[int, Counter[int]] = defaultdict(Counter)
+        self._without_room: defaultdict[int, dict[int, int]] = defaultdict(dict)
         """By index of the decode instance: number of requests that wait for blocks, by index of the rank; no zeros."""
         self._without_instance: dict[int, KvTransfer] = {}
         """Transfers that need a destination while no decode instance is in service, by index of the request."""
@@ -127,7 +127,7 @@ class Destinations:
     def _wait_for_room(self, rank: Rank, more: int) -> None:
         """Adds to the number of requests that wait for blocks on a rank of a decode instance."""
         waiting = self._without_room[rank.instance.index]
-        waiting[rank.index] += more
-        if not waiting[rank.index]:
-            del waiting[rank.index]
+        requests = waiting.pop(rank.index, 0) + more
+        if requests:
+            waiting[rank.index] = requests
         rank.instance.set_waits_for_room(bool(waiting))

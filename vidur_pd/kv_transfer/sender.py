@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aicb import Model, Precision
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
@@ -12,8 +13,7 @@ from vidur_pd.kv_transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv_transfer.transfer import LayerTimes
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """Receipt for KV that has been put on the network."""
 
     handle: GraphHandle
@@ -85,7 +85,7 @@ class KvSender:
         graph = flows.graph(tokens, ready_ps)
         handle = self._network.submit(graph, now_ps)
         self._in_transit[handle] = graph
-        first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
+        first_ready_ps = 0 if ready_ps is None or not len(graph) else int(graph.ready_ps.min())
         return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
 
     def arrived(self, handle: GraphHandle) -> None:

@@ -14,8 +14,8 @@ def seconds_text(duration_ps: int | None) -> str:
     """Exact decimal seconds without trailing zeros; an absent value is empty text."""
     if duration_ps is None:
         return ""
-    whole, rest = divmod(duration_ps, PS_PER_S)
-    return f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
+    digits = f"{duration_ps:013d}"
+    return f"{digits[:-12]}.{digits[-12:]}".rstrip("0").rstrip(".")
 
 
 def to_seconds(duration_ps: int) -> float:

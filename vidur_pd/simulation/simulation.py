@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 
@@ -94,9 +95,11 @@ class Simulation:
         records = Records(self._source, self._loop, self._log, stream)
         self._control.schedule_faults()
         self._lifecycle.schedule_arrivals()
+        gc.freeze()  # what was made before outlives the run: collections in it need not look there
         try:
             self._driver.run(records, len(self._source.workload), progress)
         finally:
+            gc.unfreeze()
             self._loop.advance_with(None)  # its owner may close the network now
         self._check_end()
         return self._result(records)

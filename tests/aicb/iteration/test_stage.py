@@ -182,3 +182,17 @@ def test_every_estimator_is_composed_alike(estimator):
 def test_runs_of_prefills_are_refused():
     with pytest.raises(InputError, match="found prefills, expected decodes only"):
         MODELS["qwen3-8b"].price_run([Batch.prefill([10])], 5)
+
+
+def test_batches_beside_a_full_budget_are_priced_in_few_calls(monkeypatch):
+    """Shared experts depend on the tokens of the fullest rank and of all ranks: where the first come back, the second
+    are priced in runs. Of 8,185 and 8,188 tokens the grid points are (8161, 8192) each, so one has fewer of all."""
+    iterations = model("deepseek-v3", Partition(dp=4, ep=4), FP8)
+    calls = []
+    price = iterations._groups
+    monkeypatch.setattr(iterations, "_groups", lambda keys, stage: calls.append(keys) or price(keys, stage))
+    full, idle = Batch.prefill([8192]), [Batch.empty()] * 2
+    batches = [[full, Batch.prefill([tokens]), *idle] for tokens in range(1000, 8000, 100)]
+    for ranks in [*batches, [Batch.prefill([8185]), Batch.empty(), *idle]]:
+        iterations.price(ranks)
+    assert len(calls) < len(batches) / 3

@@ -172,7 +172,7 @@ class CommunicationPricer:
 
 def _between(low: CollectiveCost, high: CollectiveCost, share: float) -> CollectiveCost:
     """The cost ``share`` of the way from one to the other; flows are those of the larger one where it has some."""
-    links = np.union1d(low.links, high.links)
+    links = low.links if np.array_equal(low.links, high.links) else np.union1d(low.links, high.links)
     columns = np.zeros((6, len(links)))
     for row, cost in enumerate((low, high)):
         place = np.searchsorted(links, cost.links)

@@ -1,4 +1,4 @@
-// A hash map from integers to values by open addressing; values are never removed.
+// A hash map from integers to values by open addressing.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class FlatMap {
   public:
     FlatMap() : keys_(kLeastSlots, kEmpty), values_(kLeastSlots) {}
 
-    // The value of `key`, nullptr if there is none; valid until the next `insert`.
+    // The value of `key`, nullptr if there is none; valid until the next change.
     const Value* find(std::uint64_t key) const {
         for (std::size_t slot = first_slot(key);; slot = (slot + 1) & (keys_.size() - 1)) {
             if (keys_[slot] == key) return &values_[slot];
@@ -21,14 +21,44 @@ class FlatMap {
         }
     }
 
-    // Sets the value of `key`, which is not the largest integer.
-    void insert(std::uint64_t key, Value value) {
+    // The value of `key`, which is not the largest integer; made if there is none.
+    Value& operator[](std::uint64_t key) {
         if (2 * (size_ + 1) > keys_.size()) grow();
         std::size_t slot = first_slot(key);
         while (keys_[slot] != kEmpty && keys_[slot] != key) slot = (slot + 1) & (keys_.size() - 1);
-        size_ += keys_[slot] == kEmpty;
-        keys_[slot] = key;
-        values_[slot] = std::move(value);
+        if (keys_[slot] == kEmpty) {
+            ++size_;
+            keys_[slot] = key;
+            values_[slot] = Value{};
+        }
+        return values_[slot];
+    }
+
+    void insert(std::uint64_t key, Value value) { (*this)[key] = std::move(value); }
+
+    std::size_t size() const { return size_; }
+
+    // Calls `use` with every key and its value, in no order.
+    template <typename Use>
+    void for_each(Use use) const {
+        for (std::size_t slot = 0; slot < keys_.size(); ++slot) {
+            if (keys_[slot] != kEmpty) use(keys_[slot], values_[slot]);
+        }
+    }
+
+    // Removes a key that is there, and closes the gap: what stands behind it moves up as far as its first slot.
+    void erase(std::uint64_t key) {
+        const std::size_t mask = keys_.size() - 1;
+        std::size_t gap = first_slot(key);
+        while (keys_[gap] != key) gap = (gap + 1) & mask;
+        for (std::size_t slot = (gap + 1) & mask; keys_[slot] != kEmpty; slot = (slot + 1) & mask) {
+            if (((slot - first_slot(keys_[slot])) & mask) < ((slot - gap) & mask)) continue;
+            keys_[gap] = keys_[slot];
+            values_[gap] = std::move(values_[slot]);
+            gap = slot;
+        }
+        keys_[gap] = kEmpty;
+        --size_;
     }
 
   private:
