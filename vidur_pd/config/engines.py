@@ -58,11 +58,18 @@ def complete(tree: Mapping[str, Any]) -> Tree:
     for section in ("network", "kv_transfer"):
         given = _section(tree.get(section))
         if given is not None:
-            completed[section] = {**common.get(section, {}), **given}
+            completed[section] = {**common.get(section, {}), **_of_routing(tree, section), **given}
     cluster = tree.get("cluster")
     if isinstance(cluster, Mapping) and isinstance(pools := cluster.get("pools"), list | tuple):
         completed["cluster"] = {**cluster, "pools": [_completed_pool(pool, engine) for pool in pools]}
     return completed
+
+
+def _of_routing(tree: Mapping[str, Any], section: str) -> Tree:
+    """Splitwise delivers the prefill's token at once, whatever the engine's own connector does."""
+    routing = tree.get("routing")
+    is_splitwise = isinstance(routing, Mapping) and routing.get("policy") == "splitwise"
+    return {"first_token": "prefill"} if is_splitwise and section == "kv_transfer" else {}
 
 
 def _completed_pool(pool: Any, common: Tree) -> Any:
