@@ -32,8 +32,8 @@ def divided(pool: Any) -> list[Any]:
     prefill = round(instances * ratio)
     if not isclose(prefill, instances * ratio, rel_tol=1e-9) or not 0 < prefill < instances:
         raise ValueError(
-            f"{place}.{FIELD}: found {ratio:g} of {instances} instances, which is {instances * ratio:g}, expected a whole "
-            "number of both kinds, at least 1 each"
+            f"{place}.{FIELD}: found {ratio:g} of {instances} instances, which is {instances * ratio:g}, expected a "
+            "whole number of both kinds, at least 1 each"
         )
     return [
         {**rest, "name": f"{name}-prefill", "role": "prefill", "instances": prefill},

@@ -208,7 +208,7 @@ class SplitwiseConfig(Section):
 
     scheduler: Literal["mixed_pool", "kv_jsq", "kv_token_jsq", "kv_round_robin"] = "mixed_pool"
     max_pending_tokens: Count = 8192
-    """A prompt machine on which requests queue gets no prompt that would make more tokens pending. Of ``mixed_pool``."""
+    """A prompt machine on which requests queue gets no prompt that makes more tokens pending; of ``mixed_pool``."""
 
 
 class RoutingConfig(Section):
@@ -243,8 +243,8 @@ class RoutingConfig(Section):
             raise ValueError(f"splitwise: found with policy {quoted(self.policy)}, expected policy splitwise")
         if self.is_splitwise and self.decode_policy is not None:
             raise ValueError(
-                f"decode_policy: found {quoted(self.decode_policy)}, expected none with policy splitwise, which chooses "
-                "both instances"
+                f"decode_policy: found {quoted(self.decode_policy)}, expected none with policy splitwise, which "
+                "chooses both instances"
             )
         return self
 

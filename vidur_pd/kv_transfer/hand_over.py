@@ -72,8 +72,8 @@ class HandOver:
         choose_destination: Callable[[Request], Rank | None],
         outcomes: Outcomes,
     ) -> None:
-        """``choose_destination`` returns None while no decode instance is in service, and a rank of the instance that has
-        prefilled the request where it goes on there.
+        """``choose_destination`` returns None while no decode instance is in service, and a rank of the instance that
+        has prefilled the request where it goes on there.
         """
         self._mode = ModeCalls(config.kv_transfer.mode, mode_class(config.kv_transfer.mode)())
         self._first_token = FIRST_TOKEN_RULES[config.kv_transfer.first_token]

@@ -110,8 +110,8 @@ def _check_splitwise(config: SimulationConfig) -> None:
     mixed = [pool.name for pool in config.cluster.pools if pool.role == "mixed"]
     if mixed and not config.routing.has_mixed_pool:
         raise InputError(
-            f"cluster.pools.{mixed[0]}.role: found mixed, expected prefill or decode, as routing.splitwise.scheduler is "
-            "not mixed_pool"
+            f"cluster.pools.{mixed[0]}.role: found mixed, expected prefill or decode, as routing.splitwise.scheduler "
+            "is not mixed_pool"
         )
     if config.routing.has_mixed_pool and config.kv_transfer.mode != "pull":
         raise InputError(

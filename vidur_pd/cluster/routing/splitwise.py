@@ -1,7 +1,7 @@
 """Splitwise (Patel et al., ISCA 2024): both machines of a request are chosen when it arrives.
 
-Rules: the schedulers of its simulator, github.com/Mutinifni/splitwise-sim (8f99e7d), ``scheduler.py``. Of equal machines
-the first in its pool is taken.
+Rules: the schedulers of its simulator, github.com/Mutinifni/splitwise-sim (8f99e7d), ``scheduler.py``. Of equal
+machines the first in its pool is taken.
 
 ``kv_round_robin``  each pool in turns
 ``kv_jsq``          the fewest requests that are on the machine

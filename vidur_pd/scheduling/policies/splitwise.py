@@ -1,4 +1,4 @@
-"""Splitwise's machines (Patel et al., ISCA 2024): prompts whole and first, in one batch with the decodes that still fit.
+"""Splitwise's machines (Patel et al., ISCA 2024): prompts whole and first, with the decodes that still fit.
 
 Rules: ``SplitwiseInstance`` of its simulator, github.com/Mutinifni/splitwise-sim (8f99e7d), ``instance.py``.
 """
