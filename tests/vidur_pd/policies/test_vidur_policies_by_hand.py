@@ -8,14 +8,14 @@ from typing import Final
 import pytest
 
 from boundary.errors import InputError
-from tests.vidur_pd.policies.by_hand import faster_transformer, lightllm, orca, sarathi, vllm_v0
+from tests.vidur_pd.policies.by_hand import faster_transformer, lightllm, orca, sarathi, splitwise, vllm_v0
 from tests.vidur_pd.policies.by_hand.case import Case, Step
 from tests.vidur_pd.whole_runs import WholeRun, scenario_of
 from vidur_pd.scheduling.policies import policy_named
 
 CASES: Final = {
     module.__name__.rpartition(".")[2]: module.CASES
-    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm)
+    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm, splitwise)
 }
 every_case = pytest.mark.parametrize(
     ("policy", "case"),

@@ -83,7 +83,8 @@ class Splitwise(Policy):
         if not budget or (rest > budget and not is_first) or not residents.may_run(rank, request):
             return False
         held = _held_tokens(rank, request)
-        if rank.lacking_blocks(request, held - request.computed_tokens) > rank.free_blocks:
+        to_come = held - request.sequence_tokens + rest - rank.most_drafts(request)
+        if rank.lacking_blocks(request, to_come) > rank.free_blocks:
             return False
         decision.run(request, min(rest, budget), held_tokens=held)
         return True
