@@ -58,9 +58,7 @@ class Cluster:
 
     def pools(self) -> dict[str, list[str]]:
         """By name, in their order."""
-        return {
-            name: [machine.instance.name for machine in pool] for name, pool in self.routes.pools.machines.items()
-        }
+        return {name: [machine.instance.name for machine in pool] for name, pool in self.routes.pools.machines.items()}
 
 
 def _placement(name: str, role: Role) -> Placement:
@@ -86,7 +84,7 @@ def test_round_robin_counts_in_each_pool() -> None:
 
 
 def test_jsq_counts_requests_that_are_there() -> None:
-    """Prompts wait on p-0 and p-1 by turns, whatever their lengths; no KV has come to d-0, so it is always the first."""
+    """Prompts wait on p-0 and p-1 by turns, whatever their lengths; no KV has come yet, so d-0 is always the first."""
     cluster = Cluster("kv_jsq")
     chosen = [cluster.arrive(prompt, 5)[:2] for prompt in (300, 10, 10, 10)]
     assert chosen == [("p-0", "d-0"), ("p-1", "d-0"), ("p-0", "d-0"), ("p-1", "d-0")]
@@ -114,8 +112,8 @@ def test_the_mixed_pool_is_empty_while_there_is_room() -> None:
 def test_prompts_spill_onto_a_token_machine_and_it_returns_when_it_rests() -> None:
     """At most 100 pending tokens where requests queue. p-0 and p-1 have 90 each; the third prompt of 20 would make 110.
 
-    No machine is mixed: of the token machines d-0 and d-1, which have one pending token each, the first gets it and joins
-    the mixed pool. Its decode is booked on d-1, where as little memory is booked as on d-0: the first, d-0, is chosen
+    No machine is mixed: of the token machines d-0 and d-1, which have one pending token each, the first gets it and
+    joins the mixed pool. Its decode is booked on d-1, where as little memory is booked as on d-0: the first, d-0, is chosen
     before that moves, so both phases are on d-0. The fourth prompt, of 10, fits on p-0.
     """
     cluster = Cluster("mixed_pool", max_pending_tokens=100)
@@ -147,7 +145,7 @@ def test_decodes_spill_onto_a_prompt_machine() -> None:
 
 
 def test_without_any_room_both_phases_run_where_the_fewest_tokens_are_pending() -> None:
-    """As above until all memory is booked. No prompt machine is left: the fifth prompt is looked for among the mixed ones
+    """As above until all memory is booked. No prompt machine is left: the fifth prompt looks among the mixed ones
     (33 pending tokens on each: 16 + 16 of prompts, 1 decode), which take it, as 8192 may be pending. No token machine
     has memory, and no prompt machine could spill: of all, the fewest are pending on d-0 and d-1 (1 each), so d-0."""
     cluster = Cluster("mixed_pool", blocks=10)
