@@ -81,12 +81,13 @@ def test_machines_move_between_pools_on_the_clock(caplog: pytest.LogCaptureFixtu
         result = simulate(config(TWO_AND_TWO, routing=routing, engine=engine), [(i, 900, 3) for i in range(5)])
     where = [(each.prefill_instance, each.decode_instance) for each in result.requests]
     assert where == [("p-0", "d-0"), ("p-1", "d-1"), ("p-0", "d-0"), ("p-1", "d-1"), ("d-0", "d-0")]
-    moves = [(record.args[1], record.args[2], record.args[3]) for record in caplog.records if record.args]
-    assert moves == [("d-0", "token", "mixed"), ("d-0", "mixed", "token")]
-    there_ps, back_ps = (record.args[0] for record in caplog.records if record.args)
+    moves = [record.getMessage().partition(" ps: ") for record in caplog.records]
+    assert [text for _, _, text in moves] == ["d-0 leaves pool token for mixed", "d-0 leaves pool mixed for token"]
+    there_ps, back_ps = (int(at_ps) for at_ps, _, _ in moves)
     last = result.requests[4]
     assert there_ps == last.arrived_ps
     assert last.kv_bytes is None
+    assert last.completed_ps is not None
     assert back_ps >= last.completed_ps
 
 

@@ -113,8 +113,8 @@ def test_prompts_spill_onto_a_token_machine_and_it_returns_when_it_rests() -> No
     """At most 100 pending tokens where requests queue. p-0 and p-1 have 90 each; the third prompt of 20 would make 110.
 
     No machine is mixed: of the token machines d-0 and d-1, which have one pending token each, the first gets it and
-    joins the mixed pool. Its decode is booked on d-1, where as little memory is booked as on d-0: the first, d-0, is chosen
-    before that moves, so both phases are on d-0. The fourth prompt, of 10, fits on p-0.
+    joins the mixed pool. Its decode is chosen before: of d-0 and d-1, with equal memory booked, the first. So both
+    phases are on d-0. The fourth prompt, of 10, fits on p-0.
     """
     cluster = Cluster("mixed_pool", max_pending_tokens=100)
     assert [cluster.arrive(90, 10)[:2] for _ in range(2)] == [("p-0", "d-0"), ("p-1", "d-1")]

@@ -18,14 +18,14 @@ MOST_LEFT_OUT: Final = 4
 class Splitwise(Policy):
     """An iteration takes up to ``engine.max_batched_tokens`` (2048 there) of ``engine.max_seqs`` (512) requests.
 
-    Order: those that four iterations have left out; prompts; decodes that the iteration before has left out; decodes of
-    that iteration, those that have joined it first; all others, by arrival. Who is left out keeps its KV. A category
+    Order: those that wait and that four iterations have left out; prompts; decodes that the iteration before has left
+    out; its decodes, those that have joined it first; all others, by arrival. Who is left out keeps its KV. A category
     ends at the first request that lacks tokens or blocks. A prompt takes blocks for its tokens, a decode that begins
     those for all of its output, as there, so that none loses its KV later; where prompts have taken all blocks before,
     the latest gives its own up, as nothing would ever run again.
 
-    On purpose otherwise than there: a prompt longer than the budget is computed in chunks of it, and requests that were
-    left out four times go first whoever else waits (there only if all that wait were).
+    On purpose otherwise than there: a prompt longer than the budget is computed in chunks, of what others leave of it,
+    and requests that were left out four times go first whoever else waits (there only if all that wait were).
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Splitwise(Policy):
     # Lines, each in its order.
 
     def _overdue(self, rank: RankView) -> list[RequestView]:
-        overdue = [each for each in _candidates(rank) if self._left_out.get(each.index, 0) >= MOST_LEFT_OUT]
-        return residents.by_arrival(overdue)
+        out = [each for each in _candidates(rank) if each.index not in self._decoding]
+        return residents.by_arrival([each for each in out if self._left_out.get(each.index, 0) >= MOST_LEFT_OUT])
 
     def _prompts(self, rank: RankView) -> list[RequestView]:
         begun = [each for each in residents.idle(rank) if _is_prompt(each)]
@@ -79,8 +79,8 @@ class Splitwise(Policy):
     def _take(self, rank: RankView, decision: Decision, request: RequestView) -> bool:
         """Runs a request, if there are tokens, a place and blocks for it."""
         rest, budget = rank.most_tokens(request), rank.budget_left
-        is_first = budget == rank.max_batched_tokens
-        if not budget or (rest > budget and not is_first) or not residents.may_run(rank, request):
+        is_split = rest > rank.max_batched_tokens or (request.is_running and _is_prompt(request))
+        if not budget or (rest > budget and not is_split) or not residents.may_run(rank, request):
             return False
         held = _held_tokens(rank, request)
         to_come = held - request.sequence_tokens + rest - rank.most_drafts(request)
