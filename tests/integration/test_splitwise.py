@@ -68,6 +68,27 @@ def test_every_request_ends_and_everything_adds_up(seed: int) -> None:
         assert result.summary.completed == len(result.workload)
 
 
+@pytest.mark.parametrize("seed", [61, 63, 68, 72, 80, 90])
+def test_instances_do_not_wait_for_each_others_blocks_for_ever(seed: int) -> None:
+    """Each prefills for the other and has no block left: runs that stand still if requests always leave."""
+    draw = random.Random(seed)
+    rows = [
+        (draw.choice([0, 0, 2000]) * index, draw.choice([100, 400, 800]), draw.choice([2, 20, 200]))
+        for index in range(draw.randint(6, 40))
+    ]
+    longest = max(-(-(prompt + output) // 16) for _, prompt, output in rows)
+    blocks = 2 + longest + draw.choice([0, 1, 5, longest // 2])
+    engine = {"num_kv_blocks": blocks, "max_batched_tokens": draw.choice([256, 800, 4000])}
+    splitwise = {"max_pending_tokens": draw.choice([1, 900, 2000])}
+    instances = draw.choice([1, 1, 2])
+    pools = [pool(name, role, instances=instances) for name, role in (("p", "prefill"), ("d", "decode"))]
+    routing = {"policy": "splitwise", "splitwise": splitwise}
+    network = {"coupling": "isolated"}
+    result = simulate(config(pools, routing=routing, engine=engine, network=network, output={"flows": True}), rows)
+    assert result.summary.completed == len(rows)
+    check_run(result)
+
+
 def test_machines_move_between_pools_on_the_clock(caplog: pytest.LogCaptureFixture) -> None:
     """A queue of more than 1,000 pending tokens is too long. Requests of 900 come at 0, 1, 2 and 3 µs.
 
