@@ -72,6 +72,10 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
         """Its last token is under way."""
 
     @property
+    def role(self) -> str:
+        """What its rank serves of it: ``mixed``, all of it; ``prefill``; or ``decode``."""
+
+    @property
     def sequence_tokens(self) -> int:
         """Prompt + generated tokens, one under way included where ranks plan ahead.
 
@@ -162,9 +166,16 @@ class RankState:
     @property
     def running_requests(self) -> int: ...
     @property
+    def queued_requests(self) -> int:
+        """Those that have all that they need to run, and do not."""
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """To compute before every local request is a plain decode, those under way included."""
+
+    @property
     def load_tokens(self) -> int:
-        """To compute before every local request is a plain decode, those under way included; where decodes run plus the
-        context of all requests."""
+        """The same plus the context of all requests that decode here."""
 
     @property
     def used_blocks(self) -> int: ...
@@ -172,16 +183,22 @@ class RankState:
     def usable_blocks(self) -> int: ...
     @property
     def has_work(self) -> bool: ...
-    def rejection_reason(self, request: Request) -> str | None: ...
+    def blocks(self, tokens: int) -> int:
+        """KV blocks that hold so many tokens."""
+
+    def rejection_reason(self, request: Request, role: str | None = None) -> str | None: ...
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the request whose KV the prefix cache has."""
 
-    def add(self, request: Request) -> None: ...
+    def add(self, request: Request, role: str | None = None) -> None: ...
     def add_remote(self, request: Request) -> None: ...
     def admit_remote(self) -> list[Request]: ...
     def make_room_for_remote(self, request: Request, reserved: list[Request]) -> list[Request]: ...
     def remote_arrived(self, request: Request, computed_tokens: int) -> None: ...
     def release(self, request: Request) -> None: ...
+    def keep(self, request: Request, computed_tokens: int) -> None:
+        """A prefilled request goes on here, with the KV that is held for its transfer."""
+
     def abandon_remote(self, request: Request) -> None: ...
     def open_decision(self, now_ps: int) -> None:
         """The next iteration is decided from now on, until the loop goes on."""
@@ -575,6 +592,12 @@ class PromptPrefilled:
     @property
     def request(self) -> Request: ...
 
+class InstanceRests:
+    """An iteration has ended, and nothing waits to run on the instance (``reports_rest``)."""
+
+    @property
+    def instance(self) -> Instance: ...
+
 class RequestsCompleted:
     """Requests have got their last tokens (after `Loop.report_completions`)."""
 
@@ -600,6 +623,7 @@ Notice = (
     | IterationLaunched
     | AcceptDrafts
     | PromptPrefilled
+    | InstanceRests
     | RequestsCompleted
     | GraphEnded
 )
@@ -661,6 +685,7 @@ class Loop:
         reports_launches: bool,
         launches_itself: bool,
         pricing: Sequence[IterationPricing],
+        reports_rest: bool = False,
     ) -> None:
         """Adds the next instance; ``pricing`` is [stages], empty where Python prices."""
 

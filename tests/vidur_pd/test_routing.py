@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.integration.small_runs import config, pool, simulate
+from tests.integration.small_runs import config, pool, requests, simulate
 from tests.vidur_pd.one_rank import OneRank
 from tests.vidur_pd.vllm_v1_steps import requests_of, scheduler_of
 from vidur_pd.cluster.routing.router import BuiltInRouter, Span
 from vidur_pd.config import RankPolicy, RoutingPolicy
+from vidur_pd.simulation import Simulation
+from vidur_pd.simulation.plan import plan_simulation
+from vidur_pd.simulation.state import assemble
 from vidur_pd.workload.request import Request
 
 PLACES = 4
@@ -227,3 +231,14 @@ def test_decode_instances_have_a_policy_of_their_own() -> None:
     assert [each.decode_instance for each in in_turns] == ["d-0", "d-1"] * 3
     by_load = simulate(config(pools), rows).requests
     assert {each.decode_instance for each in by_load} == {"d-0"}  # idle both, each time
+
+
+@pytest.mark.parametrize("mode", ["pull", "push", "layerwise"])
+def test_no_load_is_left_when_all_requests_have_ended(mode: str) -> None:
+    """Where the decode instance is chosen before the prefill, a request counts on two ranks at a time."""
+    pools = [pool("p", "prefill"), pool("d", "decode", instances=2)]
+    state = assemble(plan_simulation(config(pools, kv_transfer={"mode": mode})))
+    with closing(state.network):
+        result = Simulation(state, requests([(1_000 * i, 300 + 7 * i, 1 + i % 9) for i in range(30)])).run()
+    assert result.summary.completed == 30
+    assert [rank.state.load_tokens for instance in state.instances for rank in instance.ranks] == [0, 0, 0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vidur_pd import _core as core
 from vidur_pd._core import RunningIteration
 from vidur_pd.cluster.placement import Placement
+from vidur_pd.config import Role
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState, ScheduledBatch, VllmV1
 from vidur_pd.workload.request import Request
 
@@ -84,9 +85,10 @@ class Instance(core.Instance):
             policy.decide(now_ps)
         return False
 
-    def refusal(self, request: Request) -> str | None:
-        """Why the instance could never complete a request; its ranks are identical."""
-        reason = self.ranks[0].state.rejection_reason(request)
+    def refusal(self, request: Request, role: Role | None = None) -> str | None:
+        """Why the instance could never serve this part of a request, by default that of its role; its ranks are
+        identical."""
+        reason = self.ranks[0].state.rejection_reason(request, role)
         return self._asked[0].refusal(request) if reason is None and self._asked else reason
 
     def check_progress(self) -> None:

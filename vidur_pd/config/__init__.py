@@ -6,6 +6,7 @@ from vidur_pd.config.schema import (
     RANK_POLICIES,
     ROUTING_POLICIES,
     SCHEDULING_POLICIES,
+    SPLITWISE,
     TRANSFER_MODES,
     ClusterConfig,
     EngineConfig,
@@ -21,6 +22,7 @@ from vidur_pd.config.schema import (
     RoutingPolicy,
     SimulationConfig,
     SloConfig,
+    SplitwiseConfig,
 )
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "RANK_POLICIES",
     "ROUTING_POLICIES",
     "SCHEDULING_POLICIES",
+    "SPLITWISE",
     "TRANSFER_MODES",
     "ClusterConfig",
     "EngineConfig",
@@ -44,4 +47,5 @@ __all__ = [
     "RoutingPolicy",
     "SimulationConfig",
     "SloConfig",
+    "SplitwiseConfig",
 ]

@@ -57,7 +57,7 @@ def complete(tree: Mapping[str, Any]) -> Tree:
     for section in ("network", "kv_transfer"):
         given = _section(tree.get(section))
         if given is not None:
-            completed[section] = {**common[section], **given}
+            completed[section] = {**common[section], **_of_routing(tree, section), **given}
             if section == "network" and "collectives" not in given:
                 completed[section]["collectives"] = conditions.measured_collectives(
                     common[section]["collectives"],
@@ -75,6 +75,13 @@ def _pools(cluster: Any) -> list[Mapping[str, Any]]:
     found = cluster.get("pools") if isinstance(cluster, Mapping) else None
     pools = found if isinstance(found, list | tuple) else ()
     return list(pools) if all(isinstance(pool, Mapping) for pool in pools) else []
+
+
+def _of_routing(tree: Mapping[str, Any], section: str) -> Tree:
+    """Splitwise delivers the prefill's token at once, whatever the engine's own connector does."""
+    routing = tree.get("routing")
+    is_splitwise = isinstance(routing, Mapping) and routing.get("policy") == "splitwise"
+    return {"first_token": "prefill"} if is_splitwise and section == "kv_transfer" else {}
 
 
 def _completed_pool(pool: Mapping[str, Any], completed: Tree, engine: Tree, tree: Mapping[str, Any]) -> Tree:

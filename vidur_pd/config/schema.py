@@ -12,6 +12,7 @@ from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
 from netsim.topologies.build import TopologySpec
+from vidur_pd.config.division import divided
 from vidur_pd.config.engines import complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.request_classes import ClassName, ClassObjectives
@@ -65,11 +66,14 @@ NAMED_POLICIES: Final = {
     "faster_transformer": "FasterTransformer",
     "lightllm": "LightLlm",
     "sglang": "Sglang",
+    "splitwise": "Splitwise",
 }
 """Module in ``vidur_pd/scheduling/policies``, and the class in it."""
 SCHEDULING_POLICIES: Final = (CORE_POLICY, *NAMED_POLICIES)
 SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
 RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
+SPLITWISE: Final = "splitwise"
+EntryPolicy = Annotated[str, _one_of(*ROUTING_POLICIES, SPLITWISE)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
 TRANSFER_MODES: Final = ("pull", "push", "layerwise")
 TransferModeName = Annotated[str, _one_of(*TRANSFER_MODES)]
@@ -191,6 +195,15 @@ class ClusterConfig(Section):
     topology: TopologySpec
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _divided(cls, tree: Any) -> Any:
+        """Pools with ``pd_node_ratio`` are two."""
+        pools = tree.get("pools") if isinstance(tree, Mapping) else None
+        if not isinstance(pools, list | tuple):
+            return tree
+        return {**tree, "pools": [part for pool in pools for part in divided(pool)]}
+
     @model_validator(mode="after")
     def _roles_fit_together(self) -> ClusterConfig:
         names = [pool.name for pool in self.pools]
@@ -207,6 +220,14 @@ class ClusterConfig(Section):
         return self
 
 
+class SplitwiseConfig(Section):
+    """How Splitwise chooses the two machines of a request (`vidur_pd.cluster.routing.splitwise`)."""
+
+    scheduler: Literal["mixed_pool", "kv_jsq", "kv_token_jsq", "kv_round_robin"] = "mixed_pool"
+    max_pending_tokens: Count = 8192
+    """A prompt machine on which requests queue gets no prompt that makes more tokens pending; of ``mixed_pool``."""
+
+
 class RoutingConfig(Section):
     """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
 
@@ -214,13 +235,35 @@ class RoutingConfig(Section):
     requests there. ``least_requests``: the lowest 4 · waiting + running. Of equal candidates the first.
     """
 
-    policy: RoutingPolicy = "least_tokens"
+    policy: EntryPolicy = "least_tokens"
     """Among prefill and mixed instances when a request arrives, and among decode instances if they have no other."""
     decode_policy: RoutingPolicy | None = None
     """Among decode instances: at the arrival in modes that push, else at the end of the prefill."""
     rank_policy: RankPolicy | None = None
     """Within an instance. ``None``: ``least_tokens`` where it prefills only, as the rank with the most prompt tokens
     holds up the others, else ``least_requests``, as vLLM's data-parallel front end."""
+    splitwise: SplitwiseConfig | None = None
+    """With ``policy: splitwise``, which chooses the prefill and the decode instance of a request together."""
+
+    @property
+    def is_splitwise(self) -> bool:
+        return self.policy == SPLITWISE
+
+    @property
+    def has_mixed_pool(self) -> bool:
+        """Any instance may have to prefill, decode, or both."""
+        return self.is_splitwise and (self.splitwise or SplitwiseConfig()).scheduler == "mixed_pool"
+
+    @model_validator(mode="after")
+    def _splitwise_is_alone(self) -> RoutingConfig:
+        if self.splitwise is not None and not self.is_splitwise:
+            raise ValueError(f"splitwise: found with policy {quoted(self.policy)}, expected policy splitwise")
+        if self.is_splitwise and self.decode_policy is not None:
+            raise ValueError(
+                f"decode_policy: found {quoted(self.decode_policy)}, expected none with policy splitwise, which "
+                "chooses both instances"
+            )
+        return self
 
 
 class KvTransferConfig(Section):
@@ -336,6 +379,14 @@ class SimulationConfig(Section):
 
     def hardware_of(self, pool: PoolConfig) -> str:
         return pool.hardware or self.hardware
+
+    def hands_over(self, pool: PoolConfig) -> bool:
+        """Whether KV is sent from or to instances of the pool."""
+        return pool.role != "mixed" or self.routing.has_mixed_pool
+
+    def decodes(self, pool: PoolConfig) -> bool:
+        """Whether instances of the pool may decode."""
+        return pool.role != "prefill" or self.routing.has_mixed_pool
 
     @property
     def is_disaggregated(self) -> bool:

@@ -9,9 +9,6 @@
 
 namespace serving {
 
-// Part of a request's life that an instance serves: all of it, up to the first token, or after a KV transfer.
-enum class Role : std::uint8_t { kMixed, kPrefill, kDecode };
-
 // One rank's share of one iteration (of one micro-batch with pipeline parallelism), in the order of the decision.
 // Vectors are [requests].
 struct ScheduledBatch {

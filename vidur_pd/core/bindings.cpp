@@ -23,6 +23,10 @@ Role parse_role(const std::string& role) {
     throw InputError("role: found '" + role + "', expected mixed, prefill or decode");
 }
 
+std::optional<Role> parse_given(const std::optional<std::string>& role) {
+    return role ? std::optional(parse_role(*role)) : std::nullopt;
+}
+
 // The one place where C++ exceptions become the Python exceptions of vidur_pd.
 void translate(std::exception_ptr error) {
     try {
@@ -54,6 +58,7 @@ void bind_request(py::module_& module) {
         .def_readonly("is_running", &Request::is_running)
         .def_readonly("is_in_iteration", &Request::is_in_iteration)
         .def_readonly("is_ending", &Request::is_ending)
+        .def_property_readonly("role", [](const Request& request) { return name_of(request.role); })
         .def_property_readonly("sequence_tokens", &Request::sequence_tokens)
         .def_property_readonly(
             "status", [](const Request& request) { return statuses()[py::int_(static_cast<int>(request.status))]; })
@@ -138,17 +143,31 @@ void bind_rank(py::module_& module) {
         .def_property_readonly("used_blocks", &RankState::used_blocks)
         .def_property_readonly("usable_blocks", &RankState::usable_blocks)
         .def_property_readonly("has_work", &RankState::has_work)
-        .def("rejection_reason", &RankState::rejection_reason, py::arg("request"))
+        .def("blocks", &RankState::blocks, py::arg("tokens"))
+        .def_property_readonly("queued_requests", &RankState::queued_requests)
+        .def_property_readonly("outstanding_tokens", &RankState::outstanding_tokens)
+        .def(
+            "rejection_reason",
+            [](const RankState& rank, const Request& request, const std::optional<std::string>& role) {
+                return rank.rejection_reason(request, parse_given(role));
+            },
+            py::arg("request"), py::arg("role") = py::none())
         .def(
             "cached_tokens",
             [](const RankState& rank, const Request& request) { return rank.cached_prefix(request).tokens; },
             py::arg("request"))
-        .def("add", &RankState::add, py::arg("request"))
+        .def(
+            "add",
+            [](RankState& rank, RequestPtr request, const std::optional<std::string>& role) {
+                rank.add(std::move(request), parse_given(role));
+            },
+            py::arg("request"), py::arg("role") = py::none())
         .def("add_remote", &RankState::add_remote, py::arg("request"))
         .def("admit_remote", &RankState::admit_remote)
         .def("make_room_for_remote", &RankState::make_room_for_remote, py::arg("request"), py::arg("reserved"))
         .def("remote_arrived", &RankState::remote_arrived, py::arg("request"), py::arg("computed_tokens"))
         .def("release", &RankState::release, py::arg("request"))
+        .def("keep", &RankState::keep, py::arg("request"), py::arg("computed_tokens"))
         .def("abandon_remote", &RankState::abandon_remote, py::arg("request"))
         .def("open_decision", &RankState::open_decision, py::arg("now_ps"))
         .def_property_readonly("only_preempts", &RankState::only_preempts);

@@ -28,6 +28,18 @@ std::vector<T> values_of(const py::array_t<T, py::array::c_style | py::array::fo
 using Numbers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 using Reals = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
+inline const char* name_of(Role role) {
+    switch (role) {
+        case Role::kMixed:
+            return "mixed";
+        case Role::kPrefill:
+            return "prefill";
+        case Role::kDecode:
+            return "decode";
+    }
+    throw BrokenInvariant("a role without a name");
+}
+
 void bind_running_iteration(py::module_& module);
 void bind_loop(py::module_& module);
 void bind_policy(py::module_& module);

@@ -90,6 +90,7 @@ void bind_notices(py::module_& module) {
         .def_readonly("instance", &AcceptDrafts::instance)
         .def_readonly("iteration", &AcceptDrafts::iteration);
     py::class_<PromptPrefilled>(module, "PromptPrefilled").def_readonly("request", &PromptPrefilled::request);
+    py::class_<InstanceRests>(module, "InstanceRests").def_readonly("instance", &InstanceRests::instance);
     py::class_<RequestsCompleted>(module, "RequestsCompleted").def_readonly("requests", &RequestsCompleted::requests);
     py::class_<GraphEnded>(module, "GraphEnded")
         .def_readonly("graph", &GraphEnded::graph)
@@ -190,12 +191,13 @@ void bind_loop(py::module_& module) {
         .def(
             "add",
             [](Loop& loop, InstancePtr instance, bool has_runs, bool has_drafts, bool reports_launches,
-               bool launches_itself, std::vector<Pricing> pricing) {
-                loop.add(std::move(instance), {has_runs, has_drafts, reports_launches, launches_itself},
+               bool launches_itself, std::vector<Pricing> pricing, bool reports_rest) {
+                loop.add(std::move(instance), {has_runs, has_drafts, reports_launches, reports_rest, launches_itself},
                          std::move(pricing));
             },
             py::keep_alive<2, 1>(), py::arg("instance"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
-            py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"))
+            py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"),
+            py::arg("reports_rest") = false)
         .def("report_completions", &Loop::report_completions)
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",

@@ -21,18 +21,6 @@ struct Decision {
     RankPtr rank;
 };
 
-const char* name_of(Role role) {
-    switch (role) {
-        case Role::kMixed:
-            return "mixed";
-        case Role::kPrefill:
-            return "prefill";
-        case Role::kDecode:
-            return "decode";
-    }
-    throw BrokenInvariant("a role without a name");
-}
-
 void bind_view(py::module_& module) {
     const auto request = py::arg("request").none(false);
     py::class_<RankView>(module, "RankView", py::is_final())

@@ -19,6 +19,7 @@ struct Traits {
     bool has_runs = false;          // decode iterations between two changes of the batches are one event
     bool has_drafts = false;        // Python says how many drafts are kept
     bool reports_launches = false;  // Python wants to know of each iteration that begins
+    bool reports_rest = false;      // Python wants to know when an iteration ends and nothing is left to run
     bool launches_itself = true;    // iterations take their time on an idle fabric, unless other traffic affects them
 };
 

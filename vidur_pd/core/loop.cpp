@@ -141,8 +141,7 @@ std::optional<Notice> Loop::proceed() {
         case Step::kAfterEnd:
             note_kv_use(work_.instance);
             dispatch_later(work_.instance, now_ps());
-            rest(instance);
-            return std::nullopt;
+            return rest(instance);
         case Step::kNone:
             break;
     }
@@ -373,10 +372,13 @@ std::optional<Notice> Loop::go_on_after_launch(Instance& instance) {
 }
 
 // The work on an end is done; others hear of the load that has gone with the last iteration of an instance.
-void Loop::rest(Instance& instance) {
+std::optional<Notice> Loop::rest(Instance& instance) {
     if (placed_ && instance.running_iterations.empty() && placed_->is_affected(work_.instance))
         traffic_changes(now_ps());
+    const InstancePtr rests = instance.traits.reports_rest && !instance.group.has_work() ? here() : nullptr;
     work_ = {};
+    if (rests) return InstanceRests{rests};
+    return std::nullopt;
 }
 
 }  // namespace serving

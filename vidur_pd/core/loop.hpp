@@ -155,7 +155,7 @@ class Loop {
     void cut_short(Instance& instance);
     std::optional<Notice> report();
     std::optional<Notice> launch(Instance& instance);
-    void rest(Instance& instance);
+    std::optional<Notice> rest(Instance& instance);
     std::optional<netsim::Completion> take_completion();
     std::optional<TimePs> next_own_event_ps();
     void advance_network(TimePs network_ps, std::optional<TimePs> next_ps);

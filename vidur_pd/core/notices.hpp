@@ -56,6 +56,10 @@ struct AcceptDrafts {
 struct PromptPrefilled {
     RequestPtr request;
 };
+// An iteration has ended, and nothing waits to run on the instance (after `Traits::reports_rest`).
+struct InstanceRests {
+    InstancePtr instance;
+};
 // Requests have got their last tokens (after `Loop::report_completions`).
 struct RequestsCompleted {
     std::vector<RequestPtr> requests;
@@ -66,8 +70,8 @@ struct GraphEnded {
     bool is_failed;
 };
 
-using Notice =
-    std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
-                 LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, RequestsCompleted, GraphEnded>;
+using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
+                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, InstanceRests,
+                            RequestsCompleted, GraphEnded>;
 
 }  // namespace serving

@@ -111,7 +111,7 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     request->is_running = true;
     request->rank = this;
     request->end_tokens =
-        role_ == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
+        request->role == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
     request->capacity_tokens = pool_->rounded_up(held_tokens);
     running_.push_back(request);
     draft_->admitted.push_back(request);
@@ -214,13 +214,13 @@ BatchPtr RankState::close_decision() {
     return batch;
 }
 
-// The request may take part in the next decision as well, unless its last token is under way now. On a prefill rank
-// its KV is to be handed over then.
+// The request may take part in the next decision as well, unless its last token is under way now. After a prefill its
+// KV is to be handed over then.
 void RankState::note_under_way(Request& request, bool samples) {
     ++request.iterations_under_way;
     request.tokens_under_way += samples;
     request.is_in_iteration = samples && request.sequence_tokens() == request.end_tokens;
-    request.is_ending = request.is_in_iteration && role_ != Role::kPrefill;
+    request.is_ending = request.is_in_iteration && request.role != Role::kPrefill;
 }
 
 Tokens RankState::most_drafts(const Request& request) const {

@@ -6,6 +6,12 @@
 
 namespace serving {
 
+namespace {
+
+bool is_handed_over(const RequestPtr& request) { return request->role == Role::kPrefill; }
+
+}  // namespace
+
 std::pair<std::vector<TimePs>, std::vector<std::int64_t>> GapCounts::counts() const {
     std::vector<std::pair<TimePs, std::int64_t>> sorted;
     requests_.for_each([&](std::uint64_t gap_ps, std::int64_t requests) {
@@ -38,8 +44,10 @@ void GapCounts::round_all() {
 RankGroup::RankGroup(std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy)
     : ranks_(std::move(ranks)), policy_(std::move(policy)) {}
 
-bool RankGroup::asks_policy() const {
-    return !policy_ && std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_work(); });
+bool RankGroup::asks_policy() const { return !policy_ && has_work(); }
+
+bool RankGroup::has_work() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_work(); });
 }
 
 std::int64_t RankGroup::waiting_requests() const {
@@ -137,18 +145,18 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const std::vector<std::v
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         if (!batch.batches[rank]) continue;
         const bool has_drafts = rank < accepted.size();
-        const Outcome outcome =
+        Outcome outcome =
             ranks_[rank]->finish(*batch.batches[rank], has_drafts ? accepted[rank] : std::vector<Tokens>());
-        const bool is_prefill = ranks_[rank]->role() == Role::kPrefill;
         for (const RequestPtr& request : outcome.prefill_done) {
             if (request->prefill_completed_ps) continue;
             request->count(done);
             request->prefill_completed_ps = times.last_end_ps;
-            if (!is_prefill) continue;
+            if (!is_handed_over(request)) continue;
             request->is_counting = false;
             group.prefilled.push_back(request);
         }
-        if (is_prefill) continue;
+        std::erase_if(outcome.produced, is_handed_over);
+        std::erase_if(outcome.finished, is_handed_over);
         group.produced += static_cast<std::int64_t>(outcome.produced.size());
         if (outcome.accepted_drafts) gaps_->add(0, outcome.accepted_drafts);
         deliver(outcome.produced, times);

@@ -46,9 +46,9 @@ struct GroupBatch {
 
 // Requests that an iteration, or a run of them, has moved on.
 struct GroupOutcome {
-    std::vector<RequestPtr> prefilled;  // those whose prompt is done, on prefill ranks
+    std::vector<RequestPtr> prefilled;  // those whose prompt is done and whose KV is to be handed over
     std::vector<RequestPtr> completed;  // those that have got their last token
-    std::int64_t produced = 0;          // requests that got tokens, on ranks that deliver them
+    std::int64_t produced = 0;          // requests that got tokens which are delivered here
 };
 
 // End of the first step and of the last one.
@@ -67,6 +67,9 @@ class RankGroup {
 
     // Whether Python has to decide: some rank has work and there is no policy of the core.
     bool asks_policy() const;
+
+    // Whether some rank has work.
+    bool has_work() const;
 
     std::int64_t waiting_requests() const;
     std::int64_t running_requests() const;

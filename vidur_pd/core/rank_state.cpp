@@ -22,9 +22,9 @@ RankState::RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
            "a rank that plans ahead has one stage and no drafts");
 }
 
-std::optional<std::string> RankState::rejection_reason(const Request& request) const {
-    const Tokens total =
-        role_ == Role::kPrefill ? request.context_tokens + 1 : request.prompt_tokens + request.output_tokens;
+std::optional<std::string> RankState::rejection_reason(const Request& request, std::optional<Role> role) const {
+    const Tokens total = role.value_or(role_) == Role::kPrefill ? request.context_tokens + 1
+                                                                : request.prompt_tokens + request.output_tokens;
     if (total > limits_.max_model_len) {
         return std::to_string(total) + " prompt and output tokens exceed the context window of " +
                std::to_string(limits_.max_model_len);
@@ -37,27 +37,36 @@ std::optional<std::string> RankState::rejection_reason(const Request& request) c
     return std::nullopt;
 }
 
-void RankState::add(RequestPtr request) {
-    if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
+void RankState::add(RequestPtr request, std::optional<Role> role) {
+    ensure(role_ == Role::kMixed || role.value_or(role_) == role_, "only a mixed rank serves requests of any role");
+    if (const auto reason = rejection_reason(*request, role)) throw BrokenInvariant(*reason);
+    request->role = role.value_or(role_);
     request->status = Status::kWaiting;
     request->capacity_tokens = 0;
-    tokens_.enter(*request, request->sequence_tokens(), request->sequence_tokens());
+    tokens_.enter_prompt(*request, request->sequence_tokens());
+    if (request->role != Role::kPrefill) tokens_.enter_context(*request, request->sequence_tokens());
     enqueue(waiting_, std::move(request), limits_.by_priority);
     note_change();
 }
 
 void RankState::add_remote(RequestPtr request) {
-    ensure(role_ == Role::kDecode, "only a decode rank takes KV from elsewhere");
+    ensure(role_ != Role::kPrefill, "a prefill rank takes no KV from elsewhere");
     if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
-    tokens_.enter(*request, 0, request->context_tokens);
+    tokens_.enter_context(*request, request->context_tokens);
     remote_.add(std::move(request));
     note_change();
 }
 
 void RankState::abandon_remote(const RequestPtr& request) {
     remote_.abandon(request);
-    tokens_.leave(*request);
+    tokens_.leave_context(*request);
     note_change();
+}
+
+// The request ends, or begins again elsewhere; after a prefill it may be counted on another rank by now.
+void RankState::leave(Request& request) {
+    tokens_.leave_prompt(request);
+    if (request.role != Role::kPrefill) tokens_.leave_context(request);
 }
 
 void RankState::note_change() {
@@ -65,10 +74,18 @@ void RankState::note_change() {
 }
 
 std::vector<RequestPtr> RankState::admit_remote() {
-    if (!waiting_.empty() || !aside_.empty() || running_requests() >= limits_.max_seqs) return {};
-    std::vector<RequestPtr> reserved = remote_.reserve(promised_blocks());
+    if (!aside_.empty() || running_requests() >= limits_.max_seqs) return {};
+    std::vector<RequestPtr> reserved =
+        remote_.reserve(promised_blocks(), [&](const Request& remote) { return goes_before(remote); });
     pool_->evict(0);
     return reserved;
+}
+
+// Whether a request from elsewhere may take blocks before those that wait for some here.
+bool RankState::goes_before(const Request& remote) const {
+    if (waiting_.empty()) return true;
+    const Request& first = *waiting_.front();
+    return first.role != Role::kDecode && remote.arrived_ps < first.arrived_ps;
 }
 
 std::vector<RequestPtr> RankState::make_room_for_remote(const RequestPtr& request,
@@ -85,11 +102,22 @@ std::vector<RequestPtr> RankState::make_room_for_remote(const RequestPtr& reques
 
 void RankState::remote_arrived(const RequestPtr& request, Tokens computed_tokens) {
     remote_.complete(request, computed_tokens);
+    request->role = Role::kDecode;
+    request->outstanding_tokens = 0;
 }
 
 void RankState::release(const Request& request) {
-    ensure(role_ == Role::kPrefill, "other ranks release KV themselves");
+    ensure(request.role == Role::kPrefill, "other requests release their KV themselves");
     pool_->release(request);
+}
+
+void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
+    ensure(role_ == Role::kMixed && request->role == Role::kPrefill, "only a mixed rank keeps what it has prefilled");
+    if (const auto reason = rejection_reason(*request)) throw BrokenInvariant(*reason);
+    request->role = Role::kMixed;
+    tokens_.enter_context(*request, request->context_tokens);
+    remote_.keep(request, computed_tokens);
+    note_change();
 }
 
 Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted) {
@@ -161,7 +189,7 @@ std::vector<RequestPtr> RankState::abandon(ScheduledBatch& batch) {
         request->leave_iterations();
         if (!request->is_running) continue;  // it has lost its KV before, and waits
         pool_->release(*request);
-        tokens_.leave(*request);
+        leave(*request);
         request->is_running = false;
         lost.push_back(request);
     }
@@ -212,13 +240,13 @@ void RankState::retire(const std::vector<RequestPtr>& finished) {
     for (const RequestPtr& request : finished) {
         if (request->is_running) {
             note_scheduled(*request, request->computed_tokens);
-            if (role_ != Role::kPrefill) pool_->release(*request);
+            if (request->role != Role::kPrefill) pool_->release(*request);
         }
         const bool is_complete = request->generated_tokens >= request->output_tokens;
         request->status = is_complete ? Status::kCompleted : Status::kPrefilled;
         request->is_running = false;
         request->leave_iterations();
-        tokens_.leave(*request);
+        leave(*request);
     }
     std::erase_if(running_, [](const RequestPtr& request) { return !request->is_running; });
 }

@@ -30,9 +30,10 @@ class Policy;
 
 // Owns its requests from `add` or `add_remote` to their end here.
 //
-// Role prefill: a request ends with its first token and keeps its KV until `release`. Role decode: requests come by
-// `add_remote`, get blocks from `admit_remote` and run after `remote_arrived`; one that is preempted recomputes its
-// prompt and generated tokens here.
+// A request of the role prefill ends with its first token and keeps its KV until `release`, or until `keep` lets it go
+// on here. One of the role decode comes by `add_remote`, gets blocks from `admit_remote` and runs after
+// `remote_arrived`; if it is preempted, it recomputes its prompt and generated tokens here. The rank's own role is that
+// of all its requests, or mixed: then each request has its own.
 class RankState {
   public:
     // Throws InputError for a limit below 1.
@@ -49,9 +50,15 @@ class RankState {
     }
     // Admitted requests, under way or not.
     std::int64_t running_requests() const { return static_cast<std::int64_t>(running_.size()); }
+    // Requests that have all that they need to run, and do not.
+    std::int64_t queued_requests() const {
+        return static_cast<std::int64_t>(waiting_.size() + aside_.size() + remote_.arrived.size());
+    }
     // Tokens to compute before every local request is a plain decode: of waiting sequences, chunks to come and in
-    // iteration; on mixed and decode ranks plus the context of all requests, KV on its way or to come included.
-    Tokens load_tokens() const { return tokens_.outstanding() + (role_ == Role::kPrefill ? 0 : tokens_.context()); }
+    // iteration.
+    Tokens outstanding_tokens() const { return tokens_.outstanding(); }
+    // The same plus the context of all requests that decode here, KV on its way or to come included.
+    Tokens load_tokens() const { return tokens_.outstanding() + tokens_.context(); }
     // KV blocks held by requests, those held for a transfer included.
     std::int64_t used_blocks() const { return pool_->used_blocks(); }
     std::int64_t usable_blocks() const { return pool_->usable_blocks(); }
@@ -61,19 +68,20 @@ class RankState {
     void watch(std::shared_ptr<ChangeList> changes, std::uint32_t number) {
         watchers_.emplace_back(std::move(changes), number);
     }
-    // Reason why this rank could never complete the request; nothing where it could.
-    std::optional<std::string> rejection_reason(const Request& request) const;
+    // Reason why this rank could never serve this part of the request; nothing where it could. Without a role: its own.
+    std::optional<std::string> rejection_reason(const Request& request, std::optional<Role> role = {}) const;
 
     // Requests in and out.
 
-    // Queues a request whose prompt is computed here.
-    void add(RequestPtr request);
+    // Queues a request whose prompt is computed here; without a role it has that of the rank.
+    void add(RequestPtr request, std::optional<Role> role = {});
     // Queues a request whose prompt is computed elsewhere.
     void add_remote(RequestPtr request);
     // Reserves blocks for whole prompts, first come first served; returns the requests whose transfer may start.
     //
-    // Stops at the first prompt that does not fit into what running prefills leave, while a local request waits,
-    // and while the running list is full. Prompt tokens found in the prefix cache are `resident_tokens`.
+    // Stops at the first prompt that does not fit into what running prefills leave, while a request waits that was
+    // preempted here or has arrived earlier, and while the running list is full. Prompt tokens found in the prefix
+    // cache are `resident_tokens`.
     std::vector<RequestPtr> admit_remote();
     // Moves a remote request without blocks to the front of the queue, at the cost of `reserved` requests whose KV is
     // not on its way.
@@ -87,8 +95,10 @@ class RankState {
     // `computed_tokens` is the context (P, for a request that was never restarted) when prefill's token is kept, one
     // less when this rank recomputes the last token of the context and samples the next one itself.
     void remote_arrived(const RequestPtr& request, Tokens computed_tokens);
-    // Frees the KV that a prefill rank has held for a transfer.
+    // Frees the KV that has been held for a transfer.
     void release(const Request& request);
+    // A request whose KV is held for a transfer goes on here instead: its KV counts as arrived (`remote_arrived`).
+    void keep(const RequestPtr& request, Tokens computed_tokens);
     // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
     void abandon_remote(const RequestPtr& request);
 
@@ -182,7 +192,9 @@ class RankState {
     void advance_decode(std::int64_t steps);
 
   private:
+    void leave(Request& request);
     void note_change();
+    bool goes_before(const Request& remote) const;
     void keep_running(const RequestPtr& request, Tokens tokens, Tokens held_tokens, Tokens known);
     void begin_running(const RequestPtr& request, Tokens past, Tokens tokens, Tokens held_tokens);
     void take_part(const RequestPtr& request, Tokens tokens);

@@ -9,10 +9,12 @@ void RemoteQueue::add(RequestPtr request) {
     enqueue(pending_, std::move(request), by_priority_);
 }
 
-std::vector<RequestPtr> RemoteQueue::reserve(std::int64_t promised_blocks) {
+std::vector<RequestPtr> RemoteQueue::reserve(std::int64_t promised_blocks,
+                                             const std::function<bool(const Request&)>& may_go) {
     std::vector<RequestPtr> reserved;
     while (!pending_.empty()) {
         const RequestPtr request = pending_.front();
+        if (!may_go(*request)) break;
         const CachedPrefix prefix = pool_.cached_prefix(*request, request->context_tokens);
         if (pool_.blocks(request->context_tokens) - prefix.shared_blocks > pool_.free_blocks() - promised_blocks) break;
         pool_.allocate(*request, request->context_tokens, prefix);
@@ -51,9 +53,13 @@ void RemoteQueue::abandon(const RequestPtr& request) {
 }
 
 void RemoteQueue::complete(const RequestPtr& request, Tokens computed_tokens) {
+    ensure(transferring_.erase(request->index) == 1, "request " + request->request_id + " is not on its way");
+    keep(request, computed_tokens);
+}
+
+void RemoteQueue::keep(const RequestPtr& request, Tokens computed_tokens) {
     const Tokens context = request->context_tokens;
     ensure(context - 1 <= computed_tokens && computed_tokens <= context, "neither the context nor all but one of it");
-    ensure(transferring_.erase(request->index) == 1, "request " + request->request_id + " is not on its way");
     request->set_progress(computed_tokens, computed_tokens - request->prompt_tokens + 1);
     ensure(request->generated_tokens < request->output_tokens,
            "request " + request->request_id + " has no token left to decode");

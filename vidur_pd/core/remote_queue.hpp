@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <unordered_set>
 #include <vector>
 
@@ -29,8 +30,9 @@ class RemoteQueue {
     bool is_transferring() const { return !transferring_.empty(); }
     // Queues a request that has no blocks here yet.
     void add(RequestPtr request);
-    // Reserves blocks for whole prompts until one does not fit into what `promised_blocks` leave; returns those served.
-    std::vector<RequestPtr> reserve(std::int64_t promised_blocks);
+    // Reserves blocks for whole prompts until one may not go before others, or does not fit into what `promised_blocks`
+    // leave; returns those served.
+    std::vector<RequestPtr> reserve(std::int64_t promised_blocks, const std::function<bool(const Request&)>& may_go);
     // Whether blocks for the whole prompt are free in addition to `promised_blocks`.
     bool fits(const Request& request, std::int64_t promised_blocks);
     // Lets a request without blocks be the next to get some.
@@ -41,6 +43,8 @@ class RemoteQueue {
     void abandon(const RequestPtr& request);
     // The transfer has ended; `computed_tokens` is the context (next token from prefill) or one less (next token here).
     void complete(const RequestPtr& request, Tokens computed_tokens);
+    // The same for a request whose KV has been here all the time.
+    void keep(const RequestPtr& request, Tokens computed_tokens);
     // Forgets all requests; blocks are the caller's.
     void clear();
     // Releases the KV of a request that has arrived.

@@ -20,6 +20,9 @@ using TimePs = std::int64_t;
 
 enum class Status : std::uint8_t { kWaiting, kRunning, kPrefilled, kTransferring, kCompleted, kRejected, kFailed };
 
+// Part of a request's life that a rank serves: all of it, up to the first token, or after a KV transfer.
+enum class Role : std::uint8_t { kMixed, kPrefill, kDecode };
+
 // Time of an instance's iterations, or of those that a request was in.
 struct InstanceTime {
     TimePs compute_ps = 0;
@@ -130,6 +133,7 @@ struct Request {
     }
 
     // State kept by the rank that runs it.
+    Role role = Role::kMixed;  // what that rank serves of it
     bool is_running = false;
     const void* rank = nullptr;             // on which it runs, or ran last
     bool is_in_iteration = false;           // one is under way, without which it cannot go on

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.kv_transfer.open_transfers import OpenTransfers
 from vidur_pd.kv_transfer.transfer import KvTransfer
-from vidur_pd.workload.request import Request
 
 
 class Destinations:
     """Destinations of transfers, and the transfers that wait for blocks or for a decode instance in service."""
 
-    def __init__(self, transfers: OpenTransfers, choose: Callable[[Request], Rank | None]) -> None:
-        """``choose`` returns None while no decode instance is in service."""
+    def __init__(self, transfers: OpenTransfers) -> None:
         self._transfers = transfers
-        self._choose = choose
         self._without_room: defaultdict[int, dict[int, int]] = defaultdict(dict)
         """By index of the decode instance: number of requests that wait for blocks, by index of the rank; no zeros."""
         self._without_instance: dict[int, KvTransfer] = {}
@@ -29,19 +26,15 @@ class Destinations:
         """Whether the transfer has a destination or waits for one."""
         return transfer.destination is not None or transfer.request.index in self._without_instance
 
-    def assign(self, transfer: KvTransfer) -> bool:
-        """Queues the request for blocks on a decode rank; False while no instance is in service."""
+    def assign(self, transfer: KvTransfer, rank: Rank) -> None:
+        """Queues the request for blocks on a decode rank."""
         request = transfer.request
-        rank = self._choose(request)
-        if rank is None:
-            return False
         self._transfers.assign(transfer, rank)
         self._some_reserve_early |= not transfer.is_prefilled
         request.decode_instance = rank.instance.index
         rank.state.add_remote(request)
         self._wait_for_room(rank, 1)
         rank.instance.wake()
-        return True
 
     def wait_for_instance(self, transfer: KvTransfer) -> None:
         """Queues a transfer until some decode instance is back in service."""
@@ -65,6 +58,19 @@ class Destinations:
                 transfer.sent_tokens = request.resident_tokens
                 self._transfers.unstick(transfer)
                 yield transfer
+
+    def without_way(self, instance: Instance) -> list[KvTransfer]:
+        """Transfers of prefilled requests that wait for blocks on an instance some of whose own KV waits for others.
+
+        Instances that prefill and decode could so wait for each other in a circle. It is never closed if its last part
+        is not: these requests have to go on where they are.
+        """
+        transfers = self._transfers.at(instance)
+        waiting = [
+            each for each in transfers if each.is_prefilled and not each.has_room and each.destination is not None
+        ]
+        holds = any(each.source.instance is instance for each in waiting)
+        return [each for each in waiting if each.goes_to(instance)] if holds else []
 
     def let_pass(self, transfer: KvTransfer, *, was_reserved: bool) -> None:
         """Moves a prefilled request without blocks to the front of the queue, if others queued before their prefill.

@@ -44,6 +44,14 @@ class Outcomes(Protocol):
         """The request has all its tokens."""
         ...
 
+    def kv_left(self, request: Request) -> None:
+        """The instance that has prefilled the request holds its KV no more."""
+        ...
+
+    def stays(self, request: Request) -> None:
+        """The request goes on where it was prefilled."""
+        ...
+
     def lost(self, request: Request, reason: str, delivered_tokens: int) -> None:
         """The KV of the request is lost; ``delivered_tokens`` have reached the user."""
         ...
@@ -64,7 +72,9 @@ class HandOver:
         choose_destination: Callable[[Request], Rank | None],
         outcomes: Outcomes,
     ) -> None:
-        """``choose_destination`` returns None while no decode instance is in service."""
+        """``choose_destination`` returns None while no decode instance is in service, and a rank of the instance that
+        has prefilled the request where it goes on there.
+        """
         self._mode = ModeCalls(config.kv_transfer.mode, mode_class(config.kv_transfer.mode)())
         self._first_token = FIRST_TOKEN_RULES[config.kv_transfer.first_token]
         self._recovery = config.recovery
@@ -72,7 +82,9 @@ class HandOver:
         self._delivery = Delivery(config.recovery, sender, queue, outcomes.traffic_changes, self._give_up)
         self._outcomes = outcomes
         self._transfers = OpenTransfers()
-        self._destinations = Destinations(self._transfers, choose_destination)
+        self._choose_destination = choose_destination
+        self._destinations = Destinations(self._transfers)
+        self._instances_do_both = config.routing.has_mixed_pool
         self.rerouted = 0
         """Transfers that got another decode instance after theirs had failed."""
 
@@ -122,14 +134,14 @@ class HandOver:
         transfer = self._transfers[request]
         transfer.is_prefilled = True
         if transfer.failure is not None:
-            transfer.source.release(request)
+            self._release(transfer)
             self._end_failed(transfer)
             return
         if self._first_token.is_delivered_after_prefill or not transfer.travels:
             self._outcomes.delivered(request)
         if not transfer.travels:
             self._transfers.end(transfer)
-            transfer.source.release(request)
+            self._release(transfer)
             self._outcomes.completed(request)
             return
         self._show_prefilled(transfer)
@@ -146,6 +158,9 @@ class HandOver:
         """A decode instance is about to schedule: it reserves blocks for requests that fit."""
         for transfer in self._destinations.admit(instance):
             self._mode.on_room(transfer)
+        if self._instances_do_both:
+            for transfer in self._destinations.without_way(instance):
+                self._stay(transfer)
 
     def arrived(self, completion: Completion) -> bool:
         """A flow graph has arrived or failed; returns False if it is not part of a KV transfer."""
@@ -168,7 +183,7 @@ class HandOver:
         assert request.kv_sent_ps is not None, "the last token of a context is never resident, so something was sent"
         self._transfers.end(transfer)
         request.kv_arrived_ps = now_ps
-        transfer.source.release(request)
+        self._release(transfer)
         if self._first_token.is_delivered_after_transfer:
             self._outcomes.delivered(request)
         destination.state.remote_arrived(request, self._first_token.computed_tokens(request))
@@ -180,9 +195,12 @@ class HandOver:
         """Chooses a destination and queues the request for blocks there, unless that has been done."""
         if transfer.failure is not None or self._destinations.is_reserved(transfer):
             return
-        if self._destinations.assign(transfer):
-            return
-        if self._recovery.without_instance == "wait":
+        rank = self._choose_destination(transfer.request)
+        if rank is not None and rank.instance is transfer.source.instance:
+            self._stay(transfer)
+        elif rank is not None:
+            self._destinations.assign(transfer, rank)
+        elif self._recovery.without_instance == "wait":
             self._destinations.wait_for_instance(transfer)
         else:
             self._give_up_for_good(transfer, NO_INSTANCE)
@@ -191,6 +209,23 @@ class HandOver:
         """Puts the KV up to ``until_tokens`` that has not been sent on the network."""
         self._mode.check_send(transfer, until_tokens)
         self._delivery.send(transfer, until_tokens)
+
+    def _release(self, transfer: KvTransfer) -> None:
+        """The prefill instance need not hold the KV any more."""
+        transfer.source.release(transfer.request)
+        self._outcomes.kv_left(transfer.request)
+
+    def _stay(self, transfer: KvTransfer) -> None:
+        """A prefilled request goes on where it is, with the KV that is there."""
+        request, source = transfer.request, transfer.source
+        self._destinations.leave(transfer)
+        self._transfers.end(transfer)
+        request.decode_instance = source.instance.index
+        if self._first_token.is_delivered_after_transfer:
+            self._outcomes.delivered(request)
+        source.state.keep(request, self._first_token.computed_tokens(request))
+        self._outcomes.stays(request)
+        source.instance.wake()
 
     # Failures.
 
@@ -251,7 +286,7 @@ class HandOver:
         """Fails a transfer whose KV will not arrive; the prefill instance releases the request once it is prefilled."""
         self._fail(transfer, reason)
         if transfer.is_prefilled:
-            transfer.source.release(transfer.request)
+            self._release(transfer)
             self._end_failed(transfer)
 
     def _give_up_for_good(self, transfer: KvTransfer, reason: str) -> None:

@@ -13,6 +13,7 @@ from vidur_pd._core import (
     CallDue,
     DecideIteration,
     GraphEnded,
+    InstanceRests,
     IterationLaunched,
     LaunchIteration,
     Loop,
@@ -101,6 +102,7 @@ class Driver:
             IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
             AcceptDrafts: lambda notice: self._loop.set_accepted(notice.instance.accepted_drafts(notice.iteration)),
             PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
+            InstanceRests: lambda notice: self._lifecycle.routes.rests(notice.instance),
             RequestsCompleted: lambda notice: self._lifecycle.ended(notice.requests),
             GraphEnded: self._graph_ended,
         }

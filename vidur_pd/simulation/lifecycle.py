@@ -8,8 +8,9 @@ import numpy as np
 
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
-from vidur_pd.cluster.instance import Instance, Rank
-from vidur_pd.cluster.routing import RankRouter
+from vidur_pd.cluster.instance import Instance
+from vidur_pd.cluster.routing import Routes, SeparateRoutes, SplitwiseRoutes
+from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.kv_transfer.hand_over import HandOver
@@ -25,17 +26,15 @@ class RequestLifecycle:
     def __init__(
         self, state: SimulationState, source: RequestSource, loop: Loop, queue: EventQueue, kv_sender: KvSender
     ) -> None:
-        config = state.plan.config
+        self._config = config = state.plan.config
         self._source = source
         self._timed = iter(source.timed())
         self._latency_ps = state.plan.request_latency_ps
         self._instances = state.instances
         self._loop = loop
         self._queue = queue
-        routing, seed = config.routing, config.seed
-        self._entries = RankRouter(state.instances, ("prefill", "mixed"), routing, seed, self._refusal)
-        self._destinations = RankRouter(state.instances, ("decode",), routing, seed, Instance.refusal)
-        self.hand_over = HandOver(config, kv_sender, queue, self._choose_destination, self)
+        self.routes = self._routes(config)
+        self.hand_over = HandOver(config, kv_sender, queue, self.routes.destination, self)
         self.recovery = Recovery(config.recovery, queue, self._enter, self._end)
 
     def join(self, launcher: ExactLauncher | None) -> None:
@@ -77,16 +76,17 @@ class RequestLifecycle:
 
     def _enter(self, request: Request) -> None:
         """A request is routed, for the first time or again."""
-        rank, reason = self._entries.choose(request)
-        if rank is None:
+        assignment, reason = self.routes.enter(request)
+        if assignment is None:
             self._not_routed(request, reason)
             return
+        rank = assignment.rank
         request.prefill_instance, request.decode_instance = rank.instance.index, None
-        if rank.instance.placement.role == "prefill":
+        if assignment.role == "prefill":
             self.hand_over.routed(request, rank)
         else:
             request.decode_instance = rank.instance.index
-        rank.state.add(request)
+        rank.state.add(request, assignment.role)
         rank.instance.wake()
 
     def _not_routed(self, request: Request, reason: str | None) -> None:
@@ -100,28 +100,34 @@ class RequestLifecycle:
 
     # Routing.
 
-    def _refusal(self, instance: Instance, request: Request) -> str | None:
-        """Why the instance, or every decode instance that would have to follow it, could never hold the request."""
-        reason = Instance.refusal(instance, request)
-        if reason is None and instance.placement.role == "prefill" and self.hand_over.must_travel(request):
-            reason = self._destinations.refusal(request)
-        return reason
+    def _routes(self, config: SimulationConfig) -> Routes:
+        def must_travel(request: Request) -> bool:
+            return self.hand_over.must_travel(request)
 
-    def _choose_destination(self, request: Request) -> Rank | None:
-        rank, reason = self._destinations.choose(request)
-        assert reason is None, f"request {request.request_id} was let in although {reason}"
-        return rank
+        if config.routing.is_splitwise:
+            return SplitwiseRoutes(self._instances, config.routing, must_travel, lambda: self._queue.now_ps)
+        return SeparateRoutes(self._instances, config.routing, config.seed, must_travel)
 
     def set_open(self, instance: Instance, *, is_open: bool) -> None:
         """Opens an instance to new requests, or closes it."""
-        self._entries.set_open(instance, is_open)
-        self._destinations.set_open(instance, is_open)
-        if is_open and instance.placement.role == "decode":
+        self.routes.set_open(instance, is_open=is_open)
+        if not is_open:
+            return
+        serves_both = self._config.routing.has_mixed_pool
+        if serves_both or instance.placement.role == "decode":
             self.hand_over.in_service_again()
-        elif is_open:
+        if serves_both or instance.placement.role != "decode":
             self.recovery.in_service_again()
 
     # Outcomes of the hand-over.
+
+    def kv_left(self, request: Request) -> None:
+        """The prefill instance holds the KV of a request no more."""
+        self.routes.kv_left(request)
+
+    def stays(self, request: Request) -> None:
+        """A request goes on where it was prefilled."""
+        self.routes.stays(request)
 
     def traffic_changes(self, at_ps: int) -> None:
         """The load that transfers put on the network changes at ``at_ps``."""
@@ -171,8 +177,8 @@ class RequestLifecycle:
     def instance_down(self, instance: Instance, lost: list[Request], reason: str) -> None:
         """An instance has failed; ``lost`` are the requests that ran or waited there."""
         self.hand_over.instance_down(instance, reason)
-        if instance.placement.role != "prefill":  # whose requests are all in hand-over
-            for request in lost:
+        for request in lost:
+            if request.role != "prefill":  # those are in hand-over
                 self.recovery.lost(request, reason, request.generated_tokens)
 
     def end_all(self) -> bool:
@@ -200,4 +206,5 @@ class RequestLifecycle:
     def ended(self, requests: Iterable[Request]) -> None:
         """Requests get no more tokens, all of them or not: whoever waited for that sends the next."""
         for request in requests:
+            self.routes.ended(request)
             self._schedule_all(self._source.after(request.index, self._queue.now_ps))

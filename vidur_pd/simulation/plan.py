@@ -48,7 +48,7 @@ class SimulationPlan:
     @property
     def kv_precision(self) -> Precision:
         """Formats of what is handed over; equal for all pools that hand over."""
-        handing = [pool for pool in self.pools.values() if pool.pool.role != "mixed"]
+        handing = [pool for pool in self.pools.values() if self.config.hands_over(pool.pool)]
         return (handing or list(self.pools.values()))[0].precision
 
 
@@ -69,6 +69,7 @@ def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = No
     _check_kv(config, pools)
     _check_own_classes(config)
     config = with_policy_options(config, pools)
+    _check_splitwise(config)
     return SimulationPlan(
         config=config,
         model=model,
@@ -86,7 +87,7 @@ def _check_kv(config: SimulationConfig, pools: dict[str, PoolModel]) -> None:
     if not config.is_disaggregated:
         return
     for field in ("kv", "block_tokens"):
-        found = {p.pool.name: getattr(p.engine, field) for p in pools.values() if p.pool.role != "mixed"}
+        found = {p.pool.name: getattr(p.engine, field) for p in pools.values() if config.hands_over(p.pool)}
         if len(set(found.values())) > 1:
             text = ", ".join(f"{name} {value}" for name, value in found.items())
             raise InputError(f"engine.{field}: found {text}, expected one value for pools that hand KV over")
@@ -95,6 +96,27 @@ def _check_kv(config: SimulationConfig, pools: dict[str, PoolModel]) -> None:
 def _check_own_classes(config: SimulationConfig) -> None:
     """Routing policies and modes of KV transfers that the configuration names are there."""
     mode_class(config.kv_transfer.mode)
-    for field, policy in config.routing:
+    for field in ("policy", "decode_policy", "rank_policy"):
+        policy = getattr(config.routing, field)
         if policy is not None:
             routing_class(f"routing.{field}", policy)
+
+
+def _check_splitwise(config: SimulationConfig) -> None:
+    """Splitwise has machines for prompts and for tokens, and reserves memory for KV when a prompt is computed."""
+    if not config.routing.is_splitwise:
+        return
+    if not config.is_disaggregated:
+        raise InputError("routing.policy: found splitwise, expected it with pools of the roles prefill and decode")
+    mixed = [pool.name for pool in config.cluster.pools if pool.role == "mixed"]
+    if mixed and not config.routing.has_mixed_pool:
+        raise InputError(
+            f"cluster.pools.{mixed[0]}.role: found mixed, expected prefill or decode, as routing.splitwise.scheduler "
+            "is not mixed_pool"
+        )
+    if config.routing.has_mixed_pool and config.kv_transfer.mode != "pull":
+        raise InputError(
+            f"kv_transfer.mode: found {config.kv_transfer.mode}, expected pull with routing.splitwise.scheduler "
+            "mixed_pool: blocks that are reserved before prompts are computed, on machines that compute prompts "
+            "themselves, could make each wait for the other for ever"
+        )

@@ -58,6 +58,8 @@ class PoolModel:
     policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
     policy_options: Section
+    drafting: Drafting | None
+    """Speculative decoding, where the pool decodes."""
 
     @property
     def max_batched_tokens(self) -> int:
@@ -78,21 +80,10 @@ class PoolModel:
         return self.engine.async_scheduling is True
 
     @property
-    def drafting(self) -> Drafting | None:
-        return drafting_of(self.pool, self.engine)
-
-    @property
     def halves(self) -> Halves | None:
         """Two-batch overlap, where it is asked for."""
         overlap = self.engine.overlap
         return Halves(overlap.communication_sm_share) if overlap.two_batch else None
-
-
-def drafting_of(pool: PoolConfig, engine: EngineConfig) -> Drafting | None:
-    """Speculative decoding, where the pool decodes."""
-    if engine.speculative is None or pool.role == "prefill":
-        return None
-    return Drafting(engine.speculative.drafts, engine.speculative.acceptance)
 
 
 @lru_cache(maxsize=16)
@@ -111,9 +102,11 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
     """
     engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
-    drafting = drafting_of(pool, engine)
+    drafting: Drafting | None = None
+    if engine.speculative is not None and config.decodes(pool):
+        drafting = Drafting(engine.speculative.drafts, engine.speculative.acceptance)
     precision = Precision(weights=engine.weights, kv=engine.kv)
-    _check_experts(pool, engine, partition, model)
+    _check_experts(pool, engine, partition, model, drafting)
     _check_scheduling(pool, engine, drafting)
     overlap = engine.overlap
     try:
@@ -174,6 +167,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         max_model_len=_max_model_len(engine, model),
         policy=(policy := _policy(engine, pool)),
         policy_options=_policy_options(engine, pool, policy),
+        drafting=drafting,
     )
 
 
@@ -277,7 +271,9 @@ def _expert_load(engine: EngineConfig) -> ExpertLoad:
         raise InputError(f"engine.expert_load: {str(error).removeprefix('expert_load: ')}") from None
 
 
-def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
+def _check_experts(
+    pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model, drafting: Drafting | None
+) -> None:
     """Options of experts need experts: those that would do nothing are refused."""
     place, networks = f"cluster.pools.{pool.name}", [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
     is_dispatched = bool(networks) and partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -296,7 +292,7 @@ def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition,
             f"engine.overlap.two_batch: found true for pool {pool.name} ({partition}), "
             "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
         )
-    if engine.overlap.two_batch and engine.speculative is not None and pool.role != "prefill":
+    if engine.overlap.two_batch and drafting is not None:
         raise InputError(f"engine.overlap.two_batch: found true for pool {pool.name}, expected false with speculative")
     if partition.dp > 1 and not is_dispatched:
         _log.warning(

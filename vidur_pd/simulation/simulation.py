@@ -76,6 +76,7 @@ class Simulation:
                 has_runs=launcher is None and pricer.prices_runs,
                 has_drafts=instance.has_drafts,
                 reports_launches=hears_launches and instance.placement.role == "prefill",
+                reports_rest=self.config.routing.has_mixed_pool,
                 launches_itself=launcher is None,
                 pricing=pricer.pricing(),
             )

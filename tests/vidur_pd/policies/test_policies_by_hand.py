@@ -14,6 +14,7 @@ from tests.vidur_pd.policies.by_hand import (
     lightllm,
     orca,
     sarathi,
+    splitwise,
     vllm_v0,
     vllm_v1,
     vllm_v1_by_priority,
@@ -25,7 +26,7 @@ from vidur_pd.scheduling.policies import policy_named
 
 CASES: Final[dict[str, tuple[Case, ...]]] = {
     module.__name__.rpartition(".")[2]: module.CASES
-    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm, vllm_v1)
+    for module in (faster_transformer, orca, vllm_v0, sarathi, lightllm, splitwise, vllm_v1)
 }
 CASES["vllm_v1"] += vllm_v1_by_priority.CASES + vllm_v1_whole_prompts.CASES
 every_case = pytest.mark.parametrize(

@@ -3,5 +3,16 @@
 from vidur_pd.cluster.routing.policy import Candidate, Routing
 from vidur_pd.cluster.routing.ranks import RankRouter
 from vidur_pd.cluster.routing.router import BuiltInRouter, Router
+from vidur_pd.cluster.routing.routes import Routes, SeparateRoutes
+from vidur_pd.cluster.routing.splitwise import SplitwiseRoutes
 
-__all__ = ["BuiltInRouter", "Candidate", "RankRouter", "Router", "Routing"]
+__all__ = [
+    "BuiltInRouter",
+    "Candidate",
+    "RankRouter",
+    "Router",
+    "Routes",
+    "Routing",
+    "SeparateRoutes",
+    "SplitwiseRoutes",
+]

@@ -23,6 +23,27 @@ Refusal = Callable[[Instance, Request], str | None]
 """Why an instance could never hold a request; the instances of a pool are identical."""
 
 
+class RankChoice:
+    """Chooses among the data-parallel ranks of an instance."""
+
+    def __init__(self, policy: RankPolicy | None) -> None:
+        """``policy``: by default as usual for the role of the instance."""
+        self._policy = policy
+        self._of_instance: dict[int, Router] = {}
+        """By index of an instance of several ranks that has been chosen."""
+
+    def rank_of(self, instance: Instance, request: Request) -> Rank:
+        if len(instance.ranks) == 1:
+            return instance.ranks[0]
+        if instance.index not in self._of_instance:
+            ranks = [(f"{instance.name} rank {rank.index}", [rank.state]) for rank in instance.ranks]
+            policy = self._policy or USUAL_RANK_POLICY[instance.placement.role]
+            self._of_instance[instance.index] = router_of(policy, ranks, "routing.rank_policy")
+        place = self._of_instance[instance.index].choose(request)
+        assert place is not None, "ranks of an open instance are open"
+        return instance.ranks[place]
+
+
 class RankRouter:
     """Chooses among the ranks of the instances of some roles. Instances that are closed get no requests."""
 
@@ -32,11 +53,9 @@ class RankRouter:
         self._instances = [instance for instance in instances if instance.placement.role in roles]
         self._place = {instance.index: place for place, instance in enumerate(self._instances)}
         self._spans = _spans(self._instances)
-        self._rank_policy = config.rank_policy
+        self._ranks = RankChoice(config.rank_policy)
         field = "decode_policy" if "decode" in roles and config.decode_policy is not None else "policy"
         policy = getattr(config, field)
-        self._ranks: dict[int, Router] = {}
-        """By index of an instance of several ranks that has been chosen."""
         self._refuses = refuses
         if self._instances:
             candidates = [(instance.name, _states(instance)) for instance in self._instances]
@@ -62,18 +81,7 @@ class RankRouter:
         place = self._among.choose(
             request, [self._spans[pool] for pool, refusal in refusals.items() if refusal is None]
         )
-        return None if place is None else self._rank_of(self._instances[place], request), None
-
-    def _rank_of(self, instance: Instance, request: Request) -> Rank:
-        if len(instance.ranks) == 1:
-            return instance.ranks[0]
-        if instance.index not in self._ranks:
-            ranks = [(f"{instance.name} rank {rank.index}", [rank.state]) for rank in instance.ranks]
-            policy = self._rank_policy or USUAL_RANK_POLICY[instance.placement.role]
-            self._ranks[instance.index] = router_of(policy, ranks, "routing.rank_policy")
-        place = self._ranks[instance.index].choose(request)
-        assert place is not None, "ranks of an open instance are open"
-        return instance.ranks[place]
+        return None if place is None else self._ranks.rank_of(self._instances[place], request), None
 
     def _refusals(self, request: Request) -> dict[str, str | None]:
         """By pool."""

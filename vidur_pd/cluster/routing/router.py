@@ -10,7 +10,7 @@ import numpy as np
 from boundary.errors import InputError
 from vidur_pd._core import Candidates, RankState
 from vidur_pd.cluster.routing.policy import Candidate, Routing
-from vidur_pd.config import ROUTING_POLICIES
+from vidur_pd.config import ROUTING_POLICIES, SPLITWISE
 from vidur_pd.config.own_classes import FAULTS, describe, load_class
 from vidur_pd.workload.request import Request
 
@@ -111,7 +111,7 @@ class AskedRouter:
 
 def routing_class(field: str, policy: str) -> Callable[[], Routing] | None:
     """The user's class; ``None`` for a policy of the core. Raises: InputError, where there is none of that name."""
-    if policy in ROUTING_POLICIES:
+    if policy in (*ROUTING_POLICIES, SPLITWISE):
         return None
     return cast(Callable[[], Routing], load_class(field, policy, Routing))
 
