@@ -31,7 +31,7 @@ WHOLE = {"chunked_prefill": False}
             "cluster.pools.m.engine.chunked_prefill: found false, expected true with policy vllm_v0 in pool m",
         ),
         (
-            WHOLE | {"max_model_len": 8193},
+            WHOLE | {"max_model_len": 8193, "max_batched_tokens": 8192},
             {},
             "engine.max_batched_tokens: found 8192, expected at least the 8193 of engine.max_model_len "
             "without engine.chunked_prefill",
