@@ -15,6 +15,7 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -127,6 +128,11 @@ class IterationModel:
     def estimated_of(self, number: int) -> tuple[str, ...]:
         """``IterationCost.estimated_operators`` for a number from C++."""
         return self._names.estimated(number)
+
+    def padded_tokens(self, tokens: int) -> int:
+        """Tokens that a batch is padded to: the next captured size; as they are beyond the largest."""
+        place = bisect_left(self._sizes, tokens)
+        return self._sizes[place] if place < len(self._sizes) else tokens
 
     def _stage(self, stage: int) -> StagePricer:
         if stage not in self._stages:

@@ -42,6 +42,15 @@ def engine_defaults(found: Mapping[str, Any]) -> Tree:
     return {"framework": found["framework"], "version": found["version"], **found["engine"]}
 
 
+def with_sections(engine: Tree, found: Mapping[str, Any]) -> Tree:
+    """Stated fields of ``engine``; those that are sections have a profile's defaults where they say nothing."""
+    sections = {key: value for key, value in found["engine"].items() if isinstance(value, Mapping)}
+    return {
+        key: {**sections[key], **value} if key in sections and isinstance(value, Mapping) else value
+        for key, value in engine.items()
+    }
+
+
 def complete(tree: Mapping[str, Any]) -> Tree:
     """A configuration's tree with its engine's defaults, where it says nothing.
 
@@ -54,7 +63,7 @@ def complete(tree: Mapping[str, Any]) -> Tree:
     common = _named(engine)
     if common is None:
         return {**tree, "engine": {"framework": DEFAULT_FRAMEWORK, **engine}}
-    completed = dict(tree) | {"engine": engine_defaults(common) | engine}
+    completed = dict(tree) | {"engine": engine_defaults(common) | with_sections(engine, common)}
     for section in ("network", "kv_transfer"):
         given = _section(tree.get(section))
         if given is not None:
@@ -67,7 +76,7 @@ def complete(tree: Mapping[str, Any]) -> Tree:
 
 def _completed_pool(pool: Any, common: Tree) -> Any:
     own = _section(pool.get("engine")) if isinstance(pool, Mapping) else None
-    if own is None or not (own.get("framework") or own.get("version")):
+    if not own:
         return pool
     stated = {key: value for key, value in common.items() if value is not None}
     if own.get("framework"):
@@ -75,7 +84,9 @@ def _completed_pool(pool: Any, common: Tree) -> Any:
     found = _named(stated | own)
     if found is None:
         return pool
-    return {**pool, "engine": {**engine_defaults(found), **stated, **own}}
+    if own.get("framework") or own.get("version"):
+        own = {**engine_defaults(found), **stated, **own}
+    return {**pool, "engine": with_sections(own, found)}
 
 
 def _named(engine: Tree) -> Mapping[str, Any] | None:

@@ -80,6 +80,11 @@ class OverlapConfig(Section):
     """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
     communication_sm_share: Share = 0.0
     """SMs that communication keeps from the half that computes meanwhile (DeepEP's normal kernels: 20 of 132)."""
+    decode_tokens_min: Number
+    """Two batches only where each rank has so many tokens, of decodes alone; below, the iteration runs as a whole.
+    Left out: as the engine does."""
+    prefill_tokens_min: Number
+    """The same for a rank whose batch has prefills."""
 
 
 class SpeculativeConfig(Section):
@@ -126,7 +131,7 @@ class EngineConfig(Section):
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""
     expert_load: str = "uniform"
     """How tokens choose experts: ``balanced``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE``."""
-    overlap: OverlapConfig = OverlapConfig()
+    overlap: OverlapConfig
     speculative: SpeculativeConfig | None = None
 
 

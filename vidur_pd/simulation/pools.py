@@ -79,7 +79,9 @@ class PoolModel:
     def halves(self) -> Halves | None:
         """Two-batch overlap, where it is asked for."""
         overlap = self.engine.overlap
-        return Halves(overlap.communication_sm_share) if overlap.two_batch else None
+        if not overlap.two_batch:
+            return None
+        return Halves(overlap.communication_sm_share, overlap.decode_tokens_min, overlap.prefill_tokens_min)
 
 
 def drafting_of(pool: PoolConfig, engine: EngineConfig) -> Drafting | None:

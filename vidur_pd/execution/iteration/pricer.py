@@ -14,7 +14,7 @@ from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Instance, Loop, RunningIteration, Stage
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
-from vidur_pd.execution.iteration.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
+from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts
 
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
 """What, among which groups of GPUs at the same time, how often."""
@@ -79,7 +79,7 @@ class IterationPricer:
         halves: Halves | None = None,
         fast_forward: bool = True,
     ) -> None:
-        """``drafting``: decodes verify drafts. ``halves``: batches are halved where both halves have work.
+        """``drafting``: decodes verify drafts. ``halves``: batches are halved where they are large enough.
         ``fast_forward``: runs of decode iterations are priced at once where that is exact.
         """
         self._placement = placement
@@ -129,7 +129,7 @@ class IterationPricer:
             iteration.set_stages([self._priced(cost, 0)], compute_ps)
             return
         drafts = 0 if iteration.batch is None else iteration.batch.most_drafts
-        halved = halve_all(batches.split()) if self._halves is not None else None
+        halved = None if self._halves is None else self._halves.of(batches.split(), self._model.padded_tokens)
         stages = []
         for stage in range(self._placement.partition.pp):
             if halved is not None and not drafts:
