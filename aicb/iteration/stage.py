@@ -120,7 +120,7 @@ class StagePricer:
         prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
         self._graph_sizes = rules.graph_sizes
         self._groups: dict[GroupKey, _core.PricedOperators] = {}
-        self._sizes: dict[tuple[int, int], list[_core.TimedKernel]] = {}
+        self._sizes: dict[tuple[int, int], list[_core.DecodeKernel]] = {}
         """What C++ has been given."""
         self._asked: Counter[OperatorGroup] = Counter()
         """How often groups of a kind were missing."""

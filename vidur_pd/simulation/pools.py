@@ -115,7 +115,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     drafting = drafting_of(pool, engine)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model)
-    _check_changing_experts(engine, partition, model)
+    _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
     overlap = engine.overlap
     try:
@@ -233,12 +233,17 @@ def _expert_load(engine: EngineConfig) -> ExpertLoad:
         raise InputError(f"engine.expert_load: {str(error).removeprefix('expert_load: ')}") from None
 
 
+def _expert_kinds(model: Model) -> set[tuple[int, int]]:
+    """(experts, experts per token) of its layers with routed experts."""
+    return {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
+
+
 def _first_experts(
     config: SimulationConfig, engine: EngineConfig, partition: Partition, model: Model
 ) -> Callable[[], PlacedExperts] | None:
     if engine.expert_drift is None and engine.eplb is None:
         return None
-    (moe,) = {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
+    (moe,) = _expert_kinds(model)
     configured = engine.expert_drift
     drift = None if configured is None else ExpertDrift(configured.correlation_s, configured.seconds_per_step)
     window_steps = EplbConfig().window_steps if engine.eplb is None else engine.eplb.window_steps
@@ -246,20 +251,20 @@ def _first_experts(
     return lambda: PlacedExperts(load, moe, partition, seed=config.seed, drift=drift, window_steps=window_steps)
 
 
-def _check_changing_experts(engine: EngineConfig, partition: Partition, model: Model) -> None:
+def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
     """What changes where experts are, or who wants them, needs several GPUs that hold some, and popularities."""
-    kinds = {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
-    for field in ("expert_drift", "eplb"):
-        if getattr(engine, field) is None:
+    kinds = _expert_kinds(model)
+    for name, without in (("expert_drift", ("balanced", "uniform")), ("eplb", ("balanced",))):
+        if getattr(engine, name) is None:
             continue
+        found = f"{_engine_field(pool, name)}: found one"
         if len(kinds) != 1:
             count = f"{len(kinds)} kinds of" if kinds else "no"
-            raise InputError(f"engine.{field}: found one, expected none, as {model.name} has {count} routed experts")
+            raise InputError(f"{found}, expected none, as {model.name} has {count} routed experts")
         if partition.ep == 1:
-            raise InputError(f"engine.{field}: found one, expected none where ep is 1 ({partition})")
-        without = ("balanced", "uniform") if field == "expert_drift" else ("balanced",)
+            raise InputError(f"{found}, expected none where ep is 1 ({partition})")
         if engine.expert_load in without:
-            raise InputError(f"engine.{field}: found one with expert_load {engine.expert_load}, expected another load")
+            raise InputError(f"{found} with expert_load {engine.expert_load}, expected another load")
 
 
 def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
