@@ -109,5 +109,5 @@ class DriftingLayers:
 def drifting_layers(
     load: ExpertLoad, shape: tuple[int, int, int], layers: int, drift: ExpertDrift | None, seed: int
 ) -> DriftingLayers:
-    """The process of these arguments, shared by all who ask: users' requests drift alike wherever they are served."""
+    """The process of these arguments, shared by all who ask: what users ask for is the same wherever it is served."""
     return DriftingLayers(load, shape, layers, drift, seed)

@@ -61,7 +61,7 @@ class PlacedExperts:
 
     @property
     def layers(self) -> int:
-        """Layers that are told apart; a model with more has them in turn."""
+        """Layers that differ; a model with more has them in turn."""
         return len(self._draws[self._step])
 
     def move_to(self, step: int) -> bool:

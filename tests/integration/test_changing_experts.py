@@ -128,10 +128,10 @@ def test_runs_repeat_with_the_seed() -> None:
     ("fields", "message"),
     [
         ({"expert_drift": {}}, r"engine\.expert_drift\.correlation_s"),
-        ({"expert_drift": {"correlation_s": 0}}, r"engine\.expert_drift\.correlation_s: found 0"),
+        ({"expert_drift": {"correlation_s": 0}}, r"engine\.expert_drift\.correlation_s"),
         ({"expert_drift": {"correlation_s": 9, "step_s": -1}}, r"engine\.expert_drift\.step_s"),
-        ({"eplb": {"period_steps": 0}}, r"engine\.eplb\.period_steps: found 0"),
-        ({"eplb": {"window_steps": 10**6}}, r"engine\.eplb\.window_steps: found 1000000"),
+        ({"eplb": {"period_steps": 0}}, r"engine\.eplb\.period_steps"),
+        ({"eplb": {"window_steps": 10**6}}, r"engine\.eplb\.window_steps"),
         ({"expert_drift": FAST, "expert_load": "uniform"}, r"engine\.expert_drift: found one with expert_load uniform"),
         (
             {"eplb": {}, "expert_load": "balanced"},

@@ -124,9 +124,9 @@ def placement(slots: list[list[int]]) -> Placement:
     [
         ([[0, 1], [2, 3]], [[1, 0], [3, 2]], []),  # within a GPU
         ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [(0, 1), (1, 0)]),
-        ([[0, 1], [2, 3]], [[0, 0], [1, 2]], [(0, 1)]),  # both copies on the rank that has it
+        ([[0, 1], [2, 2]], [[0, 0], [1, 2]], [(0, 1)]),  # both copies on the rank that has it
         ([[0, 1], [2, 0]], [[0, 2], [1, 1]], [(0, 1), (1, 0)]),  # both slots of rank 1 from one message
-        ([[0], [0], [1], [2], [3]], [[1], [2], [0], [0], [0]], [(0, 2), (1, 3), (0, 4), (2, 0), (3, 1)]),
+        ([[0], [0], [1], [2], [1]], [[1], [2], [0], [0], [0]], [(0, 2), (1, 3), (0, 4), (2, 0), (3, 1)]),
     ],
 )  # fmt: skip
 def test_weights_travel_to_ranks_that_lack_them(
