@@ -221,11 +221,18 @@ def _inclusion(popularity: NDArray[np.float64], chosen: int) -> NDArray[np.float
 class PowerLawDraw:
     """One sample of ``PowerLawLoad``; batches of different size share their random numbers."""
 
-    def __init__(self, alpha: float, shape: tuple[int, int, int], uniform: NDArray[np.float64]):
-        """``shape``: experts, experts per token, ranks. ``uniform``: [experts] 0 to 1."""
+    def __init__(
+        self,
+        alpha: float,
+        shape: tuple[int, int, int],
+        rng: np.random.Generator,
+        order: NDArray[np.int64] | None = None,
+    ):
+        """``shape``: experts, experts per token, ranks. ``order`` as in `draw_experts`."""
         self._alpha, (experts, self._chosen, ranks) = alpha, shape
         self._ranks = ranks if experts % ranks == 0 else 1
-        self.popularity = uniform
+        uniform = rng.random(experts)
+        self.popularity = uniform if order is None else uniform[order]
 
     def rows(self, tokens: int) -> NDArray[np.int64]:
         target = tokens * self._chosen
@@ -301,8 +308,7 @@ def draw_experts(
         InputError: recorded loads of another number of experts.
     """
     if isinstance(load, PowerLawLoad):
-        uniform = np.random.default_rng([seed, draw]).random(shape[0])
-        return PowerLawDraw(load.alpha, shape, uniform if order is None else uniform[order])
+        return PowerLawDraw(load.alpha, shape, np.random.default_rng([seed, draw]), order)
     if order is None:
         return _draw_routed(load, shape[:2], draw, seed)
     rng = np.random.default_rng([seed, draw])
