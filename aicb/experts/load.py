@@ -12,8 +12,8 @@ Kinds of load, by the names that `parse_expert_load` reads:
     power_law:A   rows per expert drawn from a truncated power law (aiconfigurator)
     recorded:F    likewise with the popularities of a file, one row per layer
 
-Assumes that tokens choose independently of each other and of earlier layers. Group-limited routing and the drift of
-popularity within a run are ignored.
+Assumes that tokens choose independently of each other and of earlier layers. Group-limited routing is ignored. How
+popularity changes in time is in ``aicb.experts.drift``.
 """
 
 from __future__ import annotations
@@ -163,6 +163,11 @@ def _check_exponent(name: str, value: float) -> None:
 class ExpertDraw(Protocol):
     """One layer's choice of experts."""
 
+    @property
+    def popularity(self) -> NDArray[np.float64]:
+        """[experts] the larger, the more tokens choose the expert."""
+        ...
+
     def rows(self, tokens: int) -> NDArray[np.int64]:
         """[experts] rows of each expert when the group processes ``tokens`` tokens."""
         ...
@@ -181,17 +186,17 @@ class RoutedDraw:
     """
 
     def __init__(self, popularity: NDArray[np.float64], experts_per_token: int, rng: np.random.Generator):
-        self._popularity = popularity / popularity.sum()
-        self._inclusion = _inclusion(self._popularity, experts_per_token)
+        self.popularity = popularity / popularity.sum()
+        self._inclusion = _inclusion(self.popularity, experts_per_token)
         races = rng.standard_exponential((SAMPLED_TOKENS, len(popularity)), dtype=np.float32)
         with np.errstate(
             divide="ignore", invalid="ignore"
         ):  # experts without popularity never win: ∞, or NaN for 0 / 0
-            races /= self._popularity.astype(np.float32)
+            races /= self.popularity.astype(np.float32)
         self._chosen = np.argpartition(races, experts_per_token - 1, axis=1)[:, :experts_per_token]
 
     def rows(self, tokens: int) -> NDArray[np.int64]:
-        counts = np.bincount(self._chosen[:tokens].ravel(), minlength=len(self._popularity))
+        counts = np.bincount(self._chosen[:tokens].ravel(), minlength=len(self.popularity))
         if tokens <= SAMPLED_TOKENS:
             return counts
         deviation = counts - SAMPLED_TOKENS * self._inclusion
@@ -216,16 +221,23 @@ def _inclusion(popularity: NDArray[np.float64], chosen: int) -> NDArray[np.float
 class PowerLawDraw:
     """One sample of ``PowerLawLoad``; batches of different size share their random numbers."""
 
-    def __init__(self, alpha: float, shape: tuple[int, int, int], rng: np.random.Generator):
-        """``shape``: experts, experts per token, ranks."""
+    def __init__(
+        self,
+        alpha: float,
+        shape: tuple[int, int, int],
+        rng: np.random.Generator,
+        order: NDArray[np.int64] | None = None,
+    ):
+        """``shape``: experts, experts per token, ranks. ``order`` as in `draw_experts`."""
         self._alpha, (experts, self._chosen, ranks) = alpha, shape
         self._ranks = ranks if experts % ranks == 0 else 1
-        self._uniform = rng.random(experts)
+        uniform = rng.random(experts)
+        self.popularity = uniform if order is None else uniform[order]
 
     def rows(self, tokens: int) -> NDArray[np.int64]:
         target = tokens * self._chosen
-        low, high = (1.0, 0.8 * tokens) if target > len(self._uniform) else (0.01, 2.0)
-        shares = _power_law(self._uniform, self._alpha, low, high)
+        low, high = (1.0, 0.8 * tokens) if target > len(self.popularity) else (0.01, 2.0)
+        shares = _power_law(self.popularity, self._alpha, low, high)
         counts = np.minimum(np.rint(shares * (target / shares.sum())), tokens).astype(np.int64)
         return _spread(counts.reshape(self._ranks, -1), target - int(counts.sum()), tokens).ravel()
 
@@ -278,36 +290,51 @@ def _raise_smallest(rows: NDArray[np.int64], extra: NDArray[np.int64]) -> NDArra
     return result
 
 
+RoutedLoad = UniformLoad | ZipfLoad | RecordedLoad
+
+
 def draw_experts(
-    load: UniformLoad | ZipfLoad | PowerLawLoad | RecordedLoad, shape: tuple[int, int, int], draw: int, seed: int
+    load: RoutedLoad | PowerLawLoad,
+    shape: tuple[int, int, int],
+    draw: int,
+    seed: int,
+    order: NDArray[np.int64] | None = None,
 ) -> ExpertDraw:
     """Draw number ``draw`` of a load; ``shape`` is experts, experts per token, ranks of the group.
+
+    With ``order`` [experts] the expert e has the popularity that ``order[e]`` has without.
 
     Raises:
         InputError: recorded loads of another number of experts.
     """
     if isinstance(load, PowerLawLoad):
-        return PowerLawDraw(load.alpha, shape, np.random.default_rng([seed, draw]))
-    return _draw_routed(load, shape[:2], draw, seed)
+        return PowerLawDraw(load.alpha, shape, np.random.default_rng([seed, draw]), order)
+    if order is None:
+        return _draw_routed(load, shape[:2], draw, seed)
+    rng = np.random.default_rng([seed, draw])
+    return RoutedDraw(_popularity(load, shape[:2], draw, rng)[order], shape[1], rng)
 
 
 @lru_cache(maxsize=256)  # pools of one model share their draws, whatever their ranks: 64 kB and 2 ms each
-def _draw_routed(
-    load: UniformLoad | ZipfLoad | RecordedLoad, shape: tuple[int, int], draw: int, seed: int
-) -> RoutedDraw:
+def _draw_routed(load: RoutedLoad, shape: tuple[int, int], draw: int, seed: int) -> RoutedDraw:
     """``shape``: experts, experts per token."""
-    experts, chosen = shape
     rng = np.random.default_rng([seed, draw])
+    return RoutedDraw(_popularity(load, shape, draw, rng), shape[1], rng)
+
+
+def _popularity(load: RoutedLoad, shape: tuple[int, int], draw: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """[experts] of a layer; ``shape``: experts, experts per token."""
+    experts, chosen = shape
     match load:
         case UniformLoad():
-            return RoutedDraw(np.ones(experts), chosen, rng)
+            return np.ones(experts)
         case ZipfLoad(exponent=exponent):
             ranked = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
-            return RoutedDraw(rng.permutation(ranked), chosen, rng)
+            return rng.permutation(ranked)
         case RecordedLoad(popularity=layers, source=source):
             recorded = np.array(layers[draw % len(layers)])
             if len(recorded) != experts:
                 raise InputError(f"{source}: popularity: found {len(recorded)} experts, expected {experts}")
             if np.count_nonzero(recorded) < chosen:
                 raise InputError(f"{source}: popularity: found fewer than {chosen} experts in use, expected at least k")
-            return RoutedDraw(recorded, chosen, rng)
+            return recorded

@@ -7,6 +7,8 @@ caller may ask for every iteration. Rows grow with √tokens above their mean: a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,8 +71,17 @@ class LoadProfile:
         if not isinstance(load, BalancedLoad):
             draws = draws or (UNIFORM_DRAWS if isinstance(load, UniformLoad) else SKEWED_DRAWS)
             self._draws = [draw_experts(load, shape, draw, seed) for draw in range(draws)]
+        self._placed_for = self._draws
+        self._placements: Sequence[Placement] | None = None
         self._grid: dict[int, RankLoad] = {}
         self._memo: dict[int, RankLoad] = {}
+
+    def changed(self, draws: Sequence[ExpertDraw], placements: Sequence[Placement] | None) -> LoadProfile:
+        """The profile of layers that choose otherwise, on the given placements, or on that of this profile."""
+        other = copy(self)
+        other._draws, other._placements = list(draws), placements
+        other._grid, other._memo = {}, {}
+        return other
 
     def __call__(self, tokens: int) -> RankLoad:
         """Load of the slowest rank when the group processes ``tokens`` ≥ 1 distinct tokens."""
@@ -96,21 +107,25 @@ class LoadProfile:
 
     def _at(self, tokens: int) -> RankLoad:
         if tokens not in self._grid:
-            slowest = [self._slowest(draw, tokens) for draw in self._draws]
+            slowest = [self._slowest(layer, tokens) for layer in range(len(self._draws))]
             self._grid[tokens] = RankLoad(*(float(value) for value in np.mean(slowest, axis=0)))
         return self._grid[tokens]
 
-    def _slowest(self, draw: ExpertDraw, tokens: int) -> RankLoad:
+    def _slowest(self, layer: int, tokens: int) -> RankLoad:
         """The rank with the most rows; among equals the one with the most active experts."""
-        slots = self._placement(draw, tokens).slot_rows(draw.rows(tokens))
+        slots = self.placement(layer, tokens).slot_rows(self._draws[layer].rows(tokens))
         rows, active = slots.sum(axis=1), np.count_nonzero(slots, axis=1)
         rank = int(np.argmax(rows * (self._slots_per_rank + 1) + active))
         return RankLoad(float(rows[rank]), float(active[rank]), float(slots[rank].max()))
 
-    def _placement(self, draw: ExpertDraw, tokens: int) -> Placement:
+    def placement(self, layer: int, tokens: int) -> Placement:
+        """Of a layer's experts, where the group is expected to process so many tokens."""
+        if self._placements is not None:
+            return self._placements[layer]
         if not self._has_copies:
             return place_in_order(self._experts, self._ranks)
-        return place_balanced(draw.expected_load(tokens), self._slots_per_rank * self._ranks, self._ranks)
+        expected = self._placed_for[layer].expected_load(tokens)
+        return place_balanced(expected, self._slots_per_rank * self._ranks, self._ranks)
 
 
 @lru_cache(maxsize=64)

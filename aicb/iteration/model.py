@@ -15,7 +15,9 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -33,7 +35,7 @@ from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
 from aicb.iteration.speculative import Drafting, SpeculativeCost, later
-from aicb.iteration.stage import GroupKey, NameTable, StagePricer, host_times, stage_rules
+from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, host_times, stage_rules
 from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
@@ -46,8 +48,6 @@ from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
-
-EXPERTS = (OperatorGroup.MASKED_EXPERTS, OperatorGroup.CONTIGUOUS_EXPERTS)
 
 
 def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1) -> list[int]:
@@ -115,6 +115,21 @@ class IterationModel:
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing)
+        self._experts: Callable[[int], RankLoad] | None = None
+
+    def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:
+        """The same model with a load of experts of its own, by tokens of the group, until `forget_experts`."""
+        other = copy(self)
+        other.__dict__.pop("_draft_layer", None)
+        other._names, other._stages, other._experts = NameTable(), {}, experts
+        return other
+
+    def forget_experts(self) -> None:
+        """The load of experts has changed: they are priced again when they are next met."""
+        for stage in self._stages.values():
+            stage.forget_experts()
+        if "_draft_layer" in self.__dict__:
+            self._draft_layer.forget_experts()
 
     def core_pricing(self, stage: int = 0) -> _core.IterationPricing | None:
         """Pricing of a stage for an event loop in C++; ``None`` where C++ cannot price its attention."""
@@ -132,6 +147,11 @@ class IterationModel:
     def estimated_of(self, number: int) -> tuple[str, ...]:
         """``IterationCost.estimated_operators`` for a number from C++."""
         return self._names.estimated(number)
+
+    def padded_tokens(self, tokens: int) -> int:
+        """Tokens that a batch is padded to: the next captured size; as they are beyond the largest."""
+        place = bisect_left(self._sizes, tokens)
+        return self._sizes[place] if place < len(self._sizes) else tokens
 
     def _stage(self, stage: int) -> StagePricer:
         if stage not in self._stages:
@@ -245,7 +265,7 @@ class IterationModel:
 
     @cached_property
     def _draft_layer(self) -> _DraftLayer:
-        return _DraftLayer(
+        layer = _DraftLayer(
             draft_model(self.model),
             replace(self.partition, pp=1),
             self.precision,
@@ -259,6 +279,8 @@ class IterationModel:
             seed=self._seed,
             overlap=self.overlap,
         )
+        layer._experts = self._experts
+        return layer
 
     def _check(self, ranks: RankBatches) -> None:
         if len(ranks.requests) != self.partition.dp:
@@ -293,6 +315,8 @@ class IterationModel:
         )
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
+        if self._experts is not None:
+            return self._experts(tokens)
         profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
         return profile(tokens)
 

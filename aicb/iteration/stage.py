@@ -35,6 +35,8 @@ RUNS = (16, 32, 64, 128, 256)
 """Token counts priced together when groups of a kind are missing for the first, second… time: a simulation that asks
 often meets most of them in the end, and many together take little more than one alone. Experts that all ranks share
 depend on two counts: those of one count are priced together once this count comes back, as full budgets do."""
+EXPERTS = (OperatorGroup.MASKED_EXPERTS, OperatorGroup.CONTIGUOUS_EXPERTS)
+
 MOST_NAMES = 64
 """Most names of operators: a set of estimated operators is the bits of one integer in C++."""
 
@@ -122,10 +124,13 @@ class StagePricer:
         """Whether an event loop in C++ can price iterations without Python."""
         prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
         self._graph_sizes = rules.graph_sizes
-        self._inserted: set[GroupKey] = set()
+        self._groups: dict[GroupKey, _core.PricedOperators] = {}
+        self._sizes: dict[tuple[int, int], list[_core.DecodeKernel]] = {}
+        """What C++ has been given."""
         self._asked: Counter[tuple[OperatorGroup, int]] = Counter()
         """How often groups of a line were missing."""
-        self.pricing = _core.StagePricing(rules, prefills, attention.prompt_kernels(stage), names.interned)
+        self._arguments = (rules, prefills, attention.prompt_kernels(stage), names.interned)
+        self.pricing = _core.StagePricing(*self._arguments)
 
     def price(
         self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
@@ -160,13 +165,23 @@ class StagePricer:
         asked = list(dict.fromkeys(self.pricing.take_missing_groups()))
         together = dict.fromkeys(each for key in asked for each in self._neighbours(key))
         self._asked.update(dict.fromkeys(map(_line, asked)).keys())
-        missing = [key for key in together if key not in self._inserted]
+        missing = [key for key in together if key not in self._groups]
         for key, priced in zip(missing, self._price_groups(missing), strict=True):
+            self._groups[key] = priced
             self.pricing.insert_group(key, priced)
-        self._inserted.update(missing)
         for size in dict.fromkeys(self.pricing.take_missing_sizes()):
             kernels = self._attention.decode_kernels(*size, self._stage)
-            self.pricing.insert_size(size, [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels])
+            self._sizes[size] = [kernel.in_core(self._names.bit(kernel.name)) for kernel in kernels]
+            self.pricing.insert_size(size, self._sizes[size])
+
+    def forget_experts(self) -> None:
+        """Routed experts are priced again: their load has changed."""
+        self._groups = {key: priced for key, priced in self._groups.items() if key[0] not in EXPERTS}
+        self.pricing = _core.StagePricing(*self._arguments)
+        for key, priced in self._groups.items():
+            self.pricing.insert_group(key, priced)
+        for size, kernels in self._sizes.items():
+            self.pricing.insert_size(size, kernels)
 
     def _neighbours(self, key: GroupKey) -> list[GroupKey]:
         """Groups to be priced with this one, included."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel
 from aicb.measurements.gpu import MIB, Gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
@@ -14,7 +15,7 @@ from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision, ceil_div
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape
-from aicb.operators.lists import iteration_operators
+from aicb.operators.lists import expert_operators, iteration_operators
 from aicb.operators.mtp import draft_model, joining_operators
 from aicb.operators.operator import Operator
 from boundary.errors import InputError
@@ -132,6 +133,13 @@ def weight_bytes(operator: Operator) -> int:
     """Bytes of one operator's weights in memory, block scales of fp8 included."""
     kernel = operator.kernel
     return kernel.weight_bytes(operator.weight_elements) if isinstance(kernel, Kernel) else 0
+
+
+def expert_weights(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> tuple[int, int]:
+    """Layers of a stage that have routed experts, and the bytes of one expert's weights in one of them."""
+    listed = expert_operators(model, partition, precision, tokens=1, group_tokens=1, is_decode=True, stage=stage)
+    held = [(op, op.kernel.groups) for op in listed if isinstance(op.kernel, GroupedGemm)]
+    return max((op.count for op, _ in held), default=0), sum(weight_bytes(op) // slots for op, slots in held)
 
 
 def _stage_memory(

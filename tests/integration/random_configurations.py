@@ -299,6 +299,7 @@ class _Draw:
         is_dispatched = all(pool.get("dp", 1) > 1 and pool.get("ep", 1) > 1 for pool in pools)
         if is_dispatched and self.coupling != "exact" and self.chance(0.6):
             overlap |= {"two_batch": True, "communication_sm_share": self.one_of((0.0, 0.15))}
+            overlap |= {"decode_tokens_min": 2, "prefill_tokens_min": 64}  # batches here are small
         elif self.chance(0.15):
             fields["speculative"] = {"drafts": self.random.randint(1, 3), "acceptance": self.one_of((0.0, 0.7, 1.0))}
         return fields | ({"overlap": overlap} if overlap else {})

@@ -40,6 +40,15 @@ def profile(framework: str, version: str) -> Mapping[str, Any]:
     return read_yaml_mapping(FOLDER / f"{framework}-{version}.yaml", "an engine profile")
 
 
+def with_sections(engine: Tree, found: Mapping[str, Any]) -> Tree:
+    """Stated fields of ``engine``; those that are sections have a profile's defaults where they say nothing."""
+    sections = {key: value for key, value in found["engine"].items() if isinstance(value, Mapping)}
+    return {
+        key: {**sections[key], **value} if key in sections and isinstance(value, Mapping) else value
+        for key, value in engine.items()
+    }
+
+
 def complete(tree: Mapping[str, Any]) -> Tree:
     """A configuration's tree with its engine's defaults, where it says nothing.
 
@@ -53,7 +62,7 @@ def complete(tree: Mapping[str, Any]) -> Tree:
     if common is None:
         return {**tree, "engine": {"framework": DEFAULT_FRAMEWORK, **engine}}
     pools = _pools(tree.get("cluster"))
-    completed = dict(tree) | {"engine": _defaults(common, engine, tree, {}) | engine}
+    completed = dict(tree) | {"engine": _defaults(common, engine, tree, {}) | with_sections(engine, common)}
     for section in ("network", "kv_transfer"):
         given = _section(tree.get(section))
         if given is not None:
@@ -101,7 +110,7 @@ def _completed_pool(pool: Mapping[str, Any], completed: Tree, engine: Tree, tree
         return dict(pool)
     defaults = _defaults(profile, stated, tree, pool)
     different = {key: value for key, value in defaults.items() if key not in stated and value != completed.get(key)}
-    return {**pool, "engine": different | own} if different else dict(pool)
+    return {**pool, "engine": different | with_sections(own, profile)} if different or own else dict(pool)
 
 
 def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:

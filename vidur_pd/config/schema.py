@@ -91,6 +91,34 @@ class OverlapConfig(Section):
     """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
     communication_sm_share: Share = 0.0
     """SMs that communication keeps from the half that computes meanwhile (DeepEP's normal kernels: 20 of 132)."""
+    decode_tokens_min: Number
+    """Two batches only where each rank has so many tokens, of decodes alone; below, the iteration runs as a whole.
+    Left out: as the engine does."""
+    prefill_tokens_min: Number
+    """The same for a rank whose batch has prefills."""
+
+
+class ExpertDriftConfig(Section):
+    """Popularity of experts that drifts (`aicb.experts.drift`): a model, whose time is the user's to state."""
+
+    correlation_s: Annotated[PositiveSeconds, Field(ge=1e-3)]
+    """After this time the correlation of an expert's place among the others with its earlier one is 1/e."""
+    step_s: Annotated[PositiveSeconds, Field(ge=1e-3)] | None = None
+    """Popularity is constant, and iterations keep their prices, within steps of this length; ``None``: a twentieth of
+    ``correlation_s``."""
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.correlation_s / 20 if self.step_s is None else self.step_s
+
+
+class EplbConfig(Section):
+    """Rebalancing of experts while the engine runs; defaults of vLLM 0.24 (``vllm/config/parallel.py``)."""
+
+    window_steps: Annotated[Count, Field(le=100_000)] = 1000
+    """Last iterations whose load is known."""
+    period_steps: Count = 3000
+    """Iterations between two rebalancings; the first comes after a quarter of them."""
 
 
 class SpeculativeConfig(Section):
@@ -147,7 +175,11 @@ class EngineConfig(Section):
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""
     expert_load: str = "uniform"
     """How tokens choose experts: ``balanced``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE``."""
-    overlap: OverlapConfig = OverlapConfig()
+    expert_drift: ExpertDriftConfig | None = None
+    """``None``: popularity stays as it is."""
+    eplb: EplbConfig | None = None
+    """``None``: experts stay where they are placed at the beginning."""
+    overlap: OverlapConfig
     speculative: SpeculativeConfig | None = None
 
 

@@ -208,6 +208,20 @@ class EnergySummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebalancingSummary:
+    """Rebalancing of experts, over all instances."""
+
+    rebalances: int = 0
+    """Times that experts were placed anew."""
+    moved_bytes: int = 0
+    """Weights that went from one GPU to another."""
+    moving_s: float = 0.0
+    """Time for which weights were under way."""
+    given_up: int = 0
+    """Times that the network did not deliver the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEvent:
     """Something that failed or was slow."""
 
@@ -309,6 +323,8 @@ class Summary:
     """``None`` where the power of some pool's GPU is not known."""
     faults: FaultSummary | None = field(default=None, metadata={"left_out": True})
     """Left out where nothing failed."""
+    rebalancing: RebalancingSummary | None = field(default=None, metadata={"left_out": True})
+    """Left out without ``engine.eplb``."""
     classes: tuple[ClassSummary, ...] | None = field(default=None, metadata={"left_out": True})
     """Left out where the workload has none. The goodput of all requests counts each by the objectives of its class."""
 

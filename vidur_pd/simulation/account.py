@@ -23,6 +23,7 @@ from vidur_pd.metrics.summary import (
     NotServed,
     Objectives,
     PoolSummary,
+    RebalancingSummary,
     RecoveredRequests,
     Summary,
     Throughput,
@@ -52,7 +53,12 @@ class Account:
         self._log = log
 
     def summary(
-        self, tally: RequestTally, recovered: RecoveredRequests, transfers_retried: int, effort: Effort
+        self,
+        tally: RequestTally,
+        recovered: RecoveredRequests,
+        transfers_retried: int,
+        rebalancing: RebalancingSummary | None,
+        effort: Effort,
     ) -> Summary:
         """Figures of requests, what was simulated, and where time and energy went.
 
@@ -97,6 +103,7 @@ class Account:
             attribution_s=tally.mean_parts_s(),
             energy=energy_estimate(self._activities(), makespan_s, tally.output_tokens),
             classes=class_summaries(tally, slo),
+            rebalancing=rebalancing,
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
 

@@ -26,6 +26,7 @@ from vidur_pd._core import (
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.execution.coupling.exact import ExactLauncher
+from vidur_pd.execution.coupling.expert_weights import ExpertBalancers
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.metrics.records import Records
 from vidur_pd.simulation.lifecycle import RequestLifecycle
@@ -46,6 +47,7 @@ class Driver:
         loop: Loop,
         queue: EventQueue,
         lifecycle: RequestLifecycle,
+        balancers: ExpertBalancers,
         launcher: ExactLauncher | None,
         outer_network: OuterNetwork | None,
     ) -> None:
@@ -54,6 +56,7 @@ class Driver:
         self._loop = loop
         self._queue = queue
         self._lifecycle = lifecycle
+        self._balancers = balancers
         self._launcher = launcher
         self._outer_network = outer_network
         self._handlers = self._handlers_of_notices()
@@ -119,7 +122,7 @@ class Driver:
         return self._launcher
 
     def _graph_ended(self, notice: GraphEnded) -> None:
-        """A flow graph has come to its end: of a transfer, or of an iteration."""
+        """A flow graph has come to its end: of a transfer, of weights, or of an iteration."""
         completion = Completion(GraphHandle(notice.graph), None, self._queue.now_ps, notice.is_failed)
-        if not self._lifecycle.hand_over.arrived(completion):
+        if not self._balancers.arrived(completion) and not self._lifecycle.hand_over.arrived(completion):
             self._coupled_exactly.completed(completion)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,13 +27,15 @@ from aicb import (
 )
 from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
+from aicb.experts.drift import ExpertDrift
+from aicb.experts.placed import PlacedExperts
 from aicb.experts.profile import load_profile
 from aicb.model.architecture import MoeFfn
 from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from boundary.fields import Section
 from vidur_pd.cluster.placement import partition_of
-from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, EplbConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.file import describe
 from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
@@ -55,6 +57,8 @@ class PoolModel:
     num_kv_blocks: int
     kv_groups: KvGroups
     max_model_len: int
+    first_experts: Callable[[], PlacedExperts] | None
+    """Experts as they lie at the beginning, of one instance; ``None`` where they never change."""
     policy: type[Policy] | None
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
     policy_options: Section
@@ -83,7 +87,9 @@ class PoolModel:
     def halves(self) -> Halves | None:
         """Two-batch overlap, where it is asked for."""
         overlap = self.engine.overlap
-        return Halves(overlap.communication_sm_share) if overlap.two_batch else None
+        if not overlap.two_batch:
+            return None
+        return Halves(overlap.communication_sm_share, overlap.decode_tokens_min, overlap.prefill_tokens_min)
 
 
 @lru_cache(maxsize=16)
@@ -107,6 +113,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         drafting = Drafting(engine.speculative.drafts, engine.speculative.acceptance)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model, drafting)
+    _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
     overlap = engine.overlap
     try:
@@ -165,6 +172,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
         kv_groups=memory.kv_groups,
         max_model_len=_max_model_len(engine, model),
+        first_experts=_first_experts(config, engine, partition, model),
         policy=(policy := _policy(engine, pool)),
         policy_options=_policy_options(engine, pool, policy),
         drafting=drafting,
@@ -269,6 +277,40 @@ def _expert_load(engine: EngineConfig) -> ExpertLoad:
         return parse_expert_load(engine.expert_load)
     except ValueError as error:
         raise InputError(f"engine.expert_load: {str(error).removeprefix('expert_load: ')}") from None
+
+
+def _expert_kinds(model: Model) -> set[tuple[int, int]]:
+    """(experts, experts per token) of its layers with routed experts."""
+    return {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
+
+
+def _first_experts(
+    config: SimulationConfig, engine: EngineConfig, partition: Partition, model: Model
+) -> Callable[[], PlacedExperts] | None:
+    if engine.expert_drift is None and engine.eplb is None:
+        return None
+    (moe,) = _expert_kinds(model)
+    configured = engine.expert_drift
+    drift = None if configured is None else ExpertDrift(configured.correlation_s, configured.seconds_per_step)
+    window_steps = EplbConfig().window_steps if engine.eplb is None else engine.eplb.window_steps
+    load = _expert_load(engine)
+    return lambda: PlacedExperts(load, moe, partition, seed=config.seed, drift=drift, window_steps=window_steps)
+
+
+def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
+    """What changes where experts are, or who wants them, needs several GPUs that hold some, and popularities."""
+    kinds = _expert_kinds(model)
+    for name, without in (("expert_drift", ("balanced", "uniform")), ("eplb", ("balanced",))):
+        if getattr(engine, name) is None:
+            continue
+        found = f"{_engine_field(pool, name)}: found one"
+        if len(kinds) != 1:
+            count = f"{len(kinds)} kinds of" if kinds else "no"
+            raise InputError(f"{found}, expected none, as {model.name} has {count} routed experts")
+        if partition.ep == 1:
+            raise InputError(f"{found}, expected none where ep is 1 ({partition})")
+        if engine.expert_load in without:
+            raise InputError(f"{found} with expert_load {engine.expert_load}, expected another load")
 
 
 def _check_experts(

@@ -7,10 +7,11 @@ import resource
 import time
 
 from netsim import LogsLinks
-from netsim.units import PS_PER_MS
+from netsim.units import PS_PER_MS, PS_PER_S
 from vidur_pd._core import Loop
 from vidur_pd.clock import EventQueue
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.coupling.expert_weights import ExpertBalancers
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import StageCommunications
@@ -18,7 +19,7 @@ from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.result import Result
-from vidur_pd.metrics.summary import Effort, RecoveredRequests
+from vidur_pd.metrics.summary import Effort, RebalancingSummary, RecoveredRequests
 from vidur_pd.simulation.account import Account
 from vidur_pd.simulation.cluster_control import ClusterControl
 from vidur_pd.simulation.driver import Driver, Progress
@@ -55,6 +56,7 @@ class Simulation:
         )
         self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
+        self._balancers = ExpertBalancers(self._loop, state.network)
         self._driver = self._join()
         self._log = IterationLog(
             self._loop.iterations,
@@ -69,8 +71,10 @@ class Simulation:
         launcher = self._state.launcher(self._loop, self._queue, communications, self._control.collective_given_up)
         self._lifecycle.join(launcher)
         hears_launches = self._lifecycle.hand_over.hears_launches
-        for instance, pricer in zip(self._state.instances, self._state.iteration_pricers, strict=True):
-            pricer.join(self._loop, instance, communications)
+        state = self._state
+        for instance, pricer, own in zip(state.instances, state.iteration_pricers, state.experts, strict=True):
+            before_pricing = None if own is None else self._balancers.of(instance, own)
+            pricer.join(self._loop, instance, communications, before_pricing)
             self._loop.add(
                 instance,
                 has_runs=launcher is None and pricer.prices_runs,
@@ -81,7 +85,7 @@ class Simulation:
                 pricing=pricer.pricing(),
             )
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
-        return Driver(self._state, self._loop, self._queue, self._lifecycle, launcher, outer_network)
+        return Driver(self._state, self._loop, self._queue, self._lifecycle, self._balancers, launcher, outer_network)
 
     @property
     def config(self) -> SimulationConfig:
@@ -134,7 +138,11 @@ class Simulation:
             flows=self._kv_sender.flows or [],
             topology=self._plan.topology,
             summary=self._account.summary(
-                tally, self._recovered(), self._lifecycle.hand_over.retried_parts, self._effort()
+                tally,
+                self._recovered(),
+                self._lifecycle.hand_over.retried_parts,
+                self._rebalancing(),
+                self._effort(),
             ),
         )
 
@@ -148,6 +156,17 @@ class Simulation:
             iterations=self._log.iterations,
             events=self._loop.executed,
             version=__version__,
+        )
+
+    def _rebalancing(self) -> RebalancingSummary | None:
+        if all(pool.engine.eplb is None for pool in self._plan.pools.values()):
+            return None
+        balancers = self._balancers
+        return RebalancingSummary(
+            rebalances=balancers.rebalances,
+            moved_bytes=balancers.moved_bytes,
+            moving_s=balancers.moving_ps / PS_PER_S,
+            given_up=balancers.given_up,
         )
 
     def _recovered(self) -> RecoveredRequests:

@@ -13,11 +13,13 @@ from vidur_pd.cluster.instance import Instance
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.exact import ExactLauncher
+from vidur_pd.execution.coupling.expert_weights import InstanceExperts
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
 from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
 from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.simulation.plan import SimulationPlan
+from vidur_pd.simulation.pools import PoolModel
 from vidur_pd.workload import generator
 
 BrokenOff = Callable[[RunningIteration], None]
@@ -37,6 +39,8 @@ class SimulationState:
     instances: tuple[Instance, ...]
     iteration_pricers: tuple[IterationPricer, ...]
     """[instances]"""
+    experts: tuple[InstanceExperts | None, ...]
+    """[instances] ``None`` where they do not change."""
 
     def launcher(
         self, loop: Loop, queue: EventQueue, communications: StageCommunications, broken_off: BrokenOff
@@ -71,17 +75,31 @@ def assemble(plan: SimulationPlan) -> SimulationState:
         for gpu in sorted({pool.gpu.interconnect for pool in plan.pools.values()})
     }
     instances = tuple(_instance(plan, index, placement) for index, placement in enumerate(plan.placements))
-    of_iterations = tuple(_iteration_pricer(plan, pricers, placement) for placement in plan.placements)
-    return SimulationState(plan, network, fabric, pricers, instances, of_iterations)
+    experts = tuple(_experts(plan.pools[placement.pool]) for placement in plan.placements)
+    of_iterations = tuple(
+        _iteration_pricer(plan, pricers, placement, own)
+        for placement, own in zip(plan.placements, experts, strict=True)
+    )
+    return SimulationState(plan, network, fabric, pricers, instances, of_iterations, experts)
+
+
+def _experts(pool: PoolModel) -> InstanceExperts | None:
+    if pool.first_experts is None:
+        return None
+    placed = pool.first_experts()
+    return InstanceExperts(pool.engine, placed, pool.iteration_model.with_experts(placed))
 
 
 def _iteration_pricer(
-    plan: SimulationPlan, pricers: dict[str, CommunicationPricer], placement: Placement
+    plan: SimulationPlan,
+    pricers: dict[str, CommunicationPricer],
+    placement: Placement,
+    experts: InstanceExperts | None,
 ) -> IterationPricer:
     pool = plan.pools[placement.pool]
     return IterationPricer(
         placement,
-        pool.iteration_model,
+        pool.iteration_model if experts is None else experts.model,
         pricers[pool.gpu.interconnect],
         drafting=pool.drafting,
         halves=pool.halves,

@@ -67,7 +67,7 @@ EXPERTS: Final[dict[str, Any]] = PLAIN | {
     },
     "engine": {
         "expert_load": "zipf:1.1", "speculative": {"drafts": 2, "acceptance": 0.8}, "prefix_caching": True,
-        "overlap": {"two_batch": True, "communication_sm_share": 0.1},
+        "overlap": {"two_batch": True, "communication_sm_share": 0.1, "decode_tokens_min": 4, "prefill_tokens_min": 64},
     },
 }  # fmt: skip
 PACKETS: Final[dict[str, Any]] = PLAIN | {

@@ -1,13 +1,14 @@
 """Iterations of several passes: two half batches that take turns, and steps that verify and draft tokens.
 
-Assumes, in addition to what `aicb` assumes of overlap and of drafts: batches are halved whenever both halves have
-work. In a step with prefills each decode verifies its drafts as so many requests of one token (its KV is read once
-each), and draft passes run over the decodes alone. Passes of the draft layer over prompts are ignored.
+Assumes, in addition to what `aicb` assumes of overlap and of drafts: each rank halves its own batch, while vLLM cuts
+the batches of all ranks after as many tokens. In a step with prefills each decode verifies its drafts as so many
+requests of one token (its KV is read once each), and draft passes run over the decodes alone. Passes of the draft layer
+over prompts are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from aicb import Batch, Drafting, IterationCost, IterationModel, halve
 
-__all__ = ["Drafting", "Halves", "halve_all", "in_turn", "price_with_drafts"]
+__all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,29 @@ class Halves:
 
     communication_sm_share: float = 0.0
     """SMs that communication keeps from the half that computes meanwhile."""
+    decode_tokens_min: int = 0
+    """Tokens from which the batch of a rank is halved if it has decodes only."""
+    prefill_tokens_min: int = 0
+    """Tokens from which it is halved if it has prefills."""
 
+    def of(
+        self, batches: Sequence[Batch], padded_tokens: Callable[[int], int]
+    ) -> tuple[list[Batch], list[Batch]] | None:
+        """Both halves of every rank's batch; ``None`` where the iteration runs as a whole.
 
-def halve_all(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]] | None:
-    """Both halves of every rank's batch; ``None`` where one of them would be empty on all ranks."""
-    halves = [halve(batch) for batch in batches]
-    first, second = [half[0] for half in halves], [half[1] for half in halves]
-    has_work = [any(len(batch.new_tokens) for batch in half) for half in (first, second)]
-    return (first, second) if all(has_work) else None
+        By vLLM's rule (0.24, ``vllm/v1/worker/dp_utils.py``): every rank has the tokens to be halved, and half of the
+        most padded tokens of a rank leaves a token for the second half of each. An idle rank runs a decode of one
+        token.
+        """
+        tokens = [max(batch.tokens, 1) for batch in batches]
+        has_enough = (count >= self._least(batch) for count, batch in zip(tokens, batches, strict=True))
+        if not all(has_enough) or max(map(padded_tokens, tokens)) // 2 >= min(tokens):
+            return None
+        first, second = zip(*(halve(batch) for batch in batches), strict=True)
+        return (list(first), list(second)) if any(len(half.new_tokens) for half in second) else None
+
+    def _least(self, batch: Batch) -> int:
+        return self.decode_tokens_min if batch.is_decode.all() else self.prefill_tokens_min
 
 
 def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,10 @@ from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Instance, Loop, RunningIteration, Stage
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
-from vidur_pd.execution.iteration.passes import Drafting, Halves, halve_all, in_turn, price_with_drafts
+from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts
 
+BeforePricing = Callable[[int, int], None]
+"""Called with the instant at which an iteration begins, and its tokens."""
 Collectives = tuple[Communication, tuple[Gpus, ...], int]
 """What, among which groups of GPUs at the same time, how often."""
 
@@ -79,7 +81,7 @@ class IterationPricer:
         halves: Halves | None = None,
         fast_forward: bool = True,
     ) -> None:
-        """``drafting``: decodes verify drafts. ``halves``: batches are halved where both halves have work.
+        """``drafting``: decodes verify drafts. ``halves``: batches are halved where they are large enough.
         ``fast_forward``: runs of decode iterations are priced at once where that is exact.
         """
         self._placement = placement
@@ -90,21 +92,33 @@ class IterationPricer:
         self._fast_forward = fast_forward
         self._numbers: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
         self._estimated: set[str] = set()
+        self._before_pricing: BeforePricing | None = None
 
-    def join(self, loop: Loop, instance: Instance, stage_communications: StageCommunications) -> None:
-        """Takes part in a simulation as the pricer of an instance."""
+    def join(
+        self,
+        loop: Loop,
+        instance: Instance,
+        stage_communications: StageCommunications,
+        before_pricing: BeforePricing | None = None,
+    ) -> None:
+        """Takes part in a simulation as the pricer of an instance; ``before_pricing`` may change the model's prices."""
+        self._before_pricing = before_pricing
         self._loop = loop
         self._instance = instance
         self._stage_communications = stage_communications
 
     @property
     def prices_runs(self) -> bool:
-        """Halves hide less or more as attention grows, and drafts change the batch: both are priced step by step."""
-        return self._fast_forward and self._drafting is None and self._halves is None
+        """Halves hide less or more as attention grows, drafts change the batch, and prices may change: step by step."""
+        return self._fast_forward and self._is_priced_by_core
+
+    @property
+    def _is_priced_by_core(self) -> bool:
+        return self._drafting is None and self._halves is None and self._before_pricing is None
 
     def pricing(self) -> list[IterationPricing]:
         """[stages] what the core prices iterations with; empty where it cannot."""
-        if self._drafting is not None or self._halves is not None:
+        if not self._is_priced_by_core:
             return []
         stages = [self._model.core_pricing(stage) for stage in range(self._placement.partition.pp)]
         known = [pricing for pricing in stages if pricing is not None]
@@ -124,12 +138,14 @@ class IterationPricer:
     def price(self, iteration: RunningIteration) -> None:
         """Prices the iteration that the loop has formed: a run of decodes, or one iteration."""
         batches = self._batches(iteration)
+        if self._before_pricing is not None:
+            self._before_pricing(iteration.start_ps, int(batches.new_tokens.sum()))
         if iteration.is_run:
             cost, compute_ps = self._model.price_run(batches, iteration.steps)
             iteration.set_stages([self._priced(cost, 0)], compute_ps)
             return
         drafts = 0 if iteration.batch is None else iteration.batch.most_drafts
-        halved = halve_all(batches.split()) if self._halves is not None else None
+        halved = None if self._halves is None else self._halves.of(batches.split(), self._model.padded_tokens)
         stages = []
         for stage in range(self._placement.partition.pp):
             if halved is not None and not drafts:

@@ -1,0 +1,98 @@
+"""When an iteration runs as two batches: vLLM's thresholds, on both sides of each, worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from aicb import Batch
+from aicb.iteration.model import capture_sizes
+from boundary.errors import InputError
+from tests.integration.small_runs import config, pool, simulate
+from vidur_pd.execution.iteration.passes import Halves
+
+VLLM = Halves(decode_tokens_min=32, prefill_tokens_min=512)
+
+
+def decodes(requests: int) -> Batch:
+    return Batch.decode(np.full(requests, 100))
+
+
+def prefill(tokens: int) -> Batch:
+    return Batch.prefill([tokens])
+
+
+def beside_decodes(tokens: int, requests: int) -> Batch:
+    new = np.array([1] * requests + [tokens])
+    return Batch(new, np.array([100] * requests + [tokens]), requests + 1)
+
+
+def as_they_are(tokens: int) -> int:
+    return tokens
+
+
+def captured(tokens: int) -> int:
+    return next((size for size in capture_sizes(256) if size >= tokens), tokens)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "padded", "halves"),
+    [
+        ([decodes(32), decodes(32)], as_they_are, [16, 16]),
+        ([decodes(32), decodes(31)], as_they_are, None),
+        ([prefill(512), prefill(512)], as_they_are, [256, 256]),
+        ([prefill(512), prefill(511)], as_they_are, None),
+        ([beside_decodes(480, 32), prefill(600)], as_they_are, [256, 300]),  # 512 tokens with the prefill
+        ([beside_decodes(479, 32), prefill(600)], as_they_are, None),
+        ([decodes(32), prefill(600)], as_they_are, None),  # enough on each, but 300 leaves no decode
+        ([decodes(41), decodes(80)], as_they_are, [20, 40]),
+        ([decodes(40), decodes(80)], as_they_are, None),
+        ([decodes(41), decodes(81)], as_they_are, [20, 40]),
+        ([decodes(41), decodes(81)], captured, None),  # 81 are padded to 88
+        ([decodes(45), decodes(81)], captured, [22, 40]),
+        ([decodes(400), Batch.decode(np.array([], dtype=np.int64))], as_they_are, None),
+    ],
+)
+def test_all_ranks_halve_their_batches_or_none(
+    ranks: list[Batch], padded: Callable[[int], int], halves: list[int] | None
+) -> None:
+    found = VLLM.of(ranks, padded)
+    assert (found and [batch.tokens for batch in found[1]]) == halves
+    if found is not None:
+        assert [a.tokens + b.tokens for a, b in zip(*found, strict=True)] == [batch.tokens for batch in ranks]
+
+
+MOE = {"model": "qwen3-30b-a3b", "topology": {"kind": "single_switch", "gpus_per_node": 2}}
+POOL = pool("m", "mixed", dp=2, ep=2)
+
+
+def overlap_of(own: dict[str, int | bool], of_pool: dict[str, int | bool] | None = None) -> tuple[int, int]:
+    tree = config([{**POOL, "engine": {"overlap": of_pool}}], engine={"overlap": own}, **MOE)
+    found = tree.engine_of(tree.cluster.pools[0]).overlap
+    return found.decode_tokens_min, found.prefill_tokens_min
+
+
+def test_thresholds_are_the_engines_unless_they_are_stated() -> None:
+    assert overlap_of({}) == overlap_of({"two_batch": True}) == (32, 512)
+    assert overlap_of({"decode_tokens_min": 8}) == (8, 512)
+    assert overlap_of({"decode_tokens_min": 8}, {"two_batch": True, "prefill_tokens_min": 9}) == (32, 9)
+
+
+def test_a_negative_threshold_is_refused() -> None:
+    with pytest.raises((InputError, ValueError), match=r"engine\.overlap\.decode_tokens_min"):
+        config([POOL], engine={"overlap": {"decode_tokens_min": -1}}, **MOE)
+
+
+def test_below_the_threshold_an_iteration_runs_as_a_whole() -> None:
+    """Four requests of 300 tokens and 9 decodes: two per rank, and at most 600 prompt tokens."""
+
+    def ends(**overlap: int | bool) -> list[int | None]:
+        result = simulate(config([POOL], engine={"overlap": overlap}, **MOE), [(0, 300, 10)] * 4)
+        return [request.completed_ps for request in result.requests]
+
+    whole = ends()
+    assert ends(two_batch=True, decode_tokens_min=3, prefill_tokens_min=601) == whole
+    assert ends(two_batch=True, decode_tokens_min=2, prefill_tokens_min=601) != whole
+    assert ends(two_batch=True, decode_tokens_min=3, prefill_tokens_min=600) != whole
