@@ -93,7 +93,12 @@ class CountingBlockPool(BlockPool):
 
 class PrefixCachingBlockPool(BlockPool):
     def __init__(
-        self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512, groups: KvGroups = ...
+        self,
+        num_blocks: int,
+        block_tokens: int = 16,
+        hash_block_tokens: int = 512,
+        groups: KvGroups = ...,
+        drops_last_hit: bool = False,
     ) -> None: ...
 
 class ScheduledBatch:
@@ -137,6 +142,7 @@ class RankState:
         watermark_blocks: int = 0,
         pipeline_stages: int = 1,
         plans_ahead: bool = False,
+        lookahead_tokens: int = 0,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...
@@ -249,7 +255,7 @@ class RankView:
         """The longest prefix of a waiting request that the cache has, short of its last token."""
 
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
-        """Free blocks that so many more tokens of a request take."""
+        """Free blocks that so many more tokens of a request take, those of its look-ahead included."""
 
     def blocks(self, tokens: int) -> int:
         """KV blocks that hold so many tokens."""
@@ -641,7 +647,9 @@ class Loop:
     def decode_run(self) -> None:
         """An answer to `DecideIteration`: its iterations decode all running requests."""
 
-    def set_accepted(self, accepted: list[list[int]]) -> None: ...
+    def set_accepted(self, accepted: list[list[int]], drafted: list[list[int]] = ...) -> None:
+        """[ranks][requests that sample] drafts kept, and those made for the next step; by default as many as fit."""
+
     def advance_with(self, network: SteppedNetwork | None) -> None:
         """Advances a network of netsim's core together with the events, by itself."""
 

@@ -49,6 +49,8 @@ class Scenario:
     max_model_len: int = 1000
     watermark_blocks: int = 0
     plans_ahead: bool = False
+    lookahead: int = 0
+    drops_last_hit: bool = False
 
 
 @st.composite
@@ -67,7 +69,7 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         role=draw(st.sampled_from(["mixed", "mixed", "prefill", "decode"])),
         caching=draw(st.booleans()),
         block_tokens=block_tokens,
-        usable_blocks=largest + draw(st.integers(0, 2 * largest)),
+        usable_blocks=largest + -(-drafts // block_tokens) + draw(st.integers(0, 2 * largest)),
         budget=draw(st.integers(4, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
@@ -76,6 +78,8 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         requests=tuple(requests),
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
         plans_ahead=plans_ahead,
+        lookahead=draw(st.sampled_from([0, drafts])),
+        drops_last_hit=draw(st.booleans()) if drafts else False,
     )
 
 
@@ -131,14 +135,23 @@ def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
 class WholeRun:
     """Serves a scenario. With ``takes_runs`` plain decodes are taken at once where the policy allows it."""
 
-    def __init__(self, scenario: Scenario, policy: type[Policy] | None = None, *, takes_runs: bool = False) -> None:
-        """``policy``: in Python; by default vLLM V1 of the core."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        policy: type[Policy] | None = None,
+        *,
+        takes_runs: bool = False,
+        drafts: Drafts | None = None,
+    ) -> None:
+        """``policy``: in Python; by default vLLM V1 of the core. ``drafts``: by default six of ten are accepted."""
         if policy is not None and not policy.has_token_budget:
             scenario = replace(scenario, budget=10**6)
         self.scenario = scenario
         sizes = (scenario.usable_blocks + 1, scenario.block_tokens)
         self.state = RankState(
-            PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS) if scenario.caching else CountingBlockPool(*sizes),
+            PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS, drops_last_hit=scenario.drops_last_hit)
+            if scenario.caching
+            else CountingBlockPool(*sizes),
             role=scenario.role,
             max_batched_tokens=scenario.budget,
             max_seqs=scenario.max_seqs,
@@ -148,8 +161,9 @@ class WholeRun:
             watermark_blocks=scenario.watermark_blocks,
             pipeline_stages=scenario.stages,
             plans_ahead=scenario.plans_ahead,
+            lookahead_tokens=scenario.lookahead,
         )
-        self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
+        self._drafts = drafts or Drafts([0.6] * (scenario.drafts or 1), np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state)
         self.loop = Loop(1, keeps_runs=False, links=None)
         self.queue = EventQueue(self.loop)
@@ -265,7 +279,9 @@ class WholeRun:
         assert iteration.batch is not None
         batch = iteration.batch.batches[0]
         assert batch is not None
-        self.loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])
+        drafts = batch.drafts[batch.samples]
+        accepted, made = self._drafts.accepted(drafts), self._drafts.made(len(drafts))
+        self.loop.set_accepted([accepted.tolist()], [] if made is None else [made.tolist()])
 
 
 def computed(batch: ScheduledBatch) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
-from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
+from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
 from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
@@ -15,6 +15,7 @@ from netsim.topologies.build import TopologySpec
 from vidur_pd.config.engines import complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.request_classes import ClassName, ClassObjectives
+from vidur_pd.config.speculative import SpeculativeConfig
 from vidur_pd.config.workload import WorkloadConfig
 
 
@@ -80,15 +81,6 @@ class OverlapConfig(Section):
     """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
     communication_sm_share: Share = 0.0
     """SMs that communication keeps from the half that computes meanwhile (DeepEP's normal kernels: 20 of 132)."""
-
-
-class SpeculativeConfig(Section):
-    """Speculative decoding by a multi-token-prediction layer (`aicb.iteration.speculative`)."""
-
-    drafts: Annotated[int, Field(ge=1, le=16)] = 1
-    """Tokens drafted and verified per request and step."""
-    acceptance: Probability = 0.85
-    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, 5.4.3: 0.85 to 0.90)."""
 
 
 class EngineConfig(Section):

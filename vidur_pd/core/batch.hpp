@@ -51,6 +51,12 @@ struct Outcome {
     std::int64_t accepted_drafts = 0;      // tokens that the requests of `produced` got beyond one each
 };
 
+// What drafting has come to in an iteration, [ranks][requests that sample]; see `RankState::finish`.
+struct DraftResults {
+    std::vector<std::vector<Tokens>> accepted;
+    std::vector<std::vector<Tokens>> drafted;
+};
+
 struct Limits {
     Tokens max_batched_tokens;
     std::int64_t max_seqs;
@@ -60,6 +66,7 @@ struct Limits {
     std::int64_t watermark_blocks;  // KV blocks that admissions leave free, as far as the policy keeps them so
     std::int64_t pipeline_stages;   // iterations that may be under way at a time
     bool plans_ahead;               // the next iteration is decided as soon as one begins
+    Tokens lookahead_tokens = 0;    // KV that a step of a request takes blocks for beyond its own: the next drafts'
 };
 
 }  // namespace serving

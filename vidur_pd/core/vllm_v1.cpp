@@ -77,11 +77,11 @@ std::optional<CachedPrefix> VllmV1::find_admissible_prefix(RankState& rank) {
     std::int64_t needed;
     if (!rank.arrived().empty()) {
         const Request& request = *rank.arrived().front();
-        needed = rank.blocks(request.sequence_tokens()) - rank.blocks(request.context_tokens);
+        needed = rank.blocks(rank.with_lookahead(request.sequence_tokens())) - rank.blocks(request.context_tokens);
     } else if (!rank.waiting().empty()) {
         const Request& request = *rank.waiting().front();
         prefix = rank.cached_prefix(request);
-        needed = rank.blocks(request.sequence_tokens()) - prefix.shared_blocks;
+        needed = rank.blocks(rank.with_lookahead(request.sequence_tokens())) - prefix.shared_blocks;
     } else {
         return std::nullopt;
     }

@@ -99,7 +99,7 @@ class Driver:
             ),
             LaunchIteration: lambda notice: self._coupled_exactly.launch(notice.iteration),
             IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
-            AcceptDrafts: lambda notice: self._loop.set_accepted(notice.instance.accepted_drafts(notice.iteration)),
+            AcceptDrafts: lambda notice: self._loop.set_accepted(*notice.instance.draw_drafts(notice.iteration)),
             PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
             RequestsCompleted: lambda notice: self._lifecycle.ended(notice.requests),
             GraphEnded: self._graph_ended,

@@ -29,11 +29,12 @@ from aicb.model.architecture import MoeFfn
 from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from vidur_pd.cluster.placement import partition_of
-from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy
+from vidur_pd.simulation.drafters import drafter_of, drafting_of
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,12 @@ class PoolModel:
         return int((usual if self.engine.watermark is None else self.engine.watermark) * self.num_kv_blocks)
 
     @property
+    def lookahead_tokens(self) -> int:
+        """KV slots that a step keeps for the drafts to come. Policies after Vidur's know none."""
+        drafting = self.drafting
+        return 0 if drafting is None or self.engine.policy in NAMED_POLICIES else drafting.lookahead_tokens
+
+    @property
     def plans_ahead(self) -> bool:
         """Ranks decide an iteration while the one before is under way."""
         return self.engine.async_scheduling is True
@@ -80,13 +87,6 @@ class PoolModel:
         """Two-batch overlap, where it is asked for."""
         overlap = self.engine.overlap
         return Halves(overlap.communication_sm_share) if overlap.two_batch else None
-
-
-def drafting_of(pool: PoolConfig, engine: EngineConfig) -> Drafting | None:
-    """Speculative decoding, where the pool decodes."""
-    if engine.speculative is None or pool.role == "prefill":
-        return None
-    return Drafting(engine.speculative.drafts, engine.speculative.acceptance)
 
 
 @lru_cache(maxsize=16)
@@ -109,7 +109,10 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
-    overlap = engine.overlap
+    overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
+    if drafting is not None and engine.speculative is not None:
+        field = _engine_field(pool, "speculative")
+        drafter = drafter_of(pool, engine.speculative, field, (model, partition, precision), longest)
     try:
         memory = instance_memory(
             model,
@@ -121,11 +124,12 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             max_seqs=engine.max_seqs,
             block_tokens=engine.block_tokens,
             cuda_graphs=engine.cuda_graphs,
-            has_draft_layer=drafting is not None,
+            drafter=drafter,
         )
         load = _expert_load(engine)
-        for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
-            load_profile(load, (network.experts, network.experts_per_token), partition, config.seed)
+        for holder, divided in ((model, partition), *([(drafter.model, drafter.partition)] if drafter else [])):
+            for network in {kind.ffn for kind in holder.kinds if isinstance(kind.ffn, MoeFfn)}:
+                load_profile(load, (network.experts, network.experts_per_token), divided, config.seed)
         key = (engine.estimator, config.hardware_of(pool), precision)
         if key not in estimators:
             is_built_in = key[1] in known_gpus()
@@ -143,6 +147,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             expert_load=load,
             seed=config.seed,
             overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
+            drafter=drafter,
         )
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error
@@ -164,7 +169,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
         kv_groups=memory.kv_groups,
-        max_model_len=_max_model_len(engine, model),
+        max_model_len=longest,
         policy=_policy(engine, pool),
     )
 

@@ -101,14 +101,16 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
 
     def block_pool() -> BlockPool:
         if engine.prefix_caching:
-            return PrefixCachingBlockPool(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens, groups)
+            sizes = (pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens)
+            drops_last_hit = drafting is not None and drafting.drops_last_hit
+            return PrefixCachingBlockPool(*sizes, groups, drops_last_hit=drops_last_hit)
         return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens, groups)
 
     def drafts(rank: int) -> Drafts | None:
         if drafting is None:
             return None
         stream = generator(plan.config.seed, f"speculative.{placement.name}.{rank}")
-        return Drafts(drafting.drafts, drafting.acceptance, stream)
+        return Drafts(drafting.acceptances, stream, match=drafting.match)
 
     states = [
         RankState(
@@ -122,6 +124,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             watermark_blocks=pool.watermark_blocks,
             pipeline_stages=placement.partition.pp,
             plans_ahead=pool.plans_ahead,
+            lookahead_tokens=pool.lookahead_tokens,
         )
         for _ in range(placement.partition.dp)
     ]
