@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aicb.iteration.model import IterationModel
     from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve, two_batch_overlap, two_batch_ps
     from aicb.iteration.pricing import IterationCost
-    from aicb.iteration.speculative import Drafting, SpeculativeCost
+    from aicb.iteration.speculative import Drafting, SpeculativeCost, one_by_one
     from aicb.kernels.fitting.estimate import UnmeasuredShape
     from aicb.measurements.gpu import Gpu, get_gpu, gpu_files, known_gpus
     from aicb.measurements.table import KernelTable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aicb.model.partition import MoeLayout, Partition, PartitionError
     from aicb.model.precision import Precision
     from aicb.operators.batch import Batch, RankBatches
+    from aicb.operators.drafter import Drafter
     from aicb.operators.lists import (
         attention_operators,
         expert_operators,
@@ -43,6 +44,7 @@ __all__ = [
     "BalancedLoad",
     "Batch",
     "Communication",
+    "Drafter",
     "Drafting",
     "ExpertLoad",
     "Gpu",
@@ -80,6 +82,7 @@ __all__ = [
     "kv_bytes_per_token_per_rank",
     "load_model",
     "model_files",
+    "one_by_one",
     "parse_expert_load",
     "stage_layers",
     "state_bytes_per_rank",
@@ -92,6 +95,7 @@ _MODULES = {
     "BalancedLoad": "aicb.experts.load",
     "Batch": "aicb.operators.batch",
     "Communication": "aicb.operators.operator",
+    "Drafter": "aicb.operators.drafter",
     "Drafting": "aicb.iteration.speculative",
     "ExpertLoad": "aicb.experts.load",
     "Gpu": "aicb.measurements.gpu",
@@ -128,6 +132,7 @@ _MODULES = {
     "kv_bytes_per_token_per_rank": "aicb.model.architecture",
     "load_model": "aicb.model.catalog",
     "model_files": "aicb.model.catalog",
+    "one_by_one": "aicb.iteration.speculative",
     "parse_expert_load": "aicb.experts.load",
     "stage_layers": "aicb.model.architecture",
     "state_bytes_per_rank": "aicb.model.architecture",

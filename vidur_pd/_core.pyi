@@ -97,7 +97,12 @@ class CountingBlockPool(BlockPool):
 
 class PrefixCachingBlockPool(BlockPool):
     def __init__(
-        self, num_blocks: int, block_tokens: int = 16, hash_block_tokens: int = 512, groups: KvGroups = ...
+        self,
+        num_blocks: int,
+        block_tokens: int = 16,
+        hash_block_tokens: int = 512,
+        groups: KvGroups = ...,
+        drops_last_hit: bool = False,
     ) -> None: ...
 
 class RadixBlockPool(BlockPool):
@@ -160,6 +165,7 @@ class RankState:
         plans_ahead: bool = False,
         by_priority: bool = False,
         chunks_prompts: bool = True,
+        lookahead_tokens: int = 0,
     ) -> None: ...
     @property
     def waiting_requests(self) -> int: ...
@@ -298,7 +304,7 @@ class RankView:
         """The longest prefix of a waiting request that the cache has, short of its last token."""
 
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
-        """Free blocks that so many more tokens of a request take."""
+        """Free blocks that so many more tokens of a request take, those of its look-ahead included."""
 
     def content(self, request: RequestView, tokens: int) -> int | None:
         """What the first ``tokens`` tokens of a request are, where the pool has a radix tree: equal for two requests
@@ -713,7 +719,9 @@ class Loop:
     def decode_run(self) -> None:
         """An answer to `DecideIteration`: its iterations decode all running requests."""
 
-    def set_accepted(self, accepted: list[list[int]]) -> None: ...
+    def set_accepted(self, accepted: list[list[int]], drafted: list[list[int]] = ...) -> None:
+        """[ranks][requests that sample] drafts kept, and those made for the next step; by default as many as fit."""
+
     def advance_with(self, network: SteppedNetwork | None) -> None:
         """Advances a network of netsim's core together with the events, by itself."""
 

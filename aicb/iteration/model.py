@@ -34,16 +34,15 @@ from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
-from aicb.iteration.speculative import Drafting, SpeculativeCost, later
+from aicb.iteration.speculative import Drafting, SpeculativeCost, decodes_of, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, host_times, stage_rules
 from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
-from aicb.operators.build import RankShape
+from aicb.operators.drafter import Drafter
 from aicb.operators.lists import expert_operators, head_operators, token_operators
-from aicb.operators.mtp import draft_model, joining_operators
 from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
 
@@ -76,6 +75,7 @@ class IterationModel:
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
         seed: random seed of the samples of ``expert_load``.
         overlap: kernels that run at the same time as others; by default none.
+        drafter: what drafts where a step is speculative; by default a multi-token-prediction layer.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, or the model cannot be divided this way.
@@ -98,6 +98,7 @@ class IterationModel:
         expert_load: ExpertLoad | None = None,
         seed: int = 0,
         overlap: Overlap | None = None,
+        drafter: Drafter | None = None,
     ):
         gpu.check(precision)
         model.check(precision)
@@ -108,7 +109,8 @@ class IterationModel:
         if graph_sizes is not None:
             listed = [size * queries for size in graph_sizes]
         self._sizes, self._graph_sizes = listed if cuda_graphs else [], graph_sizes
-        self._max_seqs = max_seqs
+        self._max_seqs, self._max_batched_tokens, self._queries = max_seqs, max_batched_tokens, queries
+        self._drafter = drafter or Drafter.mtp(model, partition, precision)
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -120,7 +122,7 @@ class IterationModel:
     def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:
         """The same model with a load of experts of its own, by tokens of the group, until `forget_experts`."""
         other = copy(self)
-        other.__dict__.pop("_draft_layer", None)
+        other.__dict__.pop("_drafting_model", None)
         other._names, other._stages, other._experts = NameTable(), {}, experts
         return other
 
@@ -128,8 +130,8 @@ class IterationModel:
         """The load of experts has changed: they are priced again when they are next met."""
         for stage in self._stages.values():
             stage.forget_experts()
-        if "_draft_layer" in self.__dict__:
-            self._draft_layer.forget_experts()
+        if "_drafting_model" in self.__dict__:
+            self._drafting_model.forget_experts()
 
     def core_pricing(self, stage: int = 0) -> _core.IterationPricing | None:
         """Pricing of a stage for an event loop in C++; ``None`` where C++ cannot price its attention."""
@@ -245,7 +247,7 @@ class IterationModel:
         return self.price_run([Batch.decode(kv) for kv in ranks], steps, stage=stage)[1]
 
     def speculative(self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0) -> SpeculativeCost:
-        """Cost of one step of speculative decoding: verification, and on the last stage the passes of the draft layer.
+        """Cost of one step of speculative decoding: verification, and on the last stage the passes that draft.
 
         Args:
             batches: decodes, one batch per data-parallel rank; KV lengths include the tokens to verify.
@@ -256,19 +258,45 @@ class IterationModel:
             InputError: as ``price``; a batch with prefills.
         """
         verification = self.price(batches, stage=stage, queries=drafting.queries)
-        passes: list[IterationCost] = []
-        if stage == self.partition.pp - 1:
-            rows, layer = max(batch.logit_rows for batch in batches), self._draft_layer
-            passes.append(layer._iteration(RankBatches.of(batches), 0, drafting.queries, rows))
-            passes += [layer.price(later(batches, draft)) for draft in range(1, drafting.drafts)]
-        return SpeculativeCost(verification, tuple(passes), drafting.expected_tokens)
+        return SpeculativeCost(
+            verification, self.draft_passes(batches, drafting, stage=stage), drafting.expected_tokens
+        )
+
+    def draft_passes(
+        self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0
+    ) -> tuple[IterationCost, ...]:
+        """Cost of each pass that drafts for the next step; none before the last stage, and none of n-grams.
+
+        Args:
+            batches: those of the step, one per data-parallel rank; KV lengths of decodes include the tokens to verify.
+            drafting: drafts per step.
+            stage: pipeline stage.
+        """
+        if stage != self.partition.pp - 1 or drafting.method == "ngram":
+            return ()
+        drafted = batches if drafting.covers_prompts else [decodes_of(batch) for batch in batches]
+        rows, layer, extra = (
+            max(len(batch.new_tokens) for batch in drafted),
+            self._drafting_model,
+            drafting.extra_inputs,
+        )
+        if all(batch.is_decode.all() for batch in drafted):
+            first = layer._iteration(RankBatches.of(later(drafted, extra)), 0, drafting.queries + extra, rows)
+        else:
+            inputs = [first_inputs(batch, drafting.queries, extra) for batch in drafted]
+            first = layer._iteration(RankBatches.of(inputs), 0, 1, rows)
+        newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in drafted] if drafting.drafts > 1 else []
+        return (first, *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
 
     @cached_property
-    def _draft_layer(self) -> _DraftLayer:
-        layer = _DraftLayer(
-            draft_model(self.model),
-            replace(self.partition, pp=1),
-            self.precision,
+    def _drafting_model(self) -> _DraftingModel:
+        """Its captured sizes are the model's; those of a multi-token-prediction layer, of plain decodes."""
+        is_mtp = self._drafter.method == "mtp"
+        limits = {} if is_mtp else {"max_batched_tokens": self._max_batched_tokens, "queries": self._queries}
+        made = _DraftingModel(
+            self._drafter.model,
+            self._drafter.partition,
+            self._drafter.precision,
             self.gpu,
             cuda_graphs=bool(self._sizes),
             graph_sizes=self._graph_sizes,
@@ -277,10 +305,13 @@ class IterationModel:
             host=replace(self.host, step_us=0.0, request_us=0.0),
             expert_load=self.expert_load,
             seed=self._seed,
-            overlap=self.overlap,
+            overlap=self.overlap if self._drafter.is_layer else None,
+            drafter=self._drafter,
+            **limits,
         )
-        layer._experts = self._experts
-        return layer
+        if self._drafter.is_layer:
+            made._experts = self._experts
+        return made
 
     def _check(self, ranks: RankBatches) -> None:
         if len(ranks.requests) != self.partition.dp:
@@ -321,10 +352,13 @@ class IterationModel:
         return profile(tokens)
 
 
-class _DraftLayer(IterationModel):
-    """A pass of the multi-token-prediction layer: a model of one layer that first joins two inputs."""
+class _DraftingModel(IterationModel):
+    """The model of a drafter, whose iterations are the passes that draft."""
 
-    def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
-        shape = RankShape(self.model.hidden, self.partition, self.precision, 1)
-        joined = joining_operators(shape, tokens) if tokens else []
-        return [*super()._token_operators(tokens, stage), *joined]
+    def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
+        return self._drafter.token_operators(tokens)
+
+    def _launch_ps(self, mode: GraphMode, stage: int) -> int:
+        """vLLM replays no full graphs of drafters; that a multi-token-prediction layer has one is a simplification."""
+        is_full = mode is GraphMode.FULL and self._drafter.method != "mtp"
+        return super()._launch_ps(GraphMode.PIECEWISE if is_full else mode, stage)

@@ -1,20 +1,40 @@
-"""Speculative decoding with a multi-token-prediction layer: what a step costs and how many tokens it yields.
+"""Speculative decoding: what a step costs and how many tokens it yields.
 
 A step of k drafts verifies k + 1 tokens per request with the model (the newest token and k drafts), then drafts k
-tokens for the next step: the first pass runs over all k + 1 verified tokens, so that the draft layer's KV follows, the
-others over one token per request. Each draft is accepted with the same probability a, given that those before it were:
+tokens for the next step, one pass after another: the first runs over all tokens that were verified, so that the
+drafter's KV follows, the others over one token per request. Draft i is accepted with probability a_i, given that those
+before it were; one number stands for all positions:
 
-    E[tokens per step] = 1 + a + … + a^k = (1 − a^(k+1)) / (1 − a)
+    E[tokens per step] = 1 + m · (a_1 + a_1·a_2 + … + a_1·…·a_k), with one a and m = 1: (1 − a^(k+1)) / (1 − a)
+
+m is the share of steps with drafts. A layer or a model always drafts; n-grams (prompt lookup) draft where the last
+tokens of a request occur before in it.
+
+| method | drafts by | passes | KV |
+|---|---|---|---|
+| ``mtp`` | a multi-token-prediction layer | over decodes | one layer |
+| ``eagle`` | an EAGLE head (`aicb.operators.drafter`) | over prompts and decodes | one layer |
+| ``draft_model`` | a smaller model | over prompts and decodes, one token more per request in the first | its own |
+| ``ngram`` | the host, while it prepares the next step | none | none |
+
+Source of passes: vLLM 0.24.0, ``vllm/v1/spec_decode/llm_base_proposer.py`` (`propose`, `set_inputs_first_pass`):
+rejected tokens stay in the first pass, and chunks of prompts that sample nothing take part in all passes. Its drafters
+replay piecewise graphs at most (`initialize_cudagraph_keys`); those of ``mtp`` are priced as full ones here.
 
 Assumes that verification attends to all KV with every query (the causal mask among k + 1 tokens is ignored), that the
-host hides behind the passes as in plain decoding, once per step, and greedy drafts without a tree. Tokens beyond the
-end of a request and the KV of rejected drafts are the scheduler's.
+host hides behind the passes as in plain decoding, once per step, and greedy drafts without a tree. The lookup of
+n-grams costs no time here: no measurement of it is at hand. Tokens beyond the end of a request and the KV of rejected
+drafts are the scheduler's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aicb.iteration.pricing import IterationCost
 from aicb.operators.batch import Batch
@@ -22,6 +42,7 @@ from boundary.errors import InputError
 
 MOST_DRAFTS = 16
 """Engines draft one to eight."""
+DraftMethod = Literal["mtp", "eagle", "draft_model", "ngram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +50,35 @@ class Drafting:
     """k drafts per step and how often the target model agrees.
 
     Raises:
-        InputError: no drafts, or an acceptance that is no probability.
+        InputError: no drafts, an acceptance that is no probability, or not one of them per draft.
     """
 
     drafts: int = 1
-    acceptance: float = 0.85
-    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, section 5.4.3: 0.85–0.90)."""
+    acceptance: float | tuple[float, ...] = 0.85
+    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, section 5.4.3: 0.85–0.90 for its
+    layer); one for all, or one for each."""
+    method: DraftMethod = "mtp"
+    match: float = 1.0
+    """Probability that n-grams find drafts for a request in a step."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.drafts <= MOST_DRAFTS:
             raise InputError(f"Drafting.drafts: found {self.drafts}, expected 1 to {MOST_DRAFTS}")
-        if not 0.0 <= self.acceptance <= 1.0:
-            raise InputError(f"Drafting.acceptance: found {self.acceptance}, expected 0 to 1")
+        if not isinstance(self.acceptance, float | int) and len(self.acceptance) != self.drafts:
+            raise InputError(
+                f"Drafting.acceptance: found {len(self.acceptance)} values, "
+                f"expected one for each of {self.drafts} drafts"
+            )
+        for name, value in (*(("acceptance", each) for each in self.acceptances), ("match", self.match)):
+            if not 0.0 <= value <= 1.0:
+                raise InputError(f"Drafting.{name}: found {value}, expected 0 to 1")
+        if self.method != "ngram" and self.match != 1.0:
+            raise InputError(f"Drafting.match: found {self.match}, expected 1 with {self.method}, which always drafts")
+
+    @property
+    def acceptances(self) -> tuple[float, ...]:
+        """[drafts]"""
+        return (self.acceptance,) * self.drafts if isinstance(self.acceptance, float | int) else self.acceptance
 
     @property
     def queries(self) -> int:
@@ -50,16 +88,38 @@ class Drafting:
     @property
     def expected_tokens(self) -> float:
         """Tokens per request and step, the one that verification itself yields included."""
-        return sum(self.acceptance**accepted for accepted in range(self.drafts + 1))
+        return 1.0 + self.match * float(np.cumprod(self.acceptances).sum())
+
+    @property
+    def covers_prompts(self) -> bool:
+        """The drafter has KV of prompts, from passes of its own over them."""
+        return self.method in ("eagle", "draft_model")
+
+    @property
+    def extra_inputs(self) -> int:
+        """Tokens per request of the first pass in addition to those of the step: a model that sees no hidden state
+        takes the sampled token behind them (vLLM: `net_num_new_slots_per_request`)."""
+        return 1 if self.method == "draft_model" else 0
+
+    @property
+    def lookahead_tokens(self) -> int:
+        """KV slots that a scheduler keeps for the passes that follow a step (vLLM: `num_lookahead_tokens`)."""
+        return self.drafts if self.covers_prompts else 0
+
+    @property
+    def drops_last_hit(self) -> bool:
+        """The last block of a prefix hit is computed again for its hidden states, which a layer needs and no cache
+        keeps (vLLM: ``use_eagle``)."""
+        return self.method == "eagle"
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeCost:
-    """One step: verification by the model, then the passes of the draft layer."""
+    """One step: verification by the model, then the passes that draft."""
 
     verification: IterationCost
     draft_passes: tuple[IterationCost, ...]
-    """Empty on pipeline stages before the last."""
+    """Empty on pipeline stages before the last, and with n-grams."""
     expected_tokens: float
     """Per request."""
 
@@ -77,3 +137,28 @@ class SpeculativeCost:
 def later(batches: Sequence[Batch], tokens: int) -> list[Batch]:
     """Decodes after ``tokens`` more tokens each."""
     return [replace(batch, kv_tokens=batch.kv_tokens + tokens) for batch in batches]
+
+
+def one_by_one(batch: Batch, queries: NDArray[np.int64]) -> Batch:
+    """The batch with each decode as so many decodes as it has ``queries`` [requests], whose KV lengths end one after
+    another; prefills as they are. KV is read once for each."""
+    is_decode = batch.is_decode
+    copies = np.where(is_decode, queries, 1)
+    position = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+    least = np.repeat(np.where(is_decode, 2, batch.new_tokens), copies)
+    kv_tokens = np.maximum(np.repeat(batch.kv_tokens, copies) - position, least)
+    rows = batch.logit_rows + int((copies - 1).sum())
+    return Batch(np.repeat(batch.new_tokens, copies), kv_tokens, rows)
+
+
+def first_inputs(batch: Batch, queries: int, extra: int) -> Batch:
+    """The batch whose tokens the first pass takes: ``queries`` of each decode, and ``extra`` tokens more of each
+    request, which at a prompt's end are one chunk with it."""
+    grown = Batch(batch.new_tokens + np.where(batch.is_decode, 0, extra), batch.kv_tokens + extra, batch.logit_rows)
+    return one_by_one(grown, np.full(len(batch.new_tokens), queries + extra))
+
+
+def decodes_of(batch: Batch) -> Batch:
+    """The decodes of a batch alone."""
+    chosen = batch.is_decode
+    return Batch(batch.new_tokens[chosen], batch.kv_tokens[chosen], int(np.count_nonzero(chosen)))

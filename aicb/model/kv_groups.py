@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aicb.model.architecture import Attention, Model, layer_kv_bytes_per_rank, span_of, stage_range
+from aicb.model.architecture import Model, layer_kv_bytes_per_rank, span_of, stage_range
 from aicb.model.key_span import KeySpan
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision, ceil_div
@@ -44,20 +44,29 @@ class KvGroups:
         return self.whole * filled + self.spanned * min(filled, self.most_spanned_blocks(block_tokens))
 
 
+KvLayers = list[tuple[int, KeySpan | None, int]]
+"""Bytes of one token on one rank, keys that a query sees, and number of such layers."""
+
+
+def kv_layers(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> KvLayers:
+    """Layers of a stage as far as their KV goes."""
+    return [
+        (layer_kv_bytes_per_rank(layer.attention, partition, precision), span_of(layer.attention), count)
+        for layer, count in model.count_layers(stage_range(model, partition, stage))
+    ]
+
+
 def kv_groups(
-    model: Model, partition: Partition, precision: Precision, stage: int = 0, draft: Attention | None = None
+    model: Model, partition: Partition, precision: Precision, stage: int = 0, behind: KvLayers | None = None
 ) -> KvGroups:
-    """Groups of a stage, and of the ``draft`` layer behind it.
+    """Groups of a stage, and of the layers ``behind`` it that draft.
 
     Raises:
         InputError: spans differ, or KV per token does between layers with and without.
     """
-    layers = [(layer.attention, count) for layer, count in model.count_layers(stage_range(model, partition, stage))]
-    layers += [] if draft is None else [(draft, 1)]
     counts: dict[KeySpan | None, int] = {}
     sizes: dict[int, int] = {}
-    for attention, count in layers:
-        size, span = layer_kv_bytes_per_rank(attention, partition, precision), span_of(attention)
+    for size, span, count in [*kv_layers(model, partition, precision, stage), *(behind or [])]:
         counts[span] = counts.get(span, 0) + (count if size else 0)
         sizes[size] = sizes.get(size, 0) + count
     spans = [span for span in counts if span is not None]

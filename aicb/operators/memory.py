@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,13 +10,13 @@ from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel
 from aicb.measurements.gpu import MIB, Gpu
 from aicb.model.architecture import Model, MoeFfn, kv_bytes_per_token_per_rank, state_bytes_per_rank
-from aicb.model.kv_groups import KvGroups, kv_groups
+from aicb.model.kv_groups import KvGroups, kv_groups, kv_layers
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision, ceil_div
 from aicb.operators.batch import Batch
-from aicb.operators.build import ACTIVATION_BYTES, RankShape
+from aicb.operators.build import ACTIVATION_BYTES
+from aicb.operators.drafter import NORMS_OF_LAYERS, Drafter
 from aicb.operators.lists import expert_operators, iteration_operators
-from aicb.operators.mtp import draft_model, joining_operators
 from aicb.operators.operator import Operator
 from boundary.errors import InputError
 
@@ -54,7 +54,7 @@ class _Limits:
     max_seqs: int
     block_tokens: int
     cuda_graphs: bool
-    has_draft_layer: bool
+    drafter: Drafter | None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -77,15 +77,15 @@ def instance_memory(
     max_seqs: int = 256,
     block_tokens: int = 16,
     cuda_graphs: bool = True,
-    has_draft_layer: bool = False,
+    drafter: Drafter | None = None,
 ) -> InstanceMemory:
     """Plans the memory of the fullest rank: KV gets what utilisation leaves after all else.
 
     ``blocks = ⌊(utilisation · HBM − weights − activations − runtime − max_seqs · state) / (block · KV per token)⌋``,
     of all layers, or of one group of `KvGroups` where some layers keep a token only for a while.
     Activations are the residual stream and the tensors of the largest single operator of a full prefill batch;
-    memory fragmentation and allocator caching are ignored. ``has_draft_layer`` adds a multi-token-prediction layer to
-    the last stage: its weights and its KV cache.
+    memory fragmentation and allocator caching are ignored. The ``drafter`` is on the last stage: its weights, and its
+    KV cache, which shares the blocks of the target's.
 
     Raises:
         InputError: weights, or weights and all else, do not fit; the model cannot be divided this way.
@@ -96,7 +96,7 @@ def instance_memory(
         max_seqs=max_seqs,
         block_tokens=block_tokens,
         cuda_graphs=cuda_graphs,
-        has_draft_layer=has_draft_layer,
+        drafter=drafter,
     )
     gpu.check(precision)
     model.check(precision)
@@ -114,19 +114,21 @@ def resident_weight_bytes(model: Model, partition: Partition, precision: Precisi
     return sum(op.count * weight_bytes(op) for op in by_name.values())
 
 
-def draft_weight_bytes(model: Model, partition: Partition, precision: Precision) -> int:
-    """Weights that one rank of the last stage holds for a draft layer.
+def draft_weight_bytes(drafter: Drafter, target: Partition) -> int:
+    """Weights that one rank of the last stage holds for a drafter.
 
-    It shares the LM head, and the embedding where the first stage is also the last.
+    A layer shares the LM head, and the embedding where the first stage is also the last; a model shares nothing.
     """
-    one_stage = replace(partition, pp=1)
-    shape = RankShape(model.hidden, one_stage, precision, 1)
-    whole = resident_weight_bytes(draft_model(model), one_stage, precision)
-    joining = sum(weight_bytes(operator) for operator in joining_operators(shape, 1))
+    model, partition = drafter.model, drafter.partition
+    whole = resident_weight_bytes(model, partition, drafter.precision)
+    if not drafter.is_layer:
+        return whole
+    joining = sum(weight_bytes(operator) for operator in drafter.joining_operators(1))
+    lacking = ACTIVATION_BYTES * len(NORMS_OF_LAYERS) * model.hidden if drafter.method == "eagle" else 0
     embedding = ACTIVATION_BYTES * ceil_div(model.vocab, partition.tp) * model.hidden
     is_head_tied = model.has_tied_embeddings
     shared = embedding * (1 if is_head_tied else 2)
-    return whole - shared + joining + (embedding if partition.pp > 1 and not is_head_tied else 0)
+    return whole - shared - lacking + joining + (embedding if target.pp > 1 and not is_head_tied else 0)
 
 
 def weight_bytes(operator: Operator) -> int:
@@ -147,11 +149,10 @@ def _stage_memory(
 ) -> InstanceMemory:
     weights = resident_weight_bytes(model, partition, precision, stage)
     per_token = kv_bytes_per_token_per_rank(model, partition, precision, stage)
-    draft = None
-    if limits.has_draft_layer and stage == partition.pp - 1:
-        draft = model.layers[-1].attention
-        weights += draft_weight_bytes(model, partition, precision)
-        per_token += kv_bytes_per_token_per_rank(draft_model(model), replace(partition, pp=1), precision)
+    drafter = limits.drafter if stage == partition.pp - 1 else None
+    if drafter is not None:
+        weights += draft_weight_bytes(drafter, partition)
+        per_token += kv_bytes_per_token_per_rank(drafter.model, drafter.partition, drafter.precision)
     usable = int(limits.gpu_memory_utilization * gpu.hbm_bytes)
     where = f"{gpu.name} at gpu_memory_utilization {limits.gpu_memory_utilization}"
     if weights > usable:
@@ -160,8 +161,12 @@ def _stage_memory(
             f" expected at most {usable} bytes available ({where})"
         )
     activations = _activation_bytes(model, partition, precision, limits, stage)
+    if drafter is not None and not drafter.is_layer:  # one after the other
+        own = _activation_bytes(drafter.model, drafter.partition, drafter.precision, limits, 0)
+        activations = max(activations, own)
     runtime = _runtime_bytes(model, partition, limits)
-    groups = kv_groups(model, partition, precision, stage, draft)
+    behind = [] if drafter is None else kv_layers(drafter.model, drafter.partition, drafter.precision)
+    groups = kv_groups(model, partition, precision, stage, behind)
     state = state_bytes_per_rank(model, partition, precision, stage)
     needed = weights + activations + runtime + limits.max_seqs * state
     available = usable - needed

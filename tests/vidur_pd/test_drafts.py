@@ -17,7 +17,7 @@ from vidur_pd.workload.request import Request
 
 def scheduler(lengths: list[tuple[int, int]], acceptance: float, budget: int = 100) -> OneRank:
     """Four-token blocks, two drafts per step; prompts are computed."""
-    drafts = Drafts(2, acceptance, np.random.default_rng(0))
+    drafts = Drafts([acceptance] * 2, np.random.default_rng(0))
     made = OneRank(CountingBlockPool(200, 4), max_batched_tokens=budget, max_seqs=8, max_model_len=1000, drafts=drafts)
     for index, (prompt, output) in enumerate(lengths):
         made.add(Request(index, str(index), prompt, output, 0, None))
@@ -35,7 +35,7 @@ def step(made: OneRank) -> tuple[list[int], list[int], int]:
 @pytest.mark.parametrize(("drafts", "acceptance"), [(1, 0.85), (3, 0.6), (4, 1.0), (2, 0.0)])
 def test_accepted_drafts_average_to_the_expected_tokens(drafts: int, acceptance: float) -> None:
     """a + a² + … + a^k, what ``aicb`` expects beyond the one token of each step."""
-    accepted = Drafts(drafts, acceptance, np.random.default_rng(1)).accepted(np.full(100_000, drafts))
+    accepted = Drafts([acceptance] * drafts, np.random.default_rng(1)).accepted(np.full(100_000, drafts))
     assert accepted.mean() == pytest.approx(Drafting(drafts, acceptance).expected_tokens - 1.0, abs=0.015)
     assert accepted.max(initial=0) <= drafts
 

@@ -49,6 +49,8 @@ class Scenario:
     max_model_len: int = 1000
     watermark_blocks: int = 0
     plans_ahead: bool = False
+    lookahead: int = 0
+    drops_last_hit: bool = False
     priorities: tuple[int, ...] | None = None
     """Of the requests; ``None``: first come, first served."""
     chunks_prompts: bool = True
@@ -76,7 +78,7 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         role=draw(st.sampled_from(["mixed", "mixed", "prefill", "decode"])),
         caching=draw(st.booleans()),
         block_tokens=block_tokens,
-        usable_blocks=largest + draw(st.integers(0, 2 * largest)),
+        usable_blocks=largest + -(-drafts // block_tokens) + draw(st.integers(0, 2 * largest)),
         budget=draw(st.integers(4, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
@@ -85,6 +87,8 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         requests=tuple(requests),
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
         plans_ahead=plans_ahead,
+        lookahead=draw(st.sampled_from([0, drafts])),
+        drops_last_hit=draw(st.booleans()) if drafts else False,
     )
     if draw(st.sampled_from([False, False, True])):
         scenario = replace(scenario, priorities=tuple(draw(st.integers(0, 2)) for _ in requests))
@@ -140,25 +144,35 @@ def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
     return Scenario(**(usual | fields), requests=tuple((*request, None) for request in requests))
 
 
-def _caching_pool(policy: type[Policy] | None, options: Section | None, sizes: tuple[int, int]) -> BlockPool:
+def _block_pool(scenario: Scenario, policy: type[Policy] | None, options: Section | None) -> BlockPool:
+    sizes, drops = (scenario.usable_blocks + 1, scenario.block_tokens), scenario.drops_last_hit
+    if not scenario.caching:
+        return CountingBlockPool(*sizes)
     if policy is None or options is None:
-        return PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS)
-    return policy.prefix_cache(options, *sizes, HASH_BLOCK_TOKENS, KvGroups(whole=1, spanned=0, most_spanned_blocks=0))
+        return PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS, drops_last_hit=drops)
+    groups = KvGroups(whole=1, spanned=0, most_spanned_blocks=0)
+    return policy.prefix_cache(options, *sizes, HASH_BLOCK_TOKENS, groups, drops_last_hit=drops)
 
 
 class WholeRun:
     """Serves a scenario. With ``takes_runs`` plain decodes are taken at once where the policy allows it."""
 
     def __init__(
-        self, scenario: Scenario, policy: type[Policy] | None = None, *, takes_runs: bool = False, **options: Any
+        self,
+        scenario: Scenario,
+        policy: type[Policy] | None = None,
+        *,
+        takes_runs: bool = False,
+        drafts: Drafts | None = None,
+        **options: Any,
     ) -> None:
-        """``policy``: in Python, with its options; by default vLLM V1 of the core."""
+        """``policy``: in Python, with its options; by default vLLM V1 of the core. ``drafts``: by default six of ten
+        are accepted."""
         if policy is not None and not policy.has_token_budget:
             scenario = replace(scenario, budget=10**6)
         self.scenario = scenario
-        sizes = (scenario.usable_blocks + 1, scenario.block_tokens)
         self.options = None if policy is None else policy.Options(**options)
-        self.pool = CountingBlockPool(*sizes) if not scenario.caching else _caching_pool(policy, self.options, sizes)
+        self.pool = _block_pool(scenario, policy, self.options)
         self.state = RankState(
             self.pool,
             role=scenario.role,
@@ -172,8 +186,9 @@ class WholeRun:
             plans_ahead=scenario.plans_ahead,
             by_priority=scenario.priorities is not None,
             chunks_prompts=scenario.chunks_prompts,
+            lookahead_tokens=scenario.lookahead,
         )
-        self._drafts = Drafts(scenario.drafts or 1, 0.6, np.random.default_rng(0))
+        self._drafts = drafts or Drafts([0.6] * (scenario.drafts or 1), np.random.default_rng(0))
         self.asked = None if policy is None else AskedPolicy("mine", policy, self.state, self.options)
         self.loop = Loop(1, keeps_runs=False, links=None)
         self.queue = EventQueue(self.loop)
@@ -291,7 +306,9 @@ class WholeRun:
         assert iteration.batch is not None
         batch = iteration.batch.batches[0]
         assert batch is not None
-        self.loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])
+        drafts = batch.drafts[batch.samples]
+        accepted, made = self._drafts.accepted(drafts), self._drafts.made(len(drafts))
+        self.loop.set_accepted([accepted.tolist()], [] if made is None else [made.tolist()])
 
 
 def computed(batch: ScheduledBatch) -> tuple[Any, ...]:

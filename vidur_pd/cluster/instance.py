@@ -28,12 +28,14 @@ class Rank:
         """Decodes verify drafts."""
         return self._drafts is not None
 
-    def accept(self, batch: ScheduledBatch) -> list[int]:
-        """Drafts kept by each request of ``batch`` that samples; nothing without drafts."""
+    def accept(self, batch: ScheduledBatch) -> tuple[list[int], list[int]]:
+        """Drafts kept by each request of ``batch`` that samples, and those made for its next step; nothing where there
+        are none, or always as many as fit."""
         if self._drafts is None:
-            return []
-        accepted: list[int] = self._drafts.accepted(batch.drafts[batch.samples]).tolist()
-        return accepted
+            return [], []
+        drafts = batch.drafts[batch.samples]
+        accepted, made = self._drafts.accepted(drafts), self._drafts.made(len(drafts))
+        return accepted.tolist(), [] if made is None else made.tolist()
 
     def release(self, request: Request) -> None:
         """Frees the KV held for a transfer, and wakes the instance, as waiting requests may fit now."""
@@ -97,9 +99,10 @@ class Instance(core.Instance):
             if policy.has_work and self.is_up and not self.running_iterations:
                 raise policy.stands_still(f"{self.name} rank {rank}")
 
-    def accepted_drafts(self, iteration: RunningIteration) -> list[list[int]]:
-        """[ranks][decodes] drafts that the decodes of an iteration keep, drawn."""
+    def draw_drafts(self, iteration: RunningIteration) -> tuple[list[list[int]], list[list[int]]]:
+        """[ranks][requests that sample] drafts that they keep, and drafts for their next step, drawn."""
         if iteration.batch is None:
-            return []
+            return [], []
         ranked = zip(self.ranks, iteration.batch.batches, strict=True)
-        return [[] if batch is None else rank.accept(batch) for rank, batch in ranked]
+        drawn = [([], []) if batch is None else rank.accept(batch) for rank, batch in ranked]
+        return [accepted for accepted, _ in drawn], [made for _, made in drawn]

@@ -74,10 +74,18 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
         holders += [pool for pool in pools if isinstance(pool, dict)] if isinstance(pools, list) else []
     for holder in holders:
         for key in ("model", "hardware"):
-            if isinstance(name := holder.get(key), str) and (name.endswith((".json", ".yaml")) or "/" in name):
-                anchor(holder, key)
+            _anchor_named(holder, key, folder)
         _anchor_recording(holder.get("engine"), folder)
+        engine = holder.get("engine")
+        _anchor_named(engine.get("speculative") if isinstance(engine, dict) else None, "draft_model", folder)
         _anchor_class(holder.get("engine"), "policy", folder)
+
+
+def _anchor_named(section: Any, key: str, folder: Path) -> None:
+    """Makes the path of a model or GPU absolute; a name stays."""
+    name = section.get(key) if isinstance(section, dict) else None
+    if isinstance(name, str) and (name.endswith((".json", ".yaml")) or "/" in name):
+        section[key] = str((folder / name).absolute())
 
 
 def _anchor_recording(engine: Any, folder: Path) -> None:

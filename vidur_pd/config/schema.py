@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
-from boundary.fields import Count, NotBool, Number, PositiveSeconds, Probability, Section, Seed, Share
+from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
 from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
@@ -16,6 +16,7 @@ from vidur_pd.config.division import divided
 from vidur_pd.config.engines import complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.request_classes import ClassName, ClassObjectives
+from vidur_pd.config.speculative import SpeculativeConfig
 from vidur_pd.config.workload import WorkloadConfig
 
 
@@ -119,15 +120,6 @@ class EplbConfig(Section):
     """Last iterations whose load is known."""
     period_steps: Count = 3000
     """Iterations between two rebalancings; the first comes after a quarter of them."""
-
-
-class SpeculativeConfig(Section):
-    """Speculative decoding by a multi-token-prediction layer (`aicb.iteration.speculative`)."""
-
-    drafts: Annotated[int, Field(ge=1, le=16)] = 1
-    """Tokens drafted and verified per request and step."""
-    acceptance: Probability = 0.85
-    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, 5.4.3: 0.85 to 0.90)."""
 
 
 class EngineConfig(Section):

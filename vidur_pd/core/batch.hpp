@@ -48,6 +48,12 @@ struct Outcome {
     std::int64_t accepted_drafts = 0;      // tokens that the requests of `produced` got beyond one each
 };
 
+// What drafting has come to in an iteration, [ranks][requests that sample]; see `RankState::finish`.
+struct DraftResults {
+    std::vector<std::vector<Tokens>> accepted;
+    std::vector<std::vector<Tokens>> drafted;
+};
+
 struct Limits {
     Tokens max_batched_tokens;
     std::int64_t max_seqs;
@@ -58,7 +64,8 @@ struct Limits {
     std::int64_t pipeline_stages;   // iterations that may be under way at a time
     bool plans_ahead;               // the next iteration is decided as soon as one begins
     bool by_priority;               // queues are in the order of `goes_first`
-    bool chunks_prompts;  // a prompt may begin with less than all that is left of it, as far as the policy asks
+    bool chunks_prompts;      // a prompt may begin with less than all that is left of it, as far as the policy asks
+    Tokens lookahead_tokens;  // KV that a step of a request takes blocks for beyond its own: the next drafts'
 };
 
 }  // namespace serving

@@ -224,7 +224,8 @@ void bind_loop(py::module_& module) {
             py::arg("iteration"))
         .def("end", &Loop::end, py::arg("iteration"))
         .def("decode_run", &Loop::decode_run)
-        .def("set_accepted", &Loop::set_accepted, py::arg("accepted"))
+        .def("set_accepted", &Loop::set_accepted, py::arg("accepted"),
+             py::arg("drafted") = std::vector<std::vector<Tokens>>())
         .def("advance_with", &Loop::advance_with, py::arg("network"))
         .def("arrive", &Loop::arrive, py::arg("at_ps"), py::arg("graphs"))
         .def("couple", &Loop::couple, py::arg("loads"))

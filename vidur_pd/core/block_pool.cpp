@@ -38,8 +38,11 @@ void CountingBlockPool::clear() {
 }
 
 PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                                               const KvGroups& groups)
-    : BlockPool(num_blocks, block_tokens, groups), keys_(block_tokens, hash_block_tokens), blocks_(1) {
+                                               const KvGroups& groups, bool drops_last_hit)
+    : BlockPool(num_blocks, block_tokens, groups),
+      keys_(block_tokens, hash_block_tokens),
+      drops_last_hit_(drops_last_hit),
+      blocks_(1) {
     if (groups.whole != 1) {
         throw InputError("prefix caching: found " + std::to_string(groups.whole) +
                          " groups of layers that keep every token, expected one");
@@ -64,8 +67,9 @@ CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Token
         const BlockId block = key ? first_copy(*key) : kNone;
         if (block == kNone) break;
         prefix.blocks.push_back(block);
-        prefix.shared_blocks += at(block).holders > 0;
     }
+    if (drops_last_hit_ && !prefix.blocks.empty()) prefix.blocks.pop_back();
+    for (const BlockId block : prefix.blocks) prefix.shared_blocks += at(block).holders > 0;
     prefix.tokens = static_cast<Tokens>(prefix.blocks.size()) * block_tokens();
     return prefix;
 }

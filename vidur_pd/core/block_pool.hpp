@@ -12,7 +12,7 @@
 // keeps all tokens; blocks of groups with a window are without content, as if the tail of every cached prefix were at
 // hand.
 //
-// Assumed: one block size for all layers; no drafts, no LoRA or multimodal keys. Ignored: a hash collision; hits on
+// Assumed: one block size for all layers; no LoRA or multimodal keys. Ignored: a hash collision; hits on
 // an answer before it has ended (vLLM gives blocks their keys as they fill).
 #pragma once
 
@@ -120,11 +120,12 @@ class CountingBlockPool final : public BlockPool {
 };
 
 // KV blocks with hash-chained prefix caching; O(1) per block. `hash_block_tokens` is the length of the prompt blocks
-// that a request's block hashes identify.
+// that a request's block hashes identify. `drops_last_hit`: the last block of a hit is computed again, for the hidden
+// states that a drafting layer needs (vllm/v1/core/single_type_kv_cache_manager.py, `drop_eagle_block`).
 class PrefixCachingBlockPool final : public BlockPool {
   public:
     PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                           const KvGroups& groups = {});
+                           const KvGroups& groups = {}, bool drops_last_hit = false);
 
     std::int64_t free_blocks() const override {
         return unused_blocks() + static_cast<std::int64_t>(blank_.size()) + cached_free_;
@@ -165,6 +166,7 @@ class PrefixCachingBlockPool final : public BlockPool {
     void remove_cached(BlockId block);
 
     BlockKeys keys_;
+    bool drops_last_hit_;
     std::vector<Block>
         blocks_;  // the null block, whose neighbours are the ends of the cached list, and all used so far
     std::vector<BlockId> blank_;  // free blocks without a key that have been used; the last is the queue's front

@@ -310,8 +310,8 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
         iterations.kv_use().ramp(iteration.instance, now_ps(), instance.group.used_blocks());
         iterations.add_gaps(iteration, outcome.produced);
     } else {
-        outcome = instance.group.finish(*iteration.batch, accepted_, times);
-        accepted_.clear();
+        outcome = instance.group.finish(*iteration.batch, draft_results_, times);
+        draft_results_ = {};
     }
     const GroupBatch* batch = iteration.batch.get();
     const std::int64_t produced = outcome.produced;

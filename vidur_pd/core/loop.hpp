@@ -84,7 +84,9 @@ class Loop {
     void forget_communication(std::int32_t instance);
     // An answer to `DecideIteration`: each of the steps decodes all running requests.
     void decode_run() { work_.steps = work_.offered_steps; }
-    void set_accepted(std::vector<std::vector<Tokens>> accepted) { accepted_ = std::move(accepted); }
+    void set_accepted(std::vector<std::vector<Tokens>> accepted, std::vector<std::vector<Tokens>> drafted) {
+        draft_results_ = {std::move(accepted), std::move(drafted)};
+    }
 
     // Coupling `fluid`.
 
@@ -185,7 +187,7 @@ class Loop {
     std::set<TimePs> updates_ps_;                      // instants at whose end both kinds of traffic are updated
     std::deque<RunningIterationPtr> ending_;
     Work work_;
-    std::vector<std::vector<Tokens>> accepted_;  // [ranks] of the iteration that ends
+    DraftResults draft_results_;  // of the iteration that ends
     std::int64_t executed_ = 0, calls_ = 0, launched_ = 0, ends_ = 0;
     PricedBatches batches_;
     std::vector<TimePs> stage_compute_ps_;

@@ -62,7 +62,8 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     if (request->is_in_iteration) throw BrokenRule("one iteration", named(*request) + " is in an iteration under way");
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
-    const Tokens kv_tokens = request->computed_tokens + tokens, held = std::max(kv_tokens, held_tokens);
+    const Tokens kv_tokens = request->computed_tokens + tokens;
+    const Tokens held = std::max(with_lookahead(kv_tokens), held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
     if (missing || request->computed_tokens < known) {
         check_blocks(*request, missing);
@@ -89,7 +90,7 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
     check_tokens(*request, tokens, request->sequence_tokens() - past);
     const std::int64_t own_blocks =
         has_arrived ? pool_->blocks(request->context_tokens) : static_cast<std::int64_t>(prefix.shared_blocks);
-    const Tokens held = std::max(past + tokens, held_tokens);
+    const Tokens held = std::max(with_lookahead(past + tokens), held_tokens);
     check_blocks(*request, pool_->blocks(held) - own_blocks);
     if (has_arrived) {
         remote_.arrived.erase(arrived);
@@ -227,7 +228,8 @@ Tokens RankState::most_drafts(const Request& request) const {
     const bool is_decode = request.is_running && request.sequence_tokens() - request.computed_tokens == 1 &&
                            request.computed_tokens >= request.prompt_tokens;
     if (!limits_.drafts_per_step || !is_decode) return 0;
-    return std::min(limits_.drafts_per_step, request.end_tokens - request.sequence_tokens() - 1);
+    const Tokens drafted = request.drafted_tokens.value_or(limits_.drafts_per_step);
+    return std::min(drafted, request.end_tokens - request.sequence_tokens() - 1);
 }
 
 Tokens RankState::most_tokens(const Request& request) const {
@@ -236,9 +238,9 @@ Tokens RankState::most_tokens(const Request& request) const {
 }
 
 std::int64_t RankState::lacking_blocks(const Request& request, Tokens tokens) const {
-    if (request.capacity_tokens) return missing_blocks(request, request.computed_tokens + tokens);
+    if (request.capacity_tokens) return missing_blocks(request, with_lookahead(request.computed_tokens + tokens));
     const CachedPrefix prefix = cached_prefix(request);
-    return blocks(prefix.tokens + tokens) - prefix.shared_blocks;
+    return blocks(with_lookahead(prefix.tokens + tokens)) - prefix.shared_blocks;
 }
 
 void RankState::check_open() const {

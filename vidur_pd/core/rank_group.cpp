@@ -139,14 +139,16 @@ void RankGroup::begin(const GroupBatch& group, TimePs now_ps) {
     }
 }
 
-GroupOutcome RankGroup::finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted,
-                               StepTimes times) {
+GroupOutcome RankGroup::finish(const GroupBatch& batch, const DraftResults& results, StepTimes times) {
+    const std::vector<Tokens> none;
+    const auto of_rank = [&](const std::vector<std::vector<Tokens>>& ranks, std::size_t rank) -> const auto& {
+        return rank < ranks.size() ? ranks[rank] : none;
+    };
     GroupOutcome group;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         if (!batch.batches[rank]) continue;
-        const bool has_drafts = rank < accepted.size();
         Outcome outcome =
-            ranks_[rank]->finish(*batch.batches[rank], has_drafts ? accepted[rank] : std::vector<Tokens>());
+            ranks_[rank]->finish(*batch.batches[rank], of_rank(results.accepted, rank), of_rank(results.drafted, rank));
         for (const RequestPtr& request : outcome.prefill_done) {
             if (request->prefill_completed_ps) continue;
             request->count(done);

@@ -89,8 +89,8 @@ class RankGroup {
     std::shared_ptr<GroupBatch> schedule_plain(TimePs now_ps);
     // The micro-batches start to run: stamps the requests that run for the first time.
     void begin(const GroupBatch& batch, TimePs now_ps);
-    // Credits the tokens of an iteration and stamps its requests; `accepted` is [ranks], see `RankState::finish`.
-    GroupOutcome finish(const GroupBatch& batch, const std::vector<std::vector<Tokens>>& accepted, StepTimes times);
+    // Credits the tokens of an iteration and stamps its requests.
+    GroupOutcome finish(const GroupBatch& batch, const DraftResults& results, StepTimes times);
     // The same for a run of steps that decode every running request.
     GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
     // Aborts an iteration; returns its requests, see `RankState::abandon`.

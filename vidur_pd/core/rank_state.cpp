@@ -29,7 +29,7 @@ std::optional<std::string> RankState::rejection_reason(const Request& request, s
         return std::to_string(total) + " prompt and output tokens exceed the context window of " +
                std::to_string(limits_.max_model_len);
     }
-    const std::int64_t blocks = pool_->blocks(total - 1);
+    const std::int64_t blocks = pool_->blocks(with_lookahead(total - 1));
     if (blocks > pool_->usable_blocks()) {
         return "its " + std::to_string(blocks) + " KV blocks exceed the " + std::to_string(pool_->usable_blocks()) +
                " of the pool";
@@ -120,7 +120,8 @@ void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
     note_change();
 }
 
-Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted) {
+Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted,
+                          const std::vector<Tokens>& drafted) {
     ensure(!batch.is_finished, "a batch ends once");
     batch.is_finished = true;
     --batches_under_way_;
@@ -144,6 +145,7 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         request->vain_preemptions = 0;
         if (limits_.drafts_per_step) {
             const Tokens kept = accepted.at(outcome.produced.size());
+            if (!drafted.empty()) request->drafted_tokens = drafted.at(outcome.produced.size());
             request->generated_tokens += kept;
             outcome.accepted_drafts += kept;
             request->computed_tokens = request->sequence_tokens() - 1;

@@ -123,7 +123,11 @@ class RankState {
     Tokens most_drafts(const Request& request) const;
     // The most tokens that the request can compute now: the rest of its sequence, with drafts, less what is cached.
     Tokens most_tokens(const Request& request) const;
-    // KV blocks that so many more tokens of a request take from the free ones.
+    // Tokens that a request with so many computed ones holds blocks for: drafts that follow have room.
+    Tokens with_lookahead(Tokens kv_tokens) const {
+        return std::max(kv_tokens, std::min(kv_tokens + limits_.lookahead_tokens, limits_.max_model_len));
+    }
+    // KV blocks that so many more tokens of a request take from the free ones, those of its look-ahead included.
     std::int64_t lacking_blocks(const Request& request, Tokens tokens) const;
     // The longest cached prefix of a request, short of the last token of its sequence.
     CachedPrefix cached_prefix(const Request& request) const {
@@ -168,8 +172,9 @@ class RankState {
     // The batch that decodes one token of each running request, after a run that it belongs to.
     BatchPtr decide_plain(TimePs now_ps);
     // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
-    // drafts kept by each request that samples; empty without drafts.
-    Outcome finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted);
+    // drafts kept by each request that samples; empty without drafts. `drafted`: drafts that each then has for its next
+    // step; empty where every step has as many as it can verify.
+    Outcome finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted, const std::vector<Tokens>& drafted);
 
     // Aborts a batch: its requests leave without its tokens, and their blocks return. Blocks that they have put into
     // the prefix cache are taken as valid all the same.

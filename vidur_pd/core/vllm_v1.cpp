@@ -91,7 +91,8 @@ std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank,
     const std::int64_t held = is_local ? prefix.shared_blocks : rank.blocks(request->context_tokens);
     const std::int64_t spared = rank.running().empty() ? 0 : rank.limits().watermark_blocks;
     const Tokens tokens = std::min(request->sequence_tokens() - past, chunk_limit(rank.limits()));
-    if (rank.blocks(request->sequence_tokens()) - held > rank.free_blocks() - spared) return std::nullopt;
+    const std::int64_t needed = rank.blocks(rank.with_lookahead(request->sequence_tokens())) - held;
+    if (needed > rank.free_blocks() - spared) return std::nullopt;
     if (tokens > budget && !rank.limits().chunks_prompts) return std::nullopt;
     return Admissible{request, std::min(tokens, budget), std::move(prefix)};
 }

@@ -139,11 +139,23 @@ class Policy(ABC):
 
     @classmethod
     def prefix_cache(
-        cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int, groups: KvGroups
+        cls,
+        options: Section,
+        num_blocks: int,
+        block_tokens: int,
+        hash_block_tokens: int,
+        groups: KvGroups,
+        *,
+        drops_last_hit: bool = False,
     ) -> BlockPool:
-        """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others."""
+        """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others.
+
+        ``drops_last_hit``: drafting needs hidden states of the last tokens of a hit, which are computed again.
+        """
         del options
-        return PrefixCachingBlockPool(num_blocks, block_tokens, hash_block_tokens, groups)
+        return PrefixCachingBlockPool(
+            num_blocks, block_tokens, hash_block_tokens, groups, drops_last_hit=drops_last_hit
+        )
 
     def begin(self, rank: RankView) -> None:
         """Called once, before anything else. Raises: InputError, for a rank that the policy cannot decide for."""

@@ -103,7 +103,7 @@ class Driver:
             ),
             LaunchIteration: lambda notice: self._coupled_exactly.launch(notice.iteration),
             IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
-            AcceptDrafts: lambda notice: self._loop.set_accepted(notice.instance.accepted_drafts(notice.iteration)),
+            AcceptDrafts: lambda notice: self._loop.set_accepted(*notice.instance.draw_drafts(notice.iteration)),
             PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
             InstanceRests: lambda notice: self._lifecycle.routes.rests(notice.instance),
             RequestsCompleted: lambda notice: self._lifecycle.ended(notice.requests),

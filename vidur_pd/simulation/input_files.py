@@ -36,3 +36,5 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
         kind, _, file = engine.expert_load.partition(":")
         if kind == "recorded":
             yield Path(file)
+        if engine.speculative is not None and engine.speculative.draft_model is not None:
+            yield from model_files(engine.speculative.draft_model)

@@ -41,6 +41,7 @@ from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy
+from vidur_pd.simulation.drafters import drafter_of
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,12 @@ class PoolModel:
         return int((usual if self.engine.watermark is None else self.engine.watermark) * self.num_kv_blocks)
 
     @property
+    def lookahead_tokens(self) -> int:
+        """KV slots that a step keeps for the drafts to come: as vLLM V1, which alone of the named policies has any."""
+        drafting = self.drafting
+        return 0 if drafting is None or self.engine.policy in NAMED_POLICIES else drafting.lookahead_tokens
+
+    @property
     def plans_ahead(self) -> bool:
         """Ranks decide an iteration while the one before is under way."""
         return self.engine.async_scheduling is True
@@ -108,14 +115,16 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
     """
     engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
-    drafting: Drafting | None = None
-    if engine.speculative is not None and config.decodes(pool):
-        drafting = Drafting(engine.speculative.drafts, engine.speculative.acceptance)
+    asked = engine.speculative if config.decodes(pool) else None
+    drafting = None if asked is None else Drafting(asked.drafts, asked.acceptance, asked.method, asked.match)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     _check_experts(pool, engine, partition, model, drafting)
     _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
-    overlap = engine.overlap
+    _check_drafting(config, pool, drafting)
+    overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
+    if asked is not None:
+        drafter = drafter_of(asked, _engine_field(pool, "speculative"), (model, partition, precision), longest)
     try:
         memory = instance_memory(
             model,
@@ -127,11 +136,12 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             max_seqs=engine.max_seqs,
             block_tokens=engine.block_tokens,
             cuda_graphs=engine.cuda_graphs,
-            has_draft_layer=drafting is not None,
+            drafter=drafter,
         )
         load = _expert_load(engine)
-        for network in {kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}:
-            load_profile(load, (network.experts, network.experts_per_token), partition, config.seed)
+        for holder, divided in ((model, partition), *([(drafter.model, drafter.partition)] if drafter else [])):
+            for moe in _expert_kinds(holder):
+                load_profile(load, moe, divided, config.seed)
         key = (engine.estimator, config.hardware_of(pool), precision)
         if key not in estimators:
             is_built_in = key[1] in known_gpus()
@@ -150,6 +160,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             expert_load=load,
             seed=config.seed,
             overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
+            drafter=drafter,
         )
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error
@@ -171,7 +182,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
         kv_groups=memory.kv_groups,
-        max_model_len=_max_model_len(engine, model),
+        max_model_len=longest,
         first_experts=_first_experts(config, engine, partition, model),
         policy=(policy := _policy(engine, pool)),
         policy_options=_policy_options(engine, pool, policy),
@@ -241,6 +252,14 @@ def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting
     if reason is not None:
         field = _engine_field(pool, "async_scheduling")
         raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
+
+
+def _check_drafting(config: SimulationConfig, pool: PoolConfig, drafting: Drafting | None) -> None:
+    if drafting is not None and drafting.covers_prompts and config.hands_over(pool):
+        raise InputError(
+            f"{_engine_field(pool, 'speculative')}.method: found {drafting.method} in pool {pool.name}, expected mtp "
+            "or ngram where KV comes from another pool, as that of a drafter is not handed over"
+        )
 
 
 def _policy_options(engine: EngineConfig, pool: PoolConfig, policy: type[Policy] | None) -> Section:

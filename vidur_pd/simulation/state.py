@@ -121,15 +121,17 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
         sizes = (pool.num_kv_blocks, engine.block_tokens)
         if not engine.prefix_caching:
             return CountingBlockPool(*sizes, groups)
+        drops = drafting is not None and drafting.drops_last_hit
         if pool.policy is None:
-            return PrefixCachingBlockPool(*sizes, plan.hash_block_tokens, groups)
-        return pool.policy.prefix_cache(pool.policy_options, *sizes, plan.hash_block_tokens, groups)
+            return PrefixCachingBlockPool(*sizes, plan.hash_block_tokens, groups, drops_last_hit=drops)
+        cache = pool.policy.prefix_cache
+        return cache(pool.policy_options, *sizes, plan.hash_block_tokens, groups, drops_last_hit=drops)
 
     def drafts(rank: int) -> Drafts | None:
         if drafting is None:
             return None
         stream = generator(plan.config.seed, f"speculative.{placement.name}.{rank}")
-        return Drafts(drafting.drafts, drafting.acceptance, stream)
+        return Drafts(drafting.acceptances, stream, match=drafting.match)
 
     states = [
         RankState(
@@ -145,6 +147,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             plans_ahead=pool.plans_ahead,
             by_priority=engine.scheduling_policy == "priority",
             chunks_prompts=engine.chunked_prefill,
+            lookahead_tokens=pool.lookahead_tokens,
         )
         for _ in range(placement.partition.dp)
     ]

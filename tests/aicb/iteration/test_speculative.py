@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from aicb import Batch, InputError, Partition, Precision, get_gpu, instance_memory, load_model
+from aicb import Batch, InputError, Partition, Precision, RankBatches, get_gpu, instance_memory, load_model
+from aicb.estimators.selection import select_estimator
+from aicb.iteration.host import HostModel
 from aicb.iteration.model import PHASES, IterationModel
+from aicb.iteration.pricing import Pricing
 from aicb.iteration.speculative import Drafting
+from aicb.kernels.kernel import Kernel
+from aicb.operators.drafter import Drafter, draft_parameters
+from aicb.operators.lists import head_operators
 from aicb.operators.memory import draft_weight_bytes
-from aicb.operators.mtp import draft_parameters
 from aicb.operators.operator import Phase
 
 H200, FP8 = get_gpu("h200"), Precision("fp8")
@@ -37,26 +43,31 @@ def test_the_draft_layer_is_stored_beside_the_model() -> None:
     correction bias and norms are bf16 as all else. On 32 ranks a rank stores its 8 of 256 experts."""
     deepseek = load_model("deepseek-v3")
     absorbed = 2 * 128 * 128 * 512
-    assert draft_weight_bytes(deepseek, Partition(), Precision()) == 2 * (11_610_068_224 + absorbed)
+    assert draft_weight_bytes(Drafter.mtp(deepseek, Partition(), Precision()), Partition()) == 2 * (
+        11_610_068_224 + absorbed
+    )
     others = 248 * 44_040_192
     partition = Partition(dp=32, ep=32)
-    assert draft_weight_bytes(deepseek, partition, Precision()) == 2 * (11_610_068_224 + absorbed - others)
+    assert draft_weight_bytes(Drafter.mtp(deepseek, partition, Precision()), partition) == 2 * (
+        11_610_068_224 + absorbed - others
+    )
 
 
 def test_the_last_stage_also_stores_the_embedding_for_drafts() -> None:
     """With one stage it is there already; with four it is 129280·7168 bf16 elements more."""
     deepseek = load_model("deepseek-v3")
-    one, four = (draft_weight_bytes(deepseek, Partition(dp=8, ep=8, pp=pp), FP8) for pp in (1, 4))
+    partitions = [Partition(dp=8, ep=8, pp=pp) for pp in (1, 4)]
+    one, four = (draft_weight_bytes(Drafter.mtp(deepseek, each, FP8), each) for each in partitions)
     assert four - one == 2 * 129_280 * 7168
 
 
 def test_the_draft_layer_takes_kv_memory_of_one_more_layer() -> None:
     qwen = load_model("qwen3-8b")
     plain = instance_memory(qwen, Partition(), Precision(), H200)
-    drafting = instance_memory(qwen, Partition(), Precision(), H200, has_draft_layer=True)
+    layer = Drafter.mtp(qwen, Partition(), Precision())
+    drafting = instance_memory(qwen, Partition(), Precision(), H200, drafter=layer)
     assert drafting.kv_bytes_per_token_per_rank * 36 == plain.kv_bytes_per_token_per_rank * 37
-    layer = 2 * (draft_parameters(qwen))
-    assert drafting.weights_bytes - plain.weights_bytes == layer
+    assert drafting.weights_bytes - plain.weights_bytes == 2 * draft_parameters(qwen)
     assert drafting.num_kv_blocks < plain.num_kv_blocks * 36 / 37
 
 
@@ -126,3 +137,142 @@ def test_prefills_cannot_be_verified() -> None:
 def test_wrong_drafting_is_refused(drafts: int, acceptance: float) -> None:
     with pytest.raises(InputError, match=r"Drafting\.(drafts|acceptance): found"):
         Drafting(drafts, acceptance)
+
+
+@pytest.mark.parametrize(
+    ("drafting", "tokens"),
+    [
+        (Drafting(3, (0.8, 0.5, 0.25)), 1 + 0.8 + 0.4 + 0.1),
+        (Drafting(2, (1.0, 0.0)), 2.0),
+        (Drafting(2, (0.5, 0.5), "ngram", match=0.4), 1 + 0.4 * 0.75),
+    ],
+)
+def test_expected_tokens_are_products_of_what_each_position_is_accepted_with(drafting: Drafting, tokens: float) -> None:
+    assert drafting.expected_tokens == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"drafts": 3, "acceptance": (0.5, 0.5)}, "found 2 values, expected one for each of 3 drafts"),
+        ({"drafts": 2, "acceptance": (0.5, 1.5)}, r"acceptance: found 1\.5, expected 0 to 1"),
+        ({"method": "ngram", "match": -0.5}, r"match: found -0\.5, expected 0 to 1"),
+        ({"method": "eagle", "match": 0.5}, r"match: found 0\.5, expected 1 with eagle, which always drafts"),
+    ],
+)
+def test_wrong_acceptance_models_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Drafting(**fields)
+
+
+QWEN_0_6B = load_model("qwen3-0.6b")
+BF16 = Precision()
+BEHIND_QWEN = {
+    "eagle": Drafter.eagle(QWEN.model, Partition(), BF16),
+    "draft_model": Drafter.of_model(QWEN_0_6B, QWEN.model, Partition(), BF16),
+}
+
+
+@pytest.mark.parametrize("method", BEHIND_QWEN)
+def test_a_drafter_is_stored_beside_the_model(method: str) -> None:
+    """bf16. The head: a layer of Qwen3-8B without its first norm, [2h] to [h]. Qwen3-0.6B: all it has, its embedding
+    and head being one."""
+    layer = QWEN.model.layers[-1]
+    head = layer.attention.parameters(4096) + layer.ffn.parameters(4096) + 4096 + 2 * 4096 * 4096
+    parameters = {"eagle": head, "draft_model": QWEN_0_6B.parameters}[method]
+    drafter = BEHIND_QWEN[method]
+    assert draft_weight_bytes(drafter, Partition()) == 2 * parameters
+    plain = instance_memory(QWEN.model, Partition(), BF16, H200)
+    drafting = instance_memory(QWEN.model, Partition(), BF16, H200, drafter=drafter)
+    assert drafting.weights_bytes - plain.weights_bytes == 2 * parameters
+    # K and V of 8 heads of 128, bf16: 4096 bytes per token and layer of either model
+    layers = 36 + (1 if method == "eagle" else 28)
+    assert drafting.kv_bytes_per_token_per_rank == drafting.kv_groups.token_bytes == layers * 4096
+    assert drafting.activation_bytes == plain.activation_bytes
+    freed = plain.available_kv_bytes - 2 * parameters
+    assert drafting.num_kv_blocks == freed // (16 * layers * 4096)
+
+
+def test_a_head_is_bf16_behind_an_fp8_model_with_its_kv() -> None:
+    drafter = Drafter.eagle(QWEN.model, Partition(tp=2), Precision("fp8", "fp8"))
+    assert drafter.precision == Precision("bf16", "fp8")
+    assert not [op for op in drafter.token_operators(8) if op.name == "draft_quant"]
+
+
+def test_a_draft_model_is_divided_as_its_target_or_not_at_all() -> None:
+    """Qwen3-0.6B, two ranks: half of all but the norms. On one rank each: all of it on both."""
+    target = (QWEN.model, Partition(tp=2), BF16)
+    halves, whole = Drafter.of_model(QWEN_0_6B, *target), Drafter.of_model(QWEN_0_6B, *target, tp=1)
+    assert draft_weight_bytes(whole, Partition(tp=2)) == 2 * QWEN_0_6B.parameters
+    assert 0.5 < draft_weight_bytes(halves, Partition(tp=2)) / (2 * QWEN_0_6B.parameters) < 0.51
+    with pytest.raises(InputError, match="draft_tp: found 4, expected 1 or the tp 2 of the target"):
+        Drafter.of_model(QWEN_0_6B, *target, tp=4)
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused() -> None:
+    with pytest.raises(InputError, match=r"found llama-3\.1-8b with a vocabulary of 128256, expected the 151936"):
+        Drafter.of_model(load_model("llama-3.1-8b"), QWEN.model, Partition(), BF16)
+
+
+def drafted_by(method: str, **fields: Any) -> IterationModel:
+    return IterationModel(QWEN.model, Partition(), BF16, H200, drafter=BEHIND_QWEN[method], **fields)
+
+
+def test_passes_of_a_draft_model_are_its_own_iterations() -> None:
+    """Three drafts for eight requests of 1000 tokens, four of them verified: the model runs over the five tokens that
+    end at 1001, then over one that ends at 1002 and at 1003; without the host's step, in piecewise graphs."""
+    drafting = Drafting(3, 0.7, "draft_model")
+    batch = [Batch.decode([1000] * 8)]
+    step = drafted_by("draft_model", queries=4).speculative(batch, drafting)
+    host = HostModel(step_us=0.0, request_us=0.0)
+    piecewise_us = host.launch_us + 28 * host.piecewise_layer_us
+    alone = IterationModel(QWEN_0_6B, Partition(), BF16, H200, queries=4, host=replace(host, launch_us=piecewise_us))
+    at_1001 = alone._iteration(RankBatches.decode(np.full(8, 1001), [8]), 0, 5, 8)
+    later = [alone.price([Batch.decode([kv] * 8)]) for kv in (1002, 1003)]
+    assert [cost.compute_ps for cost in step.draft_passes] == [at_1001.compute_ps, *(each.compute_ps for each in later)]
+
+
+def test_a_pass_of_an_eagle_head_is_the_sum_of_its_operators() -> None:
+    """One request of 2000 tokens with one draft, at one clock: embedding, projection, one layer without its first norm
+    over two tokens, attention of two queries, one row of logits; each at what the estimator says, but
+    that RoPE and the norm of keys are launched with the norm of queries."""
+    steady = replace(H200, clock=None)
+    model = IterationModel(QWEN.model, Partition(), BF16, steady, drafter=BEHIND_QWEN["eagle"], queries=2)
+    (cost,) = model.speculative([Batch.decode([2000])], Drafting(1, 0.7, "eagle")).draft_passes
+    drafter, estimator = BEHIND_QWEN["eagle"], select_estimator("auto", steady, BF16)
+    listed = [*drafter.token_operators(2), *head_operators(drafter.model, Partition(), BF16, rows=1)]
+    assert "input_norm" not in {operator.name for operator in listed}
+    assert "draft_projection" in {operator.name for operator in listed}
+    kernels_us = sum(estimator.price(op.kernel).time_us for op in listed if isinstance(op.kernel, Kernel))
+    fused_us = 2 * Pricing(estimator, steady, BF16).launch_floor_us
+    attention_us = cost.phase_ps[PHASES.index(Phase.ATTENTION)] / 1e6
+    assert attention_us > 0
+    assert cost.compute_ps / 1e6 == pytest.approx(kernels_us - fused_us + attention_us, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", BEHIND_QWEN)
+def test_prompts_cost_passes_of_the_drafter(method: str) -> None:
+    """A prompt of 1000: the first pass is a prefill of as many tokens (one more for a model), the second a decode."""
+    drafting = Drafting(2, 0.7, method)  # type: ignore[arg-type]
+    model = drafted_by(method, queries=3)
+    first, second = model.draft_passes([Batch.prefill([1000])], drafting)
+    extra = 1 if method == "draft_model" else 0
+    drafter = model._drafting_model
+    assert first.compute_ps == drafter.price([Batch.prefill([1000 + extra])]).compute_ps
+    assert second.compute_ps == drafter.price([Batch.decode([1001 + extra])]).compute_ps
+    assert first.compute_ps > second.compute_ps
+
+
+def test_decodes_beside_a_prompt_are_drafted_for_with_it() -> None:
+    """One row of logits for each, a chunk that samples nothing included; the decode's tokens end one after another."""
+    drafting, model = Drafting(1, 0.7, "eagle"), drafted_by("eagle", queries=2)
+    mixed = Batch(np.array([1, 500]), np.array([300, 800]), logit_rows=1)
+    (cost,) = model.draft_passes([mixed], drafting)
+    alike = Batch(np.array([1, 1, 500]), np.array([300, 299, 800]), logit_rows=2)
+    assert cost.compute_ps == model._drafting_model.price([alike]).compute_ps
+
+
+def test_ngrams_cost_no_pass() -> None:
+    step = QWEN.speculative([Batch.decode([900] * 8)], Drafting(3, 0.5, "ngram", 0.5))
+    assert step.draft_passes == ()
+    assert step.verification.compute_ps == QWEN.price([Batch.decode([900] * 8)], queries=4).compute_ps

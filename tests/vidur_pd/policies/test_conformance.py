@@ -68,9 +68,9 @@ def name_of(policy: type[Policy] | None) -> str:
 
 
 def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
-    """The scenario on an engine that the policy does not refuse."""
+    """The scenario on an engine that the policy does not refuse; named ones keep no slots for drafts."""
     if policy in NAMED:
-        scenario = replace(scenario, priorities=None, chunks_prompts=True)
+        scenario = replace(scenario, priorities=None, chunks_prompts=True, lookahead=0)
     if policy is LightLlm:
         blocks = scenario.usable_blocks * scenario.block_tokens
         budget = max(scenario.budget, scenario.max_seqs)

@@ -1,9 +1,8 @@
 """Iterations of several passes: two half batches that take turns, and steps that verify and draft tokens.
 
 Assumes, in addition to what `aicb` assumes of overlap and of drafts: each rank halves its own batch, while vLLM cuts
-the batches of all ranks after as many tokens. In a step with prefills each decode verifies its drafts as so many
-requests of one token (its KV is read once each), and draft passes run over the decodes alone. Passes of the draft layer
-over prompts are ignored.
+the batches of all ranks after as many tokens. In a step with prefills, or in which not all decodes have drafts, each
+decode verifies its drafts as so many requests of one token (its KV is read once each).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Drafting, IterationCost, IterationModel, halve
+from aicb import Batch, Drafting, IterationCost, IterationModel, halve, one_by_one
 
 __all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts"]
 
@@ -63,27 +62,21 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
     )
 
 
-def price_with_drafts(model: IterationModel, drafting: Drafting, batches: Sequence[Batch], stage: int) -> IterationCost:
-    """One step in which decodes verify drafts (KV lengths include them) and the draft layer makes new ones."""
-    decodes = [_requests(batch, batch.is_decode) for batch in batches]
-    step = model.speculative(decodes, drafting, stage=stage)
-    verification = step.verification
-    if any(not batch.is_decode.all() for batch in batches):
-        verification = model.price([_verified_one_by_one(batch, drafting.drafts) for batch in batches], stage=stage)
-    passes = (verification, *step.draft_passes)
+def price_with_drafts(
+    model: IterationModel, drafting: Drafting, batches: Sequence[Batch], drafts: NDArray[np.int64], stage: int
+) -> IterationCost:
+    """One step in which decodes verify ``drafts`` [requests of all ranks] (KV lengths include them), and new ones are
+    made.
+
+    Layers and models draft as many for every request: its last steps, which can use fewer, are priced as others.
+    """
+    is_uniform = drafting.method != "ngram" or bool((drafts == drafting.drafts).all())
+    if is_uniform and all(batch.is_decode.all() for batch in batches):
+        verification = model.price(batches, stage=stage, queries=drafting.queries)
+    else:
+        made = np.full(len(drafts), drafting.drafts) if drafting.method != "ngram" else drafts
+        ranks = np.split(made + 1, np.cumsum([len(batch.new_tokens) for batch in batches])[:-1])
+        verified = [one_by_one(batch, queries) for batch, queries in zip(batches, ranks, strict=True)]
+        verification = model.price(verified, stage=stage)
+    passes = (verification, *model.draft_passes(batches, drafting, stage=stage))
     return in_turn(passes, host_ps=sum(cost.host_ps for cost in passes))
-
-
-def _requests(batch: Batch, chosen: NDArray[np.bool_]) -> Batch:
-    return Batch(batch.new_tokens[chosen], batch.kv_tokens[chosen], int(np.count_nonzero(chosen)))
-
-
-def _verified_one_by_one(batch: Batch, drafts: int) -> Batch:
-    """Each decode as ``drafts`` + 1 decodes whose KV lengths end one after another; prefills as they are."""
-    is_decode = batch.is_decode
-    copies = np.where(is_decode, drafts + 1, 1)
-    position = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
-    least = np.repeat(np.where(is_decode, 2, batch.new_tokens), copies)
-    kv_tokens = np.maximum(np.repeat(batch.kv_tokens, copies) - position, least)
-    rows = batch.logit_rows + drafts * int(np.count_nonzero(is_decode))
-    return Batch(np.repeat(batch.new_tokens, copies), kv_tokens, rows)

@@ -150,8 +150,8 @@ class IterationPricer:
         for stage in range(self._placement.partition.pp):
             if halved is not None and not drafts:
                 stages.append(self._two_batches(halved, stage))
-            elif drafts and self._drafting is not None:
-                cost = price_with_drafts(self._model, self._drafting, batches.split(), stage)
+            elif self._drafting is not None and (drafts or self._drafting.covers_prompts):
+                cost = self._with_drafts(self._drafting, iteration, batches.split(), stage)
                 stages.append(self._priced(cost, stage))
             else:
                 stages.append(self._priced(self._model.price(batches, stage=stage), stage))
@@ -182,6 +182,12 @@ class IterationPricer:
             not_overlapped_ps=0.0 if turns is None else turns.not_overlapped_ps - cost.compute_ps,
             overlapped=[] if turns is None else turns.overlapped,
         )
+
+    def _with_drafts(
+        self, drafting: Drafting, iteration: RunningIteration, batches: Sequence[Batch], stage: int
+    ) -> IterationCost:
+        assert iteration.batch is not None
+        return price_with_drafts(self._model, drafting, batches, iteration.batch.drafts(), stage)
 
     def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> Stage:
         """Two half batches that hide communication behind each other's compute."""

@@ -17,7 +17,8 @@ the last decoding request where not even that one has room; here it queues again
 several pipeline stages at a time; here a request is in one. A decode instance keeps the KV of retracted requests on the
 host; here it is computed again. Chunked prefill cannot be switched off.
 
-Not modelled: ``ignore_eos``, for which SGLang reserves whole outputs; priorities; the other orders and evictions.
+Not modelled: ``ignore_eos``, for which SGLang reserves whole outputs; priorities; the other orders and evictions; with
+EAGLE, the tree of pairs of tokens, in which hits are a token shorter, and the KV reserved for drafts to come.
 """
 
 from __future__ import annotations
@@ -97,8 +98,16 @@ class Sglang(Policy):
 
     @classmethod
     def prefix_cache(
-        cls, options: Section, num_blocks: int, block_tokens: int, hash_block_tokens: int, groups: KvGroups
+        cls,
+        options: Section,
+        num_blocks: int,
+        block_tokens: int,
+        hash_block_tokens: int,
+        groups: KvGroups,
+        *,
+        drops_last_hit: bool = False,
     ) -> BlockPool:
+        del drops_last_hit  # not modelled, see above
         assert isinstance(options, cls.Options)
         return RadixBlockPool(num_blocks, block_tokens, hash_block_tokens, options.eviction_policy, groups)
 
