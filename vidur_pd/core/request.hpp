@@ -126,6 +126,8 @@ struct Request {
         tokens_under_way = iterations_under_way = 0;
     }
 
+    std::int64_t server = 0;  // API server that it came through
+
     // State kept by the rank that runs it.
     bool is_running = false;
     const void* rank = nullptr;             // on which it runs, or ran last

@@ -59,12 +59,16 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     decode_instance: Place
     kv_bytes: Maybe
     """Bytes of KV that crossed between instances, if the request was handed over."""
+    entered_ps: Maybe
+    """Arrival at the engines, behind a frontend that is simulated."""
     scheduled_ps: Stage
     prefill_completed_ps: Stage
     kv_sent_ps: Stage
     kv_arrived_ps: Stage
     first_token_ps: Maybe
     last_token_ps: Maybe
+    sampled_ps: Maybe
+    """Its last token left the engine for such a frontend."""
     completed_ps: Maybe
     prefill_compute_ps: Value
     """Compute time of the iterations that the request was in, up to the end of its prompt."""
@@ -82,6 +86,14 @@ def _figure(name: str, unit: str, figure: str, meaning: str, *, in_report: bool 
 
 def _stamp(name: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
     return Column(name, "s", attrgetter(figure), meaning, is_exact=True, in_report=in_report)
+
+
+def _frontend_stamp(name: str, figure: str, meaning: str) -> Column[RequestTable]:
+    def values(table: RequestTable) -> NDArray[np.int64] | None:
+        stamps: NDArray[np.int64] = getattr(table, figure)
+        return stamps if table.came_through_frontend else None
+
+    return Column(name, "s", values, meaning, is_exact=True, in_report=False)
 
 
 def _span(name: str, begin: str, end: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
@@ -136,6 +148,8 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""
 
 OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
+    _frontend_stamp("entered_at_s", "entered_ps", "arrival at the engines, through the frontend"),
+    _frontend_stamp("sampled_at_s", "sampled_ps", "last token at the frontend, on its way back"),
     _figure("session", KEY, "session", "number of its session", in_report=False),
     _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
     _figure("class", TEXT, "class_name", "class of the request", in_report=False),
