@@ -75,7 +75,7 @@ class Seen:
 
 def plans(only: list[str], repeats: int, rates: list[float]) -> Iterator[Measurement]:
     """All measurements, after one that warms up."""
-    yield _together("warm-up", "completions", 16, 512, 16, 0)
+    yield _together("warm-up", "completions", 16, 512, 16)
     if "inbound" in only:
         for endpoint in ENDPOINTS:
             for prompt_tokens in (16, 128, 512, 1024, 2048, 4096, 8192, 16384, 32000):
@@ -84,19 +84,18 @@ def plans(only: list[str], repeats: int, rates: list[float]) -> Iterator[Measure
     if "burst" in only:
         for prompt_tokens in (128, 1024, 4096):
             for requests in (4, 16, 64, 256):
-                for number in range(3):
-                    yield _together("burst", "completions", requests, prompt_tokens, 16, number)
+                for _ in range(2):
+                    yield _together("burst", "completions", requests, prompt_tokens, 16)
     if "decode" in only:
         for requests in (1, 8, 32, 64, 128, 256):
-            yield _together("decode", "completions", requests, 128, 200, 0)
-        yield _together("decode", "chat", 64, 128, 200, 0)
+            yield _together("decode", "completions", requests, 128, 200)
+        yield _together("decode", "chat", 64, 128, 200)
     if "load" in only:
         for rate in rates:
             yield _poisson(rate)
 
 
-def _together(name: str, endpoint: str, requests: int, prompt_tokens: int, output_tokens: int, seed: int) -> Measurement:
-    del seed
+def _together(name: str, endpoint: str, requests: int, prompt_tokens: int, output_tokens: int) -> Measurement:
     return Measurement(name, requests, [Ask("", endpoint, prompt_tokens, output_tokens, 0.0)] * requests)
 
 
@@ -295,8 +294,20 @@ def measure(server: subprocess.Popen[bytes], prompts: Prompts, out: Path, argume
         done.append((plan, asks, seen))
         for thread, total_s in after.items():
             if (used_s := total_s - before.get(thread, 0.0)) >= 0.02:
-                cpu.append([number, plan.name, plan.concurrency, asks[0].prompt_tokens, *thread, f"{used_s:.2f}", f"{took_s:.2f}"])
-        print(number, plan.name, plan.concurrency, asks[0].endpoint, asks[0].prompt_tokens, f"{took_s:.1f} s", flush=True)
+                cpu.append(
+                    [
+                        number,
+                        plan.name,
+                        plan.concurrency,
+                        asks[0].prompt_tokens,
+                        *thread,
+                        f"{used_s:.2f}",
+                        f"{took_s:.2f}",
+                    ]
+                )
+        print(
+            number, plan.name, plan.concurrency, asks[0].endpoint, asks[0].prompt_tokens, f"{took_s:.1f} s", flush=True
+        )
     time.sleep(1.0)
     for each in range(3):  # what the engine's process has not flushed yet goes with further stamps
         send([Ask(f"ask9999x{each}", "completions", 16, 2, 0.0)], prompts)

@@ -30,7 +30,7 @@ class NoFrontend(Section):
 
 
 class VllmFrontend(Section):
-    """vLLM's OpenAI server: processes with one loop and one tokeniser thread each, which requests take in turns.
+    """vLLM's OpenAI server: processes with one loop and one tokeniser each; requests take them in turns.
 
     Fields without a default here are those that were measured of vLLM 0.24.0 (``vidur_pd/data/frontend``).
     """
@@ -38,12 +38,12 @@ class VllmFrontend(Section):
     kind: Literal["vllm"]
     servers: Annotated[Count, Field(le=2**12)] | None = None
     """API server processes; ``None``: one for each instance that requests enter, as ``vllm serve`` has it."""
+    prepare_us: Microseconds
+    """A request before it is the loop's: parsed and tokenised, one request of a server after another."""
+    prepare_token_us: Microseconds
+    """The same for each token of its prompt."""
     request_us: Microseconds
-    """Loop: a request, from its HTTP head to its message to the engine."""
-    prompt_token_us: Microseconds
-    """Loop: each token of its prompt (body, JSON, message)."""
-    tokenise_token_us: Microseconds
-    """Tokeniser thread: each token of its prompt."""
+    """Loop: a request, up to its message to the engine."""
     delay_us: Microseconds
     """Of a request in sockets and between processes, on both ways together, where nothing waits."""
     message_us: Microseconds

@@ -118,8 +118,8 @@ class EngineConfig(Section):
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
-    """From the client to the scheduler and from the sampled token back, in the engine's process; ``None``: as `aicb` has
-    measured, or, with a frontend, part of that."""
+    """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured, or part of the
+    way through the frontend where one is simulated."""
     weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
     """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
@@ -317,8 +317,10 @@ class SimulationConfig(Section):
     def _has_one_frontend(self) -> SimulationConfig:
         latency_ms = self.engine.request_latency_ms
         if self.frontend.kind != "none" and latency_ms is not None:
-            raise ValueError(f"found engine.request_latency_ms {latency_ms:g} with frontend {self.frontend.kind}, "
-                             "expected one of them")
+            raise ValueError(
+                f"found engine.request_latency_ms {latency_ms:g} with frontend {self.frontend.kind}, "
+                "expected one of them"
+            )
         return self
 
     def engine_of(self, pool: PoolConfig) -> EngineConfig:

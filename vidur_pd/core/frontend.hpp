@@ -24,7 +24,7 @@ struct TokenWork {
 // Steps of a run whose tokens the servers have taken.
 struct PassedSteps {
     std::int64_t steps = 0;
-    std::vector<std::int64_t> tokens;      // [servers] of each step
+    std::vector<std::int64_t> tokens;       // [servers] of each step
     std::vector<TimePs> first_ps, last_ps;  // [servers] begins of the jobs of the first step and of the last
 };
 

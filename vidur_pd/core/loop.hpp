@@ -185,7 +185,7 @@ class Loop {
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
     std::vector<InstancePtr> instances_;
-    std::shared_ptr<Frontend> frontend_;       // none: clients are at the engines
+    std::shared_ptr<Frontend> frontend_;      // none: clients are at the engines
     std::shared_ptr<netsim::LinkLog> links_;  // none: nobody wants to know, or collectives are flows on the network
     std::vector<std::shared_ptr<const netsim::LinkLoad>> loads_;
     std::shared_ptr<netsim::SteppedNetwork> network_;  // none: advanced elsewhere, or not at all
