@@ -1,8 +1,8 @@
 """An executor for vLLM 0.24.0 that pretends to compute, and writes down when requests came in and tokens went out.
 
 For ``scripts/measure_frontend.py``, which sets the environment: a step takes ``PRETENDED_STEP_S`` and
-``PRETENDED_PREFILL_TOKEN_S`` for every prompt token, tokens are those of ``PRETENDED_TOKENS`` (a JSON list) one after
-another, stamps are appended to ``PRETENDED_STAMPS``: ``in REQUEST TIME`` when the engine's process has received a request,
+``PRETENDED_PREFILL_TOKEN_S`` for every prompt token, tokens are those of ``PRETENDED_TOKENS`` (a JSON list) one
+after another, stamps are appended to ``PRETENDED_STAMPS``: ``in REQUEST TIME`` when the engine's process has received a request,
 ``out TIME REQUESTS`` when tokens have been sampled. Times are of the monotonic clock, which all processes share.
 """
 
@@ -34,7 +34,7 @@ class PretendingExecutor(Executor):
         self._step_s = float(os.environ["PRETENDED_STEP_S"])
         self._prefill_token_s = float(os.environ["PRETENDED_PREFILL_TOKEN_S"])
         self._tokens = itertools.cycle(json.loads(Path(os.environ["PRETENDED_TOKENS"]).read_text()))
-        self._stamps = Path(os.environ["PRETENDED_STAMPS"]).open("a", buffering=1 << 20)
+        self._stamps = Path(os.environ["PRETENDED_STAMPS"]).open("a", buffering=1 << 20)  # noqa: SIM115
         self._flushed_s = time.monotonic()
         self._uncomputed: dict[str, int] = {}
         """Prompt tokens that have not been scheduled, of prompts that are not done."""

@@ -319,8 +319,7 @@ def write(out: Path, done: list[tuple[Measurement, list[Ask], dict[str, Seen]]],
     with (out / "requests.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(
-            "number measurement concurrency endpoint prompt_tokens output_tokens sent_s inbound_ms first_sampled_ms "
-            "outbound_first_ms outbound_mean_ms outbound_last_ms".split()
+            ["number", "measurement", "concurrency", "endpoint", "prompt_tokens", "output_tokens", "sent_s", "inbound_ms", "first_sampled_ms", "outbound_first_ms", "outbound_mean_ms", "outbound_last_ms"]
         )
         for number, (plan, asks, all_seen) in enumerate(done):
             for ask in asks:
@@ -341,7 +340,7 @@ def write(out: Path, done: list[tuple[Measurement, list[Ask], dict[str, Seen]]],
                 table.writerow([*row, f"{seen.sent_s:.6f}", *(f"{1e3 * value:.3f}" for value in values)])
     with (out / "cpu.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow("number measurement concurrency prompt_tokens process name thread cpu_s wall_s".split())
+        table.writerow(["number", "measurement", "concurrency", "prompt_tokens", "process", "name", "thread", "cpu_s", "wall_s"])
         table.writerows(cpu)
 
 

@@ -47,6 +47,7 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
         and beyond it of the answer."""
 
     hashed_tokens: int
+    server: int
     """Leading tokens whose content the ids name: the prompt at first, up to prompt and answer."""
 
     @property

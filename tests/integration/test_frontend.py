@@ -61,7 +61,7 @@ def test_the_loop_of_a_server_takes_one_job_after_another() -> None:
 def test_tokens_of_one_iteration_are_sent_one_after_another() -> None:
     """Both in one batch: 100 + 2 · 20 + 50 µs for the token of the first request, 50 µs more for that of the second."""
     rows = [(0, 200, 4), (0, 200, 4)]
-    free = {"prepare_us": 0, "prepare_token_us": 0, "request_us": 0, "delay_us": 0}
+    free: dict[str, Any] = {"prepare_us": 0, "prepare_token_us": 0, "request_us": 0, "delay_us": 0}
     table = served(rows, **free).table
     assert (table.completed_ps - table.sampled_ps).tolist() == [140 * US + 50 * US, 140 * US + 100 * US]
     assert np.diff(table.first_token_ps).tolist() == [50 * US]

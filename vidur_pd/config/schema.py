@@ -118,8 +118,8 @@ class EngineConfig(Section):
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
-    """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured, or part of the
-    way through the frontend where one is simulated."""
+    """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured, or
+    part of the way through a frontend."""
     weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
     """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"

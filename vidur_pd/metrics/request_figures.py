@@ -11,9 +11,10 @@ A figure that follows from others is a function of the table in `REQUEST_COLUMNS
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,12 +89,9 @@ def _stamp(name: str, figure: str, meaning: str, *, in_report: bool = True) -> C
     return Column(name, "s", attrgetter(figure), meaning, is_exact=True, in_report=in_report)
 
 
-def _frontend_stamp(name: str, figure: str, meaning: str) -> Column[RequestTable]:
-    def values(table: RequestTable) -> NDArray[np.int64] | None:
-        stamps: NDArray[np.int64] = getattr(table, figure)
-        return stamps if table.came_through_frontend else None
-
-    return Column(name, "s", values, meaning, is_exact=True, in_report=False)
+def _frontend_stamp(figure: str) -> Callable[[RequestTable], Any]:
+    """Stamps where a frontend was simulated, else ``None``."""
+    return lambda table: getattr(table, figure) if table.came_through_frontend else None
 
 
 def _span(name: str, begin: str, end: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
@@ -148,8 +146,22 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""
 
 OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
-    _frontend_stamp("entered_at_s", "entered_ps", "arrival at the engines, through the frontend"),
-    _frontend_stamp("sampled_at_s", "sampled_ps", "last token at the frontend, on its way back"),
+    Column(
+        "entered_at_s",
+        "s",
+        _frontend_stamp("entered_ps"),
+        "arrival at the engines, through the frontend",
+        is_exact=True,
+        in_report=False,
+    ),
+    Column(
+        "sampled_at_s",
+        "s",
+        _frontend_stamp("sampled_ps"),
+        "last token at the frontend, on its way back",
+        is_exact=True,
+        in_report=False,
+    ),
     _figure("session", KEY, "session", "number of its session", in_report=False),
     _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
     _figure("class", TEXT, "class_name", "class of the request", in_report=False),
