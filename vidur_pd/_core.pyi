@@ -48,6 +48,8 @@ class Request(RequestFigures[int, int | None, int | None, int | None]):
 
     hashed_tokens: int
     """Leading tokens whose content the ids name: the prompt at first, up to prompt and answer."""
+    server: int
+    """Of the frontend, that it came through; 0 without one."""
 
     @property
     def status(self) -> RequestStatus: ...
@@ -694,6 +696,15 @@ class Loop:
         reports_rest: bool = False,
     ) -> None:
         """Adds the next instance; ``pricing`` is [stages], empty where Python prices."""
+
+    def serve_through(self, servers: int, *, message_ps: int, process_ps: int, send_ps: int) -> None:
+        """Clients are behind a frontend (``core/frontend.hpp``); to be said before instances are added."""
+
+    def work_of_server(self, server: int, work_ps: int) -> int:
+        """Gives a server of the frontend work, now; returns when it will be done."""
+
+    def deliver(self, request: Request) -> None:
+        """A request gets a token that the loop does not deliver by itself."""
 
     def report_completions(self) -> None:
         """`RequestsCompleted` tells of the requests that complete here from now on."""

@@ -15,6 +15,7 @@ from netsim.topologies.build import TopologySpec
 from vidur_pd.config.division import divided
 from vidur_pd.config.engines import complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
+from vidur_pd.config.frontend import FrontendConfig, NoFrontend
 from vidur_pd.config.request_classes import ClassName, ClassObjectives
 from vidur_pd.config.speculative import SpeculativeConfig
 from vidur_pd.config.workload import WorkloadConfig
@@ -158,7 +159,8 @@ class EngineConfig(Section):
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None
-    """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured."""
+    """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured, or
+    part of the way through a frontend."""
     weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
     """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
@@ -381,6 +383,7 @@ class SimulationConfig(Section):
     workload: WorkloadConfig
     cluster: ClusterConfig
     engine: EngineConfig
+    frontend: FrontendConfig = NoFrontend()
     routing: RoutingConfig = RoutingConfig()
     kv_transfer: KvTransferConfig
     network: NetworkConfig
@@ -393,6 +396,16 @@ class SimulationConfig(Section):
     @classmethod
     def _with_engine_defaults(cls, tree: Any) -> Any:
         return complete(tree) if isinstance(tree, Mapping) else tree
+
+    @model_validator(mode="after")
+    def _has_one_frontend(self) -> SimulationConfig:
+        latency_ms = self.engine.request_latency_ms
+        if self.frontend.kind != "none" and latency_ms is not None:
+            raise ValueError(
+                f"found engine.request_latency_ms {latency_ms:g} with frontend {self.frontend.kind}, "
+                "expected one of them"
+            )
+        return self
 
     def engine_of(self, pool: PoolConfig) -> EngineConfig:
         """The common engine with the pool's own fields on top."""

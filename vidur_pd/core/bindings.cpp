@@ -53,6 +53,7 @@ void bind_request(py::module_& module) {
         .def_readonly("arrived_ps", &Request::arrived_ps)
         .def_readonly("block_hashes", &Request::block_hashes)
         .def_readwrite("hashed_tokens", &Request::hashed_tokens)
+        .def_readwrite("server", &Request::server)
         .def_readonly("status_reason", &Request::status_reason)
         .def_readonly("computed_tokens", &Request::computed_tokens)
         .def_readonly("is_running", &Request::is_running)

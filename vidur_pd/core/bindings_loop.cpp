@@ -198,6 +198,14 @@ void bind_loop(py::module_& module) {
             py::keep_alive<2, 1>(), py::arg("instance"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
             py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"),
             py::arg("reports_rest") = false)
+        .def(
+            "serve_through",
+            [](Loop& loop, std::int64_t servers, TimePs message_ps, TimePs process_ps, TimePs send_ps) {
+                loop.serve_through(servers, {message_ps, process_ps, send_ps});
+            },
+            py::arg("servers"), py::kw_only(), py::arg("message_ps"), py::arg("process_ps"), py::arg("send_ps"))
+        .def("work_of_server", &Loop::work_of_server, py::arg("server"), py::arg("work_ps"))
+        .def("deliver", &Loop::deliver, py::arg("request"))
         .def("report_completions", &Loop::report_completions)
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",

@@ -26,6 +26,7 @@ void Loop::add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing
     instance->traits = traits;
     instance->pricing = std::move(pricing);
     instance->group.count_gaps_in(iterations.gaps());
+    instance->group.deliver_through(frontend_);
     instances_.push_back(std::move(instance));
 }
 
@@ -305,10 +306,11 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
     instance.group.done.communication_ps += took.communication_ps;
     const StepTimes times{iteration.ends_ps.front(), iteration.ends_ps.back()};
     GroupOutcome outcome;
+    if (frontend_) pass_tokens(&iteration);
     if (iteration.is_run()) {
-        outcome = instance.group.advance_decode(iteration.steps(), times);
+        outcome = instance.group.advance_decode(iteration.steps(), times, iteration.passed);
         iterations.kv_use().ramp(iteration.instance, now_ps(), instance.group.used_blocks());
-        iterations.add_gaps(iteration, outcome.produced);
+        if (!frontend_) iterations.add_gaps(iteration, outcome.produced);
     } else {
         outcome = instance.group.finish(*iteration.batch, draft_results_, times);
         draft_results_ = {};
@@ -319,6 +321,30 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
                                 batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
                                 instance.group.running_requests(), instance.group.used_blocks()});
     return outcome;
+}
+
+// Gives the frontend the tokens of all steps of runs that have ended by now, in the order of their ends; `ending` is an
+// iteration that no longer runs.
+void Loop::pass_tokens(RunningIteration* ending) {
+    struct Ended {
+        TimePs at_ps;
+        RunningIteration* run;
+    };
+    std::vector<Ended> ended;
+    const auto collect_of = [&](RunningIteration& run) {
+        if (!run.is_run()) return;
+        if (run.passed.tokens.empty()) run.passed.tokens = at(run.instance).group.tokens_of_servers();
+        for (auto step = static_cast<std::size_t>(run.passed.steps); step < run.ends_ps.size(); ++step) {
+            if (run.ends_ps[step] > now_ps()) break;
+            ended.push_back({run.ends_ps[step], &run});
+        }
+    };
+    for (const InstancePtr& instance : instances_) {
+        for (const RunningIterationPtr& run : instance->running_iterations) collect_of(*run);
+    }
+    if (ending) collect_of(*ending);
+    std::stable_sort(ended.begin(), ended.end(), [](const Ended& a, const Ended& b) { return a.at_ps < b.at_ps; });
+    for (const Ended& step : ended) frontend_->pass(step.run->passed, step.at_ps, *iterations.gaps());
 }
 
 // Puts on links what the collectives of an iteration have carried since this was last done. At one speed they carry

@@ -39,6 +39,13 @@ class Loop {
     // Adds the next instance; `pricing` is [stages], empty where Python prices.
     void add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing);
 
+    // Clients are behind a frontend; to be said before instances are added.
+    void serve_through(std::int64_t servers, TokenWork work) { frontend_ = std::make_shared<Frontend>(servers, work); }
+    // Gives a server of the frontend work on a request, now; returns when it will be done.
+    TimePs work_of_server(std::int64_t server, TimePs work_ps);
+    // A request gets a token that Python has kept back, or its prefill instance has sampled.
+    void deliver(const RequestPtr& request);
+
     // Python hears of requests that complete here from now on.
     void report_completions() { reports_completions_ = true; }
 
@@ -153,6 +160,7 @@ class Loop {
     std::optional<Notice> price(Instance& instance, RunningIteration& iteration);
     bool price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost);
     GroupOutcome credit(Instance& instance, RunningIteration& iteration);
+    void pass_tokens(RunningIteration* ending);
     static void cut_plan(Instance& instance);
     void cut_short(Instance& instance);
     std::optional<Notice> report();
@@ -179,6 +187,7 @@ class Loop {
     std::size_t announced_;  // instances there will be
     EventQueue queue_;
     std::vector<InstancePtr> instances_;
+    std::shared_ptr<Frontend> frontend_;      // none: clients are at the engines
     std::shared_ptr<netsim::LinkLog> links_;  // none: nobody wants to know, or collectives are flows on the network
     std::vector<std::shared_ptr<const netsim::LinkLoad>> loads_;
     std::shared_ptr<netsim::SteppedNetwork> network_;  // none: advanced elsewhere, or not at all

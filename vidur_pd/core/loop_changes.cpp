@@ -97,9 +97,25 @@ void Loop::forget_communication(std::int32_t index) {
     cut_short(at(index));
 }
 
+TimePs Loop::work_of_server(std::int64_t server, TimePs work_ps) {
+    ensure(frontend_ != nullptr, "servers belong to a frontend");
+    pass_tokens(nullptr);
+    return frontend_->take(server, now_ps(), work_ps);
+}
+
+void Loop::deliver(const RequestPtr& request) {
+    if (!frontend_) return get_tokens(*request, now_ps(), now_ps(), *iterations.gaps());
+    pass_tokens(nullptr);
+    frontend_->deliver({request}, now_ps(), *iterations.gaps());
+}
+
 void Loop::complete(Request& request) {
     request.status = Status::kCompleted;
     request.completed_ps = now_ps();
+    if (frontend_) {
+        request.sampled_ps = now_ps();
+        request.completed_ps = request.last_token_ps;
+    }
     requests.add(request);
 }
 

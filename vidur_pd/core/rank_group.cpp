@@ -145,6 +145,7 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const DraftResults& resu
         return rank < ranks.size() ? ranks[rank] : none;
     };
     GroupOutcome group;
+    std::vector<RequestPtr> for_frontend;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         if (!batch.batches[rank]) continue;
         Outcome outcome =
@@ -161,20 +162,26 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const DraftResults& resu
         std::erase_if(outcome.finished, is_handed_over);
         group.produced += static_cast<std::int64_t>(outcome.produced.size());
         if (outcome.accepted_drafts) gaps_->add(0, outcome.accepted_drafts);
-        deliver(outcome.produced, times);
+        if (frontend_) {
+            for_frontend.insert(for_frontend.end(), outcome.produced.begin(), outcome.produced.end());
+        } else {
+            deliver(outcome.produced, times);
+        }
         for (const RequestPtr& request : outcome.finished) request->count(done);
         group.completed.insert(group.completed.end(), outcome.finished.begin(), outcome.finished.end());
     }
+    if (frontend_) frontend_->deliver(for_frontend, times.last_end_ps, *gaps_);
     return group;
 }
 
-GroupOutcome RankGroup::advance_decode(std::int64_t steps, StepTimes times) {
+GroupOutcome RankGroup::advance_decode(std::int64_t steps, StepTimes times, const PassedSteps& passed) {
     GroupOutcome group;
     for (const auto& rank : ranks_) {
         rank->advance_decode(steps);
         group.produced += rank->running_requests();
-        deliver(rank->running(), times);
+        if (!frontend_) deliver(rank->running(), times);
     }
+    if (frontend_) frontend_->stamp(running(), passed, *gaps_);
     return group;
 }
 
@@ -206,16 +213,25 @@ std::vector<RequestPtr> RankGroup::clear() {
     return lost;
 }
 
+// Requests that run on any rank.
+std::vector<RequestPtr> RankGroup::running() const {
+    std::vector<RequestPtr> found;
+    for (const auto& rank : ranks_) found.insert(found.end(), rank->running().begin(), rank->running().end());
+    return found;
+}
+
 // Stamps the tokens that requests have got: one at the end of the first step, the last at the end of the last.
 void RankGroup::deliver(const std::vector<RequestPtr>& produced, StepTimes times) {
-    for (const RequestPtr& request : produced) {
-        if (request->last_token_ps) {
-            gaps_->add(times.first_end_ps - *request->last_token_ps, 1);
-        } else if (!request->first_token_ps) {
-            request->first_token_ps = times.first_end_ps;
-        }
-        request->last_token_ps = times.last_end_ps;
+    for (const RequestPtr& request : produced) get_tokens(*request, times.first_end_ps, times.last_end_ps, *gaps_);
+}
+
+void get_tokens(Request& request, TimePs first_ps, TimePs last_ps, GapCounts& gaps) {
+    if (request.last_token_ps) {
+        gaps.add(first_ps - *request.last_token_ps, 1);
+    } else if (!request.first_token_ps) {
+        request.first_token_ps = first_ps;
     }
+    request.last_token_ps = last_ps;
 }
 
 }  // namespace serving

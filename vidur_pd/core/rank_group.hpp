@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "frontend.hpp"
 #include "policy.hpp"
 
 namespace serving {
@@ -31,6 +32,9 @@ class GapCounts {
     aicb::FlatMap<std::int64_t> requests_;
     bool is_rounding_ = false;
 };
+
+// Stamps tokens that a request gets, from the first of these to the last.
+void get_tokens(Request& request, TimePs first_ps, TimePs last_ps, GapCounts& gaps);
 
 // Batches of all ranks in one iteration; `batches` is [ranks], empty where a rank idles.
 struct GroupBatch {
@@ -64,6 +68,10 @@ class RankGroup {
 
     // Counts gaps between tokens in `gaps` from now on.
     void count_gaps_in(std::shared_ptr<GapCounts> gaps) { gaps_ = std::move(gaps); }
+    // Tokens reach clients through a frontend from now on; none: at once.
+    void deliver_through(std::shared_ptr<Frontend> frontend) { frontend_ = std::move(frontend); }
+    // [servers] tokens of each of them in a step that decodes every running request.
+    std::vector<std::int64_t> tokens_of_servers() const { return frontend_->shares(running()); }
 
     // Whether Python has to decide: some rank has work and there is no policy of the core.
     bool asks_policy() const;
@@ -91,8 +99,8 @@ class RankGroup {
     void begin(const GroupBatch& batch, TimePs now_ps);
     // Credits the tokens of an iteration and stamps its requests.
     GroupOutcome finish(const GroupBatch& batch, const DraftResults& results, StepTimes times);
-    // The same for a run of steps that decode every running request.
-    GroupOutcome advance_decode(std::int64_t steps, StepTimes times);
+    // The same for a run of steps that decode every running request; `passed` is what a frontend has taken of them.
+    GroupOutcome advance_decode(std::int64_t steps, StepTimes times, const PassedSteps& passed);
     // Aborts an iteration; returns its requests, see `RankState::abandon`.
     std::vector<RequestPtr> abandon(const GroupBatch& batch);
     // Takes the requests that do not run any more out of what was to come next; false if nothing is left.
@@ -105,11 +113,13 @@ class RankGroup {
 
   private:
     std::shared_ptr<GroupBatch> joined(std::vector<BatchPtr> batches) const;
+    std::vector<RequestPtr> running() const;
     void deliver(const std::vector<RequestPtr>& produced, StepTimes times);
 
     std::vector<std::shared_ptr<RankState>> ranks_;
     std::shared_ptr<Policy> policy_;
     std::shared_ptr<GapCounts> gaps_;
+    std::shared_ptr<Frontend> frontend_;
 };
 
 }  // namespace serving

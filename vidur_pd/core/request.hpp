@@ -132,6 +132,8 @@ struct Request {
         tokens_under_way = iterations_under_way = 0;
     }
 
+    std::int64_t server = 0;  // API server that it came through
+
     // State kept by the rank that runs it.
     Role role = Role::kMixed;  // what that rank serves of it
     bool is_running = false;

@@ -56,6 +56,7 @@ struct RunningIteration {
     std::int64_t end_event = 0;                          // number of the event that ends it
     TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
     double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction
+    PassedSteps passed;                                  // of a run, where there is a frontend
 
     std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
     bool is_run() const { return batch == nullptr; }

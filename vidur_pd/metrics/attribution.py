@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from vidur_pd.metrics.requests import RequestTable, Times
+from vidur_pd.metrics.requests import NEVER, RequestTable, Times
 from vidur_pd.workload.request import RequestStatus
 
 PARTS: Final = (
+    "frontend",  # from the client to the engines, and from the last sampled token back; where one is simulated
     "queue",  # arrival to the start of the first iteration
     "prefill_compute",
     "prefill_communication",  # collectives that compute does not hide
@@ -34,18 +35,22 @@ def attribute(table: RequestTable) -> Times:
     Without a transfer KV is sent and received when it is prefilled; what was sent earlier counts from there on.
     """
     done = table.has(RequestStatus.COMPLETED)
-    prefilled, completed = table.prefill_completed_ps[done], table.completed_ps[done]
+    entered, sampled = (getattr(table, name)[done] for name in ("entered_ps", "sampled_ps"))
+    entered = np.where(entered == NEVER, table.arrived_ps[done], entered)
+    completed = np.where(sampled == NEVER, table.completed_ps[done], sampled)
+    prefilled = table.prefill_completed_ps[done]
     received = np.maximum(table.kv_arrived_ps[done], prefilled)
     sent = np.minimum(np.maximum(table.kv_sent_ps[done], prefilled), received)
     parts = np.zeros((int(np.count_nonzero(done)), len(PARTS)), dtype=np.int64)
-    parts[:, 0] = table.scheduled_ps[done] - table.arrived_ps[done]
+    parts[:, 0] = entered - table.arrived_ps[done] + table.completed_ps[done] - completed
+    parts[:, 1] = table.scheduled_ps[done] - entered
     prefill = (table.prefill_compute_ps[done], table.prefill_communication_ps[done])
-    parts[:, 1:3] = _within(prefilled - table.scheduled_ps[done], *prefill)
-    parts[:, 3] = sent - prefilled
-    parts[:, 4] = received - sent
+    parts[:, 2:4] = _within(prefilled - table.scheduled_ps[done], *prefill)
+    parts[:, 4] = sent - prefilled
+    parts[:, 5] = received - sent
     decode = (table.decode_compute_ps[done], table.decode_communication_ps[done])
-    parts[:, 5:7] = _within(completed - received, *decode)
-    parts[:, 7] = table.e2e_ps[done] - parts.sum(axis=1)
+    parts[:, 6:8] = _within(completed - received, *decode)
+    parts[:, 8] = table.e2e_ps[done] - parts.sum(axis=1)
     return parts
 
 

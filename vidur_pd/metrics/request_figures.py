@@ -11,9 +11,10 @@ A figure that follows from others is a function of the table in `REQUEST_COLUMNS
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +60,16 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     decode_instance: Place
     kv_bytes: Maybe
     """Bytes of KV that crossed between instances, if the request was handed over."""
+    entered_ps: Maybe
+    """Arrival at the engines, behind a frontend that is simulated."""
     scheduled_ps: Stage
     prefill_completed_ps: Stage
     kv_sent_ps: Stage
     kv_arrived_ps: Stage
     first_token_ps: Maybe
     last_token_ps: Maybe
+    sampled_ps: Maybe
+    """Its last token left the engine for such a frontend."""
     completed_ps: Maybe
     prefill_compute_ps: Value
     """Compute time of the iterations that the request was in, up to the end of its prompt."""
@@ -82,6 +87,11 @@ def _figure(name: str, unit: str, figure: str, meaning: str, *, in_report: bool 
 
 def _stamp(name: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
     return Column(name, "s", attrgetter(figure), meaning, is_exact=True, in_report=in_report)
+
+
+def _frontend_stamp(figure: str) -> Callable[[RequestTable], Any]:
+    """Stamps where a frontend was simulated, else ``None``."""
+    return lambda table: getattr(table, figure) if table.came_through_frontend else None
 
 
 def _span(name: str, begin: str, end: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:
@@ -136,6 +146,22 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""
 
 OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
+    Column(
+        "entered_at_s",
+        "s",
+        _frontend_stamp("entered_ps"),
+        "arrival at the engines, through the frontend",
+        is_exact=True,
+        in_report=False,
+    ),
+    Column(
+        "sampled_at_s",
+        "s",
+        _frontend_stamp("sampled_ps"),
+        "last token at the frontend, on its way back",
+        is_exact=True,
+        in_report=False,
+    ),
     _figure("session", KEY, "session", "number of its session", in_report=False),
     _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
     _figure("class", TEXT, "class_name", "class of the request", in_report=False),

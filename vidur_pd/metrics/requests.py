@@ -108,6 +108,11 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
         return self.priority if self.has_priorities else None
 
     @property
+    def came_through_frontend(self) -> bool:
+        """Whether a frontend was simulated."""
+        return bool((self.entered_ps != NEVER).any())
+
+    @property
     def is_completed(self) -> NDArray[np.bool_]:
         """[requests]"""
         return self.has(RequestStatus.COMPLETED)

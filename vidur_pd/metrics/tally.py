@@ -35,6 +35,7 @@ class RequestTally:
         self._status = np.zeros(len(workload), dtype=np.int8)
         self._ttft_ps, self._tpot_ps, self._e2e_ps = (np.zeros(len(workload), dtype=np.int64) for _ in range(3))
         self._parts_ps = [0] * len(PARTS)
+        self._has_frontend = False
         self.not_served = Outcomes()
         self.cached_tokens = 0
         """Prompt tokens of completed requests that were not computed."""
@@ -53,6 +54,7 @@ class RequestTally:
         for row in np.flatnonzero(~table.has(RequestStatus.COMPLETED)).tolist():
             reason = table.reasons.get(int(table.index[row])) or "no reason given"
             self.not_served.add(STATUSES[table.status[row]].value, reason, str(table.request_id[row]))
+        self._has_frontend |= table.came_through_frontend
         has_arrived = table.kv_arrived_ps != NEVER
         self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
         self._parts_ps = [
@@ -154,4 +156,5 @@ class RequestTally:
         completed = self.count(RequestStatus.COMPLETED)
         if not completed:
             return {}
-        return {name: to_seconds(total) / completed for name, total in zip(PARTS, self._parts_ps, strict=True)}
+        parts = {name: to_seconds(total) / completed for name, total in zip(PARTS, self._parts_ps, strict=True)}
+        return parts if self._has_frontend else {name: mean for name, mean in parts.items() if name != "frontend"}

@@ -226,12 +226,19 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
 
 def queue_note(runs: Sequence[RunOutput]) -> str:
     """What the queue stage contains besides waiting, as a sentence to append; empty where it was configured away."""
+    if any(_has_frontend(run) for run in runs):
+        return " Queue includes the way through the frontend to the engine."
     given = {_request_latency_ms(run) for run in runs}
     if given == {0.0}:
         return ""
     (amount,) = given if len(given) == 1 else (None,)
     size = "about 3 ms unless configured" if amount is None else f"{amount:g} ms"
     return f" Queue includes the fixed latency of the front end, from the client to the scheduler ({size})."
+
+
+def _has_frontend(run: RunOutput) -> bool:
+    frontend = run.config.get("frontend")
+    return isinstance(frontend, Mapping) and frontend.get("kind", "none") != "none"
 
 
 def _request_latency_ms(run: RunOutput) -> float | None:

@@ -15,6 +15,7 @@ from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.simulation.frontend import FrontendPath
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload.request import Request, request_of
 from vidur_pd.workload.source import RequestSource, Sending
@@ -30,6 +31,7 @@ class RequestLifecycle:
         self._source = source
         self._timed = iter(source.timed())
         self._latency_ps = state.plan.request_latency_ps
+        self._frontend = _frontend_of(state, loop, queue)
         self._instances = state.instances
         self._loop = loop
         self._queue = queue
@@ -71,8 +73,16 @@ class RequestLifecycle:
         self._arrive(sending)
 
     def _arrive(self, sending: Sending) -> None:
-        """A request has come through the front end."""
-        self._enter(request_of(self._source.workload, sending.row, sending.at_ps))
+        """A request has come to the frontend, or to the engines where there is none."""
+        request = request_of(self._source.workload, sending.row, sending.at_ps)
+        if self._frontend is None:
+            self._enter(request)
+        else:
+            self._frontend.accept(request.prompt_tokens, lambda server: self._come_through(request, server))
+
+    def _come_through(self, request: Request, server: int) -> None:
+        request.server, request.entered_ps = server, self._queue.now_ps
+        self._enter(request)
 
     def _enter(self, request: Request) -> None:
         """A request is routed, for the first time or again."""
@@ -135,12 +145,7 @@ class RequestLifecycle:
 
     def delivered(self, request: Request) -> None:
         """The hand-over delivers a token to the user, the first one or one after a restart."""
-        now_ps = self._queue.now_ps
-        if request.last_token_ps is None:
-            request.first_token_ps = now_ps
-        else:
-            self._loop.iterations.gap_counts.add(now_ps - request.last_token_ps, 1)
-        request.last_token_ps = now_ps
+        self._loop.deliver(request)
 
     def completed(self, request: Request) -> None:
         """The last token of a request has been delivered."""
@@ -207,4 +212,14 @@ class RequestLifecycle:
         """Requests get no more tokens, all of them or not: whoever waited for that sends the next."""
         for request in requests:
             self.routes.ended(request)
-            self._schedule_all(self._source.after(request.index, self._queue.now_ps))
+            at_ps = self._queue.now_ps if request.completed_ps is None else request.completed_ps
+            self._schedule_all(self._source.after(request.index, at_ps))
+
+
+def _frontend_of(state: SimulationState, loop: Loop, queue: EventQueue) -> FrontendPath | None:
+    config = state.plan.config.frontend
+    if config.kind == "none":
+        return None
+    serves_both = state.plan.config.routing.has_mixed_pool
+    entries = sum(serves_both or instance.placement.role != "decode" for instance in state.instances)
+    return FrontendPath(config, config.servers or entries, loop, queue)

@@ -38,7 +38,12 @@ class SimulationPlan:
 
     @property
     def request_latency_ps(self) -> int:
-        """From the client to the scheduler and from the sampled token back; charged once, before routing."""
+        """From the client to the scheduler and from the sampled token back; charged once, before routing.
+
+        A frontend was measured with it.
+        """
+        if self.config.frontend.kind != "none":
+            return 0
         given_ms = self.config.engine.request_latency_ms
         if given_ms is not None:
             return round(given_ms * PS_PER_MS)
