@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,6 @@ from aicb import (
     Gpu,
     IterationModel,
     Model,
-    MoeLayout,
     Overlap,
     Partition,
     Precision,
@@ -30,7 +28,6 @@ from aicb.estimators.selection import select_estimator
 from aicb.experts.drift import ExpertDrift
 from aicb.experts.placed import PlacedExperts
 from aicb.experts.profile import load_profile
-from aicb.model.architecture import MoeFfn
 from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from boundary.fields import Section
@@ -42,8 +39,7 @@ from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy
 from vidur_pd.simulation.drafters import drafter_of
-
-_log = logging.getLogger(__name__)
+from vidur_pd.simulation.pool_checks import check_memory, check_options, engine_field, expert_kinds, is_own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,13 +114,10 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     asked = engine.speculative if config.decodes(pool) else None
     drafting = None if asked is None else Drafting(asked.drafts, asked.acceptance, asked.method, asked.match)
     precision = Precision(weights=engine.weights, kv=engine.kv)
-    _check_experts(pool, engine, partition, model, drafting)
-    _check_changing_experts(pool, engine, partition, model)
-    _check_scheduling(pool, engine, drafting)
-    _check_drafting(config, pool, drafting)
+    check_options(config, pool, model, drafting)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
     if asked is not None:
-        drafter = drafter_of(asked, _engine_field(pool, "speculative"), (model, partition, precision), longest)
+        drafter = drafter_of(asked, engine_field(pool, "speculative"), (model, partition, precision), longest)
     try:
         memory = instance_memory(
             model,
@@ -140,7 +133,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         )
         load = _expert_load(engine)
         for holder, divided in ((model, partition), *([(drafter.model, drafter.partition)] if drafter else [])):
-            for moe in _expert_kinds(holder):
+            for moe in expert_kinds(holder):
                 load_profile(load, moe, divided, config.seed)
         key = (engine.estimator, config.hardware_of(pool), precision)
         if key not in estimators:
@@ -164,16 +157,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         )
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error
-    if engine.num_kv_blocks is not None and engine.num_kv_blocks > memory.num_kv_blocks:
-        raise InputError(
-            f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
-            f"that fit into the memory of a GPU of pool {pool.name}"
-        )
-    if engine.prefix_caching and memory.kv_groups.whole != 1:
-        raise InputError(
-            f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
-            f"{memory.kv_groups.whole} groups of layers keep every token"
-        )
+    check_memory(pool, engine, model, memory)
     return PoolModel(
         pool=pool,
         engine=engine,
@@ -220,46 +204,11 @@ def _max_model_len(engine: EngineConfig, model: Model) -> int:
 def _policy(engine: EngineConfig, pool: PoolConfig) -> type[Policy] | None:
     if engine.policy in SCHEDULING_POLICIES:
         return policy_named(engine.policy)
-    return load_class(_engine_field(pool, "policy"), engine.policy, Policy)
-
-
-def _is_own(pool: PoolConfig, name: str) -> bool:
-    """Whether the pool sets this field of ``engine`` for itself."""
-    return getattr(pool.engine, name) is not None
+    return load_class(engine_field(pool, "policy"), engine.policy, Policy)
 
 
 def _has_own_policy(pool: PoolConfig) -> bool:
-    return _is_own(pool, "policy") or _is_own(pool, "policy_options")
-
-
-def _engine_field(pool: PoolConfig, name: str) -> str:
-    """The field that sets this in a pool: the pool's own, or the common one."""
-    is_own = _is_own(pool, name)
-    return f"cluster.pools.{pool.name}.engine.{name}" if is_own else f"engine.{name}"
-
-
-def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
-    if engine.policy in NAMED_POLICIES:
-        for name, only in (("scheduling_policy", "fcfs"), ("chunked_prefill", True)):
-            if (found := getattr(engine, name)) != only:
-                raise InputError(
-                    f"{_engine_field(pool, name)}: found {str(found).lower()}, expected {str(only).lower()} "
-                    f"with policy {engine.policy} in pool {pool.name}"
-                )
-    if not engine.async_scheduling:
-        return
-    reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None
-    if reason is not None:
-        field = _engine_field(pool, "async_scheduling")
-        raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
-
-
-def _check_drafting(config: SimulationConfig, pool: PoolConfig, drafting: Drafting | None) -> None:
-    if drafting is not None and drafting.covers_prompts and config.hands_over(pool):
-        raise InputError(
-            f"{_engine_field(pool, 'speculative')}.method: found {drafting.method} in pool {pool.name}, expected mtp "
-            "or ngram where KV comes from another pool, as that of a drafter is not handed over"
-        )
+    return is_own(pool, "policy") or is_own(pool, "policy_options")
 
 
 def _policy_options(engine: EngineConfig, pool: PoolConfig, policy: type[Policy] | None) -> Section:
@@ -298,68 +247,14 @@ def _expert_load(engine: EngineConfig) -> ExpertLoad:
         raise InputError(f"engine.expert_load: {str(error).removeprefix('expert_load: ')}") from None
 
 
-def _expert_kinds(model: Model) -> set[tuple[int, int]]:
-    """(experts, experts per token) of its layers with routed experts."""
-    return {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
-
-
 def _first_experts(
     config: SimulationConfig, engine: EngineConfig, partition: Partition, model: Model
 ) -> Callable[[], PlacedExperts] | None:
     if engine.expert_drift is None and engine.eplb is None:
         return None
-    (moe,) = _expert_kinds(model)
+    (moe,) = expert_kinds(model)
     configured = engine.expert_drift
     drift = None if configured is None else ExpertDrift(configured.correlation_s, configured.seconds_per_step)
     window_steps = EplbConfig().window_steps if engine.eplb is None else engine.eplb.window_steps
     load = _expert_load(engine)
     return lambda: PlacedExperts(load, moe, partition, seed=config.seed, drift=drift, window_steps=window_steps)
-
-
-def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
-    """What changes where experts are, or who wants them, needs several GPUs that hold some, and popularities."""
-    kinds = _expert_kinds(model)
-    for name, without in (("expert_drift", ("balanced", "uniform")), ("eplb", ("balanced",))):
-        if getattr(engine, name) is None:
-            continue
-        found = f"{_engine_field(pool, name)}: found one"
-        if len(kinds) != 1:
-            count = f"{len(kinds)} kinds of" if kinds else "no"
-            raise InputError(f"{found}, expected none, as {model.name} has {count} routed experts")
-        if partition.ep == 1:
-            raise InputError(f"{found}, expected none where ep is 1 ({partition})")
-        if engine.expert_load in without:
-            raise InputError(f"{found} with expert_load {engine.expert_load}, expected another load")
-
-
-def _check_experts(
-    pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model, drafting: Drafting | None
-) -> None:
-    """Options of experts need experts: those that would do nothing are refused."""
-    place, networks = f"cluster.pools.{pool.name}", [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
-    is_dispatched = bool(networks) and partition.moe_layout is MoeLayout.EXPERT_DATA
-    if not networks:
-        for field, found, expected in (
-            (f"{place}.ep", partition.ep, 1),
-            (f"{place}.redundant_experts", partition.redundant_experts, 0),
-            ("engine.expert_load", engine.expert_load, "uniform"),
-        ):
-            if found != expected:
-                raise InputError(f"{field}: found {found}, expected {expected}, as {model.name} has no routed experts")
-    if engine.overlap.shared_expert and not any(network.shared_intermediate for network in networks):
-        raise InputError(f"engine.overlap.shared_expert: found true, expected false, as {model.name} has none")
-    if engine.overlap.two_batch and not is_dispatched:
-        raise InputError(
-            f"engine.overlap.two_batch: found true for pool {pool.name} ({partition}), "
-            "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
-        )
-    if engine.overlap.two_batch and drafting is not None:
-        raise InputError(f"engine.overlap.two_batch: found true for pool {pool.name}, expected false with speculative")
-    if partition.dp > 1 and not is_dispatched:
-        _log.warning(
-            "%s.dp: found %d without shared experts: its ranks are simulated in lockstep, which independent engines "
-            "are not; expected dp 1 and %d instances",
-            place,
-            partition.dp,
-            partition.dp * pool.instances,
-        )

@@ -1,0 +1,125 @@
+"""Checks of a pool's options against its model, its partition and the memory of its GPUs."""
+
+from __future__ import annotations
+
+import logging
+
+from aicb import Drafting, Model, MoeLayout, Partition
+from aicb.model.architecture import MoeFfn
+from aicb.operators.memory import InstanceMemory
+from boundary.errors import InputError
+from vidur_pd.cluster.placement import partition_of
+from vidur_pd.config import NAMED_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+
+_log = logging.getLogger(__name__)
+
+
+def check_options(config: SimulationConfig, pool: PoolConfig, model: Model, drafting: Drafting | None) -> None:
+    """Raises: InputError, where an option does not go with the others, the model or the partition."""
+    engine, partition = config.engine_of(pool), partition_of(pool)
+    _check_experts(pool, engine, partition, model, drafting)
+    _check_changing_experts(pool, engine, partition, model)
+    _check_scheduling(pool, engine, drafting)
+    _check_drafting(config, pool, drafting)
+
+
+def check_memory(pool: PoolConfig, engine: EngineConfig, model: Model, memory: InstanceMemory) -> None:
+    """Raises: InputError, where KV blocks do not fit, or cannot be shared."""
+    if engine.num_kv_blocks is not None and engine.num_kv_blocks > memory.num_kv_blocks:
+        raise InputError(
+            f"engine.num_kv_blocks: found {engine.num_kv_blocks}, expected at most the {memory.num_kv_blocks} blocks "
+            f"that fit into the memory of a GPU of pool {pool.name}"
+        )
+    if engine.prefix_caching and memory.kv_groups.whole != 1:
+        raise InputError(
+            f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
+            f"{memory.kv_groups.whole} groups of layers keep every token"
+        )
+
+
+def is_own(pool: PoolConfig, name: str) -> bool:
+    """Whether the pool sets this field of ``engine`` for itself."""
+    return getattr(pool.engine, name) is not None
+
+
+def engine_field(pool: PoolConfig, name: str) -> str:
+    """The field that sets this in a pool: the pool's own, or the common one."""
+    return f"cluster.pools.{pool.name}.engine.{name}" if is_own(pool, name) else f"engine.{name}"
+
+
+def expert_kinds(model: Model) -> set[tuple[int, int]]:
+    """(experts, experts per token) of its layers with routed experts."""
+    return {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
+
+
+def _check_experts(
+    pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model, drafting: Drafting | None
+) -> None:
+    """Options of experts need experts: those that would do nothing are refused."""
+    place, networks = f"cluster.pools.{pool.name}", [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
+    is_dispatched = bool(networks) and partition.moe_layout is MoeLayout.EXPERT_DATA
+    if not networks:
+        for field, found, expected in (
+            (f"{place}.ep", partition.ep, 1),
+            (f"{place}.redundant_experts", partition.redundant_experts, 0),
+            ("engine.expert_load", engine.expert_load, "uniform"),
+        ):
+            if found != expected:
+                raise InputError(f"{field}: found {found}, expected {expected}, as {model.name} has no routed experts")
+    if engine.overlap.shared_expert and not any(network.shared_intermediate for network in networks):
+        raise InputError(f"engine.overlap.shared_expert: found true, expected false, as {model.name} has none")
+    if engine.overlap.two_batch and not is_dispatched:
+        raise InputError(
+            f"engine.overlap.two_batch: found true for pool {pool.name} ({partition}), "
+            "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
+        )
+    if engine.overlap.two_batch and drafting is not None:
+        raise InputError(f"engine.overlap.two_batch: found true for pool {pool.name}, expected false with speculative")
+    if partition.dp > 1 and not is_dispatched:
+        _log.warning(
+            "%s.dp: found %d without shared experts: its ranks are simulated in lockstep, which independent engines "
+            "are not; expected dp 1 and %d instances",
+            place,
+            partition.dp,
+            partition.dp * pool.instances,
+        )
+
+
+def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
+    """What changes where experts are, or who wants them, needs several GPUs that hold some, and popularities."""
+    kinds = expert_kinds(model)
+    for name, without in (("expert_drift", ("balanced", "uniform")), ("eplb", ("balanced",))):
+        if getattr(engine, name) is None:
+            continue
+        found = f"{engine_field(pool, name)}: found one"
+        if len(kinds) != 1:
+            count = f"{len(kinds)} kinds of" if kinds else "no"
+            raise InputError(f"{found}, expected none, as {model.name} has {count} routed experts")
+        if partition.ep == 1:
+            raise InputError(f"{found}, expected none where ep is 1 ({partition})")
+        if engine.expert_load in without:
+            raise InputError(f"{found} with expert_load {engine.expert_load}, expected another load")
+
+
+def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
+    if engine.policy in NAMED_POLICIES:
+        for name, only in (("scheduling_policy", "fcfs"), ("chunked_prefill", True)):
+            if (found := getattr(engine, name)) != only:
+                raise InputError(
+                    f"{engine_field(pool, name)}: found {str(found).lower()}, expected {str(only).lower()} "
+                    f"with policy {engine.policy} in pool {pool.name}"
+                )
+    if not engine.async_scheduling:
+        return
+    reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None
+    if reason is not None:
+        field = engine_field(pool, "async_scheduling")
+        raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
+
+
+def _check_drafting(config: SimulationConfig, pool: PoolConfig, drafting: Drafting | None) -> None:
+    if drafting is not None and drafting.covers_prompts and config.hands_over(pool):
+        raise InputError(
+            f"{engine_field(pool, 'speculative')}.method: found {drafting.method} in pool {pool.name}, expected mtp "
+            "or ngram where KV comes from another pool, as that of a drafter is not handed over"
+        )
