@@ -51,6 +51,13 @@ def test_two_requests_queue_for_one_server_and_not_for_two() -> None:
     assert served(rows, servers=2).table.entered_ps.tolist() == [2200 * US, 2200 * US]
 
 
+def test_every_instance_of_mixed_pools_has_a_server() -> None:
+    """Requests may enter both instances: two servers, each free when its request comes."""
+    routing = {"policy": "splitwise", "splitwise": {"scheduler": "mixed_pool"}}
+    found = simulate(config(PAIR, routing=routing, frontend={"kind": "vllm", **COSTS}), [(0, 200, 3), (0, 200, 3)])
+    assert found.table.entered_ps.tolist() == [2200 * US, 2200 * US]
+
+
 def test_the_loop_of_a_server_takes_one_job_after_another() -> None:
     """Both prepared without time; the loop needs 500 µs for each."""
     rows = [(0, 200, 3), (0, 200, 3)]

@@ -156,6 +156,13 @@ def test_drafters_do_not_hand_kv_over() -> None:
     assert simulate(config(pools, engine=asked("ngram")), [(0, 100, 20)]).requests[0].generated_tokens == 20
 
 
+def test_drafters_do_not_hand_kv_over_in_mixed_pools() -> None:
+    """Of Splitwise's, every instance may get KV, those of the prefill pool as well."""
+    pools = [pool("p", "prefill", engine=asked("eagle")), pool("d", "decode")]
+    with pytest.raises(InputError, match=r"speculative\.method: found eagle in pool p, expected mtp or ngram where KV"):
+        plan_simulation(config(pools, routing={"policy": "splitwise", "splitwise": {"scheduler": "mixed_pool"}}))
+
+
 def test_a_draft_model_may_be_on_one_gpu_of_two() -> None:
     """Then no collective joins its halves; all of its weights are on both."""
     one, two = (

@@ -8,8 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aicb import Batch, InputError, Partition, Precision, RankBatches, get_gpu, instance_memory, load_model
+from aicb import (
+    Batch,
+    InputError,
+    Partition,
+    Precision,
+    RankBatches,
+    ZipfLoad,
+    get_gpu,
+    instance_memory,
+    load_model,
+)
 from aicb.estimators.selection import select_estimator
+from aicb.experts.profile import load_profile
 from aicb.iteration.host import HostModel
 from aicb.iteration.model import PHASES, IterationModel
 from aicb.iteration.pricing import Pricing
@@ -207,6 +218,22 @@ def test_a_draft_model_is_divided_as_its_target_or_not_at_all() -> None:
     assert 0.5 < draft_weight_bytes(halves, Partition(tp=2)) / (2 * QWEN_0_6B.parameters) < 0.51
     with pytest.raises(InputError, match="draft_tp: found 4, expected 1 or the tp 2 of the target"):
         Drafter.of_model(QWEN_0_6B, *target, tp=4)
+
+
+@pytest.mark.parametrize("method", ["eagle", "draft_model"])
+def test_experts_that_change_are_those_of_a_layer_and_not_of_a_draft_model(method: str) -> None:
+    """Both have routed experts of 128; those of a model of its own lie where they lay."""
+    target, partition = load_model("qwen3-235b-a22b"), Partition(tp=8, ep=8)
+    drafters = {
+        "eagle": Drafter.eagle(target, partition, FP8),
+        "draft_model": Drafter.of_model(load_model("qwen3-30b-a3b"), target, partition, FP8),
+    }
+    model = IterationModel(target, partition, FP8, H200, queries=3, drafter=drafters[method])
+    skewed = model.with_experts(load_profile(ZipfLoad(2.0), (128, 8), partition))
+    drafting, batches = Drafting(2, 0.7, method), [Batch.decode([900] * 64)]  # type: ignore[arg-type]
+    assert skewed.price(batches) != model.price(batches)
+    is_same = skewed.draft_passes(batches, drafting) == model.draft_passes(batches, drafting)
+    assert is_same == (method == "draft_model")
 
 
 def test_a_draft_model_with_another_vocabulary_is_refused() -> None:
