@@ -35,7 +35,7 @@ def by_gpu_memory(entries: Collection[Mapping[str, Any]], gpu: str) -> Tree:
     return fields
 
 
-def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
+def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any], routing: Any) -> bool:
     """Whether iterations are decided asynchronously by default.
 
     ``policy``: the framework's. ``pool``: whose ranks they are, if known.
@@ -43,8 +43,18 @@ def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, An
     Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by another
     policy, which may not look whether a request is in an iteration already.
     """
-    has_drafts = engine.get("speculative") is not None and pool.get("role") != "prefill"
+    has_drafts = engine.get("speculative") is not None and _decodes(pool, routing)
     return engine.get("policy") == policy and not has_drafts and pool.get("pp", 1) == 1
+
+
+def _decodes(pool: Mapping[str, Any], routing: Any) -> bool:
+    """`SimulationConfig.decodes` of a pool as it is read: Splitwise's mixed pool may take instances of every pool."""
+    if pool.get("role") != "prefill":
+        return True
+    if not isinstance(routing, Mapping) or routing.get("policy") != "splitwise":
+        return False
+    splitwise = routing.get("splitwise")
+    return not isinstance(splitwise, Mapping) or splitwise.get("scheduler", "mixed_pool") == "mixed_pool"
 
 
 def max_model_len(stated: Any, model: str) -> int:

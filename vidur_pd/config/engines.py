@@ -115,7 +115,7 @@ def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any],
         fields["max_batched_tokens"] = max(fields["max_batched_tokens"], longest)
     resolved = fields | stated
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
-    if not conditions.can_plan_ahead(profile["engine"]["policy"], resolved, pool):
+    if not conditions.can_plan_ahead(profile["engine"]["policy"], resolved, pool, tree.get("routing")):
         fields["async_scheduling"] = False
     if not conditions.has_prefix_hits(str(tree.get("model")), str(resolved["policy"])):
         fields["prefix_caching"] = False
