@@ -62,6 +62,9 @@ def test_asynchronous_scheduling_is_off_where_it_does_not_go() -> None:
     assert [engine.async_scheduling for engine in engines(*pools)] == [True, True, False]
     drafting = engines(*pools, engine={"speculative": {}})
     assert [engine.async_scheduling for engine in drafting] == [True, False, False]
+    for scheduler, does in (("mixed_pool", False), ("kv_jsq", True)):  # in a mixed pool the first one drafts, too
+        routing = {"policy": "splitwise", "splitwise": {"scheduler": scheduler}}
+        assert engines(*pools[:2], engine={"speculative": {}}, routing=routing)[0].async_scheduling is does
     for policy, does in (("sarathi", False), ("vllm_v1", True), ("mine.py:Mine", False)):
         assert engines(pool("m", "mixed"), engine={"policy": policy})[0].async_scheduling is does
 
