@@ -17,8 +17,6 @@ from aicb.model.kv_groups import kv_groups
 from boundary.errors import InputError
 
 GIB: Final = 2**30
-WITHOUT_PREFIX_CACHE: Final = ("vllm_v0", "sarathi", "orca", "faster_transformer", "lightllm", "splitwise")
-"""Policies whose sources know no prefix caching."""
 Tree = dict[str, Any]
 _log = logging.getLogger(__name__)
 
@@ -68,15 +66,12 @@ def max_model_len(stated: Any, model: str) -> int:
 
 
 @cache
-def has_prefix_hits(model: str, policy: str) -> bool:
-    """Whether prefix caching is on for a model under a policy.
+def has_prefix_hits(model: str) -> bool:
+    """Whether prefix caching is on for a model.
 
-    It is not with policies that come without, nor for models with a recurrent state (vLLM 0.24.0,
-    `ModelConfig.is_prefix_caching_supported`), and here not for those with several groups of layers that keep every
-    token.
+    It is not for those with a recurrent state (vLLM 0.24.0, `ModelConfig.is_prefix_caching_supported`), and here not
+    for those with several groups of layers that keep every token.
     """
-    if policy in WITHOUT_PREFIX_CACHE:
-        return False
     try:
         loaded = load_model(model)
         has_one_group = kv_groups(loaded, Partition(), Precision()).whole == 1
