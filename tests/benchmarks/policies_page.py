@@ -3,7 +3,7 @@
 
     python -m tests.benchmarks.policies_page docs/policies.md
 
-Some five minutes on one core.
+One to two minutes on one core.
 """
 
 from __future__ import annotations
@@ -161,18 +161,17 @@ def page(policies: Cases, arranged: Cases) -> str:
         "",
         fill(
             "Written by `python -m tests.benchmarks.policies_page docs/policies.md`, figures and verdicts. Qwen3-8B in "
-            "bf16 on H200s, kernels measured. Prompts: half below 1,020 tokens, at most 3,000; "
-            "answers: half below 129, at most "
-            "1,000; Poisson arrivals. A stall is a gap between two tokens of a request.",
+            "bf16 on H200s, kernels measured. Prompts: half below 1,020 tokens, at most 3,000; answers: half below "
+            "129, at most 1,000; Poisson arrivals, one seed. A stall is a gap between two tokens of a request. Loads "
+            "and objectives are those at which short runs before showed a difference.",
             118,
         ),
         "",
         "## One GPU",
         "",
         fill(
-            f"{KV_BLOCKS:,} KV blocks of 16 tokens, as a GPU of 40 GB has, and at most 128 requests at "
-            f"a time. Budgets of "
-            f"an iteration: {budgets}.",
+            f"{KV_BLOCKS:,} KV blocks of 16 tokens, as a GPU of 40 GB has, and at most 128 requests at a time. "
+            f"Budgets of an iteration: {budgets}.",
             118,
         ),
         "",
@@ -184,10 +183,9 @@ def page(policies: Cases, arranged: Cases) -> str:
         "",
         fill(
             f"vLLM V1 with chunks of 2,048 tokens. Strict objectives: TTFT {STRICT[0]:g} s, TPOT "
-            f"{1e3 * STRICT[1]:g} ms; "
-            f"loose ones: {LOOSE[0]:g} s, {1e3 * LOOSE[1]:g} ms. KV is pulled over NVLink; the first "
-            f"token is the prefill's. "
-            "The mixed pool is Splitwise's: instances that change sides when the other has no room.",
+            f"{1e3 * STRICT[1]:g} ms; loose ones: {LOOSE[0]:g} s, {1e3 * LOOSE[1]:g} ms. KV is pulled over NVLink; the "
+            "first token is the prefill's. The mixed pool is Splitwise's: instances that change sides when the other "
+            "has no room.",
             118,
         ),
         "",

@@ -42,7 +42,7 @@ SECTIONS = st.sampled_from(CLUSTERS).flatmap(
                     "cuda_graphs": st.booleans(),
                     "prefix_caching": st.booleans(),
                     "async_scheduling": st.sampled_from(
-                        [None, True] if all(p.get("pp", 1) == 1 for p in cluster["pools"]) else [None]
+                        [False, True] if all(p.get("pp", 1) == 1 for p in cluster["pools"]) else [False]
                     ),
                 }
             ),

@@ -6,15 +6,15 @@ tensor is a list. Only what decisions need is set: no overlap, no priorities, on
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
+
+from tests.validation.stand_ins import StandIn, StandInFinder
 
 REAL: Final = frozenset(
     f"sglang.srt.{name}"
@@ -61,40 +61,13 @@ class Settings:
 settings = Settings(1.0, "fcfs", "lru")
 
 
-class _Empty(type):
-    """A class that has every attribute."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return None
+THEIRS: Final = ("sglang", "torch", "triton")
+MEMBERS: Final = {"__getattr__": lambda self, name: None}
+"""Of stand-ins of classes: their objects have every attribute."""
 
 
-class _StandIn(ModuleType):
-    """A module all of whose names are empty classes, unless they were set."""
-
-    __path__: ClassVar[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = _Empty(name, (), {"__getattr__": lambda self, name: None})
-        setattr(self, name, made)
-        return made
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
-        is_theirs = name.split(".")[0] in ("sglang", "torch", "triton")
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_theirs else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None: ...
+def _stand_in(name: str, **names: Any) -> StandIn:
+    return StandIn(name, MEMBERS, **names)
 
 
 def _answering(**answers: Any) -> Callable[..., SimpleNamespace]:
@@ -102,8 +75,8 @@ def _answering(**answers: Any) -> Callable[..., SimpleNamespace]:
 
 
 def _torch() -> ModuleType:
-    torch = _StandIn("torch")
-    torch.__dict__.update(
+    return _stand_in(
+        "torch",
         Tensor=Tensor,
         tensor=lambda values, **_: Tensor(values),
         empty=lambda size, **_: Tensor([0] * (size[0] if isinstance(size, tuple) else size)),
@@ -112,15 +85,14 @@ def _torch() -> ModuleType:
         device=str,
         int64=int,
         bool=bool,
-        distributed=_StandIn("torch.distributed"),
+        distributed=_stand_in("torch.distributed"),
     )
-    return torch
 
 
 def _stand_ins() -> dict[str, ModuleType]:
     """Those whose names have to answer."""
-    context = _StandIn("sglang.srt.runtime_context")
-    context.__dict__.update(
+    context = _stand_in(
+        "sglang.srt.runtime_context",
         get_schedule=lambda: SimpleNamespace(
             schedule_policy=settings.schedule_policy, schedule_conservativeness=settings.conservativeness
         ),
@@ -129,21 +101,22 @@ def _stand_ins() -> dict[str, ModuleType]:
         get_exec=_answering(features=SimpleNamespace(enable_encoder_swa_bounded_replay=False)),
         get_context=_answering(is_config_namespace_published=lambda _: False),
     )
-    common = _StandIn("sglang.srt.utils.common")
-    common.__dict__.update(ceil_align=lambda value, page: -(-value // page) * page)
-    utils = _StandIn("sglang.srt.utils")
-    utils.__dict__.update(
-        common=common,
-        get_bool_env_var=lambda *_: False,
-        is_hip=lambda: False,
-        is_gfx95_supported=lambda: False,
+    common = _stand_in("sglang.srt.utils.common", ceil_align=lambda value, page: -(-value // page) * page)
+    made = (
+        context,
+        common,
+        _stand_in(
+            "sglang.srt.utils",
+            common=common,
+            get_bool_env_var=lambda *_: False,
+            is_hip=lambda: False,
+            is_gfx95_supported=lambda: False,
+        ),
+        _stand_in("sglang.srt.mem_cache.allocator.page_interleave", page_interleave_shard_size=lambda _: 1),
+        _stand_in("sglang.srt.managers.schedule_batch", split_cached_prefix_by_tier=lambda **_: (0, 0, 0)),
+        _stand_in("sglang.srt.disaggregation.kv_events"),
+        _torch(),
     )
-    interleave = _StandIn("sglang.srt.mem_cache.allocator.page_interleave")
-    interleave.__dict__.update(page_interleave_shard_size=lambda _: 1)
-    batch = _StandIn("sglang.srt.managers.schedule_batch")
-    batch.__dict__.update(split_cached_prefix_by_tier=lambda **_: (0, 0, 0))
-    events = _StandIn("sglang.srt.disaggregation.kv_events")
-    made = (context, common, utils, interleave, batch, events, _torch())
     return {module.__name__: module for module in made}
 
 
@@ -164,7 +137,7 @@ def load(folder: Path) -> Source:
     """SGLang's modules in an unpacked wheel. Raises: ImportError, where they are not there or ask for more."""
     if not (folder / "sglang/srt/managers/schedule_policy.py").is_file():
         raise ImportError(f"{folder}: no unpacked wheel of SGLang")
-    finder = _Finder()
+    finder = StandInFinder(THEIRS, MEMBERS)
     before = set(sys.modules)
     sys.modules.update(_stand_ins())
     sys.meta_path.insert(0, finder)
@@ -174,7 +147,7 @@ def load(folder: Path) -> Source:
         sys.meta_path.remove(finder)
         for name in set(sys.modules) - before:
             with suppress(KeyError):
-                if name.split(".")[0] in ("sglang", "torch", "triton"):
+                if name.split(".")[0] in THEIRS:
                     del sys.modules[name]
 
 

@@ -7,7 +7,7 @@ Nothing of them is in this repository.
 from __future__ import annotations
 
 import hashlib
-import importlib.abc
+import importlib
 import importlib.machinery
 import importlib.util
 import sys
@@ -16,7 +16,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
+
+from tests.validation.stand_ins import StandIn, StandInFinder
 
 REAL: Final = frozenset(
     f"vllm.{name}"
@@ -43,48 +45,24 @@ REAL: Final = frozenset(
 THEIRS: Final = ("vllm", "torch")
 
 
-class _Empty(type):
-    """A class that has every attribute."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return None
+MEMBERS: Final = {"__init__": lambda self, *_, **fields: vars(self).update(fields)}
+"""Of stand-ins of classes: they keep what they are made with."""
 
 
-class _StandIn(ModuleType):
-    """A module all of whose names are empty classes, unless they were set."""
-
-    __path__: ClassVar[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = _Empty(name, (), {"__init__": lambda self, *_, **fields: vars(self).update(fields)})
-        setattr(self, name, made)
-        return made
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Finder(StandInFinder):
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(THEIRS, MEMBERS)
+        self._folder = folder
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
         if name in REAL:
-            return importlib.util.spec_from_file_location(name, self.folder / (name.replace(".", "/") + ".py"))
-        if name.split(".")[0] in THEIRS:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
+            return importlib.util.spec_from_file_location(name, self._folder / (name.replace(".", "/") + ".py"))
+        return super().find_spec(name, path, target)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        module = _StandIn(spec.name)
-        vars(module).update(_answers().get(spec.name, {}))
-        return module
-
-    def exec_module(self, module: ModuleType) -> None: ...
+        return StandIn(spec.name, MEMBERS, **_answers().get(spec.name, {}))
 
 
 def _silent(*_: Any, **__: Any) -> None: ...

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.small_runs import config, pool
-from vidur_pd.config import EngineConfig, SimulationConfig
+from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, SimulationConfig
 
 LOG = "vidur_pd.config.engine_conditions"
 
@@ -62,6 +62,9 @@ def test_asynchronous_scheduling_is_off_where_it_does_not_go() -> None:
     assert [engine.async_scheduling for engine in engines(*pools)] == [True, True, False]
     drafting = engines(*pools, engine={"speculative": {}})
     assert [engine.async_scheduling for engine in drafting] == [True, False, False]
+    for scheduler, does in (("mixed_pool", False), ("kv_jsq", True)):  # in a mixed pool the first one drafts, too
+        routing = {"policy": "splitwise", "splitwise": {"scheduler": scheduler}}
+        assert engines(*pools[:2], engine={"speculative": {}}, routing=routing)[0].async_scheduling is does
     for policy, does in (("sarathi", False), ("vllm_v1", True), ("mine.py:Mine", False)):
         assert engines(pool("m", "mixed"), engine={"policy": policy})[0].async_scheduling is does
 
@@ -69,6 +72,11 @@ def test_asynchronous_scheduling_is_off_where_it_does_not_go() -> None:
 @pytest.mark.parametrize(("model", "does"), [("qwen3-8b", True), ("gpt-oss-120b", True), ("qwen3-next-80b-a3b", False)])
 def test_prefix_caching_is_off_for_models_with_recurrent_layers(model: str, does: bool) -> None:
     assert engines(pool("m", "mixed"), model=model)[0].prefix_caching is does
+
+
+def test_prefix_caching_is_off_under_policies_that_come_without() -> None:
+    found = {name: engines(pool("m", "mixed"), engine={"policy": name})[0] for name in (*SCHEDULING_POLICIES, "a.py:A")}
+    assert [name for name, engine in found.items() if engine.prefix_caching] == ["vllm_v1", "sglang", "a.py:A"]
 
 
 @pytest.mark.parametrize(("hardware", "tp", "warnings"), [("h100", 2, 0), ("a100", 1, 0), ("a100", 2, 1)])

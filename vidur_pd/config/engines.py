@@ -105,30 +105,39 @@ def _completed_pool(pool: Mapping[str, Any], completed: Tree, engine: Tree, tree
     if own.get("framework"):
         stated.pop("version", None)
     stated |= {key: value for key, value in own.items() if value is not None}
-    profile = _named(stated)
-    if profile is None:
+    found = _named(stated)
+    if found is None:
         return dict(pool)
-    defaults = _defaults(profile, stated, tree, pool)
+    defaults = _defaults(found, stated, tree, pool)
     different = {key: value for key, value in defaults.items() if key not in stated and value != completed.get(key)}
-    return {**pool, "engine": different | with_sections(own, profile)} if different or own else dict(pool)
+    return {**pool, "engine": different | with_sections(own, found)} if different or own else dict(pool)
 
 
-def _defaults(profile: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:
+def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:
     """Fields of ``engine`` by a profile, for what is not stated; ``pool``: its own, if these are for one."""
-    fields: Tree = {"framework": profile["framework"], "version": profile["version"], **profile["engine"]}
+    fields: Tree = {"framework": found["framework"], "version": found["version"], **found["engine"]}
     fields |= conditions.by_gpu_memory(
-        profile.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))
+        found.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))
     )
     if stated.get("chunked_prefill", True) is False:
         longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))
         fields["max_batched_tokens"] = max(fields["max_batched_tokens"], longest)
     resolved = fields | stated
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
-    if not conditions.can_plan_ahead(profile["engine"]["policy"], resolved, pool, tree.get("routing")):
+    if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing")):
         fields["async_scheduling"] = False
-    if not conditions.has_prefix_hits(str(tree.get("model"))):
+    if not (_caches_prefixes(str(resolved["policy"])) and conditions.has_prefix_hits(str(tree.get("model")))):
         fields["prefix_caching"] = False
     return fields
+
+
+def _caches_prefixes(policy: str) -> bool:
+    """Whether a policy is one's own or an engine's: those of simulators (Vidur, Splitwise) know no prefix caching."""
+    return ":" in policy or any(
+        policy == profile(framework, version)["engine"]["policy"]
+        for framework in known_frameworks()
+        for version in known_versions(framework)
+    )
 
 
 def _least(default: int, bound: Any) -> int:

@@ -151,8 +151,8 @@ class EngineConfig(Section):
     num_kv_blocks: Annotated[Count, Field(ge=2)] | None = None
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool
-    async_scheduling: bool | None = None
-    """Decides each iteration when the one before begins, not when it ends; ``None``: not so."""
+    async_scheduling: bool
+    """Decides each iteration when the one before begins, not when it ends."""
     cuda_graphs: bool
     graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
     """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""

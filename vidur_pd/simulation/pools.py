@@ -84,7 +84,7 @@ class PoolModel:
     @property
     def plans_ahead(self) -> bool:
         """Ranks decide an iteration while the one before is under way."""
-        return self.engine.async_scheduling is True
+        return self.engine.async_scheduling
 
     @property
     def halves(self) -> Halves | None:

@@ -35,22 +35,27 @@ from vidur_pd.scheduling.policy import Decision, Policy, RankView, RequestView, 
 
 RETRACT_DECODE_STEPS: Final = 20
 """Tokens that each request is taken to generate still, after a retraction."""
+INIT_NEW_TOKEN_RATIO: Final = 0.7
+MIN_NEW_TOKEN_RATIO_FACTOR: Final = 0.14
+NEW_TOKEN_RATIO_DECAY_STEPS: Final = 600
+"""Decodes; this and the two above are ``SGLANG_…`` of these names in python/sglang/srt/environ.py."""
 
 
 class NewTokenRatio:
     """The share of their remaining output that running requests are expected to generate.
 
-    It falls by equal steps from its first value to the least one, in 600 decodes.
+    It falls by equal steps from its first value to the least one.
     """
 
     def __init__(self, conservativeness: float) -> None:
-        self._first = min(0.7 * conservativeness, 1.0)
-        self._least = self._first * 0.14
+        self._first = min(INIT_NEW_TOKEN_RATIO * conservativeness, 1.0)
+        self._least = self._first * MIN_NEW_TOKEN_RATIO_FACTOR
         self.reset()
 
     @property
     def now(self) -> float:
-        return max(self._base - self._decodes * (self._first - self._least) / 600, self._least)
+        fall = self._decodes * (self._first - self._least) / NEW_TOKEN_RATIO_DECAY_STEPS
+        return max(self._base - fall, self._least)
 
     def reset(self) -> None:
         self._base, self._decodes = self._first, 0
