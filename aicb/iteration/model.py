@@ -34,7 +34,7 @@ from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
-from aicb.iteration.speculative import Drafting, SpeculativeCost, decodes_of, first_inputs, later
+from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, host_times, stage_rules
 from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
@@ -274,25 +274,19 @@ class IterationModel:
         """
         if stage != self.partition.pp - 1 or drafting.method == "ngram":
             return ()
-        drafted = batches if drafting.covers_prompts else [decodes_of(batch) for batch in batches]
-        rows, layer, extra = (
-            max(len(batch.new_tokens) for batch in drafted),
-            self._drafting_model,
-            drafting.extra_inputs,
-        )
-        if all(batch.is_decode.all() for batch in drafted):
-            first = layer._iteration(RankBatches.of(later(drafted, extra)), 0, drafting.queries + extra, rows)
+        layer, extra = self._drafting_model, drafting.extra_inputs
+        rows = max(len(batch.new_tokens) for batch in batches)
+        if all(batch.is_decode.all() for batch in batches):
+            first = layer._iteration(RankBatches.of(later(batches, extra)), 0, drafting.queries + extra, rows)
         else:
-            inputs = [first_inputs(batch, drafting.queries, extra) for batch in drafted]
+            inputs = [first_inputs(batch, drafting.queries, extra) for batch in batches]
             first = layer._iteration(RankBatches.of(inputs), 0, 1, rows)
-        newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in drafted] if drafting.drafts > 1 else []
+        newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in batches] if drafting.drafts > 1 else []
         return (first, *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
 
     @cached_property
     def _drafting_model(self) -> _DraftingModel:
-        """Its captured sizes are the model's; those of a multi-token-prediction layer, of plain decodes."""
-        is_mtp = self._drafter.method == "mtp"
-        limits = {} if is_mtp else {"max_batched_tokens": self._max_batched_tokens, "queries": self._queries}
+        """Its captured sizes are the model's."""
         made = _DraftingModel(
             self._drafter.model,
             self._drafter.partition,
@@ -301,13 +295,14 @@ class IterationModel:
             cuda_graphs=bool(self._sizes),
             graph_sizes=self._graph_sizes,
             max_seqs=self._max_seqs,
+            max_batched_tokens=self._max_batched_tokens,
+            queries=self._queries,
             estimator=self._estimator,
             host=replace(self.host, step_us=0.0, request_us=0.0),
             expert_load=self.expert_load,
             seed=self._seed,
             overlap=self.overlap if self._drafter.is_layer else None,
             drafter=self._drafter,
-            **limits,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -359,6 +354,5 @@ class _DraftingModel(IterationModel):
         return self._drafter.token_operators(tokens)
 
     def _launch_ps(self, mode: GraphMode, stage: int) -> int:
-        """vLLM replays no full graphs of drafters; that a multi-token-prediction layer has one is a simplification."""
-        is_full = mode is GraphMode.FULL and self._drafter.method != "mtp"
-        return super()._launch_ps(GraphMode.PIECEWISE if is_full else mode, stage)
+        """vLLM replays no full graphs of drafters."""
+        return super()._launch_ps(GraphMode.PIECEWISE if mode is GraphMode.FULL else mode, stage)

@@ -12,14 +12,14 @@ tokens of a request occur before in it.
 
 | method | drafts by | passes | KV |
 |---|---|---|---|
-| ``mtp`` | a multi-token-prediction layer | over decodes | one layer |
+| ``mtp`` | a multi-token-prediction layer | over prompts and decodes | one layer |
 | ``eagle`` | an EAGLE head (`aicb.operators.drafter`) | over prompts and decodes | one layer |
 | ``draft_model`` | a smaller model | over prompts and decodes, one token more per request in the first | its own |
 | ``ngram`` | the host, while it prepares the next step | none | none |
 
 Source of passes: vLLM 0.24.0, ``vllm/v1/spec_decode/llm_base_proposer.py`` (`propose`, `set_inputs_first_pass`):
 rejected tokens stay in the first pass, and chunks of prompts that sample nothing take part in all passes. Its drafters
-replay piecewise graphs at most (`initialize_cudagraph_keys`); those of ``mtp`` are priced as full ones here.
+replay piecewise graphs at most (`initialize_cudagraph_keys`).
 
 Assumes that verification attends to all KV with every query (the causal mask among k + 1 tokens is ignored), that the
 host hides behind the passes as in plain decoding, once per step, and greedy drafts without a tree. The lookup of
@@ -93,7 +93,7 @@ class Drafting:
     @property
     def covers_prompts(self) -> bool:
         """The drafter has KV of prompts, from passes of its own over them."""
-        return self.method in ("eagle", "draft_model")
+        return self.method != "ngram"
 
     @property
     def extra_inputs(self) -> int:
@@ -107,10 +107,14 @@ class Drafting:
         return self.drafts if self.covers_prompts else 0
 
     @property
+    def is_by_layer(self) -> bool:
+        """A layer behind the model drafts, from its hidden states (vLLM: ``use_eagle``)."""
+        return self.method in ("mtp", "eagle")
+
+    @property
     def drops_last_hit(self) -> bool:
-        """The last block of a prefix hit is computed again for its hidden states, which a layer needs and no cache
-        keeps (vLLM: ``use_eagle``)."""
-        return self.method == "eagle"
+        """The last block of a prefix hit is computed again for its hidden states, which no cache keeps."""
+        return self.is_by_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +160,3 @@ def first_inputs(batch: Batch, queries: int, extra: int) -> Batch:
     request, which at a prompt's end are one chunk with it."""
     grown = Batch(batch.new_tokens + np.where(batch.is_decode, 0, extra), batch.kv_tokens + extra, batch.logit_rows)
     return one_by_one(grown, np.full(len(batch.new_tokens), queries + extra))
-
-
-def decodes_of(batch: Batch) -> Batch:
-    """The decodes of a batch alone."""
-    chosen = batch.is_decode
-    return Batch(batch.new_tokens[chosen], batch.kv_tokens[chosen], int(np.count_nonzero(chosen)))

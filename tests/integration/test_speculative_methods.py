@@ -69,12 +69,11 @@ def test_ngrams_gain_where_they_match(plain: Result) -> None:
     assert tpot_ms(run(asked("ngram", match=0.0))) == pytest.approx(step_ms, rel=2e-3)
 
 
-@pytest.mark.parametrize("method", ["eagle", "draft_model"])
+@pytest.mark.parametrize("method", ["mtp", "eagle", "draft_model"])
 def test_first_tokens_wait_for_the_drafter(method: str, plain: Result) -> None:
-    """Its passes over the prompt are part of the iteration that yields the first token; n-grams and, simplified,
-    multi-token prediction have none."""
-    first = {by: run(asked(by)).summary.ttft_s.mean for by in (method, "mtp", "ngram")}
-    assert first["mtp"] == first["ngram"] == plain.summary.ttft_s.mean
+    """Its passes over the prompt are part of the iteration that yields the first token; n-grams have none."""
+    first = {by: run(asked(by)).summary.ttft_s.mean for by in (method, "ngram")}
+    assert first["ngram"] == plain.summary.ttft_s.mean
     assert first[method] > 1.01 * plain.summary.ttft_s.mean
 
 
@@ -149,18 +148,56 @@ def test_draft_models_that_cannot_be_are_refused(fields: dict[str, Any], message
         plan_simulation(config([pool("m", "mixed", tp=2)], engine=engine))
 
 
-def test_drafters_do_not_hand_kv_over() -> None:
-    pools = [pool("p", "prefill"), pool("d", "decode")]
-    with pytest.raises(InputError, match=r"speculative\.method: found eagle in pool d, expected mtp or ngram where KV"):
-        plan_simulation(config(pools, engine=asked("eagle")))
-    assert simulate(config(pools, engine=asked("ngram")), [(0, 100, 20)]).requests[0].generated_tokens == 20
+PREFILL_AND_DECODE = [pool("p", "prefill"), pool("d", "decode")]
+MIXED_POOL = {"policy": "splitwise", "splitwise": {"scheduler": "mixed_pool"}}
 
 
-def test_drafters_do_not_hand_kv_over_in_mixed_pools() -> None:
-    """Of Splitwise's, every instance may get KV, those of the prefill pool as well."""
-    pools = [pool("p", "prefill", engine=asked("eagle")), pool("d", "decode")]
-    with pytest.raises(InputError, match=r"speculative\.method: found eagle in pool p, expected mtp or ngram where KV"):
-        plan_simulation(config(pools, routing={"policy": "splitwise", "splitwise": {"scheduler": "mixed_pool"}}))
+def test_draft_models_do_not_hand_kv_over() -> None:
+    """Of Splitwise's mixed pool, every instance may get KV, those of the prefill pool as well."""
+    message = r"speculative\.method: found draft_model in pool {}, expected mtp, eagle or ngram where KV"
+    with pytest.raises(InputError, match=message.format("d")):
+        plan_simulation(config(PREFILL_AND_DECODE, engine=asked("draft_model")))
+    own = [pool("p", "prefill", engine=asked("draft_model")), pool("d", "decode")]
+    with pytest.raises(InputError, match=message.format("p")):
+        plan_simulation(config(own, routing=MIXED_POOL))
+    result = simulate(config(PREFILL_AND_DECODE, engine=asked("ngram")), [(0, 100, 20)])
+    assert result.requests[0].generated_tokens == 20
+
+
+def test_instances_that_get_kv_from_each_other_draft_by_the_same_layer() -> None:
+    own = [pool("p", "prefill"), pool("d", "decode", engine=asked("eagle"))]
+    with pytest.raises(
+        InputError, match=r"pools\.p\.engine\.speculative: found none by a layer, expected one as in the"
+    ):
+        plan_simulation(config(own, routing=MIXED_POOL))
+
+
+@pytest.mark.parametrize("mode", ["pull", "layerwise"])
+@pytest.mark.parametrize("method", ["mtp", "eagle"])
+def test_the_kv_of_a_layer_that_drafts_is_handed_over(method: str, mode: str) -> None:
+    """Qwen3-8B has 36 layers, and one more; it runs where the prompt is computed, also if only the pool that decodes
+    asks for it, and takes its KV blocks there."""
+    pools = [pool("p", "prefill"), pool("d", "decode", engine=asked(method))]
+    result, plain = (
+        simulate(config(each, kv_transfer={"mode": mode}), [(0, 1000, 20)]) for each in (pools, PREFILL_AND_DECODE)
+    )
+    assert result.requests[0].kv_bytes * 36 == plain.requests[0].kv_bytes * 37
+    assert result.summary.ttft_s.mean > 1.01 * plain.summary.ttft_s.mean
+    assert result.requests[0].generated_tokens == 20
+    blocks, without = (each.summary.pools[0].kv_blocks_per_rank for each in (result, plain))
+    assert without * 36 / 37 * 0.98 < blocks < without * 36 / 37
+
+
+def test_a_layer_runs_after_both_batches_of_an_overlap() -> None:
+    """Its pass, dispatch and combine included, is added to the two halves of a prefill."""
+    engine = {"overlap": {"two_batch": True, "prefill_tokens_min": 64}}
+    took_ps = {}
+    for by, drafts in (("layer", asked("mtp", drafts=1, acceptance=0.5)), ("none", {})):
+        pools = [pool("p", "prefill", dp=2, ep=2, engine=engine), pool("d", "decode", dp=2, ep=2, engine=drafts)]
+        result = simulate(config(pools, model="qwen3-30b-a3b"), [(0, 2000, 2), (0, 2000, 2)])
+        took_ps[by] = result.requests[0].prefill_completed_ps - result.requests[0].scheduled_ps
+    layers = 48
+    assert took_ps["none"] * (1 + 0.5 / layers) < took_ps["layer"] < took_ps["none"] * (1 + 4 / layers)
 
 
 def test_a_draft_model_may_be_on_one_gpu_of_two() -> None:

@@ -44,9 +44,13 @@ class RankPairRoutes:
     transfers over NICs and keeps them off the spines.
     """
 
-    def __init__(self, model: Model, precision: Precision, topology: Topology, *, setup_ps: int) -> None:
+    def __init__(
+        self, model: Model, precision: Precision, topology: Topology, *, setup_ps: int, draft_layers: int = 0
+    ) -> None:
+        """``draft_layers``: layers that draft, behind the model."""
         self._model = model
-        self._sizes = cache_sizes(model, precision)
+        self._draft_layers = draft_layers
+        self._sizes = cache_sizes(model, precision, draft_layers)
         self._topology = topology
         self._setup_ps = setup_ps
         self._layouts: dict[tuple[Rank, int], simccl.KvLayout] = {}
@@ -94,22 +98,25 @@ class RankPairRoutes:
         tp, pp = placement.partition.tp, placement.partition.pp
         key = (rank, shift % tp)
         if key not in self._layouts:
+            held = [len(layers) for layers in stage_layers(self._model, pp)]
+            held[-1] += self._draft_layers
             stages = [[gpus[(i + shift) % tp] for i in range(tp)] for gpus in placement.rank_gpus(rank.index)]
             self._layouts[key] = simccl.KvLayout(
                 gpus=tuple(gpu for stage in stages for gpu in stage),
                 tp=tp,
                 pp=pp,
-                stage_layers=tuple(len(layers) for layers in stage_layers(self._model, pp)),
+                stage_layers=tuple(held),
             )
         return self._layouts[key]
 
 
-def cache_sizes(model: Model, precision: Precision) -> CacheSizes:
-    """What each layer keeps, by the sizes that memory and schedulers use."""
+def cache_sizes(model: Model, precision: Precision, draft_layers: int = 0) -> CacheSizes:
+    """What each layer keeps, by the sizes that memory and schedulers use; layers that draft are as the model's last."""
+    layers = [*model.layers, *[model.layers[-1]] * draft_layers]
     token_bytes, state_bytes = [], []
     kv_heads: int | None = None
     state_heads: int | None = None
-    for layer in model.layers:
+    for layer in layers:
         in_layer = state_in_layer = 0
         match layer.attention:
             case GroupedQueryAttention() as attention:
@@ -121,6 +128,6 @@ def cache_sizes(model: Model, precision: Precision) -> CacheSizes:
         token_bytes.append(in_layer)
         state_bytes.append(state_in_layer)
     state = simccl.LayerCache(tuple(state_bytes), state_heads) if any(state_bytes) else None
-    spans = (span_of(layer.attention) for layer in model.layers)
+    spans = (span_of(layer.attention) for layer in layers)
     most_tokens = tuple(None if span is None else span.tokens for span in spans)
     return CacheSizes(tuple(token_bytes), kv_heads, most_tokens, state)

@@ -47,9 +47,11 @@ class KvSender:
         *,
         setup_ps: int,
         keep_flows: bool,
+        draft_layers: int = 0,
     ) -> None:
-        self._layers = len(model.pattern)
-        self._routes = RankPairRoutes(model, precision, topology, setup_ps=setup_ps)
+        """``draft_layers``: layers that draft, behind the model, whose KV goes with it."""
+        self._layers = len(model.pattern) + draft_layers
+        self._routes = RankPairRoutes(model, precision, topology, setup_ps=setup_ps, draft_layers=draft_layers)
         self._network = network
         self._setup_ps = setup_ps
         self._in_transit: dict[GraphHandle, FlowGraph] = {}

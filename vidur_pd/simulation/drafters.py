@@ -1,11 +1,33 @@
-"""What drafts in a pool: the layer or model of its configuration, checked against the model that verifies."""
+"""What drafts in a pool: the layer or model of its configuration, checked against the model that verifies.
+
+A layer needs the hidden states of prompts. Where these are computed elsewhere, it runs there over them, and its KV is
+handed over with the model's.
+"""
 
 from __future__ import annotations
 
-from aicb import Drafter, Model, Partition, Precision, load_model
+from aicb import Drafter, Drafting, Model, Partition, Precision, load_model
 from aicb.operators.memory import draft_weight_bytes
 from boundary.errors import InputError
+from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.config.speculative import SpeculativeConfig
+
+
+def speculation_of(config: SimulationConfig, pool: PoolConfig) -> SpeculativeConfig | None:
+    """How the decodes of a pool are drafted; ``None``: they are not."""
+    return config.engine_of(pool).speculative if config.decodes(pool) else None
+
+
+def drafting_of(asked: SpeculativeConfig) -> Drafting:
+    return Drafting(asked.drafts, asked.acceptance, asked.method, asked.match)
+
+
+def layer_fed_by(config: SimulationConfig, pool: PoolConfig) -> SpeculativeConfig | None:
+    """What drafts by a layer in pools that get KV from this one, which only prefills."""
+    if config.decodes(pool):
+        return None
+    fed = (speculation_of(config, other) for other in config.cluster.pools if config.hands_over(other))
+    return next((asked for asked in fed if asked is not None and drafting_of(asked).is_by_layer), None)
 
 
 def drafter_of(

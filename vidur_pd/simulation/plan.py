@@ -56,6 +56,12 @@ class SimulationPlan:
         handing = [pool for pool in self.pools.values() if self.config.hands_over(pool.pool)]
         return (handing or list(self.pools.values()))[0].precision
 
+    @property
+    def draft_layers(self) -> int:
+        """Layers that draft whose KV is handed over with that of the model."""
+        handing = (pool.drafting for pool in self.pools.values() if self.config.hands_over(pool.pool))
+        return int(any(drafting is not None and drafting.is_by_layer for drafting in handing))
+
 
 def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = None) -> SimulationPlan:
     """The plan for a configuration; ``hash_block_tokens`` is the block size of the workload's hashes.
@@ -88,7 +94,7 @@ def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = No
 
 
 def _check_kv(config: SimulationConfig, pools: dict[str, PoolModel]) -> None:
-    """The KV of all pools that hand it over has one format and one block size."""
+    """The KV of all pools that hand it over has one format and one block size, and that of the same layers."""
     if not config.is_disaggregated:
         return
     for field in ("kv", "block_tokens"):
@@ -96,6 +102,17 @@ def _check_kv(config: SimulationConfig, pools: dict[str, PoolModel]) -> None:
         if len(set(found.values())) > 1:
             text = ", ".join(f"{name} {value}" for name, value in found.items())
             raise InputError(f"engine.{field}: found {text}, expected one value for pools that hand KV over")
+    by_layer = {
+        p.pool.name: p.drafting is not None and p.drafting.is_by_layer
+        for p in pools.values()
+        if config.routing.has_mixed_pool
+    }
+    if len(set(by_layer.values())) > 1:
+        without = next(name for name, has_layer in by_layer.items() if not has_layer)
+        raise InputError(
+            f"cluster.pools.{without}.engine.speculative: found none by a layer, expected one as in the other pools, "
+            "as each may get KV from each"
+        )
 
 
 def _check_own_classes(config: SimulationConfig) -> None:

@@ -118,8 +118,8 @@ def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting
 
 
 def _check_drafting(config: SimulationConfig, pool: PoolConfig, drafting: Drafting | None) -> None:
-    if drafting is not None and drafting.covers_prompts and config.hands_over(pool):
+    if drafting is not None and drafting.method == "draft_model" and config.hands_over(pool):
         raise InputError(
-            f"{engine_field(pool, 'speculative')}.method: found {drafting.method} in pool {pool.name}, expected mtp "
-            "or ngram where KV comes from another pool, as that of a drafter is not handed over"
+            f"{engine_field(pool, 'speculative')}.method: found draft_model in pool {pool.name}, expected mtp, eagle "
+            "or ngram where KV comes from another pool, as that of a draft model is not handed over"
         )

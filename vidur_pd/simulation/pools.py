@@ -38,7 +38,7 @@ from vidur_pd.config.own_classes import load_class
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy
-from vidur_pd.simulation.drafters import drafter_of
+from vidur_pd.simulation.drafters import drafter_of, drafting_of, layer_fed_by, speculation_of
 from vidur_pd.simulation.pool_checks import check_memory, check_options, engine_field, expert_kinds, is_own
 
 
@@ -60,7 +60,9 @@ class PoolModel:
     """Of each rank, where Python decides; otherwise it is vLLM V1 in the core."""
     policy_options: Section
     drafting: Drafting | None
-    """Speculative decoding, where the pool decodes."""
+    """Passes that draft; where the pool only prefills, those of a layer over prompts, for pools that get its KV."""
+    drafts_per_step: int
+    """Drafts that a decode verifies; 0: none."""
 
     @property
     def max_batched_tokens(self) -> int:
@@ -79,7 +81,8 @@ class PoolModel:
     def lookahead_tokens(self) -> int:
         """KV slots that a step keeps for the drafts to come: as vLLM V1, which alone of the named policies has any."""
         drafting = self.drafting
-        return 0 if drafting is None or self.engine.policy in NAMED_POLICIES else drafting.lookahead_tokens
+        has_any = drafting is not None and self.drafts_per_step and self.engine.policy not in NAMED_POLICIES
+        return drafting.lookahead_tokens if drafting is not None and has_any else 0
 
     @property
     def plans_ahead(self) -> bool:
@@ -111,12 +114,12 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     Raises: InputError, where an option does not go with the model, the partition, the GPU or its memory.
     """
     engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
-    asked = engine.speculative if config.decodes(pool) else None
-    drafting = None if asked is None else Drafting(asked.drafts, asked.acceptance, asked.method, asked.match)
+    verified, fed = speculation_of(config, pool), layer_fed_by(config, pool)
+    drafting = None if verified is None else drafting_of(verified)
     precision = Precision(weights=engine.weights, kv=engine.kv)
     check_options(config, pool, model, drafting)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
-    if asked is not None:
+    if (asked := verified or fed) is not None:
         drafter = drafter_of(asked, engine_field(pool, "speculative"), (model, partition, precision), longest)
     try:
         memory = instance_memory(
@@ -170,7 +173,8 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         first_experts=_first_experts(config, engine, partition, model),
         policy=(policy := _policy(engine, pool)),
         policy_options=_policy_options(engine, pool, policy),
-        drafting=drafting,
+        drafting=Drafting(method=fed.method) if fed is not None else drafting,
+        drafts_per_step=0 if drafting is None else drafting.drafts,
     )
 
 

@@ -53,6 +53,7 @@ class Simulation:
             self._plan.topology,
             setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
             keep_flows=config.output.flows,
+            draft_layers=self._plan.draft_layers,
         )
         self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)

@@ -102,6 +102,7 @@ def _iteration_pricer(
         pool.iteration_model if experts is None else experts.model,
         pricers[pool.gpu.interconnect],
         drafting=pool.drafting,
+        drafts_per_step=pool.drafts_per_step,
         halves=pool.halves,
         fast_forward=pool.engine.fast_forward,
     )
@@ -128,7 +129,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
         return cache(pool.policy_options, *sizes, plan.hash_block_tokens, groups, drops_last_hit=drops)
 
     def drafts(rank: int) -> Drafts | None:
-        if drafting is None:
+        if drafting is None or not pool.drafts_per_step:
             return None
         stream = generator(plan.config.seed, f"speculative.{placement.name}.{rank}")
         return Drafts(drafting.acceptances, stream, match=drafting.match)
@@ -141,7 +142,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             max_seqs=engine.max_seqs,
             max_model_len=pool.max_model_len,
             long_prefill_token_threshold=engine.long_prefill_token_threshold,
-            drafts_per_step=0 if drafting is None else drafting.drafts,
+            drafts_per_step=pool.drafts_per_step,
             watermark_blocks=pool.watermark_blocks,
             pipeline_stages=placement.partition.pp,
             plans_ahead=pool.plans_ahead,

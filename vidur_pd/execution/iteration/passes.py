@@ -63,15 +63,22 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
 
 
 def price_with_drafts(
-    model: IterationModel, drafting: Drafting, batches: Sequence[Batch], drafts: NDArray[np.int64], stage: int
+    model: IterationModel,
+    drafting: Drafting,
+    batches: Sequence[Batch],
+    drafts: NDArray[np.int64] | None,
+    stage: int,
 ) -> IterationCost:
     """One step in which decodes verify ``drafts`` [requests of all ranks] (KV lengths include them), and new ones are
-    made.
+    made; ``None``: a step of an instance that only prefills.
 
     Layers and models draft as many for every request: its last steps, which can use fewer, are priced as others.
     """
-    is_uniform = drafting.method != "ngram" or bool((drafts == drafting.drafts).all())
-    if is_uniform and all(batch.is_decode.all() for batch in batches):
+    if drafts is None:
+        verification = model.price(batches, stage=stage)
+    elif (drafting.method != "ngram" or np.all(drafts == drafting.drafts)) and all(
+        batch.is_decode.all() for batch in batches
+    ):
         verification = model.price(batches, stage=stage, queries=drafting.queries)
     else:
         made = np.full(len(drafts), drafting.drafts) if drafting.method != "ngram" else drafts

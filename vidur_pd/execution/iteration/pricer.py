@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, TwoBatchOverlap, two_batch_overlap
+from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, two_batch_overlap
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Instance, Loop, RunningIteration, Stage
@@ -78,16 +78,20 @@ class IterationPricer:
         pricer: CommunicationPricer,
         *,
         drafting: Drafting | None = None,
+        drafts_per_step: int = 0,
         halves: Halves | None = None,
         fast_forward: bool = True,
     ) -> None:
-        """``drafting``: decodes verify drafts. ``halves``: batches are halved where they are large enough.
+        """``drafting``: passes that draft follow. ``drafts_per_step``: of decodes that verify; 0: there are none, and
+        the passes are those of a layer over prompts, for instances that get its KV. ``halves``: batches are halved
+        where they are large enough.
         ``fast_forward``: runs of decode iterations are priced at once where that is exact.
         """
         self._placement = placement
         self._model = model
         self._pricer = pricer
         self._drafting = drafting
+        self._drafts_per_step = drafts_per_step
         self._halves = halves
         self._fast_forward = fast_forward
         self._numbers: dict[tuple[FabricState, int, tuple[tuple[Communication, int], ...]], int] = {}
@@ -149,7 +153,7 @@ class IterationPricer:
         stages = []
         for stage in range(self._placement.partition.pp):
             if halved is not None and not drafts:
-                stages.append(self._two_batches(halved, stage))
+                stages.append(self._two_batches(halved, batches.split(), stage))
             elif self._drafting is not None and (drafts or self._drafting.covers_prompts):
                 cost = self._with_drafts(self._drafting, iteration, batches.split(), stage)
                 stages.append(self._priced(cost, stage))
@@ -169,7 +173,14 @@ class IterationPricer:
         met = (self._model.estimated_of(number) for number in self._instance.estimates_met())
         return self._estimated.union(*met)
 
-    def _priced(self, cost: IterationCost, stage: int, turns: TwoBatchOverlap | None = None) -> Stage:
+    def _priced(
+        self,
+        cost: IterationCost,
+        stage: int,
+        not_overlapped_ps: float = 0.0,
+        overlapped: Sequence[tuple[float, float, float]] = (),
+    ) -> Stage:
+        """``not_overlapped_ps``, ``overlapped``: of two batches (`TwoBatchOverlap`), the former less all compute."""
         self._estimated.update(cost.estimated_operators)
         number = self._number_of(stage, cost.communications)
         return Stage(
@@ -179,24 +190,35 @@ class IterationPricer:
             host_ps=cost.host_ps,
             phase_ps=cost.phase_ps,
             estimated_ps=cost.estimated_ps,
-            not_overlapped_ps=0.0 if turns is None else turns.not_overlapped_ps - cost.compute_ps,
-            overlapped=[] if turns is None else turns.overlapped,
+            not_overlapped_ps=not_overlapped_ps,
+            overlapped=list(overlapped),
         )
 
     def _with_drafts(
         self, drafting: Drafting, iteration: RunningIteration, batches: Sequence[Batch], stage: int
     ) -> IterationCost:
         assert iteration.batch is not None
-        return price_with_drafts(self._model, drafting, batches, iteration.batch.drafts(), stage)
+        drafts = iteration.batch.drafts() if self._drafts_per_step else None
+        return price_with_drafts(self._model, drafting, batches, drafts, stage)
 
-    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], stage: int) -> Stage:
-        """Two half batches that hide communication behind each other's compute."""
+    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], whole: list[Batch], stage: int) -> Stage:
+        """Two half batches that hide communication behind each other's compute; a layer then runs over the whole."""
         assert self._halves is not None
         costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
-        first, second = (self._stage_communications[self._number_of(stage, cost.communications)] for cost in costs)
+        first, second = (self._communication(stage, cost) for cost in costs)
         both_ps = (first.communication_ps, second.communication_ps)
         overlap = two_batch_overlap(costs, both_ps, communication_sm_share=self._halves.communication_sm_share)
-        return self._priced(in_turn(costs, host_ps=max(cost.host_ps for cost in costs)), stage, overlap)
+        both = in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
+        not_overlapped_ps, overlapped = overlap.not_overlapped_ps - both.compute_ps, overlap.overlapped
+        if self._drafting is None:
+            return self._priced(both, stage, not_overlapped_ps, overlapped)
+        passes = self._model.draft_passes(whole, self._drafting, stage=stage)
+        exposed = [(0.0, float(self._communication(stage, cost).communication_ps), 1.0) for cost in passes]
+        whole_step = in_turn((both, *passes), host_ps=sum(cost.host_ps for cost in (both, *passes)))
+        return self._priced(whole_step, stage, not_overlapped_ps, [*overlapped, *exposed])
+
+    def _communication(self, stage: int, cost: IterationCost) -> StageCommunication:
+        return self._stage_communications[self._number_of(stage, cost.communications)]
 
     def _number_of(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
         """Number of the communication of a stage on the fabric as it is."""
