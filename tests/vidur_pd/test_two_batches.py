@@ -1,4 +1,4 @@
-"""When an iteration runs as two batches: vLLM's thresholds, on both sides of each, worked out by hand."""
+"""When an iteration runs as two batches: rules of vLLM and SGLang, on both sides of each limit, worked out by hand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.iteration.passes import Halves
 
 VLLM = Halves(decode_tokens_min=32, prefill_tokens_min=512)
+SGLANG = Halves(decode_tokens_min=2, prefill_tokens_min=1, cut="own")
+IDLE = Batch.decode(np.array([], dtype=np.int64))
 
 
 def decodes(requests: int) -> Batch:
@@ -52,7 +54,7 @@ def captured(tokens: int) -> int:
         ([decodes(41), decodes(81)], as_they_are, [20, 40]),
         ([decodes(41), decodes(81)], captured, None),  # 81 are padded to 88
         ([decodes(45), decodes(81)], captured, [22, 40]),
-        ([decodes(400), Batch.decode(np.array([], dtype=np.int64))], as_they_are, None),
+        ([decodes(400), IDLE], as_they_are, None),
     ],
 )
 def test_all_ranks_halve_their_batches_or_none(
@@ -62,6 +64,23 @@ def test_all_ranks_halve_their_batches_or_none(
     assert (found and [batch.tokens for batch in found[1]]) == halves
     if found is not None:
         assert [a.tokens + b.tokens for a, b in zip(*found, strict=True)] == [batch.tokens for batch in ranks]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "second"),
+    [
+        ([prefill(8000), prefill(10)], [4000, 5]),
+        ([prefill(8000), IDLE], [4000, 0]),
+        ([decodes(80), decodes(3)], [40, 1]),
+        ([prefill(600), beside_decodes(480, 32)], [300, 256]),
+        ([prefill(600), decodes(600)], None),
+        ([decodes(3), IDLE], [1, 0]),
+        ([decodes(80), decodes(1)], None),  # two tokens asked for
+    ],
+)
+def test_ranks_that_agree_halve_their_own_batches(ranks: list[Batch], second: list[int] | None) -> None:
+    found = SGLANG.of(ranks, as_they_are)
+    assert (found and [batch.tokens for batch in found[1]]) == second
 
 
 MOE = {"model": "qwen3-30b-a3b", "topology": {"kind": "single_switch", "gpus_per_node": 2}}

@@ -98,6 +98,10 @@ class OverlapConfig(Section):
     Left out: as the engine does."""
     prefill_tokens_min: Number
     """The same for a rank whose batch has prefills."""
+    cut: Literal["common", "own"]
+    """Where the batches of ranks are halved: ``common``, all after as many tokens (vLLM), so that every rank needs some
+    behind them; ``own``, each in its middle (SGLang), where all ranks with work have prefills, or none has. Left out:
+    as the engine does."""
 
 
 class ExpertDriftConfig(Section):

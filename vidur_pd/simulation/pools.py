@@ -95,7 +95,9 @@ class PoolModel:
         overlap = self.engine.overlap
         if not overlap.two_batch:
             return None
-        return Halves(overlap.communication_sm_share, overlap.decode_tokens_min, overlap.prefill_tokens_min)
+        return Halves(
+            overlap.communication_sm_share, overlap.decode_tokens_min, overlap.prefill_tokens_min, overlap.cut
+        )
 
 
 @lru_cache(maxsize=16)

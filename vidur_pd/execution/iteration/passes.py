@@ -1,14 +1,15 @@
 """Iterations of several passes: two half batches that take turns, and steps that verify and draft tokens.
 
-Assumes, in addition to what `aicb` assumes of overlap and of drafts: each rank halves its own batch, while vLLM cuts
-the batches of all ranks after as many tokens. In a step with prefills, or in which not all decodes have drafts, each
-decode verifies its drafts as so many requests of one token (its KV is read once each).
+Assumes, in addition to what `aicb` assumes of overlap and of drafts: each rank halves its own batch, also where vLLM
+would cut the batches of all ranks after as many tokens. In a step with prefills, or in which not all decodes have
+drafts, each decode verifies its drafts as so many requests of one token (its KV is read once each).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +29,26 @@ class Halves:
     """Tokens from which the batch of a rank is halved if it has decodes only."""
     prefill_tokens_min: int = 0
     """Tokens from which it is halved if it has prefills."""
+    cut: Literal["common", "own"] = "common"
+    """Whether all ranks are cut after as many tokens, or each in its middle."""
 
     def of(
         self, batches: Sequence[Batch], padded_tokens: Callable[[int], int]
     ) -> tuple[list[Batch], list[Batch]] | None:
         """Both halves of every rank's batch; ``None`` where the iteration runs as a whole.
 
-        By vLLM's rule (0.24, ``vllm/v1/worker/dp_utils.py``): every rank has the tokens to be halved, and half of the
-        most padded tokens of a rank leaves a token for the second half of each. An idle rank runs a decode of one
-        token.
+        Every rank has to have the tokens to be halved. With a common cut (vLLM 0.24, ``vllm/v1/worker/dp_utils.py``),
+        half of the most padded tokens of a rank has to leave a token for the second half of each, and an idle rank has
+        a token; with their own (SGLang 0.5.23, ``batch_overlap/two_batch_overlap.py``), idle ranks do not count, and
+        the others have to agree whether they prefill.
         """
-        tokens = [max(batch.tokens, 1) for batch in batches]
-        has_enough = (count >= self._least(batch) for count, batch in zip(tokens, batches, strict=True))
-        if not all(has_enough) or max(map(padded_tokens, tokens)) // 2 >= min(tokens):
+        counted = batches if self.cut == "common" else [batch for batch in batches if batch.tokens]
+        tokens = [max(batch.tokens, 1) for batch in counted]
+        if not all(count >= self._least(batch) for count, batch in zip(tokens, counted, strict=True)):
+            return None
+        if self.cut == "common" and max(map(padded_tokens, tokens)) // 2 >= min(tokens):
+            return None
+        if self.cut == "own" and len({bool(batch.is_decode.all()) for batch in counted}) > 1:
             return None
         first, second = zip(*(halve(batch) for batch in batches), strict=True)
         return (list(first), list(second)) if any(len(half.new_tokens) for half in second) else None
