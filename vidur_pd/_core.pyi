@@ -167,6 +167,7 @@ class RankState:
         plans_ahead: bool = False,
         by_priority: bool = False,
         chunks_prompts: bool = True,
+        pipelines_chunks: bool = False,
         lookahead_tokens: int = 0,
     ) -> None: ...
     @property

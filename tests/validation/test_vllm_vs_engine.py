@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.validation.vllm_source import Source, load
-from tests.validation.vllm_vs_engine import MODES, agreement, ours, sets, theirs
+from tests.validation.vllm_vs_engine import MODES, agreement, ours, pipeline_sets, sets, theirs
 from tests.vidur_pd.policies.by_hand import vllm_v1, vllm_v1_by_priority, vllm_v1_whole_prompts
 from tests.vidur_pd.policies.by_hand.case import Case
 from tests.vidur_pd.policies.test_policies_by_hand import scenario_of_case
@@ -39,6 +39,17 @@ def test_batches_are_those_of_vllm(mode: str, plans_ahead: bool) -> None:
     assert found.sets_with_hits > SETS / 2
     assert found.sets == SETS
     assert (found.equal, found.equal_sets) == (found.batches, found.sets)
+
+
+def test_batches_through_a_pipeline_are_those_of_vllm() -> None:
+    found = agreement(source(), pipeline_sets(SETS), verbose=True)
+    assert found.sets_with_hits > SETS / 2
+    assert (found.equal, found.equal_sets) == (found.batches, found.sets)
+
+
+def test_chunks_that_wait_for_the_last_stage_are_found() -> None:
+    found = agreement(source(), pipeline_sets(8), changes=lambda scenario: replace(scenario, pipelines_chunks=False))
+    assert found.equal_sets < found.sets
 
 
 @pytest.mark.parametrize("case", BY_HAND, ids=lambda case: case.name)

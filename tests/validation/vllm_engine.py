@@ -89,6 +89,8 @@ class Engine:
         """Raises: AssertionError, where vLLM would wait for ever."""
         if self.scenario.plans_ahead:
             self._serve_two_in_flight()
+        elif self.scenario.stages > 1:
+            self._serve_through_pipeline()
         else:
             self._serve_one_by_one()
 
@@ -119,6 +121,32 @@ class Engine:
             self._update(batch)
             if line:
                 ends_ps = self._begin(line[0])
+
+    def _serve_through_pipeline(self) -> None:
+        """Stages of equal times: a batch is decided when the first is free and not each has one, and its tokens are
+        there when it leaves the last."""
+        line: deque[tuple[int, Batch]] = deque()
+        free_ps = [0] * self.scenario.stages
+        while self._take_arrivals(is_busy=bool(line)):
+            may_begin = len(line) < self.scenario.stages and free_ps[0] <= self.now_ps
+            if may_begin and self.scheduler.has_requests():
+                preempted = len(self._preempted)
+                batch = self._schedule()
+                if not batch.rows and len(self._preempted) > preempted:
+                    self._update(batch)
+                    batch = self._schedule()
+                if batch.rows:
+                    self._begin(batch)
+                    line.append((_through(free_ps, self.now_ps, batch.cost_ps), batch))
+                    continue
+                self._update(batch)
+            instants = [ends_ps for ends_ps, _ in line] + [at_ps for _, (at_ps, *_) in self._coming]
+            if not may_begin and len(line) < self.scenario.stages:
+                instants.append(free_ps[0])
+            assert instants or not self.scheduler.has_unfinished_requests(), "vLLM waits for ever"
+            self.now_ps = max(self.now_ps, min(instants, default=self.now_ps))
+            while line and line[0][0] <= self.now_ps:
+                self._update(line.popleft()[1])
 
     def _take_arrivals(self, is_busy: bool = False) -> bool:
         """Adds what has come; false where all is done."""
@@ -202,6 +230,13 @@ class Engine:
         return self._outputs
 
 
+def _through(free_ps: list[int], at_ps: int, cost_ps: int) -> int:
+    """When a batch leaves the last stage; ``free_ps`` [stages]: when each has done what it has."""
+    for stage, free in enumerate(free_ps):
+        at_ps = free_ps[stage] = max(at_ps, free) + cost_ps
+    return at_ps
+
+
 def _model_output(names: list[str], sampled: list[list[int]]) -> SimpleNamespace:
     return SimpleNamespace(
         sampled_token_ids=sampled,
@@ -228,6 +263,7 @@ def _config(scenario: Scenario) -> SimpleNamespace:
             max_num_scheduled_tokens=None,
             max_num_batched_tokens=scenario.budget,
             long_prefill_token_threshold=scenario.threshold,
+            async_scheduling=scenario.plans_ahead,
             policy="fcfs" if scenario.priorities is None else "priority",
             scheduler_reserve_full_isl=True,
             enable_chunked_prefill=scenario.chunks_prompts,
@@ -237,7 +273,7 @@ def _config(scenario: Scenario) -> SimpleNamespace:
             num_gpu_blocks=blocks, enable_prefix_caching=scenario.caching, block_size=scenario.block_tokens
         ),
         parallel_config=SimpleNamespace(
-            pipeline_parallel_size=1,
+            pipeline_parallel_size=scenario.stages,
             data_parallel_index=0,
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,

@@ -132,8 +132,18 @@ def sets(count: int, mode: str, plans_ahead: bool) -> dict[int, Scenario]:
     }
 
 
+def pipeline_sets(count: int) -> dict[int, Scenario]:
+    """Two to four stages and blocks for all: vLLM preempts requests in flight, which wait there for their results."""
+    return {
+        seed: replace(draw(seed), stages=2 + seed % 3, pipelines_chunks=True, usable_blocks=100_000)
+        for seed in range(count)
+    }
+
+
 def main(folder: Path, count: int) -> None:
     source = load(folder)
+    print("through a pipeline:")
+    print(agreement(source, pipeline_sets(count), verbose=True), flush=True)
     for mode in MODES:
         for plans_ahead in (False, True):
             print(f"{mode}, {'two batches' if plans_ahead else 'one batch'} in flight:")

@@ -54,6 +54,7 @@ class Scenario:
     priorities: tuple[int, ...] | None = None
     """Of the requests; ``None``: first come, first served."""
     chunks_prompts: bool = True
+    pipelines_chunks: bool = False
 
 
 def unchunked(scenario: Scenario) -> Scenario:
@@ -82,13 +83,14 @@ def scenarios(draw: st.DrawFn, drafts: int = 0, plans_ahead: bool = False) -> Sc
         budget=draw(st.integers(4, 60)),
         max_seqs=draw(st.integers(1, 6)),
         threshold=draw(st.sampled_from([0, 0, 3, 7])),
-        stages=draw(st.sampled_from([1, 1, 2, 3])) if not (drafts or plans_ahead) else 1,
+        stages=(stages := draw(st.sampled_from([1, 1, 2, 3])) if not (drafts or plans_ahead) else 1),
         drafts=drafts,
         requests=tuple(requests),
         watermark_blocks=draw(st.sampled_from([0, 0, 1, 3])),
         plans_ahead=plans_ahead,
         lookahead=draw(st.sampled_from([0, drafts])),
         drops_last_hit=draw(st.booleans()) if drafts else False,
+        pipelines_chunks=stages > 1 and draw(st.booleans()),
     )
     if draw(st.sampled_from([False, False, True])):
         scenario = replace(scenario, priorities=tuple(draw(st.integers(0, 2)) for _ in requests))
@@ -186,6 +188,7 @@ class WholeRun:
             plans_ahead=scenario.plans_ahead,
             by_priority=scenario.priorities is not None,
             chunks_prompts=scenario.chunks_prompts,
+            pipelines_chunks=scenario.pipelines_chunks,
             lookahead_tokens=scenario.lookahead,
         )
         self._drafts = drafts or Drafts([0.6] * (scenario.drafts or 1), np.random.default_rng(0))

@@ -65,6 +65,7 @@ struct Limits {
     bool plans_ahead;               // the next iteration is decided as soon as one begins
     bool by_priority;               // queues are in the order of `goes_first`
     bool chunks_prompts;      // a prompt may begin with less than all that is left of it, as far as the policy asks
+    bool pipelines_chunks;    // the next chunk of a prompt may begin while those before it are in later stages
     Tokens lookahead_tokens;  // KV that a step of a request takes blocks for beyond its own: the next drafts'
 };
 

@@ -125,10 +125,11 @@ std::shared_ptr<RankState> make_rank(std::shared_ptr<BlockPool> pool, const std:
                                      Tokens max_batched_tokens, std::int64_t max_seqs, Tokens max_model_len,
                                      Tokens long_prefill_token_threshold, std::int64_t drafts_per_step,
                                      std::int64_t watermark_blocks, std::int64_t pipeline_stages, bool plans_ahead,
-                                     bool by_priority, bool chunks_prompts, Tokens lookahead_tokens) {
-    const Limits limits{max_batched_tokens, max_seqs,         max_model_len,   long_prefill_token_threshold,
-                        drafts_per_step,    watermark_blocks, pipeline_stages, plans_ahead,
-                        by_priority,        chunks_prompts,   lookahead_tokens};
+                                     bool by_priority, bool chunks_prompts, bool pipelines_chunks,
+                                     Tokens lookahead_tokens) {
+    const Limits limits{max_batched_tokens, max_seqs,         max_model_len,    long_prefill_token_threshold,
+                        drafts_per_step,    watermark_blocks, pipeline_stages,  plans_ahead,
+                        by_priority,        chunks_prompts,   pipelines_chunks, lookahead_tokens};
     return std::make_shared<RankState>(std::move(pool), parse_role(role), limits);
 }
 
@@ -138,7 +139,8 @@ void bind_rank(py::module_& module) {
              py::arg("max_batched_tokens"), py::arg("max_seqs"), py::arg("max_model_len"),
              py::arg("long_prefill_token_threshold") = 0, py::arg("drafts_per_step") = 0,
              py::arg("watermark_blocks") = 0, py::arg("pipeline_stages") = 1, py::arg("plans_ahead") = false,
-             py::arg("by_priority") = false, py::arg("chunks_prompts") = true, py::arg("lookahead_tokens") = 0)
+             py::arg("by_priority") = false, py::arg("chunks_prompts") = true, py::arg("pipelines_chunks") = false,
+             py::arg("lookahead_tokens") = 0)
         .def_property_readonly("waiting_requests", &RankState::waiting_requests)
         .def_property_readonly("running_requests", &RankState::running_requests)
         .def_property_readonly("load_tokens", &RankState::load_tokens)

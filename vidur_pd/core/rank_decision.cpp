@@ -17,7 +17,8 @@ void RankState::open_decision(TimePs now_ps) {
     draft_ = std::make_shared<ScheduledBatch>();
     budget_left_ = limits_.max_batched_tokens;
     now_ps_ = now_ps;
-    if (limits_.plans_ahead && !pool_->registers_when_scheduled()) note_chunks();
+    const bool may_be_under_way = limits_.plans_ahead || limits_.pipelines_chunks;
+    if (may_be_under_way && !pool_->registers_when_scheduled()) note_chunks();
 }
 
 BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
@@ -203,11 +204,7 @@ BatchPtr RankState::close_decision() {
         batch->kv_tokens.push_back(request.computed_tokens);
         batch->drafts.push_back(std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0));
         batch->samples.push_back(samples);
-        if (limits_.plans_ahead) {
-            note_under_way(request, samples);
-        } else {
-            request.is_in_iteration = true;
-        }
+        note_under_way(request, samples);
     }
     batch->sum_up();
     batch->preempted = std::exchange(preempted_, {});
@@ -215,10 +212,15 @@ BatchPtr RankState::close_decision() {
     return batch;
 }
 
-// The request may take part in the next decision as well, unless its last token is under way now. After a prefill its
-// KV is to be handed over then.
+// Where a rank plans ahead, the request may take part in the next decision as well, unless its last token is under way
+// now (after a prefill its KV is to be handed over then); where chunks follow each other through a pipeline, unless a
+// token is.
 void RankState::note_under_way(Request& request, bool samples) {
     ++request.iterations_under_way;
+    if (!limits_.plans_ahead) {
+        request.is_in_iteration = samples || !limits_.pipelines_chunks;
+        return;
+    }
     request.tokens_under_way += samples;
     request.is_in_iteration = samples && request.sequence_tokens() == request.end_tokens;
     request.is_ending = request.is_in_iteration && request.role != Role::kPrefill;

@@ -129,10 +129,10 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
+        --request->iterations_under_way;
         if (limits_.plans_ahead) {
-            --request->iterations_under_way;
             request->tokens_under_way -= batch.samples[position];
-        } else {
+        } else if (!request->iterations_under_way) {
             request->is_in_iteration = false;
         }
         if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
@@ -166,10 +166,16 @@ void RankState::note_computed(const Request& request, Tokens kv_tokens, bool is_
     if (is_finished || kv_tokens <= request.prefill_end_tokens) pool_->register_blocks(request, kv_tokens);
 }
 
-// The iteration of preempted requests has ended: those that have not got their last token queue again.
+// An iteration has ended: preempted requests of which it was the last under way queue again, unless they have got their
+// last token.
 void RankState::queue_aside() {
     for (const RequestPtr& request : std::exchange(aside_, {})) {
-        if (request->status == Status::kWaiting) queue_again(request);
+        if (request->status != Status::kWaiting) continue;
+        if (request->iterations_under_way) {
+            aside_.push_back(request);
+        } else {
+            queue_again(request);
+        }
     }
 }
 

@@ -141,7 +141,7 @@ struct Request {
     bool is_in_iteration = false;           // one is under way, without which it cannot go on
     bool is_ending = false;                 // its last token is under way, and its KV serves nothing else
     Tokens tokens_under_way = 0;            // of a rank that plans ahead: sampled by iterations that have not ended
-    std::int64_t iterations_under_way = 0;  // of such a rank: it takes part in
+    std::int64_t iterations_under_way = 0;  // that it takes part in
     bool is_decided = false;                // takes part in the iteration that is being decided
     Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there

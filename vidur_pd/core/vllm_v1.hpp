@@ -10,9 +10,10 @@
 // that stands before the request that lacks a block; if it was to run in this step already, its tokens are free again.
 //
 // Assumed: output ends by length alone, and P + D fits the context window (`rejection_reason`), so vLLM's clamp to the
-// window never acts. The watermark holds for requests that begin to run, and only while something runs. With pipeline
-// parallelism a request sits in one micro-batch at a time and cannot be preempted from it (vLLM itself also pipelines
-// the chunks of one prompt).
+// window never acts. The watermark holds for requests that begin to run, and only while something runs.
+//
+// With pipeline parallelism the chunks of a prompt follow each other through the stages (`Limits::pipelines_chunks`), and
+// a request whose next token is under way waits for it.
 //
 // With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
 // end of a request are not made.
@@ -33,6 +34,9 @@
 //
 // Departure: vLLM hangs when requests whose KV has arrived hold all blocks, none can take its next one, and nothing
 // runs. Here the youngest of them gives up its KV and is recomputed.
+//
+// Departure: with pipeline parallelism vLLM preempts requests whose next token is under way; here others go first. One
+// that has lost its KV with chunks under way begins again when they have ended; in vLLM at once.
 //
 // The same rules in Python, to read and to fork: vidur_pd/scheduling/vllm_v1_python.py.
 #pragma once

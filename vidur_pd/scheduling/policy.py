@@ -101,7 +101,8 @@ class RequestView(Protocol):
 
     @property
     def is_in_iteration(self) -> bool:
-        """It is in an iteration under way that has to end before it goes on: with pipeline stages, or ``is_ending``.
+        """It is in an iteration under way that has to end before it goes on: with pipeline stages, unless that has a
+        chunk of its prompt and ``Policy.pipelines_chunks``; or ``is_ending``.
 
         With asynchronous scheduling an iteration is decided while the one before is under way, whose tokens count as
         part of their sequences, so that all other requests may go on.
@@ -130,6 +131,8 @@ class Policy(ABC):
     """The rank holds iterations to ``engine.max_batched_tokens``."""
     watermark: ClassVar[float] = 0.0
     """Usual ``engine.watermark``: share of the KV blocks that admissions leave free."""
+    pipelines_chunks: ClassVar[bool] = False
+    """With pipeline stages, the next chunk of a prompt may begin while those before it are in later stages."""
 
     class Options(Section):
         """What ``engine.policy_options`` may say to the policy: nothing, unless it has a class of its own here."""

@@ -14,6 +14,8 @@ from vidur_pd.scheduling.policy import Decision, Policy, RankView, RequestView
 class VllmV1Python(Policy):
     """Running requests first, in order of admission; then, unless one was preempted, those that wait."""
 
+    pipelines_chunks = True
+
     def decide(self, rank: RankView, decision: Decision) -> None:
         if self._continue_running(rank, decision):
             self._admit(rank, decision)

@@ -85,6 +85,11 @@ class PoolModel:
         return drafting.lookahead_tokens if drafting is not None and has_any else 0
 
     @property
+    def pipelines_chunks(self) -> bool:
+        """The chunks of a prompt follow each other through the pipeline."""
+        return self.pool.pp > 1 and (self.policy is None or self.policy.pipelines_chunks)
+
+    @property
     def plans_ahead(self) -> bool:
         """Ranks decide an iteration while the one before is under way."""
         return self.engine.async_scheduling

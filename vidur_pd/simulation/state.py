@@ -148,6 +148,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
             plans_ahead=pool.plans_ahead,
             by_priority=engine.scheduling_policy == "priority",
             chunks_prompts=engine.chunked_prefill,
+            pipelines_chunks=pool.pipelines_chunks,
             lookahead_tokens=pool.lookahead_tokens,
         )
         for _ in range(placement.partition.dp)

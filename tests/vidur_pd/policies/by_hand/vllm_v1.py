@@ -20,6 +20,19 @@ CASES = (
         ),
     ),
     Case(
+        "chunks follow each other through a pipeline",
+        # the first stage is free after 1008 ps, 2016, 3024; the last chunk of request 0 leaves the second at 4032
+        requests=((0, 20, 2), (0, 5, 1)),
+        limits={"budget": 8, "stages": 2, "pipelines_chunks": True},
+        steps=(
+            Step({0: 8}),
+            Step({0: 8}),
+            Step({0: 4, 1: 4}),
+            Step({1: 1}),  # request 0 waits for its token
+            Step({0: 1}),
+        ),
+    ),
+    Case(
         "the threshold of long prompts leaves room for those behind",
         requests=((0, 12, 2), (0, 7, 1), (0, 3, 2)),
         limits={"budget": 20, "threshold": 5},
