@@ -87,7 +87,7 @@ def test_drafts_pay_off_as_they_are_accepted(plain: Result) -> None:
     assert mean_ms(never, "tpot") > mean_ms(plain, "tpot")
     assert mean_ms(always, "tpot") < mean_ms(often, "tpot") < mean_ms(never, "tpot")
     assert mean_ms(always, "tpot") < 0.6 * mean_ms(plain, "tpot")
-    assert mean_ms(always, "ttft") == mean_ms(plain, "ttft")
+    assert mean_ms(plain, "ttft") < mean_ms(always, "ttft") < 1.05 * mean_ms(plain, "ttft")  # 48 layers and the drafter
     assert always.summary.itl_s.p50 == 0.0  # two of three tokens come with the one before
     assert never.summary.itl_s.p50 > 0.0
 
@@ -105,12 +105,14 @@ def test_every_request_gets_its_tokens_with_drafts(coupling: str) -> None:
     assert int(result.iterations.gaps()[1].sum()) == sum(request.output_tokens - 1 for request in finished)
 
 
-def test_drafts_take_memory_of_the_pools_that_decode(plain: Result) -> None:
-    blocks, drafted = (
-        [pool.kv_blocks_per_rank for pool in result.summary.pools] for result in (plain, run(speculative={}))
+def test_a_layer_that_drafts_takes_memory_where_prompts_are_computed_as_well(plain: Result) -> None:
+    ngrams = {"method": "ngram", "acceptance": 0.5}
+    blocks, drafted, looked_up = (
+        [pool.kv_blocks_per_rank for pool in result.summary.pools]
+        for result in (plain, run(speculative={}), run(speculative=ngrams))
     )
-    assert blocks[0] == drafted[0]
-    assert blocks[1] > drafted[1]
+    assert all(less < usual for less, usual in zip(drafted, blocks, strict=True))
+    assert looked_up == blocks
 
 
 def test_runs_with_drafts_repeat_with_the_seed() -> None:

@@ -12,8 +12,8 @@
 // Assumed: output ends by length alone, and P + D fits the context window (`rejection_reason`), so vLLM's clamp to the
 // window never acts. The watermark holds for requests that begin to run, and only while something runs.
 //
-// With pipeline parallelism the chunks of a prompt follow each other through the stages (`Limits::pipelines_chunks`), and
-// a request whose next token is under way waits for it.
+// With pipeline parallelism the chunks of a prompt follow each other through the stages (`Limits::pipelines_chunks`),
+// and a request whose next token is under way waits for it.
 //
 // With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
 // end of a request are not made.
