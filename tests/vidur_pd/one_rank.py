@@ -160,3 +160,33 @@ class OneRank:
         batch = iteration.batch.batches[0]
         assert batch is not None
         self._loop.set_accepted([self._drafts.accepted(batch.drafts[batch.samples]).tolist()])
+
+
+class Spoken(Policy):
+    """The next decision is what has been said, (request, tokens) to compute or (request, 0) to preempt."""
+
+    said: tuple[Request, int] | None = None
+
+    def decide(self, rank: RankView, decision: Decision) -> None:
+        if self.said is not None:
+            (request, tokens), self.said = self.said, None
+            decision.run(request, tokens) if tokens else decision.preempt(request)
+
+
+class DirectedRank(OneRank):
+    """A rank whose test says what each iteration computes, with no limits but those of its KV blocks."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._spoken = Spoken()
+        super().__init__(pool, max_batched_tokens=10**7, max_seqs=10**6, max_model_len=10**8, policy=self._spoken)
+
+    def compute(self, request: Request, tokens: int) -> None:
+        """An iteration of one request, begun and ended."""
+        self._spoken.said = (request, tokens)
+        batch = self.schedule()
+        assert batch is not None
+        self.finish(batch)
+
+    def preempt(self, request: Request) -> None:
+        self._spoken.said = (request, 0)
+        assert self.schedule() is None

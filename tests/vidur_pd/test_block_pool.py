@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from boundary.errors import InputError
-from tests.vidur_pd.one_rank import OneRank
-from vidur_pd.scheduling import Decision, Policy, RankView
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
+from tests.vidur_pd.one_rank import DirectedRank
+from vidur_pd.scheduling.kv_blocks import CountingBlockPool, KvGroups, PrefixCachingBlockPool
 from vidur_pd.workload.request import Request
 
 MOONCAKE = Path(__file__).parents[3] / "shared/data/traces/mooncake_conversation_trace.jsonl.gz"
@@ -21,23 +20,8 @@ Ids = tuple[int, ...] | None
 _serial = count()
 
 
-class Spoken(Policy):
-    """The next decision is what has been said, (request, tokens) to compute or (request, 0) to preempt."""
-
-    said: tuple[Request, int] | None = None
-
-    def decide(self, rank: RankView, decision: Decision) -> None:
-        if self.said is not None:
-            (request, tokens), self.said = self.said, None
-            decision.run(request, tokens) if tokens else decision.preempt(request)
-
-
-class Rank(OneRank):
-    """A rank without limits but those of its KV blocks."""
-
-    def __init__(self, pool: BlockPool) -> None:
-        self.spoken = Spoken()
-        super().__init__(pool, max_batched_tokens=10**6, max_seqs=100, max_model_len=10**7, policy=self.spoken)
+class Rank(DirectedRank):
+    """Prompts that are admitted, and what of them hits."""
 
     @property
     def free_blocks(self) -> int:
@@ -49,17 +33,6 @@ class Rank(OneRank):
         self.add(request)
         self.compute(request, compute)
         return request
-
-    def compute(self, request: Request, tokens: int) -> None:
-        """An iteration of one request, begun and ended."""
-        self.spoken.said = (request, tokens)
-        batch = self.schedule()
-        assert batch is not None
-        self.finish(batch)
-
-    def preempt(self, request: Request) -> None:
-        self.spoken.said = (request, 0)
-        assert self.schedule() is None
 
     def hits(self, prompt_tokens: int, ids: Ids = None) -> int:
         """Tokens of such a prompt that are cached."""

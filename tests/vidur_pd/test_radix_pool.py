@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundary.errors import InputError
-from tests.vidur_pd.one_rank import OneRank
+from tests.vidur_pd.one_rank import DirectedRank
 from tests.vidur_pd.radix_oracle import RadixOracle, Token
 from vidur_pd.scheduling import Decision, Policy, RankView
 from vidur_pd.scheduling.kv_blocks import RadixBlockPool
@@ -25,38 +25,17 @@ HASH_BLOCK = 6
 Ids = tuple[int, ...] | None
 
 
-class Spoken(Policy):
-    """The next decision is what has been said, (request, tokens) to compute or (request, 0) to preempt."""
-
-    said: tuple[Request, int] | None = None
-
-    def decide(self, rank: RankView, decision: Decision) -> None:
-        if self.said is not None:
-            (request, tokens), self.said = self.said, None
-            decision.run(request, tokens) if tokens else decision.preempt(request)
-
-
-class Rank(OneRank):
-    """A rank without limits but those of its pages."""
+class Rank(DirectedRank):
+    """Pages, and requests numbered in turn."""
 
     def __init__(self, pages: int, page: int = 1, *, hash_block: int = HASH_BLOCK, eviction: str = "lru") -> None:
         self.pool = RadixBlockPool(pages + 1, page, hash_block, eviction)
-        self._spoken, self._serial = Spoken(), count()
-        super().__init__(self.pool, max_batched_tokens=10**7, max_seqs=10**6, max_model_len=10**8, policy=self._spoken)
+        self._serial = count()
+        super().__init__(self.pool)
 
     def request(self, prompt: int, ids: Ids, output: int = 1) -> Request:
         index = next(self._serial)
         return Request(index, f"r{index}", prompt, output, 0, ids)
-
-    def compute(self, request: Request, tokens: int) -> None:
-        self._spoken.said = (request, tokens)
-        batch = self.schedule()
-        assert batch is not None
-        self.finish(batch)
-
-    def preempt(self, request: Request) -> None:
-        self._spoken.said = (request, 0)
-        assert self.schedule() is None
 
     def hits(self, prompt: int, ids: Ids) -> int:
         return self.view.cached_tokens(self.request(prompt, ids))
