@@ -69,6 +69,8 @@ def name_of(policy: type[Policy] | None) -> str:
 
 def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
     """The scenario on an engine that the policy does not refuse; named ones keep no slots for drafts."""
+    if policy is not None and not policy.pipelines_chunks:
+        scenario = replace(scenario, pipelines_chunks=False)
     if policy in NAMED:
         scenario = replace(scenario, priorities=None, chunks_prompts=True, lookahead=0)
     if policy is LightLlm:
@@ -123,7 +125,7 @@ def test_a_campaign_loses_no_request(policy: type[Policy] | None, request: pytes
     if not request.config.getoption("--long"):
         pytest.skip("with --long")
     end_s = time.monotonic() + LONG_S / len(POLICIES)
-    drawn = st.one_of(extremes(), extremes(), scenarios(), scenarios(drafts=2))
+    drawn = st.one_of(extremes(), extremes(), scenarios(), scenarios(drafts=2), scenarios(plans_ahead=True))
     many = settings(random_runs, max_examples=50, database=None)
     while time.monotonic() < end_s:
         many(seed(time.time_ns())(given(scenario=drawn)(lambda scenario: check_extreme(scenario, policy))))()
