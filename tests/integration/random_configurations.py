@@ -220,7 +220,30 @@ class _Draw:
             "slo": {"ttft_s": self.one_of((0.2, 2.0)), "tpot_s": self.one_of((0.01, 0.05)), "window_s": 0.5},
             "output": {"link_windows": self.one_of((1, 7, 120, 1000)), "iterations": self.chance(0.8), "flows": True},
         }
-        return Scenario(self.seed, tree, self.files)
+        return Scenario(self.seed, self.with_engine_options(tree, random.Random(f"engine {self.seed}")), self.files)
+
+    def with_engine_options(self, tree: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+        """What drafts, what lies in front of the engines, experts that change, and where two batches are cut."""
+        engine = tree["engine"]
+        if "speculative" in engine:
+            drafts, method = engine["speculative"]["drafts"], rng.choice(("mtp", "eagle", "ngram"))
+            each = {"acceptance": [round(rng.random(), 2) for _ in range(drafts)]} if rng.random() < 0.5 else {}
+            found = {"match": rng.choice((0.0, 0.5, 1.0))} if method == "ngram" else {}
+            engine = engine | {"speculative": engine["speculative"] | {"method": method} | each | found}
+        if engine.get("overlap", {}).get("two_batch"):
+            engine = engine | {"overlap": engine["overlap"] | {"cut": rng.choice(("common", "own"))}}
+        is_divided = all(pool.get("ep", 1) > 1 for pool in tree["cluster"]["pools"])
+        if (
+            is_divided
+            and self.coupling != "exact"
+            and engine.get("expert_load", "balanced") not in ("balanced", "uniform")
+        ):
+            if rng.random() < 0.4:
+                engine = engine | {"expert_drift": {"correlation_s": rng.choice((0.5, 20.0))}}
+            if rng.random() < 0.4:
+                engine = engine | {"eplb": {"window_steps": 5, "period_steps": rng.choice((8, 40))}}
+        frontend = {"kind": "vllm"} if "request_latency_ms" not in engine and rng.random() < 0.3 else {"kind": "none"}
+        return tree | {"engine": engine, "frontend": frontend}
 
     def workload(self) -> dict[str, Any]:
         most_requests, longest_prompt = (22, 500) if self.has_costly_collectives else (40, 1900)

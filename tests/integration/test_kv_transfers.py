@@ -20,9 +20,14 @@ def kv_bytes(result: Result) -> list[int | None]:
 @pytest.mark.parametrize("mode", ["push", "layerwise"])
 def test_a_request_that_overtakes_another_in_the_prefill_does_not_wait_for_it_in_a_circle(mode: str) -> None:
     """2,818 + 1,451 tokens do not fit into 199 blocks of 16. The first has reserved decode blocks, the second finishes
-    its prefill first (two running iterations in the pipeline) and keeps blocks that the first needs to go on."""
+    its prefill first, as both compute equal chunks, and keeps blocks that the first needs to go on."""
     pools = [pool("p", "prefill", pp=2), pool("d", "decode", pp=2)]
-    engine = {"num_kv_blocks": 200, "max_batched_tokens": 256, "max_seqs": 2}
+    engine = {
+        "num_kv_blocks": 200,
+        "max_batched_tokens": 256,
+        "max_seqs": 2,
+        "long_prefill_token_threshold": 128,
+    }
     rows = [(0, 2_818, 23), (760, 1_451, 9), (1_579, 1, 1)]
     result = simulate(config(pools, engine=engine, kv_transfer={"mode": mode}), rows)
     first, second = result.requests[:2]
