@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
@@ -30,7 +30,7 @@ class FlowGraphError(InputError):
     flows behind the same one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)
 class FlowGraph:
     """A directed acyclic graph of point-to-point flows, executed as a whole inside a backend.
 
@@ -111,16 +111,13 @@ class FlowGraph:
         Raises:
             FlowGraphError: arrays of other lengths, or negative values.
         """
+        columns = {"src": src, "dst": dst, "size_bytes": size_bytes, "ready_ps": ready_ps}
+        given = {name: array for name, array in columns.items() if array is not None}
         changed = object.__new__(FlowGraph)
-        for name in _FIELDS:
-            object.__setattr__(changed, name, getattr(self, name))
-        given = {"src": src, "dst": dst, "size_bytes": size_bytes, "ready_ps": ready_ps}
+        vars(changed).update(vars(self), **given)
         for name, array in given.items():
-            if array is None:
-                continue
             if len(array) != len(self):
                 raise FlowGraphError(f"FlowGraph.{name}: found {len(array)} entries, expected {len(self)} as before")
-            object.__setattr__(changed, name, array)
             if name in _NOT_NEGATIVE:
                 changed._check_not_negative(name)
         return changed
@@ -185,9 +182,6 @@ class FlowGraph:
             credits=credit_flows,
             priority=_or_zeros(priority, flows if priority is not None else 0, np.uint8),
         )
-
-
-_FIELDS: Final = tuple(each.name for each in fields(FlowGraph))
 
 
 def _or_zeros(values: object, flows: int, dtype: type[Scalar]) -> NDArray[Scalar]:

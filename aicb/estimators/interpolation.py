@@ -7,6 +7,7 @@ are shapes on one surface, which prices many of them together.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
@@ -78,7 +79,7 @@ class InterpolationEstimator:
 
     def times(self, costs: CostTable) -> ManyTimes:
         """See ``Estimator.times``. Kernels without a place on a surface are priced one by one."""
-        families: dict[int, tuple[Surface, bool, list[int], list[Shape]]] = {}
+        families: defaultdict[tuple[Surface, bool], list[tuple[int, Shape]]] = defaultdict(list)
         alone: list[int] = []
         for number, kernel in enumerate(costs.kernels):
             times = self.times_of(kernel)
@@ -87,11 +88,10 @@ class InterpolationEstimator:
                 alone.append(number)
                 continue
             surface, shape = place
-            family = families.setdefault(id(surface), (surface, times.has_stand_ins, [], []))
-            family[2].append(number)
-            family[3].append(shape)
+            families[surface, times.has_stand_ins].append((number, shape))
         found = ManyTimes(np.zeros(len(costs.kernels)), np.zeros(len(costs.kernels), dtype=np.bool_))
-        for surface, has_stand_ins, numbers, shapes in families.values():
+        for (surface, has_stand_ins), placed in families.items():
+            numbers, shapes = zip(*placed, strict=True)
             far = self._fill(costs, found, surface, numbers, shapes)
             alone += far if has_stand_ins else []
         for number in alone:
@@ -100,7 +100,7 @@ class InterpolationEstimator:
         return found
 
     def _fill(
-        self, costs: CostTable, found: ManyTimes, surface: Surface, numbers: list[int], listed: Sequence[Shape]
+        self, costs: CostTable, found: ManyTimes, surface: Surface, numbers: Sequence[int], listed: Sequence[Shape]
     ) -> list[int]:
         """Writes the times of one family; returns the numbers of those far from its measurements."""
         places, shapes = np.array(numbers), np.array(listed)

@@ -134,8 +134,8 @@ class AttentionPricing:
         """Operators of attention that C++ asks for as a group."""
         kind, tokens, requests = key
         if kind in EXPANSIONS:
-            listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
-        elif kind == OperatorGroup.OTHER_DECODE_KERNELS:
+            return expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
+        if kind == OperatorGroup.OTHER_DECODE_KERNELS:
             listed = self._operators(_decodes(tokens), stage)
         else:
             assert kind == OperatorGroup.RECURRENT_PROMPTS, kind

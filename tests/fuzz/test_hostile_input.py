@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.campaign import KINDS, campaign, report
 from tests.fuzz.case import Case, Verdict
-from tests.fuzz.commands import Commands, judged
+from tests.fuzz.commands import LIMITS, Commands, judged
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched through /proc")
 
@@ -39,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def commands() -> Iterator[Commands]:
-    with Commands() as running:
+    with Commands(LIMITS | {"cpu_s": 5.0}) as running:  # of what never ends, half as long is enough to see it
         yield running
 
 

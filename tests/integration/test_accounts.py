@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,18 @@ def name_of(network: dict[str, Any]) -> str:
     return f"{network.get('backend', 'fluid')}-{network['coupling']}"
 
 
-@pytest.fixture(scope="module", params=NETWORKS, ids=name_of)
-def finished(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Result, SimulationState]:
-    return request.param, *run(request.param)
-
-
 Finished = tuple[dict[str, Any], Result, SimulationState]
+
+
+@cache
+def finished_on(name: str) -> Finished:
+    [network] = [each for each in NETWORKS if name_of(each) == name]
+    return network, *run(network)
+
+
+@pytest.fixture(params=map(name_of, NETWORKS))
+def finished(request: pytest.FixtureRequest) -> Finished:
+    return finished_on(request.param)
 
 
 def test_parts_of_every_request_add_up_to_its_latency(finished: Finished) -> None:
@@ -202,9 +209,8 @@ def test_other_couplings_are_refused(backend: str, coupling: str) -> None:
 @pytest.mark.skipif(not HAS_NS3, reason="this build has no ns-3")
 @pytest.mark.parametrize("coupling", ["isolated", "exact"])
 def test_ns3_gives_the_times_of_packet(coupling: str) -> None:
-    stamps = []
-    for backend in ("packet", "ns3"):
-        result, state = run({"backend": backend, "coupling": coupling})
-        state.network.close()
-        stamps.append([(j.kv_arrived_ps, j.completed_ps) for j in result.requests])
+    result, state = run({"backend": "ns3", "coupling": coupling})
+    state.network.close()
+    _, of_packet, _ = finished_on(f"packet-{coupling}")
+    stamps = [[(j.kv_arrived_ps, j.completed_ps) for j in each.requests] for each in (result, of_packet)]
     assert stamps[0] == stamps[1]

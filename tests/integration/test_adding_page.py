@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+
+from tests.forked_commands import run_forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "adding-a-gpu-or-model.md").read_text()
@@ -22,8 +23,9 @@ NEED_TORCH = ("aicb profile ", "aicb import --format profile ")
 """Commands of the step that measures."""
 
 
-def follow(folder: Path) -> dict[str, str]:
-    """What each command printed; blocks are taken from top to bottom, without torch as the page says."""
+def follow() -> dict[str, str]:
+    """What each command printed, in the present folder; blocks are taken from top to bottom, without torch as the page
+    says."""
     printed = {}
     for kind, block in re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL):
         if kind == "console":
@@ -31,20 +33,18 @@ def follow(folder: Path) -> dict[str, str]:
                 command = line.removeprefix("$ ")
                 if command.startswith(NEED_TORCH) and not HAS_TORCH:
                     continue
-                printed[command] = run(command, folder)
+                printed[command] = run(command)
         else:
             first, _, text = block.partition("\n")
-            path = folder / first.removeprefix("# file: ")
+            path = Path(first.removeprefix("# file: "))
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
     return printed
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str) -> str:
     program, *words = shlex.split(command)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    started = [sys.executable, "-m", MODULES[program], *words]
-    finished = subprocess.run(started, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    finished = run_forked(MODULES[program], *words)
     assert finished.returncode == 0, f"{command}\n{finished.stderr}"
     return finished.stdout
 
@@ -55,8 +55,9 @@ def test_the_page_says_first_what_needs_torch() -> None:
     assert any(line.startswith("$ " + NEED_TORCH[0]) for line in PAGE.splitlines())
 
 
-def test_the_page_works_as_written(tmp_path: Path) -> None:
-    printed = follow(tmp_path)
+def test_the_page_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = follow()
     times = list(csv.DictReader((tmp_path / "times.csv").read_text().splitlines()))
     assert float(times[0]["time_us"]) == 12.9  # m = 64 of gemm.csv
     assert 12.9 < float(times[1]["time_us"]) < 22.4

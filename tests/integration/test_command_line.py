@@ -92,11 +92,11 @@ def test_a_run_writes_the_contracted_files(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     files = []
-    for run, hash_seed in enumerate(("0", "1", "4711")):
+    for run, hash_seed in enumerate(("0", "4711")):
         out = tmp_path / f"out{run}"
         assert vidur_pd("run", config, "-o", out, "--quiet", hash_seed=hash_seed).returncode == 0
         files.append((out / "requests.csv").read_bytes())
-    assert files[0] == files[1] == files[2]
+    assert files[0] == files[1]
     other = vidur_pd("run", config, "-o", tmp_path / "other", "--quiet", "--set", "seed=4")
     assert other.returncode == 0
     assert (tmp_path / "other" / "requests.csv").read_bytes() != files[0]

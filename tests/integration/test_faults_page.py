@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
+from tests.forked_commands import run_forked
 from vidur_pd.config import faults as config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "faults.md").read_text()
 
 
-def test_the_example_gives_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_example_gives_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
     [command] = re.findall(r"^\$ vidur-pd (.*)$", PAGE, flags=re.MULTILINE)
     words = [re.sub(r"^out/", f"{tmp_path}/", word) for word in shlex.split(command)]
-    finished = subprocess.run(
-        [sys.executable, "-m", "vidur_pd", *words],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = run_forked("vidur_pd", *words)
     assert finished.returncode == 0, finished.stderr
     summary = json.loads((tmp_path / "faults" / "summary.json").read_text())
     assert summary["completed"] == summary["requests"]

@@ -236,7 +236,7 @@ RECOMPUTED_IN_FLIGHT = Scenario(
 """The fourth request is preempted while a batch recomputes its answer, and hits those tokens when it runs again."""
 
 
-@settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(plans_ahead=True))
 @example(RECOMPUTED_IN_FLIGHT)
 def test_every_step_is_that_of_two_batches_in_flight(scenario: Scenario) -> None:

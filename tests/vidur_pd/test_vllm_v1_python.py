@@ -19,7 +19,7 @@ from vidur_pd.simulation.api import simulate
 TWIN = "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(scenarios(), scenarios(drafts=2), scenarios(plans_ahead=True)))
 def test_both_decide_the_same_batches(scenario: Scenario) -> None:
     core, twin = WholeRun(scenario).serve(), WholeRun(scenario, VllmV1Python).serve()
@@ -45,7 +45,7 @@ VICTIM_AFTER_A_RUN = Scenario(
 """The second request is preempted while the step after a run is under way, and hits what was known before that step."""
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(scenarios(), scenarios(plans_ahead=True)))
 @example(VICTIM_AFTER_A_RUN)
 def test_both_take_the_same_runs_of_plain_decodes(scenario: Scenario) -> None:

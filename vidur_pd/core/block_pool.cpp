@@ -149,38 +149,30 @@ BlockId PrefixCachingBlockPool::first_copy(std::int64_t key) const {
     return found == nullptr ? kNone : *found;
 }
 
-void PrefixCachingBlockPool::set_first_copy(std::int64_t key, BlockId block) {
-    if (key >= 0) {
-        const auto place = static_cast<std::size_t>(key);
-        if (place >= first_shared_.size()) first_shared_.resize(place + place / 2 + 1, kNone);
-        first_shared_[place] = block;
-    } else if (block == kNone) {
-        first_unique_.erase(static_cast<std::uint64_t>(key));
-    } else {
-        first_unique_.insert(static_cast<std::uint64_t>(key), block);
-    }
+// The place of `first_copy`, made if there is none; valid until the next call.
+BlockId& PrefixCachingBlockPool::first_copy_place(std::int64_t key) {
+    if (key < 0) return first_unique_[static_cast<std::uint64_t>(key)];
+    const auto place = static_cast<std::size_t>(key);
+    if (place >= first_shared_.size()) first_shared_.resize(place + place / 2 + 1, kNone);
+    return first_shared_[place];
 }
 
 void PrefixCachingBlockPool::set_key(BlockId block, std::int64_t key) {
     at(block).key = key;
     at(block).next_copy = kNone;
-    BlockId last = first_copy(key);
-    if (last == kNone) {
-        set_first_copy(key, block);
-        return;
-    }
-    while (at(last).next_copy != kNone) last = at(last).next_copy;
-    at(last).next_copy = block;
+    BlockId* last = &first_copy_place(key);
+    while (*last != kNone) last = &at(*last).next_copy;
+    *last = block;
 }
 
 void PrefixCachingBlockPool::forget_key(BlockId block) {
     Block& own = at(block);
-    BlockId previous = first_copy(own.key);
-    if (previous == block) {
-        set_first_copy(own.key, own.next_copy);
+    BlockId* place = &first_copy_place(own.key);
+    if (own.key < 0 && *place == block && own.next_copy == kNone) {
+        first_unique_.erase(static_cast<std::uint64_t>(own.key));
     } else {
-        while (at(previous).next_copy != block) previous = at(previous).next_copy;
-        at(previous).next_copy = own.next_copy;
+        while (*place != block) place = &at(*place).next_copy;
+        *place = own.next_copy;
     }
     own.key = kNoKey;
 }

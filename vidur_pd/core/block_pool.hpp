@@ -158,7 +158,7 @@ class PrefixCachingBlockPool final : public BlockPool {
     std::int64_t unused_blocks() const { return usable_blocks() + 1 - static_cast<std::int64_t>(blocks_.size()); }
     Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
     BlockId first_copy(std::int64_t key) const;
-    void set_first_copy(std::int64_t key, BlockId block);
+    BlockId& first_copy_place(std::int64_t key);
     BlockId take_block();
     void set_key(BlockId block, std::int64_t key);
     void forget_key(BlockId block);

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from netsim import LogsLinks
 from netsim.units import PS_PER_MS, PS_PER_S
@@ -27,6 +30,22 @@ from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload import Workload
 from vidur_pd.workload.source import RequestSource
+
+OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
+"""Python's 700 would have it look a hundred times at the operators that are being priced. Our choice."""
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Rare collections of cycles by Python: a run makes hardly any, and what was made before outlives it."""
+    youngest, *older = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(max(youngest, OBJECTS_BETWEEN_COLLECTIONS) if youngest else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(youngest, *older)
+        gc.unfreeze()
 
 
 class Simulation:
@@ -101,11 +120,10 @@ class Simulation:
         records = Records(self._source, self._loop, self._log, stream)
         self._control.schedule_faults()
         self._lifecycle.schedule_arrivals()
-        gc.freeze()  # what was made before outlives the run: collections in it need not look there
         try:
-            self._driver.run(records, len(self._source.workload), progress)
+            with _few_collections():
+                self._driver.run(records, len(self._source.workload), progress)
         finally:
-            gc.unfreeze()
             self._loop.advance_with(None)  # its owner may close the network now
         self._check_end()
         return self._result(records)

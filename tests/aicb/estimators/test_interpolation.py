@@ -1,6 +1,7 @@
 """Estimators against their measurements: points returned, points held out, errors claimed, ways of timing."""
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -84,12 +85,12 @@ def folds_of(surface, columns):
     return [fold[group] for group in groups]
 
 
-def relative_errors(surface, columns):
-    """[points] errors of times predicted without the own fold. The errors claimed, which take longer, are not made."""
-    found = np.zeros(len(surface.shapes))
-    for out, rest in surface.without_each(folds_of(surface, columns)):
-        found[out] = rest.times(surface.shapes[out]) / surface.times_us[out] - 1.0
-    return np.abs(found)
+def relative_errors(surface, columns, folds=5):
+    """[points of so many of the five folds] errors of times predicted without the own fold. The errors claimed, which
+    take longer, are not made."""
+    parts = islice(surface.without_each(folds_of(surface, columns)), folds)
+    found = [rest.times(surface.shapes[out]) / surface.times_us[out] - 1.0 for out, rest in parts]
+    return np.abs(np.concatenate(found))
 
 
 def sites_of(kernel):
@@ -127,8 +128,8 @@ def test_a_whole_site_is_predicted_from_the_others(kernel, median, p90):
 
 @pytest.mark.parametrize(("kernel", "median", "p90"), [("fp8 gemm", 0.03, 0.12), ("bf16 gemm", 0.03, 0.12)])
 def test_an_unmeasured_row_count_is_predicted_from_the_others(kernel, median, p90):
-    """A fifth of all m held out at every site."""
-    errors = relative_errors(sites_of(kernel)[0], [2])
+    """A fifth of all m held out at every site, two times."""
+    errors = relative_errors(sites_of(kernel)[0], [2], folds=2)
     print(f"{kernel}: median {np.median(errors):.2%}, p90 {np.quantile(errors, 0.9):.2%} of {len(errors)}")
     assert np.median(errors) <= median
     assert np.quantile(errors, 0.9) <= p90

@@ -42,18 +42,18 @@ def predict_file(tmp_path, text: str, *options: str) -> list[dict[str, str]]:
 
 
 def test_the_measured_table_predicts_itself(tmp_path):
-    """Every tenth equal-length, equal-expert row comes back as its graph time, or its cold time where there is none.
+    """Every thirtieth row of equal lengths or experts comes back as its graph time, or its cold time if it has none.
 
     Elementwise kernels, of which the table holds several implementations, and query tokens that share KV tiles, which
     count as heads, do not.
     """
     ops = ("gemm", "bmm", "grouped_gemm_masked", "grouped_gemm_contiguous", "prefill_attention", "decode_attention")
-    measured = [row for op in ops for row in KernelTable.load("h200").select(op, distribution="even")[::10]]
+    measured = [row for op in ops for row in KernelTable.load("h200").select(op, distribution="even")[::30]]
     measured = [row for row in measured if not (row.op.startswith("grouped") and row.dtype == "bf16")]
     columns = sorted({name for row in measured for name in row.shape})
     lines = [",".join((row.op, row.dtype, *(str(row.shape.get(name, "")) for name in columns))) for row in measured]
     rows = predict_file(tmp_path, "\n".join((f"op,dtype,{','.join(columns)}", *lines)) + "\n")
-    assert len(rows) > 500
+    assert len(rows) > 150
     for row, source in zip(rows, measured, strict=True):
         assert float(row["time_us"]) == pytest.approx(source.graph_us or source.cold_us, rel=1e-9), row
         assert row["is_estimate"] == "false"

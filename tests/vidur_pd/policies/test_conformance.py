@@ -60,7 +60,12 @@ def engine_of(policy: type[Policy] | None, longest: int) -> dict[str, Any]:
 
 def _suited_pool(tree: dict[str, Any], policy: type[Policy]) -> dict[str, Any]:
     stages = {"pp": 1} if policy is LightLlm else {}
-    return {**tree, **stages, "engine": {**tree.get("engine", {}), **engine_of(policy, 2_000)}}
+    return {**tree, **stages, "engine": {**_suited_engine(tree.get("engine", {}), policy), **engine_of(policy, 2_000)}}
+
+
+def _suited_engine(tree: dict[str, Any], policy: type[Policy]) -> dict[str, Any]:
+    """The engine without drafts, where the policy refuses them."""
+    return {key: value for key, value in tree.items() if key != "speculative" or policy is not LightLlm}
 
 
 def name_of(policy: type[Policy] | None) -> str:
@@ -112,7 +117,7 @@ def check_extreme(scenario: Scenario, policy: type[Policy] | None) -> None:
 
 
 @every_policy
-@settings(random_runs, max_examples=100)
+@settings(random_runs, max_examples=60)
 @given(scenario=extremes())
 def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenario) -> None:
     """No deadlock, no livelock: whoever is not refused at arrival gets all tokens, and jumps change nothing."""
@@ -156,17 +161,16 @@ def test_requests_pass_from_prefill_to_decode(policy: type[Policy] | None, mode:
 
 
 @in_python
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", [1, 98])
 def test_random_configurations_hold_what_holds_of_every_run(policy: type[Policy], seed: int, tmp_path: Path) -> None:
-    """Mixed and disaggregated pools, data-parallel ranks, pipelines, prefix caches, drafts, and faults (odd seeds)."""
+    """1: mixed pools, collectives as flows, faults. 98: disaggregated pools, pipelines, prefix caches, drafts."""
     scenario = random_scenario(seed)
     if seed % 2:
         scenario = with_faults(scenario, tmp_path / "bare")
-    tree = scenario.tree
-    if policy is LightLlm:
-        tree = {**tree, "engine": {key: value for key, value in tree["engine"].items() if key != "speculative"}}
-    pools = [_suited_pool(each, policy) for each in tree["cluster"]["pools"]]
-    check_run(run_scenario(scenario.with_fields(cluster={**tree["cluster"], "pools": pools}), tmp_path / "run"))
+    cluster, engine = scenario.tree["cluster"], _suited_engine(scenario.tree["engine"], policy)
+    pools = [_suited_pool(each, policy) for each in cluster["pools"]]
+    fields = {"cluster": {**cluster, "pools": pools}, "engine": engine}
+    check_run(run_scenario(scenario.with_fields(**fields), tmp_path / "run"))
 
 
 def test_pools_have_policies_of_their_own() -> None:

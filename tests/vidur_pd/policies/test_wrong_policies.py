@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from boundary.errors import InputError
+from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.scheduling import BrokenRule, Decision, Policy, RankView, VllmV1
 
@@ -250,8 +251,7 @@ def test_what_is_no_policy_is_refused_before_simulated_time_starts(
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({**tree, "engine": {"policy": name}}))
     if text is not None:
         (tmp_path / "mine.py").write_text(text)
-    command = [sys.executable, "-m", "vidur_pd", "run", str(tmp_path / "c.yaml"), "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_forked("vidur_pd", "run", tmp_path / "c.yaml", "-o", tmp_path / "out")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert expected in done.stderr
 
