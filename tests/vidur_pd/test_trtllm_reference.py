@@ -149,11 +149,12 @@ class Executor:
         self.pool.take_back(request)
 
     def pause(self, paused: list[LlmRequest]) -> None:
+        """Departure: one that has got its last token meanwhile ends, where TensorRT-LLM leaves open what becomes of it."""
         for request in paused:
+            request.pauses += 1
             if request.state is not State.GENERATION_COMPLETE:
                 request.state, request.computed, request.kv = State.CONTEXT_INIT, 0, 0
                 request.context = len(request.tokens)
-                request.pauses += 1
 
     def forward(self, contexts: list[LlmRequest], generations: list[LlmRequest]) -> Batch:
         rows = []
