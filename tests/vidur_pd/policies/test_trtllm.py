@@ -150,6 +150,17 @@ def test_a_prompt_waits_for_a_first_block_that_another_computes(ids: tuple[int, 
     assert batches_of(cached((0, 12, 2, (7, 8)), (0, 12, 2, ids)))[0] == expected
 
 
+def test_who_waited_for_a_block_is_still_before_those_that_passed() -> None:
+    """r1 waits for r0's block, and r2 passes it. Of 4 blocks r0 and r2 have one each and need another; r1 needs one.
+
+    In order of arrival r0 and r1 get theirs, and r2 is paused. When r0 has ended it computes its last token again.
+    """
+    scenario = cached((0, 4, 2, (7,)), (0, 4, 2, (7,)), (0, 4, 2, (9,)), usable_blocks=4)
+    batches, run = batches_of(scenario, capacity_scheduler_policy="max_utilization")
+    assert batches == [{0: 4, 2: 4}, {0: 1, 1: 4}, {1: 1, 2: 1}]
+    assert preempted(run) == [[2]]
+
+
 def test_whoever_finds_all_blocks_waits_for_nobody() -> None:
     """r1 and r2 find r0's whole prompt: neither has a block for the other to wait for."""
     same = (12, 1, (7, 8))
