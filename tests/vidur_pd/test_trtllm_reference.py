@@ -149,7 +149,7 @@ class Executor:
         self.pool.take_back(request)
 
     def pause(self, paused: list[LlmRequest]) -> None:
-        """Departure: one that has got its last token meanwhile ends, where TensorRT-LLM leaves open what becomes of it."""
+        """Departure: one that has got its last token meanwhile ends; what TensorRT-LLM does then was not seen."""
         for request in paused:
             request.pauses += 1
             if request.state is not State.GENERATION_COMPLETE:

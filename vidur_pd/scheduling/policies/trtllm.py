@@ -18,9 +18,10 @@ cache when it gets its blocks moves its chunk on, down to the end of a block. It
 Departures. TensorRT-LLM puts all whole blocks of a prompt into its tree with the first chunk, computed or not; here
 those of each chunk. A request that waits and does not fit holds back prompts behind it that were cut, which can stand
 still for ever; here these go on. Without chunks it fails when a request that was paused has become longer than an
-iteration; here that is cut. Blocks without content for others are taken first, not in order of their last use. On
-decode instances the rank reserves blocks for prompts, not for whole requests: where one lacks KV to go on, requests are
-paused as under ``max_utilization``, and those whose KV has come are admitted when the rest of theirs is sure.
+iteration; here that is cut. One that is paused with its last token under way ends. Blocks without content for others
+are taken first, not in order of their last use. On decode instances the rank reserves blocks for prompts, not for
+whole requests: where one lacks KV to go on, requests are paused as under ``max_utilization``, and those whose KV has
+come are admitted when the rest of theirs is sure.
 
 Not modelled: hits of parts of a block (``enable_partial_reuse``: up to 31 tokens more), offloading to the host,
 retention priorities, beams, LoRA, windows of attention with pools of their own; waiting for larger batches
