@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -341,7 +342,7 @@ class Executor:
 class SteppedRun(WholeRun):
     """Notes the steps of its reference."""
 
-    def __init__(self, scenario: Scenario, **options: str) -> None:
+    def __init__(self, scenario: Scenario, **options: Any) -> None:
         super().__init__(scenario, Trtllm, **options)
         self.steps: list[Step] = []
 
