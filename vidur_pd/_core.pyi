@@ -105,7 +105,9 @@ class PrefixCachingBlockPool(BlockPool):
         hash_block_tokens: int = 512,
         groups: KvGroups = ...,
         drops_last_hit: bool = False,
-    ) -> None: ...
+        when_computed: bool = False,
+    ) -> None:
+        """``when_computed``: others can have what has been computed, not what is scheduled."""
 
 class RadixBlockPool(BlockPool):
     def __init__(
@@ -310,8 +312,8 @@ class RankView:
         """Free blocks that so many more tokens of a request take, those of its look-ahead included."""
 
     def content(self, request: RequestView, tokens: int) -> int | None:
-        """What the first ``tokens`` tokens of a request are, where the pool has a radix tree: equal for two requests
-        exactly where these are equal. ``None`` where no other request can have them."""
+        """What the first ``tokens`` tokens of a request are, of whole blocks where there is no radix tree: equal for
+        two requests exactly where these are. ``None`` where no other request can have them, or without caching."""
 
     def depth_first(self, requests: list[RequestView]) -> list[int]:
         """Places of requests in the depth-first order of a radix tree, of two subtrees the one first that has more of
@@ -334,8 +336,8 @@ class Decision:
         generated so far. One that takes part in this decision does not any more."""
 
     def touch(self, request: RequestView, tokens: int) -> int:
-        """Looks the first ``tokens`` tokens of a request up in a radix tree as if to use them, which refreshes them and
-        splits the node that they end in; returns how many are there. Nothing where the pool has no tree."""
+        """Looks the first ``tokens`` tokens of a request up as if to use them, and returns how many are cached; in a
+        radix tree that refreshes them and splits the node that they end in. 0 without prefix caching."""
 
     def evict(self, blocks: int) -> None:
         """Evicts cached content of a radix tree until so many blocks are free without it, or nothing is left."""

@@ -76,7 +76,12 @@ def test_prefix_caching_is_off_for_models_with_recurrent_layers(model: str, does
 
 def test_prefix_caching_is_off_under_policies_that_come_without() -> None:
     found = {name: engines(pool("m", "mixed"), engine={"policy": name})[0] for name in (*SCHEDULING_POLICIES, "a.py:A")}
-    assert [name for name, engine in found.items() if engine.prefix_caching] == ["vllm_v1", "sglang", "a.py:A"]
+    assert [name for name, engine in found.items() if engine.prefix_caching] == [
+        "vllm_v1",
+        "sglang",
+        "trtllm",
+        "a.py:A",
+    ]
 
 
 @pytest.mark.parametrize(("hardware", "tp", "warnings"), [("h100", 2, 0), ("a100", 1, 0), ("a100", 2, 1)])

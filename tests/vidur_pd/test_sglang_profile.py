@@ -83,7 +83,7 @@ def test_models_with_windows_are_refused_with_and_without_the_tree() -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("framework: trtllm", "engine.framework: found 'trtllm', expected one of sglang, vllm"),
+        ("framework: tgi", "engine.framework: found 'tgi', expected one of sglang, trtllm, vllm"),
         ("framework: sglang, graph_sizes: [2, 1]", "engine.graph_sizes: found sizes out of order"),
     ],
 )

@@ -119,7 +119,8 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     fields |= conditions.by_gpu_memory(
         found.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))
     )
-    if stated.get("chunked_prefill", True) is False:
+    fields["chunked_prefill"] |= (stated.get("policy") or fields["policy"]) != fields["policy"]
+    if fields["chunked_prefill"] and stated.get("chunked_prefill", True) is False:
         longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))
         fields["max_batched_tokens"] = max(fields["max_batched_tokens"], longest)
     resolved = fields | stated

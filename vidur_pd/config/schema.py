@@ -68,6 +68,7 @@ NAMED_POLICIES: Final = {
     "faster_transformer": "FasterTransformer",
     "lightllm": "LightLlm",
     "sglang": "Sglang",
+    "trtllm": "Trtllm",
     "splitwise": "Splitwise",
 }
 """Module in ``vidur_pd/scheduling/policies``, and the class in it."""
@@ -147,7 +148,7 @@ class EngineConfig(Section):
     those of the largest number lose their KV first. For ``vllm_v1`` and policies of one's own."""
     chunked_prefill: bool
     """A prompt that is longer than what is left of an iteration's tokens begins with these, and does not wait for an
-    iteration with room for all of it. For ``vllm_v1`` and policies of one's own."""
+    iteration with room for all of it. For ``vllm_v1``, ``trtllm`` and policies of one's own."""
     watermark: Share | None = None
     """Share of the KV blocks that admissions leave free while something runs; ``None``: as usual with the policy."""
     block_tokens: Count

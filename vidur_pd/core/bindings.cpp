@@ -85,9 +85,14 @@ void bind_pools(py::module_& module) {
              py::arg("groups") = KvGroups());
     py::class_<PrefixCachingBlockPool, BlockPool, std::shared_ptr<PrefixCachingBlockPool>>(module,
                                                                                            "PrefixCachingBlockPool")
-        .def(py::init<std::int64_t, Tokens, Tokens, KvGroups, bool>(), py::arg("num_blocks"),
-             py::arg("block_tokens") = 16, py::arg("hash_block_tokens") = 512, py::arg("groups") = KvGroups(),
-             py::arg("drops_last_hit") = false);
+        .def(py::init([](std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens, const KvGroups& groups,
+                         bool drops_last_hit, bool when_computed) {
+                 return std::make_shared<PrefixCachingBlockPool>(
+                     num_blocks, block_tokens, hash_block_tokens, groups, drops_last_hit,
+                     when_computed ? Availability::kComputed : Availability::kScheduled);
+             }),
+             py::arg("num_blocks"), py::arg("block_tokens") = 16, py::arg("hash_block_tokens") = 512,
+             py::arg("groups") = KvGroups(), py::arg("drops_last_hit") = false, py::arg("when_computed") = false);
     py::class_<RadixBlockPool, BlockPool, std::shared_ptr<RadixBlockPool>>(module, "RadixBlockPool")
         .def(py::init([](std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
                          const std::string& eviction, const KvGroups& groups) {

@@ -38,10 +38,11 @@ void CountingBlockPool::clear() {
 }
 
 PrefixCachingBlockPool::PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                                               const KvGroups& groups, bool drops_last_hit)
+                                               const KvGroups& groups, bool drops_last_hit, Availability availability)
     : BlockPool(num_blocks, block_tokens, groups),
       keys_(block_tokens, hash_block_tokens),
       drops_last_hit_(drops_last_hit),
+      availability_(availability),
       blocks_(1) {
     if (groups.whole != 1) {
         throw InputError("prefix caching: found " + std::to_string(groups.whole) +
@@ -60,18 +61,34 @@ void PrefixCachingBlockPool::clear() {
 
 CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Tokens tokens) {
     CachedPrefix prefix;
-    const std::int64_t limit = (tokens - 1) / block_tokens();
-    BlockKeys::Walk walk(keys_, request, 0);
-    for (std::int64_t position = 0; position < limit; ++position) {
-        const auto key = walk.next_known();
-        const BlockId block = key ? first_copy(*key) : kNone;
-        if (block == kNone) break;
-        prefix.blocks.push_back(block);
-    }
+    prefix.blocks = find(request, (tokens - 1) / block_tokens());
     if (drops_last_hit_ && !prefix.blocks.empty()) prefix.blocks.pop_back();
     for (const BlockId block : prefix.blocks) prefix.shared_blocks += at(block).holders > 0;
     prefix.tokens = static_cast<Tokens>(prefix.blocks.size()) * block_tokens();
     return prefix;
+}
+
+// The cached ones among the first blocks of a request, up to the first that is not.
+std::vector<BlockId> PrefixCachingBlockPool::find(const Request& request, std::int64_t most_blocks) {
+    std::vector<BlockId> found;
+    BlockKeys::Walk walk(keys_, request, 0);
+    while (static_cast<std::int64_t>(found.size()) < most_blocks) {
+        const auto key = walk.next_known();
+        const BlockId block = key ? first_copy(*key) : kNone;
+        if (block == kNone) break;
+        found.push_back(block);
+    }
+    return found;
+}
+
+Tokens PrefixCachingBlockPool::touch(const Request& request, Tokens tokens) {
+    return static_cast<Tokens>(find(request, tokens / block_tokens()).size()) * block_tokens();
+}
+
+std::optional<std::uint64_t> PrefixCachingBlockPool::content(const Request& request, Tokens tokens) {
+    if (tokens < block_tokens()) return std::nullopt;
+    const std::int64_t key = BlockKeys::Walk(keys_, request, tokens / block_tokens() - 1).next();
+    return key < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(key));
 }
 
 void PrefixCachingBlockPool::allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) {

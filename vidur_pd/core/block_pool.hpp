@@ -44,6 +44,13 @@ struct KvGroups {
     std::int64_t most_spanned_blocks = 0;  // of a request, in each of these
 };
 
+// When what a request has computed becomes available to others.
+enum class Availability {
+    kScheduled,  // with the iteration that computes it (vLLM)
+    kComputed,   // when that has ended, and when the request loses its KV (TensorRT-LLM)
+    kInserted,   // when that has ended, chunks of a prompt as soon as the next iteration is decided (SGLang)
+};
+
 // KV blocks of one rank. A request holds `blocks(tokens)` blocks from its first `allocate` until its `release`. The
 // caller checks `free_blocks` first; `allocate` beyond them is a broken invariant.
 class BlockPool {
@@ -74,15 +81,14 @@ class BlockPool {
     // Takes all blocks of all requests back, without their content.
     virtual void clear() = 0;
 
-    // Whether tokens are registered when they are scheduled; else when they have been computed.
-    virtual bool registers_when_scheduled() const { return true; }
+    virtual Availability availability() const { return Availability::kScheduled; }
     // Evicts cached content until so many blocks are free without it, or nothing is left. 0: what has been allocated.
     virtual void evict(std::int64_t /* blank_blocks */) {}
-    // Looks the first `tokens` tokens of a request up, as if to use them: that keeps them in the cache for longer.
-    // Returns how many were found, by pools that have a tree.
+    // Looks the first `tokens` tokens of a request up, as if to use them: that keeps them in a tree for longer.
+    // Returns how many were found.
     virtual Tokens touch(const Request&, Tokens /* tokens */) { return 0; }
     // What the first `tokens` tokens are; none if no other request can have them, or nobody asks.
-    virtual std::optional<std::uint64_t> content(const Request&, Tokens /* tokens */) const { return std::nullopt; }
+    virtual std::optional<std::uint64_t> content(const Request&, Tokens /* tokens */) { return std::nullopt; }
     // Places of requests in the depth-first order of the tree in which their prefixes are; unchanged without one.
     virtual std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) {
         std::vector<std::size_t> order(requests.size());
@@ -122,10 +128,12 @@ class CountingBlockPool final : public BlockPool {
 // KV blocks with hash-chained prefix caching; O(1) per block. `hash_block_tokens` is the length of the prompt blocks
 // that a request's block hashes identify. `drops_last_hit`: the last block of a hit is computed again, for the hidden
 // states that a drafting layer needs (vllm/v1/core/single_type_kv_cache_manager.py, `drop_eagle_block`).
+// `availability`: scheduled or computed.
 class PrefixCachingBlockPool final : public BlockPool {
   public:
     PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                           const KvGroups& groups = {}, bool drops_last_hit = false);
+                           const KvGroups& groups = {}, bool drops_last_hit = false,
+                           Availability availability = Availability::kScheduled);
 
     std::int64_t free_blocks() const override {
         return unused_blocks() + static_cast<std::int64_t>(blank_.size()) + cached_free_;
@@ -137,6 +145,10 @@ class PrefixCachingBlockPool final : public BlockPool {
     void register_blocks(const Request& request, Tokens computed_tokens) override;
     void release(const Request& request) override;
     void clear() override;
+    Availability availability() const override { return availability_; }
+    Tokens touch(const Request& request, Tokens tokens) override;
+    // Of whole blocks.
+    std::optional<std::uint64_t> content(const Request& request, Tokens tokens) override;
 
   private:
     static constexpr std::int64_t kNoKey = INT64_MIN;
@@ -157,6 +169,7 @@ class PrefixCachingBlockPool final : public BlockPool {
     // Blocks that have never been taken; they follow the blank ones in the queue.
     std::int64_t unused_blocks() const { return usable_blocks() + 1 - static_cast<std::int64_t>(blocks_.size()); }
     Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
+    std::vector<BlockId> find(const Request& request, std::int64_t most_blocks);
     BlockId first_copy(std::int64_t key) const;
     BlockId& first_copy_place(std::int64_t key);
     BlockId take_block();
@@ -167,6 +180,7 @@ class PrefixCachingBlockPool final : public BlockPool {
 
     BlockKeys keys_;
     bool drops_last_hit_;
+    Availability availability_;
     std::vector<Block>
         blocks_;  // the null block, whose neighbours are the ends of the cached list, and all used so far
     std::vector<BlockId> blank_;  // free blocks without a key that have been used; the last is the queue's front

@@ -82,7 +82,7 @@ Tokens RadixBlockPool::touch(const Request& request, Tokens tokens) {
     return tree_.match(TokenLabel(request, hash_block_tokens_), tokens).tokens;
 }
 
-std::optional<std::uint64_t> RadixBlockPool::content(const Request& request, Tokens tokens) const {
+std::optional<std::uint64_t> RadixBlockPool::content(const Request& request, Tokens tokens) {
     const TokenLabel label(request, hash_block_tokens_);
     if (tokens < 1 || !label.is_identified(tokens - 1)) return std::nullopt;
     return label.at(tokens - 1);

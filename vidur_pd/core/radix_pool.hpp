@@ -37,10 +37,10 @@ class RadixBlockPool final : public BlockPool {
     void register_blocks(const Request& request, Tokens computed_tokens) override;
     void release(const Request& request) override;
     void clear() override;
-    bool registers_when_scheduled() const override { return false; }
+    Availability availability() const override { return Availability::kInserted; }
     void evict(std::int64_t blank_blocks) override;
     Tokens touch(const Request& request, Tokens tokens) override;
-    std::optional<std::uint64_t> content(const Request& request, Tokens tokens) const override;
+    std::optional<std::uint64_t> content(const Request& request, Tokens tokens) override;
     std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) override;
 
     const RadixTree& tree() const { return tree_; }

@@ -18,7 +18,7 @@ void RankState::open_decision(TimePs now_ps) {
     budget_left_ = limits_.max_batched_tokens;
     now_ps_ = now_ps;
     const bool may_be_under_way = limits_.plans_ahead || limits_.pipelines_chunks;
-    if (may_be_under_way && !pool_->registers_when_scheduled()) note_chunks();
+    if (may_be_under_way && pool_->availability() == Availability::kInserted) note_chunks();
 }
 
 BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
@@ -130,7 +130,7 @@ void RankState::note_chunks() {
 
 // So many known tokens of the request have KV, or will have it when the iteration has ended.
 void RankState::note_scheduled(const Request& request, Tokens tokens) {
-    if (pool_->registers_when_scheduled()) pool_->register_blocks(request, tokens);
+    if (pool_->availability() == Availability::kScheduled) pool_->register_blocks(request, tokens);
 }
 
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
@@ -151,6 +151,7 @@ void RankState::preempt(const RequestPtr& request) {
         const Tokens shown = request->computed_tokens - request->tokens_under_way;
         note_scheduled(*request,
                        withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
+        if (pool_->availability() == Availability::kComputed) pool_->register_blocks(*request, shown);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
     } else if (std::find(arrived().begin(), arrived().end(), request) != arrived().end()) {

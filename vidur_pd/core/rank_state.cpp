@@ -12,12 +12,6 @@ RankState::RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
     check_least("engine.watermark", limits.watermark_blocks, 0);
     check_least("cluster.pools.pp", limits.pipeline_stages, 1);
-    if (!limits.chunks_prompts && limits.max_batched_tokens < limits.max_model_len) {
-        // As vLLM does (vllm/config/scheduler.py, verify_max_model_len): a longer prompt would wait for ever.
-        throw InputError("engine.max_batched_tokens: found " + std::to_string(limits.max_batched_tokens) +
-                         ", expected at least the " + std::to_string(limits.max_model_len) +
-                         " of engine.max_model_len without engine.chunked_prefill");
-    }
     ensure(!limits.plans_ahead || (limits.pipeline_stages == 1 && limits.drafts_per_step == 0),
            "a rank that plans ahead has one stage and no drafts");
 }
@@ -137,7 +131,8 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         }
         if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
         if (!batch.samples[position]) {
-            if (!limits_.plans_ahead) note_computed(*request, batch.kv_tokens[position], false);
+            const bool is_inserted = limits_.plans_ahead && pool_->availability() == Availability::kInserted;
+            if (!is_inserted) note_computed(*request, batch.kv_tokens[position], false);
             continue;
         }
         if (request->known_tokens() == request->context_tokens) outcome.prefill_done.push_back(request);
@@ -162,7 +157,7 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
 
 // An iteration has ended with which the request has so many tokens with KV, if it has not lost it.
 void RankState::note_computed(const Request& request, Tokens kv_tokens, bool is_finished) {
-    if (pool_->registers_when_scheduled() || !request.is_running) return;
+    if (pool_->availability() == Availability::kScheduled || !request.is_running) return;
     if (is_finished || kv_tokens <= request.prefill_end_tokens) pool_->register_blocks(request, kv_tokens);
 }
 

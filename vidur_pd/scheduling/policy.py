@@ -129,6 +129,9 @@ class Policy(ABC):
 
     has_token_budget: ClassVar[bool] = True
     """The rank holds iterations to ``engine.max_batched_tokens``."""
+    refuses_long_prompts: ClassVar[bool] = False
+    """It has rules for prompts that are not cut, and refuses those that no iteration has room for: without
+    ``engine.chunked_prefill`` one may be shorter than the context window."""
     watermark: ClassVar[float] = 0.0
     """Usual ``engine.watermark``: share of the KV blocks that admissions leave free."""
     pipelines_chunks: ClassVar[bool] = False

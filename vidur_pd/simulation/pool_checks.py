@@ -10,6 +10,7 @@ from aicb.operators.memory import InstanceMemory
 from boundary.errors import InputError
 from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import NAMED_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.scheduling.policy import Policy
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,24 @@ def check_memory(pool: PoolConfig, engine: EngineConfig, model: Model, memory: I
         raise InputError(
             f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
             f"{memory.kv_groups.whole} groups of layers keep every token"
+        )
+
+
+def check_policy(pool: PoolConfig, engine: EngineConfig, policy: type[Policy] | None, max_model_len: int) -> None:
+    """Raises: InputError, where a named policy has no rules for an option, or a prompt that is not cut could wait for
+    ever, as vLLM does (vllm/config/scheduler.py, verify_max_model_len)."""
+    has_whole_prompts = policy is not None and policy.refuses_long_prompts
+    if engine.policy in NAMED_POLICIES:
+        for name, only in (("scheduling_policy", "fcfs"), ("chunked_prefill", True)):
+            if (found := getattr(engine, name)) != only and not (name == "chunked_prefill" and has_whole_prompts):
+                raise InputError(
+                    f"{engine_field(pool, name)}: found {str(found).lower()}, expected {str(only).lower()} "
+                    f"with policy {engine.policy} in pool {pool.name}"
+                )
+    if not (engine.chunked_prefill or has_whole_prompts) and engine.max_batched_tokens < max_model_len:
+        raise InputError(
+            f"{engine_field(pool, 'max_batched_tokens')}: found {engine.max_batched_tokens}, expected at least the "
+            f"{max_model_len} of engine.max_model_len without engine.chunked_prefill"
         )
 
 
@@ -102,13 +121,6 @@ def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: P
 
 
 def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
-    if engine.policy in NAMED_POLICIES:
-        for name, only in (("scheduling_policy", "fcfs"), ("chunked_prefill", True)):
-            if (found := getattr(engine, name)) != only:
-                raise InputError(
-                    f"{engine_field(pool, name)}: found {str(found).lower()}, expected {str(only).lower()} "
-                    f"with policy {engine.policy} in pool {pool.name}"
-                )
     if not engine.async_scheduling:
         return
     reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None

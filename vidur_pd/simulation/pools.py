@@ -39,7 +39,14 @@ from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy
 from vidur_pd.simulation.drafters import drafter_of, drafting_of, layer_fed_by, speculation_of
-from vidur_pd.simulation.pool_checks import check_memory, check_options, engine_field, expert_kinds, is_own
+from vidur_pd.simulation.pool_checks import (
+    check_memory,
+    check_options,
+    check_policy,
+    engine_field,
+    expert_kinds,
+    is_own,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +133,8 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     precision = Precision(weights=engine.weights, kv=engine.kv)
     check_options(config, pool, model, drafting)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
+    policy = _policy(engine, pool)
+    check_policy(pool, engine, policy, longest)
     if (asked := verified or fed) is not None:
         drafter = drafter_of(asked, engine_field(pool, "speculative"), (model, partition, precision), longest)
     try:
@@ -178,7 +187,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         kv_groups=memory.kv_groups,
         max_model_len=longest,
         first_experts=_first_experts(config, engine, partition, model),
-        policy=(policy := _policy(engine, pool)),
+        policy=policy,
         policy_options=_policy_options(engine, pool, policy),
         drafting=Drafting(method=fed.method) if fed is not None else drafting,
         drafts_per_step=0 if drafting is None else drafting.drafts,

@@ -25,6 +25,7 @@ from vidur_pd.scheduling.policies.lightllm import LightLlm
 from vidur_pd.scheduling.policies.orca import Orca
 from vidur_pd.scheduling.policies.sarathi import Sarathi
 from vidur_pd.scheduling.policies.sglang import Sglang
+from vidur_pd.scheduling.policies.trtllm import Trtllm
 from vidur_pd.scheduling.policies.vllm_v0 import VllmV0
 from vidur_pd.scheduling.vllm_v1_python import VllmV1Python
 
@@ -77,7 +78,8 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
     if policy is not None and not policy.pipelines_chunks:
         scenario = replace(scenario, pipelines_chunks=False)
     if policy in NAMED:
-        scenario = replace(scenario, priorities=None, chunks_prompts=True, lookahead=0)
+        whole = policy is Trtllm and not scenario.chunks_prompts
+        scenario = replace(scenario, priorities=None, chunks_prompts=not whole, lookahead=0)
     if policy is LightLlm:
         blocks = scenario.usable_blocks * scenario.block_tokens
         budget = max(scenario.budget, scenario.max_seqs)
@@ -86,6 +88,8 @@ def suited(scenario: Scenario, policy: type[Policy] | None) -> Scenario:
         decodes = max(scenario.max_seqs // scenario.stages, 1) * (1 + scenario.drafts)
         page = scenario.block_tokens if policy is Sglang else 1
         return replace(scenario, budget=max(scenario.budget, decodes, page))
+    if policy is Trtllm:
+        return replace(scenario, budget=max(scenario.budget, 1 + scenario.drafts, scenario.block_tokens))
     if policy in (Orca, FasterTransformer):
         longest = max(prompt + output for _, prompt, output, _ in scenario.requests) + 1
         return replace(

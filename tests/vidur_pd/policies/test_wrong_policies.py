@@ -239,7 +239,7 @@ def test_the_policy_of_the_core_has_no_subclasses() -> None:
             None,
             "fcfs",
             "engine.policy: found 'fcfs', expected one of vllm_v1, vllm_v0, sarathi, orca, faster_transformer, "
-            "lightllm, sglang, splitwise, module:Class, file.py:Class",
+            "lightllm, sglang, trtllm, splitwise, module:Class, file.py:Class",
         ),
     ],
 )

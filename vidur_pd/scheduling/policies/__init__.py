@@ -1,8 +1,8 @@
 """Policies by their names in ``engine.policy``, one file each; vLLM V1 decides in the core (``core/vllm_v1.hpp``).
 
-``sglang`` follows SGLang. Those of Vidur follow its rules (microsoft/vidur, ``vidur/scheduler/replica_scheduler``), not
-the engines' of today: the real ones have changed since. Where Vidur limits a micro-batch, ``engine.max_seqs`` is the
-limit of a rank, and each of its pipeline stages gets an equal part.
+``sglang`` follows SGLang, and ``trtllm`` TensorRT-LLM. Those of Vidur follow its rules (microsoft/vidur,
+``vidur/scheduler/replica_scheduler``), not the engines' of today: the real ones have changed since. Where Vidur limits
+a micro-batch, ``engine.max_seqs`` is the limit of a rank, and each of its pipeline stages gets an equal part.
 """
 
 import importlib

@@ -32,6 +32,15 @@ def check_decodes(rank: RankView, policy: str) -> None:
         )
 
 
+def check_one_group(rank: RankView, policy: str, engine: str) -> None:
+    """Raises: InputError, for a model of which some layers have KV blocks of their own."""
+    if rank.blocks(1) != 1:
+        raise InputError(
+            f"engine.policy: found {policy}, expected another for this model: {rank.blocks(1)} groups of its layers "
+            f"keep tokens, some within a window, and {engine}'s pools for such models are not modelled"
+        )
+
+
 def may_run(rank: RankView, request: RequestView) -> bool:
     """It runs already, or one more may."""
     return request.is_running or rank.running_requests < rank.max_seqs

@@ -117,11 +117,7 @@ class Sglang(Policy):
         return RadixBlockPool(num_blocks, block_tokens, hash_block_tokens, options.eviction_policy, groups)
 
     def begin(self, rank: RankView) -> None:
-        if rank.blocks(1) != 1:
-            raise InputError(
-                f"engine.policy: found sglang, expected another for this model: {rank.blocks(1)} groups of its layers "
-                "keep tokens, some within a window, and SGLang's pools for such models are not modelled"
-            )
+        residents.check_one_group(rank, "sglang", "SGLang")
         decodes = residents.micro_batch(rank) * (1 + rank.drafts_per_step)
         needed = max(decodes, rank.block_tokens)
         if needed > rank.max_batched_tokens:
