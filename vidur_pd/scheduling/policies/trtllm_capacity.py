@@ -62,7 +62,7 @@ class Capacity:
         return of(first) <= self._rank.free_blocks - sum(of(request) for request in decodes)
 
     def _sure(self, active: list[RequestView], decodes: list[RequestView], *, is_static: bool) -> list[RequestView]:
-        """Those whose longest output has blocks beside those of all before them: first those with KV from elsewhere."""
+        """Those whose longest output has blocks left by all before them: first those with KV from elsewhere."""
         free = self._rank.free_blocks - sum(self._to_the_end(request) for request in decodes)
         sure = []
         for is_arrived in (True, False):
