@@ -11,7 +11,7 @@ if [ "$(uname -sm)" = "Linux x86_64" ]; then
 fi
 install_project -e '.[test]' "${ns3[@]}"
 if [ -n "${CI:-}" ]; then
-    install_project torch  # the profiler's harness runs on CPUs too; elsewhere its tests skip without torch
+    install_project torch==2.13.0  # the profiler's harness runs on CPUs too; elsewhere its tests skip without torch
 fi
 export PATH="$PWD/.venv/bin:$PATH"
 
