@@ -16,7 +16,7 @@ from tests.integration.random_configurations import random_scenario, with_faults
 from tests.integration.run_checks import check_run, run_scenario
 from tests.integration.small_runs import config, pool, simulate
 from tests.vidur_pd.policies.others import PassThrough, PrefillFirst, RetractsTheShortest, StaticBatches
-from tests.vidur_pd.whole_runs import Scenario, WholeRun, extremes, scenarios
+from tests.vidur_pd.whole_runs import Scenario, WholeRun, extremes, scenario_of, scenarios
 from vidur_pd.config import NAMED_POLICIES
 from vidur_pd.scheduling import Policy
 from vidur_pd.scheduling.policies import policy_named
@@ -126,6 +126,27 @@ def check_extreme(scenario: Scenario, policy: type[Policy] | None) -> None:
 def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenario) -> None:
     """No deadlock, no livelock: whoever is not refused at arrival gets all tokens, and jumps change nothing."""
     check_extreme(scenario, policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [
+        # the first by arrival has lost its KV to another, and wants both blocks; that one has one of them
+        (
+            "splitwise",
+            scenario_of(
+                (0, 1, 1), (0, 1, 2), (0, 1, 1), (0, 1, 2), (0, 1, 2), block_tokens=1, usable_blocks=2, max_seqs=2
+            ),
+        ),
+        # three prompts have come to a decode rank, a block each; the first wants all three
+        (
+            "trtllm",
+            scenario_of((0, 1, 3), *[(0, 1, 1)] * 4, role="decode", block_tokens=1, usable_blocks=3, max_seqs=1),
+        ),
+    ],
+)
+def test_requests_that_hold_all_blocks_make_room_for_the_first(name: str, scenario: Scenario) -> None:
+    check_extreme(scenario, policy_named(name))
 
 
 @every_policy

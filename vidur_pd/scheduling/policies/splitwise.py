@@ -92,7 +92,7 @@ class Splitwise(Policy):
     def _make_room(self, rank: RankView, decision: Decision) -> set[int]:
         """The latest requests give up their KV until the first one can run."""
         line = residents.by_arrival(_candidates(rank))
-        while len(line) > 1 and rank.running_requests + len(rank.arrived) > 1:
+        while len(line) > 1:
             latest = next((each for each in reversed(line) if each.is_running or each in rank.arrived), None)
             if latest is None or latest is line[0]:
                 break

@@ -163,12 +163,16 @@ class Trtllm(Policy):
         decision.preempt(request)
 
     def _break_circle(self, rank: RankView, decision: Decision, active: list[RequestView]) -> None:
-        """All KV is held by requests that cannot go on, and nothing under way will return any."""
+        """All KV is held by requests that cannot go on, and nothing under way will return any: the last ones are paused
+        until the first can."""
         if rank.is_transferring or any(request.is_in_iteration for request in rank.running):
             return
-        holding = [request for request in active if request.is_running] or rank.arrived
-        if holding:
-            self._pause(decision, holding[-1])
+        holding = [request for request in active if request.is_running] or list(rank.arrived)
+        capacity, policy = Capacity(rank), self.options.capacity_scheduler_policy
+        while holding:
+            self._pause(decision, holding.pop())
+            if capacity.has_room(active[0], policy):
+                break
 
 
 def _compute_prompt(rank: RankView, decision: Decision, request: RequestView, tokens: int) -> None:

@@ -58,8 +58,15 @@ class Capacity:
         decodes, first = active[:running], active[running]
         if policy == "static_batch":
             return not decodes
-        of = self._of_a_step if policy == "max_utilization" else self._to_the_end
+        of = self._need(policy)
         return of(first) <= self._rank.free_blocks - sum(of(request) for request in decodes)
+
+    def has_room(self, request: RequestView, policy: str) -> bool:
+        """Whether it alone could go on."""
+        return self._need(policy)(request) <= self._rank.free_blocks
+
+    def _need(self, policy: str) -> Callable[[RequestView], int]:
+        return self._of_a_step if policy == "max_utilization" else self._to_the_end
 
     def _sure(self, active: list[RequestView], decodes: list[RequestView], *, is_static: bool) -> list[RequestView]:
         """Those whose longest output has blocks left by all before them: first those with KV from elsewhere."""
