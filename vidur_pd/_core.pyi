@@ -214,9 +214,8 @@ class RankState:
     def open_decision(self, now_ps: int) -> None:
         """The next iteration is decided from now on, until the loop goes on."""
 
-    @property
-    def only_preempts(self) -> bool:
-        """The decision so far frees blocks and runs nothing, which takes no time."""
+    def asks_again(self) -> bool:
+        """Whether the decision so far runs nothing and has freed blocks since the last answer, which takes no time."""
 
 @final
 class RankView:

@@ -151,7 +151,7 @@ class OneRank:
         self._is_asked = False
         self.state.open_decision(self._loop.now_ps)
         self._policy.decide(self.view, self.decision)
-        if self.state.only_preempts:
+        while self.state.asks_again():
             self._policy.decide(self.view, self.decision)
 
     def _accept(self, iteration: RunningIteration) -> None:

@@ -179,7 +179,7 @@ void bind_rank(py::module_& module) {
         .def("keep", &RankState::keep, py::arg("request"), py::arg("computed_tokens"))
         .def("abandon_remote", &RankState::abandon_remote, py::arg("request"))
         .def("open_decision", &RankState::open_decision, py::arg("now_ps"))
-        .def_property_readonly("only_preempts", &RankState::only_preempts);
+        .def("asks_again", &RankState::asks_again);
 }
 
 Candidates::Measure parse_measure(const std::string& name) {

@@ -17,6 +17,7 @@ void RankState::open_decision(TimePs now_ps) {
     draft_ = std::make_shared<ScheduledBatch>();
     budget_left_ = limits_.max_batched_tokens;
     now_ps_ = now_ps;
+    known_preempted_ = preempted_.size();
     const bool may_be_under_way = limits_.plans_ahead || limits_.pipelines_chunks;
     if (may_be_under_way && pool_->availability() == Availability::kInserted) note_chunks();
 }
@@ -24,8 +25,9 @@ void RankState::open_decision(TimePs now_ps) {
 BatchPtr RankState::decide(Policy& policy, TimePs now_ps) {
     open_decision(now_ps);
     try {
-        policy.decide(*this);
-        if (only_preempts()) policy.decide(*this);
+        do {
+            policy.decide(*this);
+        } while (asks_again());
     } catch (const BrokenRule& broken) {
         throw BrokenInvariant(std::string("a policy of the core: ") + broken.what());
     }

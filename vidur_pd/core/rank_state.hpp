@@ -159,11 +159,12 @@ class RankState {
     // Part of the prefix cache as some policies rule it, see `BlockPool`; otherwise they change nothing.
     Tokens touch(const Request& request, Tokens tokens) { return pool_->touch(request, tokens); }
     void evict(std::int64_t blank_blocks) { pool_->evict(blank_blocks); }
-    // Nothing runs, but blocks were freed: as this takes no time, the policy is asked once more. Not while an iteration
-    // is under way whose end is the next occasion.
-    bool only_preempts() const {
+    // Nothing runs, but blocks were freed since the policy was asked: as this takes no time, it is asked again. Not
+    // while an iteration is under way whose end is the next occasion.
+    bool asks_again() {
         const bool may_ask = !limits_.plans_ahead || batches_under_way_ == 0;
-        return may_ask && draft_ && draft_->requests.empty() && !preempted_.empty();
+        const bool has_freed = preempted_.size() > std::exchange(known_preempted_, preempted_.size());
+        return may_ask && draft_ && draft_->requests.empty() && has_freed;
     }
     // The batch that was decided, or none if nothing runs or none was opened. Its tokens are credited as computed.
     BatchPtr close_decision();
@@ -229,6 +230,7 @@ class RankState {
     RemoteQueue remote_;
     std::int64_t batches_under_way_ = 0;  // batches
     std::vector<RequestPtr> preempted_;   // since the last batch
+    std::size_t known_preempted_ = 0;     // of these, when the policy was asked last
     BatchPtr draft_;                      // while it is being decided
     Tokens budget_left_ = 0;
     TimePs now_ps_ = 0;

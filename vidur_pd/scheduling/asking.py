@@ -37,7 +37,7 @@ class AskedPolicy:
         state = self._state
         state.open_decision(now_ps)
         self._ask()
-        if state.only_preempts:
+        while state.asks_again():
             self._ask()
 
     def is_steady(self) -> bool:

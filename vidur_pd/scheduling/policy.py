@@ -176,7 +176,7 @@ class Policy(ABC):
     def decide(self, rank: RankView, decision: Decision) -> None:
         """Decide the next iteration. Asked whenever one may start and a request runs or waits.
 
-        Where requests lose their KV and none runs, no time passes and it is asked once more. Where nothing runs it is
+        Where requests lose their KV and none runs, no time passes and it is asked again. Where nothing runs it is
         asked again when something happens on the rank: an arrival, the end of an iteration or of a transfer.
         """
 

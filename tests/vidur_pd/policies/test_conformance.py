@@ -143,6 +143,17 @@ def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenari
             "trtllm",
             scenario_of((0, 1, 3), *[(0, 1, 1)] * 4, role="decode", block_tokens=1, usable_blocks=3, max_seqs=1),
         ),
+        # one that runs gives its blocks up for itself, and then those whose KV has come give up theirs for it
+        (
+            "trtllm",
+            scenario_of(
+                *((0, 1, 1), (0, 1, 9), *[(0, 1, 1)] * 3, *[(5000, 1, 1)] * 6),
+                role="decode",
+                block_tokens=1,
+                usable_blocks=13,
+                max_seqs=2,
+            ),
+        ),
     ],
 )
 def test_requests_that_hold_all_blocks_make_room_for_the_first(name: str, scenario: Scenario) -> None:
