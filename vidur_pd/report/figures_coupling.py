@@ -20,7 +20,6 @@ from vidur_pd.report.charts import (
     heat_map,
     label,
     rows_axis,
-    series_colour,
 )
 from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
@@ -30,6 +29,7 @@ MOST_LINKS = 24
 """Rows of the heat map, the links with the fullest windows."""
 INSIDE_NODES = ("nvlink",)
 PART_COLOURS: Mapping[str, str] = {
+    "frontend": "#6b4f3a",
     "queue": "#a3abb8",
     "prefill_compute": "#1f6fb4",
     "prefill_communication": "#8e4ec6",
@@ -97,10 +97,10 @@ def attribution_chart(summary: Summary) -> Chart | None:
             [seconds],
             ["mean request"],
             name=label(_words(name)),
-            marker={"color": PART_COLOURS.get(name, series_colour(place)), "line": {"color": FAINT, "width": 0.4}},
+            marker={"color": PART_COLOURS.get(name, FAINT), "line": {"color": FAINT, "width": 0.4}},
             hovertemplate=f"{label(_words(name))}: %{{x:.4g}} s<extra></extra>",
         )
-        for place, (name, seconds) in enumerate(parts.items())
+        for name, seconds in parts.items()
     ]
     reading = (
         "Parts add up to the mean end-to-end latency. KV and communication count where compute does not hide them; "

@@ -11,7 +11,14 @@ import pytest
 
 from tests.vidur_pd.report.report_page import unpack
 from tests.vidur_pd.report.report_run import write_run
-from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
+from vidur_pd.metrics.attribution import PARTS
+from vidur_pd.report.figures_coupling import (
+    PART_COLOURS,
+    attribution_chart,
+    energy_text,
+    link_heat_map,
+    sources_table,
+)
 from vidur_pd.report.load import read_run
 
 
@@ -23,6 +30,11 @@ def links_of(rows: list[tuple[str, str, str, float, float, float]]) -> pd.DataFr
     seconds = table["window_end_s"] - table["window_start_s"]
     table = table.assign(measure="use", capacity_bytes=10**9 * seconds)
     return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
+
+
+def test_each_part_of_latency_has_a_colour_of_its_own() -> None:
+    assert list(PART_COLOURS) == list(PARTS)
+    assert len(set(PART_COLOURS.values())) == len(PARTS)
 
 
 def test_the_heat_map_shows_which_link_is_full_in_which_window() -> None:
