@@ -143,6 +143,25 @@ def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenari
             "trtllm",
             scenario_of((0, 1, 3), *[(0, 1, 1)] * 4, role="decode", block_tokens=1, usable_blocks=3, max_seqs=1),
         ),
+        # the last chunk of an answer that is recomputed is one token, and has no drafts
+        (
+            "sarathi",
+            scenario_of(
+                *(
+                    (0, 9, 21),
+                    (700, 19, 20),
+                    (5700, 7, 14),
+                    (5700, 24, 14),
+                    (5700, 24, 19),
+                    (5700, 17, 29),
+                    (5700, 4, 10),
+                ),
+                usable_blocks=22,
+                budget=17,
+                max_seqs=3,
+                drafts=2,
+            ),
+        ),
         # one that runs gives its blocks up for itself, and then those whose KV has come give up theirs for it
         (
             "trtllm",
