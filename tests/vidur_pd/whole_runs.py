@@ -24,7 +24,7 @@ from vidur_pd._core import (
 )
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, Section, VllmV1
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes, CountingBlockPool, KvGroups
 from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
@@ -147,13 +147,13 @@ def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
 
 
 def _block_pool(scenario: Scenario, policy: type[Policy] | None, options: Section | None) -> BlockPool:
-    sizes, drops = (scenario.usable_blocks + 1, scenario.block_tokens), scenario.drops_last_hit
     if not scenario.caching:
-        return CountingBlockPool(*sizes)
-    if policy is None or options is None:
-        return PrefixCachingBlockPool(*sizes, HASH_BLOCK_TOKENS, drops_last_hit=drops)
+        return CountingBlockPool(scenario.usable_blocks + 1, scenario.block_tokens)
     groups = KvGroups(whole=1, spanned=0, most_spanned_blocks=0)
-    return policy.prefix_cache(options, *sizes, HASH_BLOCK_TOKENS, groups, drops_last_hit=drops)
+    sizes = CacheSizes(
+        scenario.usable_blocks + 1, scenario.block_tokens, HASH_BLOCK_TOKENS, groups, scenario.drops_last_hit
+    )
+    return (policy or Policy).prefix_cache(options or Section(), sizes)
 
 
 class WholeRun:

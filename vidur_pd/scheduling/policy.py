@@ -51,8 +51,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 from boundary.errors import InputError
 from boundary.fields import Section
-from vidur_pd._core import BlockPool, Decision, KvGroups, PrefixCachingBlockPool, RankState, RankView
+from vidur_pd._core import Decision, RankState, RankView
 from vidur_pd.config.own_classes import check_shapes
+from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes
 
 __all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView", "Section"]
 
@@ -144,24 +145,10 @@ class Policy(ABC):
     """What the configuration says, an object of ``Options``; there from before ``begin``, not in ``__init__``."""
 
     @classmethod
-    def prefix_cache(
-        cls,
-        options: Section,
-        num_blocks: int,
-        block_tokens: int,
-        hash_block_tokens: int,
-        groups: KvGroups,
-        *,
-        drops_last_hit: bool = False,
-    ) -> BlockPool:
-        """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others.
-
-        ``drops_last_hit``: drafting needs hidden states of the last tokens of a hit, which are computed again.
-        """
+    def prefix_cache(cls, options: Section, sizes: CacheSizes) -> BlockPool:
+        """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others."""
         del options
-        return PrefixCachingBlockPool(
-            num_blocks, block_tokens, hash_block_tokens, groups, drops_last_hit=drops_last_hit
-        )
+        return sizes.hash_chains()
 
     def begin(self, rank: RankView) -> None:
         """Called once, before anything else. Raises: InputError, for a rank that the policy cannot decide for."""

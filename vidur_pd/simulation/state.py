@@ -16,8 +16,8 @@ from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.expert_weights import InstanceExperts
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
-from vidur_pd.scheduling import AskedPolicy, Drafts, RankState
-from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool
+from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState
+from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes, CountingBlockPool, KvGroups
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.simulation.pools import PoolModel
 from vidur_pd.workload import generator
@@ -119,14 +119,11 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
     )
 
     def block_pool() -> BlockPool:
-        sizes = (pool.num_kv_blocks, engine.block_tokens)
         if not engine.prefix_caching:
-            return CountingBlockPool(*sizes, groups)
+            return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens, groups)
         drops = drafting is not None and drafting.drops_last_hit
-        if pool.policy is None:
-            return PrefixCachingBlockPool(*sizes, plan.hash_block_tokens, groups, drops_last_hit=drops)
-        cache = pool.policy.prefix_cache
-        return cache(pool.policy_options, *sizes, plan.hash_block_tokens, groups, drops_last_hit=drops)
+        sizes = CacheSizes(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens, groups, drops)
+        return (pool.policy or Policy).prefix_cache(pool.policy_options, sizes)
 
     def drafts(rank: int) -> Drafts | None:
         if drafting is None or not pool.drafts_per_step:

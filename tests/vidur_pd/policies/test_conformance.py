@@ -162,6 +162,18 @@ def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenari
                 drafts=2,
             ),
         ),
+        # the last piece of an answer that was cut is one token, and an extend batch of its own
+        (
+            "sglang",
+            scenario_of(
+                *((0, 1, 1), (0, 5, 10), (0, 1, 11), (0, 1, 5), (0, 1, 7), (0, 1, 7), (0, 1, 29)),
+                role="decode",
+                usable_blocks=8,
+                budget=4,
+                max_seqs=4,
+                plans_ahead=True,
+            ),
+        ),
         # one that runs gives its blocks up for itself, and then those whose KV has come give up theirs for it
         (
             "trtllm",
@@ -175,7 +187,7 @@ def test_extremes_lose_no_request(policy: type[Policy] | None, scenario: Scenari
         ),
     ],
 )
-def test_requests_that_hold_all_blocks_make_room_for_the_first(name: str, scenario: Scenario) -> None:
+def test_what_campaigns_have_found_goes_well(name: str, scenario: Scenario) -> None:
     check_extreme(scenario, policy_named(name))
 
 

@@ -27,7 +27,7 @@ from typing import Final, Literal
 
 from boundary.errors import InputError
 from boundary.fields import Count, Ratio
-from vidur_pd.scheduling.kv_blocks import BlockPool, KvGroups, RadixBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes, RadixBlockPool
 from vidur_pd.scheduling.policies import residents
 from vidur_pd.scheduling.policies.sglang_admission import Admission, Verdict, most_new_tokens
 from vidur_pd.scheduling.policies.sglang_queue import WaitingQueue
@@ -102,19 +102,12 @@ class Sglang(Policy):
         self._unasked = 0
 
     @classmethod
-    def prefix_cache(
-        cls,
-        options: Section,
-        num_blocks: int,
-        block_tokens: int,
-        hash_block_tokens: int,
-        groups: KvGroups,
-        *,
-        drops_last_hit: bool = False,
-    ) -> BlockPool:
-        del drops_last_hit  # not modelled, see above
+    def prefix_cache(cls, options: Section, sizes: CacheSizes) -> BlockPool:
+        """``sizes.drops_last_hit`` is not modelled, see above."""
         assert isinstance(options, cls.Options)
-        return RadixBlockPool(num_blocks, block_tokens, hash_block_tokens, options.eviction_policy, groups)
+        return RadixBlockPool(
+            sizes.num_blocks, sizes.block_tokens, sizes.hash_block_tokens, options.eviction_policy, sizes.groups
+        )
 
     def begin(self, rank: RankView) -> None:
         residents.check_one_group(rank, "sglang", "SGLang")
@@ -146,8 +139,9 @@ class Sglang(Policy):
         self._follow(rank)
 
     def is_steady(self, rank: RankView) -> bool:
-        """Nobody waits, or could be admitted before a request has left."""
-        if rank.arrived:
+        """Nobody waits, or could be admitted before a request has left; one that was cut has an extend batch to come,
+        be it of a single token."""
+        if rank.arrived or self._chunked is not None:
             return False
         has_left = rank.running_requests < len(self._batch)
         return not rank.waiting or rank.running_requests >= rank.max_seqs or (self._is_full and not has_left)

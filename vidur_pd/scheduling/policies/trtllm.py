@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Literal
 
 from boundary.errors import InputError
-from vidur_pd.scheduling.kv_blocks import BlockPool, KvGroups, PrefixCachingBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes
 from vidur_pd.scheduling.policies import residents
 from vidur_pd.scheduling.policies.trtllm_batch import fill_batch
 from vidur_pd.scheduling.policies.trtllm_capacity import Capacity, is_decode, most_tokens_in_all
@@ -97,18 +97,9 @@ class Trtllm(Policy):
         self._active = ActiveRequests()
 
     @classmethod
-    def prefix_cache(
-        cls,
-        options: Section,
-        num_blocks: int,
-        block_tokens: int,
-        hash_block_tokens: int,
-        groups: KvGroups,
-        *,
-        drops_last_hit: bool = False,
-    ) -> BlockPool:
-        del options, drops_last_hit
-        return PrefixCachingBlockPool(num_blocks, block_tokens, hash_block_tokens, groups, when_computed=True)
+    def prefix_cache(cls, options: Section, sizes: CacheSizes) -> BlockPool:
+        del options
+        return sizes.hash_chains(when_computed=True)
 
     def begin(self, rank: RankView) -> None:
         residents.check_one_group(rank, "trtllm", "TensorRT-LLM")
