@@ -42,6 +42,8 @@ from boundary.errors import InputError
 
 MOST_DRAFTS = 16
 """Engines draft one to eight."""
+ACCEPTANCE_OF_MTP = 0.85
+"""DeepSeek-V3 report, section 5.4.3: 0.85 to 0.90 for its multi-token-prediction layer."""
 DraftMethod = Literal["mtp", "eagle", "draft_model", "ngram"]
 
 
@@ -54,9 +56,8 @@ class Drafting:
     """
 
     drafts: int = 1
-    acceptance: float | tuple[float, ...] = 0.85
-    """Probability that a draft is accepted, given those before it (DeepSeek-V3 report, section 5.4.3: 0.85–0.90 for its
-    layer); one for all, or one for each."""
+    acceptance: float | tuple[float, ...] = ACCEPTANCE_OF_MTP
+    """Probability that a draft is accepted, given those before it; one for all, or one for each."""
     method: DraftMethod = "mtp"
     match: float = 1.0
     """Probability that n-grams find drafts for a request in a step."""

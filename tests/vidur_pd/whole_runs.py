@@ -24,7 +24,7 @@ from vidur_pd._core import (
 )
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, Section, VllmV1
-from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes, CountingBlockPool, KvGroups
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCacheSizes
 from vidur_pd.workload.request import Request
 
 HASH_BLOCK_TOKENS = 6
@@ -150,7 +150,7 @@ def _block_pool(scenario: Scenario, policy: type[Policy] | None, options: Sectio
     if not scenario.caching:
         return CountingBlockPool(scenario.usable_blocks + 1, scenario.block_tokens)
     groups = KvGroups(whole=1, spanned=0, most_spanned_blocks=0)
-    sizes = CacheSizes(
+    sizes = PrefixCacheSizes(
         scenario.usable_blocks + 1, scenario.block_tokens, HASH_BLOCK_TOKENS, groups, scenario.drops_last_hit
     )
     return (policy or Policy).prefix_cache(options or Section(), sizes)

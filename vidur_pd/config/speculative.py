@@ -8,11 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
 
+from aicb.iteration.speculative import ACCEPTANCE_OF_MTP, MOST_DRAFTS
 from boundary.fields import Count, Probability, Section
 from boundary.quoting import quoted
-
-ACCEPTANCE_OF_MTP = 0.85
-"""DeepSeek-V3 report, section 5.4.3: 0.85 to 0.90 for its multi-token-prediction layer."""
 
 
 def _acceptance(value: object, info: ValidationInfo) -> float | tuple[float, ...]:
@@ -56,7 +54,7 @@ class SpeculativeConfig(Section):
 
     method: Literal["mtp", "eagle", "draft_model", "ngram"] = "mtp"
     """What drafts: a multi-token-prediction layer, an EAGLE head, a smaller model, or a lookup of n-grams."""
-    drafts: Annotated[int, Field(ge=1, le=16)] = 1
+    drafts: Annotated[int, Field(ge=1, le=MOST_DRAFTS)] = 1
     """Tokens drafted and verified per request and step."""
     acceptance: Annotated[float | tuple[float, ...], PlainValidator(_acceptance)]
     """Probability that a draft is accepted, given those before it: one for all, or a list of one for each. To be

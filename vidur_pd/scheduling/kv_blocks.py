@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from vidur_pd._core import BlockPool, CountingBlockPool, KvGroups, PrefixCachingBlockPool, RadixBlockPool
 
-__all__ = ["BlockPool", "CacheSizes", "CountingBlockPool", "KvGroups", "PrefixCachingBlockPool", "RadixBlockPool"]
+__all__ = ["BlockPool", "CountingBlockPool", "KvGroups", "PrefixCacheSizes", "PrefixCachingBlockPool", "RadixBlockPool"]
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSizes:
+class PrefixCacheSizes:
     """What a prefix cache of a rank is to hold."""
 
     num_blocks: int

@@ -53,7 +53,7 @@ from boundary.errors import InputError
 from boundary.fields import Section
 from vidur_pd._core import Decision, RankState, RankView
 from vidur_pd.config.own_classes import check_shapes
-from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes
+from vidur_pd.scheduling.kv_blocks import BlockPool, PrefixCacheSizes
 
 __all__ = ["BrokenRule", "Decision", "Policy", "RankView", "RequestView", "Section"]
 
@@ -145,7 +145,7 @@ class Policy(ABC):
     """What the configuration says, an object of ``Options``; there from before ``begin``, not in ``__init__``."""
 
     @classmethod
-    def prefix_cache(cls, options: Section, sizes: CacheSizes) -> BlockPool:
+    def prefix_cache(cls, options: Section, sizes: PrefixCacheSizes) -> BlockPool:
         """KV blocks of a rank with ``engine.prefix_caching``; those of vLLM where the policy has no others."""
         del options
         return sizes.hash_chains()

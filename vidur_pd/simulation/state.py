@@ -17,7 +17,7 @@ from vidur_pd.execution.coupling.expert_weights import InstanceExperts
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState
-from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes, CountingBlockPool, KvGroups
+from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCacheSizes
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.simulation.pools import PoolModel
 from vidur_pd.workload import generator
@@ -122,7 +122,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
         if not engine.prefix_caching:
             return CountingBlockPool(pool.num_kv_blocks, engine.block_tokens, groups)
         drops = drafting is not None and drafting.drops_last_hit
-        sizes = CacheSizes(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens, groups, drops)
+        sizes = PrefixCacheSizes(pool.num_kv_blocks, engine.block_tokens, plan.hash_block_tokens, groups, drops)
         return (pool.policy or Policy).prefix_cache(pool.policy_options, sizes)
 
     def drafts(rank: int) -> Drafts | None:

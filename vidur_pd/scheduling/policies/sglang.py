@@ -27,7 +27,7 @@ from typing import Final, Literal
 
 from boundary.errors import InputError
 from boundary.fields import Count, Ratio
-from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes, RadixBlockPool
+from vidur_pd.scheduling.kv_blocks import BlockPool, PrefixCacheSizes, RadixBlockPool
 from vidur_pd.scheduling.policies import residents
 from vidur_pd.scheduling.policies.sglang_admission import Admission, Verdict, most_new_tokens
 from vidur_pd.scheduling.policies.sglang_queue import WaitingQueue
@@ -102,7 +102,7 @@ class Sglang(Policy):
         self._unasked = 0
 
     @classmethod
-    def prefix_cache(cls, options: Section, sizes: CacheSizes) -> BlockPool:
+    def prefix_cache(cls, options: Section, sizes: PrefixCacheSizes) -> BlockPool:
         """``sizes.drops_last_hit`` is not modelled, see above."""
         assert isinstance(options, cls.Options)
         return RadixBlockPool(

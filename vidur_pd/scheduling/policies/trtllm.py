@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Literal
 
 from boundary.errors import InputError
-from vidur_pd.scheduling.kv_blocks import BlockPool, CacheSizes
+from vidur_pd.scheduling.kv_blocks import BlockPool, PrefixCacheSizes
 from vidur_pd.scheduling.policies import residents
 from vidur_pd.scheduling.policies.trtllm_batch import fill_batch
 from vidur_pd.scheduling.policies.trtllm_capacity import Capacity, is_decode, most_tokens_in_all
@@ -97,7 +97,7 @@ class Trtllm(Policy):
         self._active = ActiveRequests()
 
     @classmethod
-    def prefix_cache(cls, options: Section, sizes: CacheSizes) -> BlockPool:
+    def prefix_cache(cls, options: Section, sizes: PrefixCacheSizes) -> BlockPool:
         del options
         return sizes.hash_chains(when_computed=True)
 
