@@ -302,7 +302,7 @@ class RankView:
         """The most that the request can compute now: the rest of its sequence, with drafts, less what is cached."""
 
     def most_drafts(self, request: RequestView) -> int:
-        """How many of these are drafts, which a decode may leave out."""
+        """How many of these are drafts, which a decode may leave out. Drafts follow an iteration with a new token."""
 
     def cached_tokens(self, request: RequestView) -> int:
         """The longest prefix of a waiting request that the cache has, short of its last token."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,8 @@ from vidur_pd.workload.request import Request
 HASH_BLOCK_TOKENS = 6
 TRANSFER_PS = 2500
 """From the reservation of blocks to the arrival of KV, and from the end of a prefill to its release."""
+MOST_BATCHES = 100_000
+"""Of a run that ends: scenarios have some hundred tokens."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,11 @@ def extremes(draw: st.DrawFn) -> Scenario:
     )
 
 
-def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
-    """(arrival [ps], prompt, output) of each request; blocks of 4 tokens, and room for all of them."""
+def scenario_of(
+    *requests: tuple[int, int, int], contents: Sequence[tuple[int, ...] | None] | None = None, **fields: Any
+) -> Scenario:
+    """(arrival [ps], prompt, output) of each request, contents of their prompts; blocks of 4 tokens, and room for all
+    of them."""
     usual: dict[str, Any] = {
         "role": "mixed",
         "caching": False,
@@ -143,7 +148,8 @@ def scenario_of(*requests: tuple[int, int, int], **fields: Any) -> Scenario:
         "stages": 1,
         "drafts": 0,
     }
-    return Scenario(**(usual | fields), requests=tuple((*request, None) for request in requests))
+    rows = zip(requests, contents or [None] * len(requests), strict=True)
+    return Scenario(**(usual | fields), requests=tuple((*request, ids) for request, ids in rows))
 
 
 def _block_pool(scenario: Scenario, policy: type[Policy] | None, options: Section | None) -> BlockPool:
@@ -301,6 +307,7 @@ class WholeRun:
             self.runs.append(iteration.steps)
         elif iteration.batch is not None and (batch := iteration.batch.batches[0]) is not None:
             self.batches.append(computed(batch))
+            assert len(self.batches) < MOST_BATCHES, f"no end; the last batches: {self.batches[-3:]}"
             assert batch.new_tokens.sum() <= self.scenario.budget
             assert self.state.running_requests <= self.scenario.max_seqs
             assert self.state.used_blocks <= self.scenario.usable_blocks

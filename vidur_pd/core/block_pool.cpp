@@ -63,7 +63,11 @@ CachedPrefix PrefixCachingBlockPool::cached_prefix(const Request& request, Token
     CachedPrefix prefix;
     prefix.blocks = find(request, (tokens - 1) / block_tokens());
     if (drops_last_hit_ && !prefix.blocks.empty()) prefix.blocks.pop_back();
-    for (const BlockId block : prefix.blocks) prefix.shared_blocks += at(block).holders > 0;
+    for (const BlockId block : prefix.blocks) {
+        const bool is_held = at(block).holders > 0;
+        prefix.shared_blocks += is_held;
+        prefix.may_share_more |= !is_held && at(block).next_copy != kNone;
+    }
     prefix.tokens = static_cast<Tokens>(prefix.blocks.size()) * block_tokens();
     return prefix;
 }

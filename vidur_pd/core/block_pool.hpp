@@ -35,6 +35,7 @@ struct CachedPrefix {
     Tokens tokens = 0;
     std::vector<BlockId> blocks;
     std::int64_t shared_blocks = 0;  // those that another request holds: reusing them takes nothing from the free queue
+    bool may_share_more = false;  // a block that nobody holds has a copy, which may be held: hit once this is evicted
 };
 
 // Groups of layers that each have blocks of their own, of one pool (aicb.model.kv_groups.KvGroups).

@@ -230,9 +230,7 @@ void RankState::note_under_way(Request& request, bool samples) {
 }
 
 Tokens RankState::most_drafts(const Request& request) const {
-    const bool is_decode = request.is_running && request.sequence_tokens() - request.computed_tokens == 1 &&
-                           request.computed_tokens >= request.prompt_tokens;
-    if (!limits_.drafts_per_step || !is_decode) return 0;
+    if (!limits_.drafts_per_step || !request.has_sampled || !request.is_running) return 0;
     const Tokens drafted = request.drafted_tokens.value_or(limits_.drafts_per_step);
     return std::min(drafted, request.end_tokens - request.sequence_tokens() - 1);
 }

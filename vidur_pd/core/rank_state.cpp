@@ -130,6 +130,7 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
             request->is_in_iteration = false;
         }
         if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
+        request->has_sampled = batch.samples[position] && request->is_running;
         if (!batch.samples[position]) {
             const bool is_inserted = limits_.plans_ahead && pool_->availability() == Availability::kInserted;
             if (!is_inserted) note_computed(*request, batch.kv_tokens[position], false);
@@ -264,6 +265,8 @@ std::int64_t RankState::plain_decode_steps() const {
         if (left != 1 || request->computed_tokens < request->prompt_tokens || request->is_in_iteration) return 0;
         steps = std::min(steps, request->end_tokens - request->sequence_tokens() - 1);
     }
+    const bool may_share_more = !waiting_.empty() && cached_prefix(*waiting_.front()).may_share_more;
+    if (may_share_more || remote_.may_share_more()) return 0;  // room may be found within the steps
     const std::int64_t free_blocks = pool_->free_blocks();
     if (missing_after(steps) <= free_blocks) return steps;
     std::int64_t fits = 0, exceeds = steps;

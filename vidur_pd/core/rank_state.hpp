@@ -119,7 +119,7 @@ class RankState {
     Tokens block_tokens() const { return pool_->block_tokens(); }
     // Tokens that the iteration that is being decided still has room for.
     Tokens budget_left() const { return budget_left_; }
-    // Drafts that the request, if it runs and its next step is a decode, can verify in it.
+    // Drafts that the request can verify in its next step: there are some if its last one has given it a token.
     Tokens most_drafts(const Request& request) const;
     // The most tokens that the request can compute now: the rest of its sequence, with drafts, less what is cached.
     Tokens most_tokens(const Request& request) const;
@@ -190,7 +190,8 @@ class RankState {
     // Runs of decode iterations.
 
     // Iterations in a row that could decode one token of every running request: none ends or lacks a KV block, and
-    // their tokens are within the budget. 0 with drafts, and while a batch is under way that has to end first.
+    // their tokens are within the budget. 0 with drafts, while a batch is under way that has to end first, and where
+    // the first in line may need fewer blocks in between.
     std::int64_t plain_decode_steps() const;
     // The same as that many iterations that decode all running requests. Requests added since do not count: they join
     // the step after. Blocks filled on the way get their keys when the request leaves: only the request itself could

@@ -32,6 +32,10 @@ bool RemoteQueue::fits(const Request& request, std::int64_t promised_blocks) {
     return pool_.blocks(request.context_tokens) - prefix.shared_blocks <= pool_.free_blocks() - promised_blocks;
 }
 
+bool RemoteQueue::may_share_more() const {
+    return !pending_.empty() && pool_.cached_prefix(*pending_.front(), pending_.front()->context_tokens).may_share_more;
+}
+
 void RemoteQueue::prefer(const RequestPtr& request) {
     const auto found = std::find(pending_.begin(), pending_.end(), request);
     ensure(found != pending_.end(), "request " + request->request_id + " waits for no blocks");

@@ -35,6 +35,8 @@ class RemoteQueue {
     std::vector<RequestPtr> reserve(std::int64_t promised_blocks, const std::function<bool(const Request&)>& may_go);
     // Whether blocks for the whole prompt are free in addition to `promised_blocks`.
     bool fits(const Request& request, std::int64_t promised_blocks);
+    // Whether the next to get blocks may need fewer of them when others have been evicted (`CachedPrefix`).
+    bool may_share_more() const;
     // Lets a request without blocks be the next to get some.
     void prefer(const RequestPtr& request);
     // Takes reserved blocks back while no KV is on its way to them; the request queues again, behind the others.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -40,11 +39,7 @@ def run_of(policy: str, case: Case, *, takes_runs: bool = False) -> WholeRun:
 
 
 def scenario_of_case(case: Case) -> Scenario:
-    scenario = scenario_of(*case.requests, **case.limits)
-    if case.contents is None:
-        return scenario
-    pairs = zip(case.requests, case.contents, strict=True)
-    return replace(scenario, requests=tuple((*request, ids) for request, ids in pairs))
+    return scenario_of(*case.requests, contents=case.contents, **case.limits)
 
 
 @every_case

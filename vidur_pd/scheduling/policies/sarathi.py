@@ -28,7 +28,7 @@ class Sarathi(Policy):
         self._prompts = {request.index: self._prompts.get(request.index, 0) for request in rank.running}
         begun, taken = self._decode(rank, decision)
         for request in begun:
-            tokens = min(rank.most_tokens(request) - rank.most_drafts(request), rank.budget_left)
+            tokens = min(rank.most_tokens(request), rank.budget_left)
             if tokens and request.is_running:
                 decision.run(request, tokens)
                 taken += 1

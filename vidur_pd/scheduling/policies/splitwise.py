@@ -37,14 +37,15 @@ class Splitwise(Policy):
         """Indices of decodes that have begun and were left out since, in that order."""
 
     def decide(self, rank: RankView, decision: Decision) -> None:
-        chosen: set[int] = set()
+        chosen: dict[int, bool] = {}
         for line in (self._overdue, self._prompts, self._paused, self._current, self._others):
             for request in line(rank):
                 if request.index in chosen:
                     continue
+                decodes = not _is_prompt(request)
                 if not self._take(rank, decision, request):
                     break
-                chosen.add(request.index)
+                chosen[request.index] = decodes
         is_at_rest = not rank.is_transferring and not any(each.is_in_iteration for each in rank.running)
         if not chosen and is_at_rest and _candidates(rank):
             chosen = self._make_room(rank, decision)
@@ -89,23 +90,25 @@ class Splitwise(Policy):
         decision.run(request, min(rest, budget), held_tokens=held)
         return True
 
-    def _make_room(self, rank: RankView, decision: Decision) -> set[int]:
-        """The latest requests give up their KV until the first one can run."""
+    def _make_room(self, rank: RankView, decision: Decision) -> dict[int, bool]:
+        """The latest requests give up their KV until the first one can run: its index, and whether it decodes."""
         line = residents.by_arrival(_candidates(rank))
+        decodes = not _is_prompt(line[0])
         while len(line) > 1:
             latest = next((each for each in reversed(line) if each.is_running or each in rank.arrived), None)
             if latest is None or latest is line[0]:
                 break
             decision.preempt(latest)
             if self._take(rank, decision, line[0]):
-                return {line[0].index}
-        return set()
+                return {line[0].index: decodes}
+        return {}
 
-    def _note(self, rank: RankView, chosen: set[int]) -> None:
+    def _note(self, rank: RankView, chosen: dict[int, bool]) -> None:
+        """Who was left out, and who decodes; ``chosen``: by index, whether it was a decode when it was chosen."""
         candidates = {each.index: each for each in _all(rank)}
         out = [index for index, each in candidates.items() if index not in chosen and not each.is_in_iteration]
         self._left_out = {index: self._left_out.get(index, 0) + (index in out) for index in candidates}
-        decodes = [index for index in candidates if index in chosen and not _is_prompt(candidates[index])]
+        decodes = [index for index in candidates if chosen.get(index)]
         began = [index for index in (*self._decoding, *self._blocked) if index in candidates]
         self._blocked = [index for index in (*self._blocked, *self._decoding) if index in began and index in out]
         stay = [index for index in self._decoding if index in candidates and index not in out]
