@@ -310,6 +310,9 @@ class RankView:
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
         """Free blocks that so many more tokens of a request take, those of its look-ahead included."""
 
+    def whole_blocks(self, request: RequestView) -> int:
+        """Free blocks that the whole sequence of a request that waits takes, without a look-ahead."""
+
     def content(self, request: RequestView, tokens: int) -> int | None:
         """What the first ``tokens`` tokens of a request are, of whole blocks where there is no radix tree: equal for
         two requests exactly where these are. ``None`` where no other request can have them, or without caching."""

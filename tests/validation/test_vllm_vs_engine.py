@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from tests.validation.vllm_source import Source, load
-from tests.validation.vllm_vs_engine import MODES, agreement, ours, pipeline_sets, sets, theirs
+from tests.validation.vllm_vs_engine import (
+    DRAFTERS,
+    MODES,
+    agreement,
+    drafted_sets,
+    ours,
+    pipeline_sets,
+    sets,
+    theirs,
+)
 from tests.vidur_pd.policies.by_hand import vllm_v1, vllm_v1_by_priority, vllm_v1_whole_prompts
 from tests.vidur_pd.policies.by_hand.case import Case
 from tests.vidur_pd.policies.test_policies_by_hand import scenario_of_case
@@ -45,6 +54,21 @@ def test_batches_through_a_pipeline_are_those_of_vllm() -> None:
     found = agreement(source(), pipeline_sets(SETS), verbose=True)
     assert found.sets_with_hits > SETS / 2
     assert (found.equal, found.equal_sets) == (found.batches, found.sets)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_batches_with_drafts_are_those_of_vllm(drafter: str) -> None:
+    found = agreement(source(), drafted_sets(SETS, drafter), verbose=True)
+    assert found.sets_with_preemptions > SETS / 2
+    assert found.sets_with_hits > SETS / 2
+    assert (found.equal, found.equal_sets) == (found.batches, found.sets)
+
+
+@pytest.mark.parametrize("changed", [{"lookahead": 0}, {"drops_last_hit": False}])
+def test_one_rule_of_drafts_that_differs_is_found(changed: dict[str, Any]) -> None:
+    scenarios = drafted_sets(8, "a layer")
+    found = agreement(source(), scenarios, changes=lambda scenario: replace(scenario, **changed))
+    assert found.equal_sets < found.sets
 
 
 def test_chunks_that_wait_for_the_last_stage_are_found() -> None:

@@ -1,5 +1,7 @@
 """vLLM's engine core around its own scheduler: the loop, requests, and a model that takes 1000 ps + 1 ps per token.
 
+Drafters propose up to the last token of a request, and `accepted_drafts` of them are accepted.
+
 What stands here is the loop of ``vllm/v1/engine/core.py`` (``step``, ``step_with_batch_queue``); who runs, who is
 preempted and which blocks are whose is decided by vLLM's classes.
 """
@@ -218,16 +220,32 @@ class Engine:
 
     def _update(self, batch: Batch) -> None:
         names = list(batch.output.num_scheduled_tokens)
-        sampled = []
-        for name in names:
-            sampled.append([self._new_token()] if int(name) in batch.samples else [])
-        for index in batch.samples:
-            self.token_ends_ps[index].append(self.now_ps)
+        sampled = [self._sampled(name, batch.output) if int(name) in batch.samples else [] for name in names]
+        for name, tokens in zip(names, sampled, strict=True):
+            self.token_ends_ps[int(name)] += [self.now_ps] * len(tokens)
         self.scheduler.update_from_output(batch.output, _model_output(names, sampled))
+        if self.scenario.drafts and names:
+            proposed = [self._drafted(self.requests[int(name)]) for name in names]
+            self.scheduler.update_draft_token_ids(SimpleNamespace(req_ids=names, draft_token_ids=proposed))
+
+    def _sampled(self, name: str, output: Any) -> list[int]:
+        """One token, and drafts that are accepted."""
+        drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+        tokens = 1 + accepted_drafts(int(name), self.requests[int(name)].num_tokens, drafts)
+        return [self._new_token() for _ in range(tokens)]
+
+    def _drafted(self, request: Any) -> list[int]:
+        left = request.max_tokens - request.num_output_tokens - 1
+        return [self._new_token() for _ in range(min(self.scenario.drafts, left))]
 
     def _new_token(self) -> int:
         self._outputs += 1
         return self._outputs
+
+
+def accepted_drafts(index: int, tokens: int, drafts: int) -> int:
+    """Of so many drafts of a request that has so many tokens: 0 to all of them."""
+    return (31 * index + 17 * tokens) % (drafts + 1)
 
 
 def _through(free_ps: list[int], at_ps: int, cost_ps: int) -> int:
@@ -286,8 +304,18 @@ def _config(scenario: Scenario) -> SimpleNamespace:
         ),
         observability_config=SimpleNamespace(kv_cache_metrics=False),
         use_v2_model_runner=False,
-        num_speculative_tokens=0,
-        **dict.fromkeys(
-            ("lora_config", "kv_events_config", "kv_transfer_config", "ec_transfer_config", "speculative_config")
-        ),
+        num_speculative_tokens=scenario.drafts,
+        speculative_config=_speculative_config(scenario) if scenario.drafts else None,
+        **dict.fromkeys(("lora_config", "kv_events_config", "kv_transfer_config", "ec_transfer_config")),
+    )
+
+
+def _speculative_config(scenario: Scenario) -> SimpleNamespace:
+    """A drafter with a layer that reads hidden states (EAGLE, MTP), with a KV cache of its own, or with neither."""
+    is_layer = scenario.drops_last_hit
+    return SimpleNamespace(
+        num_speculative_tokens_per_batch_size=None,
+        use_eagle=lambda: is_layer,
+        uses_draft_model=lambda: scenario.lookahead > 0 and not is_layer,
+        use_dflash=lambda: False,
     )

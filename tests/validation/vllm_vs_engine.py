@@ -10,14 +10,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from tests.validation.vllm_engine import Engine, Step
+from tests.validation.vllm_engine import Engine, Step, accepted_drafts
 from tests.validation.vllm_source import Source, load
 from tests.vidur_pd.test_async_reference import SteppedRun
 from tests.vidur_pd.whole_runs import HASH_BLOCK_TOKENS, Scenario, unchunked
+from vidur_pd._core import RunningIteration
 
 Seen = tuple[int | None, int | None, int, int | None]
 """Of a request: instants of its first and last token [ps], preemptions, tokens that it hit at first."""
@@ -72,8 +73,24 @@ def draw(seed: int) -> Scenario:
     )
 
 
+class DraftedRun(SteppedRun):
+    """Accepts the drafts that vLLM's engine does here."""
+
+    def _accept(self, iteration: RunningIteration) -> None:
+        assert iteration.batch is not None
+        batch = iteration.batch.batches[0]
+        assert batch is not None
+        rows = zip(batch.requests, batch.drafts.tolist(), batch.samples.tolist(), strict=True)
+        accepted = [
+            accepted_drafts(request.index, request.prompt_tokens + request.generated_tokens, drafts)
+            for request, drafts, samples in rows
+            if samples
+        ]
+        self.loop.set_accepted([accepted], [])
+
+
 def ours(scenario: Scenario) -> tuple[list[Step], list[Seen]]:
-    run = SteppedRun(scenario)
+    run = DraftedRun(scenario)
     run.serve()
     assert run.left_undone() == []
     seen = [(r.first_token_ps, r.last_token_ps, r.preemptions, r.cached_tokens) for r in run.requests]
@@ -140,8 +157,29 @@ def pipeline_sets(count: int) -> dict[int, Scenario]:
     }
 
 
+DRAFTERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "n-grams": {"lookahead": False},
+    "a draft model": {"lookahead": True},
+    "a layer": {"lookahead": True, "drops_last_hit": True},
+}
+
+
+def drafted_sets(count: int, drafter: str) -> dict[int, Scenario]:
+    """One to four drafts, with room for a request and its look-ahead."""
+    made = {}
+    for seed in range(count):
+        scenario, drafts, rules = draw(seed), 1 + seed % 4, dict(DRAFTERS[drafter])
+        lookahead = drafts if rules.pop("lookahead") else 0
+        blocks = scenario.usable_blocks + -(-drafts // scenario.block_tokens)
+        made[seed] = replace(scenario, drafts=drafts, lookahead=lookahead, usable_blocks=blocks, **rules)
+    return made
+
+
 def main(folder: Path, count: int) -> None:
     source = load(folder)
+    for drafter in DRAFTERS:
+        print(f"drafts by {drafter}:")
+        print(agreement(source, drafted_sets(count, drafter), verbose=True), flush=True)
     print("through a pipeline:")
     print(agreement(source, pipeline_sets(count), verbose=True), flush=True)
     for mode in MODES:

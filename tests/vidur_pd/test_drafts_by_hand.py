@@ -108,6 +108,46 @@ CASES = (
         ),
     ),
     Case(
+        "the last chunk of an answer that is recomputed has no drafts",
+        # as before, but the 9 tokens of request 1 come in chunks of 8 and 1: drafts follow a step with a new token
+        requests=((0, 8, 8), (0, 8, 8)),
+        acceptances=(0.0,),
+        limits={"usable_blocks": 5, "threshold": 8},
+        steps=(
+            Step({0: 8, 1: 8}),
+            Step({0: 2}, preempts=(1,)),
+            *(Step({0: 2}),) * 5,
+            Step({0: 1}),
+            Step({1: 8}),
+            Step({1: 1}),
+            *(Step({1: 2}),) * 5,
+            Step({1: 1}),
+        ),
+    ),
+    Case(
+        "a request begins if its sequence fits, and its first tokens with slots for drafts to come",
+        # 4 + 2 tokens of request 0 are 2 of 4 blocks; the 8 tokens of request 1 are 2, as are its first 4 + 2. When it
+        # computes the others, with 2 to come 3 blocks, request 0 is done.
+        requests=((0, 4, 1), (0, 8, 1)),
+        acceptances=(1.0, 1.0),
+        limits={"lookahead": 2, "usable_blocks": 4, "budget": 8},
+        steps=(Step({0: 4, 1: 4}), Step({1: 4})),
+    ),
+    Case(
+        "an accepted draft is cached with the step after",
+        # After two steps both have 11 tokens, KV of 10, and keys of the 9 that the second step knew. Request 0 takes
+        # the last two blocks of one token, request 1 gives way, hits 9 tokens when request 0 is done, and computes 2.
+        requests=((0, 8, 5), (0, 8, 8)),
+        acceptances=(1.0,),
+        limits={"caching": True, "block_tokens": 1, "usable_blocks": 22},
+        steps=(
+            Step({0: 8, 1: 8}),
+            Step({0: 2, 1: 2}),
+            Step({0: 2}, preempts=(1,)),
+            *(Step({1: 2}),) * 3,
+        ),
+    ),
+    Case(
         "n-grams are found for one request, then for the other",
         # 1 + 3 + 1 and 1 + 1 + 3 tokens
         requests=((0, 4, 5), (0, 4, 5)),

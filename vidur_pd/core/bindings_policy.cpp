@@ -68,6 +68,9 @@ void bind_view(py::module_& module) {
             },
             request, py::arg("tokens"))
         .def(
+            "whole_blocks", [](const RankView& view, const Request& of) { return view.rank->whole_blocks(of); },
+            request)
+        .def(
             "content",
             [](const RankView& view, const Request& of, Tokens tokens) { return view.rank->content(of, tokens); },
             request, py::arg("tokens"))

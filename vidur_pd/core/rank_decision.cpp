@@ -135,6 +135,11 @@ void RankState::note_scheduled(const Request& request, Tokens tokens) {
     if (pool_->availability() == Availability::kScheduled) pool_->register_blocks(request, tokens);
 }
 
+// Drafts that have been accepted get their keys with the iteration after.
+Tokens RankState::keyed_tokens(const Request& request) const {
+    return limits_.drafts_per_step ? request.reached_tokens : request.computed_tokens - request.tokens_under_way;
+}
+
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
     draft_->requests.push_back(request);
     draft_->new_tokens.push_back(tokens);
@@ -151,8 +156,8 @@ void RankState::preempt(const RequestPtr& request) {
         // that is withdrawn leaves the keys that it got with its tokens (`allocate_slots`), though none is computed.
         const Tokens withdrawn = request->is_decided ? withdraw(*request) : 0;
         const Tokens shown = request->computed_tokens - request->tokens_under_way;
-        note_scheduled(*request,
-                       withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens()) : shown);
+        note_scheduled(*request, withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens())
+                                           : keyed_tokens(*request));
         if (pool_->availability() == Availability::kComputed) pool_->register_blocks(*request, shown);
         pool_->release(*request);
         running_.erase(std::find(running_.rbegin(), running_.rend(), request).base() - 1);
@@ -203,6 +208,7 @@ BatchPtr RankState::close_decision() {
         Request& request = *batch->requests[position];
         request.computed_tokens += batch->new_tokens[position];  // credited now, as vLLM does when it schedules them
         request.is_decided = false;
+        request.reached_tokens = std::min(request.computed_tokens, request.sequence_tokens());
         const bool samples = request.computed_tokens >= request.sequence_tokens();
         batch->kv_tokens.push_back(request.computed_tokens);
         batch->drafts.push_back(std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0));
@@ -244,6 +250,11 @@ std::int64_t RankState::lacking_blocks(const Request& request, Tokens tokens) co
     if (request.capacity_tokens) return missing_blocks(request, with_lookahead(request.computed_tokens + tokens));
     const CachedPrefix prefix = cached_prefix(request);
     return blocks(with_lookahead(prefix.tokens + tokens)) - prefix.shared_blocks;
+}
+
+std::int64_t RankState::whole_blocks(const Request& request) const {
+    if (request.capacity_tokens) return missing_blocks(request, request.sequence_tokens());
+    return blocks(request.sequence_tokens()) - cached_prefix(request).shared_blocks;
 }
 
 void RankState::check_open() const {

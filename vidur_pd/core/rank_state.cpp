@@ -243,7 +243,7 @@ std::vector<RequestPtr> RankState::clear() {
 void RankState::retire(const std::vector<RequestPtr>& finished) {
     for (const RequestPtr& request : finished) {
         if (request->is_running) {
-            note_scheduled(*request, request->computed_tokens);
+            note_scheduled(*request, keyed_tokens(*request));
             if (request->role != Role::kPrefill) pool_->release(*request);
         }
         const bool is_complete = request->generated_tokens >= request->output_tokens;

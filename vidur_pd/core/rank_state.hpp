@@ -129,6 +129,8 @@ class RankState {
     }
     // KV blocks that so many more tokens of a request take from the free ones, those of its look-ahead included.
     std::int64_t lacking_blocks(const Request& request, Tokens tokens) const;
+    // Free blocks that the whole sequence of a request that waits takes, without a look-ahead.
+    std::int64_t whole_blocks(const Request& request) const;
     // The longest cached prefix of a request, short of the last token of its sequence.
     CachedPrefix cached_prefix(const Request& request) const {
         return pool_->cached_prefix(request, request.sequence_tokens());
@@ -215,6 +217,7 @@ class RankState {
     void requeue(const RequestPtr& victim);
     void queue_again(const RequestPtr& request);
     void note_under_way(Request& request, bool samples);
+    Tokens keyed_tokens(const Request& request) const;
     void queue_aside();
     void retire(const std::vector<RequestPtr>& finished);
     std::int64_t missing_after(std::int64_t steps) const;

@@ -146,6 +146,7 @@ struct Request {
     Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there
+    Tokens reached_tokens = 0;              // known ones that its last iteration there computes, or has computed
     bool has_sampled = false;               // its last iteration there gave it a token: drafts follow it
     std::optional<Tokens> drafted_tokens;   // for its next step; nothing: as many as a step verifies
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`

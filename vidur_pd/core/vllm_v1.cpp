@@ -79,7 +79,8 @@ void VllmV1::admit_waiting(RankState& rank) {
     }
 }
 
-// The next request in line if blocks for its whole sequence are free now, and the budget has room for it.
+// The next request in line if blocks for its whole sequence are free now, those for its tokens and the look-ahead after
+// them as well, and the budget has room for it.
 std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank, Tokens budget) {
     if (!rank.has_candidates()) return std::nullopt;
     const bool is_local = rank.arrived().empty() || (rank.limits().by_priority && !rank.waiting().empty() &&
@@ -90,11 +91,12 @@ std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank,
     const Tokens past = is_local ? prefix.tokens : request->computed_tokens;
     const std::int64_t held = is_local ? prefix.shared_blocks : rank.blocks(request->context_tokens);
     const std::int64_t spared = rank.running().empty() ? 0 : rank.limits().watermark_blocks;
-    const Tokens tokens = std::min(request->sequence_tokens() - past, chunk_limit(rank.limits()));
-    const std::int64_t needed = rank.blocks(rank.with_lookahead(request->sequence_tokens())) - held;
-    if (needed > rank.free_blocks() - spared) return std::nullopt;
-    if (tokens > budget && !rank.limits().chunks_prompts) return std::nullopt;
-    return Admissible{request, std::min(tokens, budget), std::move(prefix)};
+    const Tokens chunk = std::min(request->sequence_tokens() - past, chunk_limit(rank.limits()));
+    if (chunk > budget && !rank.limits().chunks_prompts) return std::nullopt;
+    const Tokens tokens = std::min(chunk, budget);
+    const Tokens reserved = std::max(request->sequence_tokens(), rank.with_lookahead(past + tokens));
+    if (rank.blocks(reserved) - held > rank.free_blocks() - spared) return std::nullopt;
+    return Admissible{request, tokens, std::move(prefix)};
 }
 
 bool VllmV1::is_steady(RankState& rank) {

@@ -15,8 +15,8 @@
 // With pipeline parallelism the chunks of a prompt follow each other through the stages (`Limits::pipelines_chunks`),
 // and a request whose next token is under way waits for it.
 //
-// With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts beyond the
-// end of a request are not made.
+// With drafts each decode computes its drafted tokens as well; what is rejected is computed again. Drafts follow a step
+// that has given the request a token.
 //
 // With asynchronous scheduling (`Limits::plans_ahead`; vllm/v1/engine/core.py, step_with_batch_queue, and
 // async_scheduler.py) the loop asks for step k + 1 when step k begins. A request that comes during step k joins step
@@ -34,6 +34,8 @@
 //
 // Departure: vLLM hangs when requests whose KV has arrived hold all blocks, none can take its next one, and nothing
 // runs. Here the youngest of them gives up its KV and is recomputed.
+//
+// Departure: drafts beyond the end of a request are not made; vLLM computes them and trims what it sampled.
 //
 // Departure: with pipeline parallelism vLLM preempts requests whose next token is under way; here others go first. One
 // that has lost its KV with chunks under way begins again when they have ended; in vLLM at once.

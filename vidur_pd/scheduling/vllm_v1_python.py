@@ -76,8 +76,11 @@ def _next_in_line(rank: RankView, budget: int) -> RequestView | None:
         heads.sort(key=lambda head: (head.priority, head.arrived_ps, head.index))
     request = heads[0]
     spared = rank.watermark_blocks if rank.running_requests else 0
-    fits = rank.lacking_blocks(request, rank.most_tokens(request)) <= rank.free_blocks - spared
-    return request if fits and (rank.chunks_prompts or _chunk(rank, request) <= budget) else None
+    chunk = _chunk(rank, request)
+    if chunk > budget and not rank.chunks_prompts:
+        return None
+    whole, first = rank.whole_blocks(request), rank.lacking_blocks(request, min(chunk, budget))
+    return request if max(whole, first) <= rank.free_blocks - spared else None
 
 
 def _chunk(rank: RankView, request: RequestView) -> int:
