@@ -3,8 +3,8 @@
 vLLM takes one configuration per layer and batch for both projections: the entry of its tuned file of
 (experts, intermediate columns, device, format) whose token count is nearest, or a rule of thumb where it ships no file.
 The configuration is recorded with the times (``settings``, ``is_tuned``). Up projections gather their rows from the
-tokens, down projections multiply by the router's weights, as in ``TritonExperts``. Batches of so few tokens that at most
-a quarter of the experts can be active skip the sorting and give every pair a tile of its own; so does this adapter.
+tokens, down projections multiply by the router's weights, as in ``TritonExperts``. Batches of so few tokens that at
+most a quarter of the experts can be active skip the sorting and give every pair a tile of its own, as is done here.
 
 fp8 experts have weight scales of 128x128 blocks; activations come quantised, one scale per row and 128 columns, by
 kernels of their own (``oracle/fp8.py``: on SM90 this kernel is the first choice unless experts are shared among ranks).
