@@ -28,7 +28,8 @@ CAUTIONS = [
 ]
 POINTS = (
     "fused MoE GEMM of fp8 experts with 128x128 weight scales and activations quantised per row and 128 columns, "
-    "gate_up and down apart, with the configuration vLLM chooses (settings; is_tuned: from a file it ships for this device). "
+    "gate_up and down apart, with the configuration vLLM chooses (settings; is_tuned: from a file it ships for this "
+    "device). "
     "DeepSeek-V3 (TP 1, 2, 4, 8), Qwen3-30B-A3B (TP 1, 2), Qwen3-235B-A22B (TP 1, 2, 4), Qwen3-Next-80B-A3B (TP 1, 2); "
     "1 to 16384 tokens; operands normal before quantisation"
 )
