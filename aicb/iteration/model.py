@@ -309,6 +309,7 @@ class IterationModel:
             seed=self._seed,
             overlap=self.overlap if self._drafter.is_layer else None,
             drafter=self._drafter,
+            experts_kernel=self.experts_kernel,
         )
         if self._drafter.is_layer:
             made._experts = self._experts

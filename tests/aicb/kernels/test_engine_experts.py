@@ -35,7 +35,7 @@ def test_experts_of_deepseek_take_what_they_take_in_the_engine(
 
 
 def test_the_kernel_is_not_taken_for_deep_gemms() -> None:
-    """At 1,024 tokens its tiles of 64 rows make it a third slower or more than the contiguous layout."""
+    """At 4,096 tokens it takes 1.6 times as long as the contiguous layout."""
     estimator = select_estimator("auto", H200, FP8)
     gathered = estimator.price(products(4096, 256.0)[0]).time_us
     contiguous = estimator.price(GroupedGemm(4096 * 8, 256, 256.0, 4096, 7168, "fp8", "contiguous")).time_us
