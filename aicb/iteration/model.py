@@ -42,6 +42,7 @@ from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
 from aicb.operators.drafter import Drafter
+from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import expert_operators, head_operators, token_operators
 from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
@@ -76,9 +77,11 @@ class IterationModel:
         seed: random seed of the samples of ``expert_load``.
         overlap: kernels that run at the same time as others; by default none.
         drafter: what drafts where a step is speculative; by default a multi-token-prediction layer.
+        experts_kernel: what the engine runs for fp8 experts.
 
     Raises:
-        InputError: no measurements of this GPU, no fp8 on it, or the model cannot be divided this way.
+        InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
+            kernel was not measured so.
     """
 
     def __init__(
@@ -99,10 +102,13 @@ class IterationModel:
         seed: int = 0,
         overlap: Overlap | None = None,
         drafter: Drafter | None = None,
+        experts_kernel: ExpertsKernel = "deep_gemm",
     ):
         gpu.check(precision)
         model.check(precision)
+        check_experts_kernel(experts_kernel, partition, precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
+        self.experts_kernel = experts_kernel
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries)
@@ -303,6 +309,7 @@ class IterationModel:
             seed=self._seed,
             overlap=self.overlap if self._drafter.is_layer else None,
             drafter=self._drafter,
+            experts_kernel=self.experts_kernel,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -338,6 +345,7 @@ class IterationModel:
             is_decode=is_decode,
             stage=stage,
             load=self._rank_load,
+            experts_kernel=self.experts_kernel,
         )
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:

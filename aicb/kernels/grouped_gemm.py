@@ -23,6 +23,7 @@ from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.architecture import MoeFfn
 from aicb.model.precision import (
     ELEMENT_BYTES,
+    SCALE_BLOCK,
     GemmDtype,
     Precision,
     WeightDtype,
@@ -31,7 +32,8 @@ from aicb.model.precision import (
 )
 from boundary.errors import InputError
 
-Layout = Literal["masked", "contiguous"]
+TiledLayout = Literal["masked", "contiguous"]
+Layout = Literal[TiledLayout, "gathered"]
 OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered")
 UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
@@ -43,6 +45,10 @@ MASKED_TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CONTIGUOUS_TOKENS = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """Tokens per rank of prefill batches."""
 GATHERED_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
+ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
+"""Tokens of batches of an engine's kernel, whose tiles depend on them."""
+UNIFORM = "multinomial"
+"""Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
 SKEWED_TOKENS = (16, 64, 128, 512, 2048)
 _OPERAND_LIMIT_BYTES = 40 << 30
 _ROW_ALIGNMENT = 128
@@ -53,7 +59,7 @@ class GroupedGemm(Kernel):
     """One product per local expert; ``rows`` is the total over local experts (a mean, may be fractional).
 
     ``layout`` "masked" is used by decode (one row block per expert), "contiguous" by prefill (rows padded to 128
-    per expert).
+    per expert), "gathered" by engines whose kernel takes the rows of an expert by their indices.
     """
 
     operations = OPERATIONS
@@ -99,19 +105,24 @@ class GroupedGemm(Kernel):
 
     @classmethod
     def read(cls, operation: str, row: Columns) -> Self:
-        """The gathered layout of bf16 has the times of both others."""
+        """The gathered layout of bf16 has the times of both others; that of fp8 is an engine's kernel of its own."""
         name = operation.removeprefix("grouped_gemm_")
-        layout: Layout = "masked" if name == "masked" else "contiguous"
+        dtype = gemm_dtype(row)
+        layouts: dict[str, Layout] = {"masked": "masked", "gathered": "gathered" if dtype == "fp8" else "contiguous"}
+        layout = layouts.get(name, "contiguous")
         groups = row.integer("groups")
         rows = row.number("rows") if row.text("rows") else row.number("m") * groups
         active = row.number("active_groups", min(float(groups), max(rows, 1.0)))
         if active > groups:
             raise row.fail("active_groups", f"at most groups = {groups}")
-        return cls(rows, groups, active, row.integer("n"), row.integer("k"), gemm_dtype(row), layout)
+        return cls(rows, groups, active, row.integer("n"), row.integer("k"), dtype, layout)
 
     @classmethod
     def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[GroupedGemm] | None:
-        """No kernel that multiplies mxfp4 weights has been measured: those are left to the roofline."""
+        """No kernel that multiplies mxfp4 weights has been measured: those are left to the roofline.
+
+        Nor does another kernel stand for an engine's of gathered fp8 experts.
+        """
         assert isinstance(variant, tuple)
         layout, dtype = variant
         if dtype == "mxfp4":
@@ -119,6 +130,8 @@ class GroupedGemm(Kernel):
         surfaces = _surfaces(measured, layout, dtype)
         if surfaces:
             return ExpertTimes(surfaces)
+        if dtype == "fp8":
+            return None
         return BorrowedTimes(ExpertTimes(_surfaces(measured, layout, "fp8")))
 
     def variant(self, precision: Precision) -> tuple[Layout, WeightDtype]:
@@ -165,10 +178,10 @@ class GroupedGemm(Kernel):
 class ExpertTimes(KernelTimes[GroupedGemm]):
     """Grouped GEMM of one layout and format: sites (experts, active experts, n, k), axis rows per active expert.
 
-    bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows.
-    Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing, where experts at the edge of a row tile
-    need two, are a surface by themselves: two kernels on one would bend it. Our kernel, measured at all expert-parallel
-    sizes, stands in beyond the reach of those.
+    bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
+    does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
+    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
+    bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
     experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
@@ -214,15 +227,16 @@ def _surfaces(measured: MeasuredTimes, layout: Layout, dtype: GemmDtype) -> list
     """The surface of a layout and those that stand in for it; none without measurements."""
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
     kernels = [measured.table.select(op, dtype, "even")]
-    if dtype == "bf16":
-        kernels = [_engine_rows(measured.table), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
-    reference = grouped_reference(measured.gpu, layout, dtype, measured.timing == "graph")
+    if op == "grouped_gemm_gathered":
+        kernels = [_engine_rows(measured.table, dtype), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
+    tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
+    reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
     return [_surface(reference, rows, measured) for rows in kernels if rows]
 
 
-def _engine_rows(table: KernelTable) -> list[KernelRow]:
-    """bf16 expert products of the engine's kernel."""
-    uniform = table.select("grouped_gemm_gathered", "bf16", "multinomial")
+def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
+    """Expert products of the engine's kernel."""
+    uniform = table.select("grouped_gemm_gathered", dtype, UNIFORM)
     return [row for row in uniform if row.kernel == ENGINE_KERNEL]
 
 
@@ -241,16 +255,30 @@ def _partition_points(swept: SweptModel, moe: MoeFfn, dtype: WeightDtype, parts:
     ranks, slices = parts
     width, hidden = moe.intermediate // slices, swept.model.hidden
     tag = f"{swept.model.name}/{{}}/ep{ranks}" + (f"tp{slices}" if slices > 1 else "")
+    for layout, tokens, distribution in _batches(dtype, parts, width):
+        if tokens > swept.most_counted_tokens:
+            continue
+        rows = busiest_rank(expert_rows(distribution, moe.experts, tokens * ranks, moe.experts_per_token), ranks)
+        for name, n, k, per_row in (("up", 2 * width, hidden, moe.experts_per_token), ("down", hidden, width, 1)):
+            yield from _layout_points(layout, dtype, (n, k, per_row), rows, tokens, distribution, tag.format(name))
+
+
+def _batches(dtype: WeightDtype, parts: tuple[int, int], width: int) -> Iterator[tuple[str, int, str]]:
+    """(layout, tokens, distribution) of the points of one partition.
+
+    bf16 experts are gathered in all partitions. fp8 experts are where an engine does so: with all experts on every rank
+    and whole scale blocks (vLLM 0.24, ``oracle/fp8.py`` and ``quantization/fp8.py``), for uniform routing above all.
+    """
     layouts = [("masked", MASKED_TOKENS), ("contiguous", CONTIGUOUS_TOKENS)]
     if dtype == "bf16":
         layouts.append(("gathered", GATHERED_TOKENS))
     for layout, counts in layouts:
         for tokens, distribution in product(counts, DISTRIBUTIONS):
-            if tokens > swept.most_counted_tokens or (distribution != "balanced" and tokens not in SKEWED_TOKENS):
-                continue
-            rows = busiest_rank(expert_rows(distribution, moe.experts, tokens * ranks, moe.experts_per_token), ranks)
-            for name, n, k, per_row in (("up", 2 * width, hidden, moe.experts_per_token), ("down", hidden, width, 1)):
-                yield from _layout_points(layout, dtype, (n, k, per_row), rows, tokens, distribution, tag.format(name))
+            if distribution == "balanced" or tokens in SKEWED_TOKENS:
+                yield layout, tokens, distribution
+    if dtype == "fp8" and parts[0] == 1 and width % SCALE_BLOCK == 0:
+        yield from (("gathered", tokens, UNIFORM) for tokens in ENGINE_TOKENS)
+        yield from product(("gathered",), SKEWED_TOKENS, [name for name in DISTRIBUTIONS if name != UNIFORM])
 
 
 def _layout_points(
@@ -268,6 +296,7 @@ def _layout_points(
     shape |= {"max_rows": largest, "batch": tokens}
     capacity = -(-largest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
     held = groups * n * k * ELEMENT_BYTES[dtype]
+    priority = int(layout == "gathered" and dtype == "fp8" and distribution != UNIFORM)
     if layout == "masked":
         shape |= {"max_m": capacity, "expected_m": -(-total // groups)}
         held += groups * capacity * (k * ELEMENT_BYTES[dtype] + 2 * n)
@@ -276,7 +305,9 @@ def _layout_points(
     if held + total * (k + n) * 4 > _OPERAND_LIMIT_BYTES or total == 0:
         return
     lengths = tuple(int(count) for count in rows)
-    yield point(f"grouped_gemm_{layout}", dtype, shape, lengths=lengths, distribution=distribution, tag=tag)
+    yield point(
+        f"grouped_gemm_{layout}", dtype, shape, lengths=lengths, distribution=distribution, tag=tag, priority=priority
+    )
     if layout == "masked" and distribution == "balanced" and tokens in (16, 128):
         roomy = shape | {"max_m": 4 * capacity}
         yield point(f"grouped_gemm_{layout}", dtype, roomy, lengths=lengths, distribution=distribution, tag=tag)

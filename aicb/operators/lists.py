@@ -30,6 +30,7 @@ from aicb.model.precision import Precision
 from aicb.operators import ffn, gated_delta, gqa, head, mla, moe
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
+from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.operator import Communication, Operator
 
 
@@ -134,6 +135,7 @@ def expert_operators(
     is_decode: bool,
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
+    experts_kernel: ExpertsKernel = "deep_gemm",
 ) -> list[Operator]:
     """Routed experts of one rank, with dispatch and combine where attention is data parallel.
 
@@ -143,6 +145,7 @@ def expert_operators(
         is_decode: the whole group decodes: masked layout and low-latency dispatch; else contiguous and normal.
         load: rows and active experts of the rank in question as a function of the distinct tokens; by default the
             expectation under uniform routing.
+        experts_kernel: what the engine runs for fp8 experts.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -159,6 +162,7 @@ def expert_operators(
                 group_tokens=group_tokens,
                 is_decode=is_decode,
                 load=load(network, distinct) if load and distinct else None,
+                experts_kernel=experts_kernel,
             )
     return listed
 
@@ -181,11 +185,12 @@ def iteration_operators(
     group_tokens: int | None = None,
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
+    experts_kernel: ExpertsKernel = "deep_gemm",
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
-    ``load`` as in ``expert_operators``.
+    ``load`` and ``experts_kernel`` as in ``expert_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -203,6 +208,7 @@ def iteration_operators(
             is_decode=bool(batch.is_decode.all()),
             stage=stage,
             load=load,
+            experts_kernel=experts_kernel,
         ),
         *head_operators(model, partition, precision, rows=batch.logit_rows, stage=stage),
     ]

@@ -7,10 +7,9 @@ routing, spread evenly over ranks. What a rank sends and receives is always the 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from aicb.experts.profile import RankLoad
-from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.grouped_gemm import GroupedGemm, Layout
 from aicb.model.architecture import MoeFfn
 from aicb.model.partition import MoeLayout, Partition, split
 from aicb.model.precision import activation_bytes_per_row
@@ -23,6 +22,7 @@ from aicb.operators.build import (
     quant,
     silu_mul,
 )
+from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.ffn import tokens_to_route
 from aicb.operators.operator import Operator, Phase
 
@@ -41,6 +41,7 @@ def expert_operators(
     group_tokens: int,
     is_decode: bool,
     load: RankLoad | None = None,
+    experts_kernel: ExpertsKernel = "deep_gemm",
 ) -> list[Operator]:
     """Routed experts of one rank; ``group_tokens`` are the distinct tokens of all ranks that share the experts.
 
@@ -52,6 +53,8 @@ def expert_operators(
         return []
     load = load or expected_load(moe, shape.partition, distinct)
     if not is_dispatched:
+        if shape.is_fp8 and experts_kernel == "triton":
+            return _gathered_tokens(moe, shape, tokens, load)
         return _replicated_tokens(moe, shape, tokens, load, is_decode=is_decode)
     return _dispatched_tokens(moe, shape, (tokens, group_tokens), load, is_decode=is_decode)
 
@@ -73,14 +76,34 @@ def _replicated_tokens(
             quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS),
         ]
     else:
-        per_score = 2 * INDEX_BYTES * moe.experts_per_token / moe.experts
-        size = (tokens, moe.experts)
-        gather = [elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)]
+        gather = [_sorted_pairs(moe, tokens, count)]
     return [
         *gather,
-        *_grouped(moe, shape, load, is_decode=is_decode),
+        *_grouped(moe, shape, load, "masked" if is_decode else "contiguous"),
         _weighted_sum(rows, tokens, hidden, count),
     ]
+
+
+def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad) -> list[Operator]:
+    """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
+
+    As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation with quantisation,
+    product with the router's weights, sum.
+    """
+    hidden, count = shape.hidden, shape.count
+    return [
+        quant("moe_quant", tokens, hidden, count=count, phase=Phase.EXPERTS),
+        _sorted_pairs(moe, tokens, count),
+        *_grouped(moe, shape, load, "gathered"),
+        _weighted_sum(load.rows, tokens, hidden, count),
+    ]
+
+
+def _sorted_pairs(moe: MoeFfn, tokens: int, count: int) -> Operator:
+    """(token, expert) pairs in the order of experts."""
+    per_score = 2 * INDEX_BYTES * moe.experts_per_token / moe.experts
+    size = (tokens, moe.experts)
+    return elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)
 
 
 def _dispatched_tokens(
@@ -104,7 +127,7 @@ def _dispatched_tokens(
     listed += [
         communicate("moe_dispatch", "all_to_all", routed * copies * message_bytes, "ep", count),
         elementwise("moe_permute", "permute", (rows, hidden), permuted_bytes, count=count, phase=Phase.EXPERTS),
-        *_grouped(moe, shape, load, is_decode=is_decode),
+        *_grouped(moe, shape, load, "masked" if is_decode else "contiguous"),
     ]
     if not is_decode:
         rows_per_token = moe.experts_per_token / copies
@@ -140,14 +163,13 @@ def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:
     return RankLoad(rows, active, rows / active)
 
 
-def _grouped(moe: MoeFfn, shape: RankShape, load: RankLoad, *, is_decode: bool) -> list[Operator]:
+def _grouped(moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout) -> list[Operator]:
     """Up projection, activation, down projection over the local experts."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
     rows, active, largest = load
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
-    layout: Literal["masked", "contiguous"] = "masked" if is_decode else "contiguous"
     experts, has_bias = (rows, slots_per_rank, active), moe.has_biases
     up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, has_bias=has_bias)
     down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, has_bias=has_bias)

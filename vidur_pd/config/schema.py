@@ -169,6 +169,9 @@ class EngineConfig(Section):
     weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
     """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
+    experts_kernel: Literal["deep_gemm", "triton"]
+    """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.
+    Others run in a kernel like the latter in any case."""
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""

@@ -29,6 +29,15 @@ def dequantise_rows(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return values.float() * wide
 
 
+def quantise_blocks(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n, k] of whole 128x128 blocks to e4m3 with one fp32 scale per block: (values, scales [n/128, k/128])."""
+    n, k = w.shape
+    blocks = w.view(n // SCALE_COLUMNS, SCALE_COLUMNS, k // SCALE_COLUMNS, SCALE_COLUMNS)
+    scales = blocks.abs().amax(dim=(1, 3)).float().clamp_min(1e-10) / FP8_LARGEST
+    values = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn).view(n, k)
+    return values, scales
+
+
 def dequantise_blocks(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """[n, k] e4m3 with fp32 scales per 128x128 block, in float32."""
     n, k = values.shape

@@ -1,10 +1,13 @@
-"""vLLM's fused MoE GEMM: the Triton kernel it runs for bf16 experts, with the configuration it would choose.
+"""vLLM's fused MoE GEMM: the Triton kernel of bf16 and block-scaled fp8 experts, with the configuration vLLM chooses.
 
 vLLM takes one configuration per layer and batch for both projections: the entry of its tuned file of
-(experts, intermediate columns, device) whose token count is nearest, or a rule of thumb where it ships no file. The
-configuration is recorded with the times (``settings``, ``is_tuned``). Up projections gather their rows from the tokens,
-down projections multiply by the router's weights, as in ``TritonExperts``. Batches of so few tokens that at most a
-quarter of the experts can be active skip the sorting and give every pair a tile of its own; so does this adapter.
+(experts, intermediate columns, device, format) whose token count is nearest, or a rule of thumb where it ships no file.
+The configuration is recorded with the times (``settings``, ``is_tuned``). Up projections gather their rows from the
+tokens, down projections multiply by the router's weights, as in ``TritonExperts``. Batches of so few tokens that at
+most a quarter of the experts can be active skip the sorting and give every pair a tile of its own, as is done here.
+
+fp8 experts have weight scales of 128x128 blocks; activations come quantised, one scale per row and 128 columns, by
+kernels of their own (``oracle/fp8.py``: on SM90 this kernel is the first choice unless experts are shared among ranks).
 
 Signatures of vLLM 0.24 are used.
 """
@@ -19,11 +22,20 @@ from typing import Any
 import torch
 
 from aicb.kernels.point import Point
-from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error, some_rows
+from aicb.profiling.kernel_library import (
+    BF16_TOLERANCE,
+    FP8_TOLERANCE,
+    Kernel,
+    normal,
+    relative_error,
+    some_rows,
+)
+from aicb.profiling.libraries import reference
 
 _PACKAGE = "vllm.model_executor.layers.fused_moe"
 _SPARSITY = 4
 """Sorting is skipped where pairs times this do not exceed the experts (``_prepare_expert_assignment``)."""
+_BLOCK = [reference.SCALE_COLUMNS, reference.SCALE_COLUMNS]
 _SETTINGS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 
 
@@ -52,8 +64,10 @@ class VllmFusedMoe:
     def refusal(self, point: Point) -> str | None:
         if point.op != "grouped_gemm_gathered":
             return "fused MoE runs gathered grouped GEMMs only"
-        if point.dtype != "bf16":
-            return "bf16 only"
+        if point.dtype not in ("bf16", "fp8"):
+            return "bf16 and fp8 only"
+        if point.dtype == "fp8" and (point["n"] % _BLOCK[0] or point["k"] % _BLOCK[1]):
+            return "vLLM refuses widths that are no multiple of the scale block"
         if "batch" not in dict(point.shape) or point["rows"] % point["batch"]:
             return "experts of several ranks: the configuration depends on tokens this point does not tell"
         return None
@@ -64,14 +78,16 @@ class VllmFusedMoe:
         is_up = point["experts_per_token"] > 1
         width, hidden = (point["n"] // 2, point["k"]) if is_up else (point["k"], point["n"])
         shapes = (experts, 2 * width, hidden), (experts, hidden, width)
-        chosen = self._kernels.try_get_optimal_moe_config(*shapes, point["rows"] // tokens, None, tokens)
-        return dict(chosen), self._kernels.get_moe_configs(experts, width, None) is not None
+        dtype, block = ("fp8_w8a8", _BLOCK) if point.dtype == "fp8" else (None, None)
+        top_k = point["rows"] // tokens
+        chosen = self._kernels.try_get_optimal_moe_config(*shapes, top_k, dtype, tokens, block_shape=block)
+        return dict(chosen), self._kernels.get_moe_configs(experts, width, dtype, *(block or ())) is not None
 
     def kernel(self, point: Point) -> Kernel:
         config, is_tuned = self.configuration(point)
         pairs, per_row, k = point["rows"], point["experts_per_token"], point["rows"] // point["batch"]
-        x = normal(pairs // per_row, point["k"], device="cuda")
-        w = normal(point["groups"], point["n"], point["k"], device="cuda")
+        is_fp8 = point.dtype == "fp8"
+        x, w = _operands(point, pairs // per_row)
         out = torch.empty(point["batch"], k, point["n"], device="cuda", dtype=torch.bfloat16)
         routed = _Routing.of(point)
         router_weights = torch.rand(point["batch"], k, device="cuda")
@@ -79,11 +95,11 @@ class VllmFusedMoe:
 
         def run() -> None:
             self._kernels.invoke_fused_moe_triton_kernel(
-                x,
-                w,
+                x.values,
+                w.values,
                 out,
-                None,
-                None,
+                x.scales,
+                w.scales,
                 router_weights if per_row == 1 else None,
                 sorted_ids,
                 owners,
@@ -92,25 +108,27 @@ class VllmFusedMoe:
                 per_row,
                 config,
                 compute_type=self._kernels.tl.bfloat16,
-                use_fp8_w8a8=False,
+                use_fp8_w8a8=is_fp8,
                 use_int8_w8a8=False,
                 use_int8_w8a16=False,
                 use_int4_w4a16=False,
                 per_channel_quant=False,
+                block_shape=_BLOCK if is_fp8 else None,
             )
 
         def error() -> float:
             expert = max(range(point["groups"]), key=lambda e: point.lengths[e])
             all_pairs = (routed.experts.flatten() == expert).nonzero()[:, 0]
             chosen = all_pairs[some_rows(len(all_pairs))]
-            expected = x[chosen // per_row].float() @ w[expert].float().T
+            expected = x.rows(chosen // per_row) @ w.expert(expert).T
             if per_row == 1:
                 expected = expected * router_weights.flatten()[chosen, None]
             return relative_error(out.flatten(0, 1)[chosen], expected)
 
         settings = {name.lower(): int(config[name]) for name in _SETTINGS if name in config}
         settings["is_tuned"] = int(is_tuned)
-        return Kernel("vllm/fused_moe", run, [out], error, BF16_TOLERANCE, settings)
+        tolerance = FP8_TOLERANCE if is_fp8 else BF16_TOLERANCE
+        return Kernel("vllm/fused_moe", run, [out], error, tolerance, settings)
 
     def _assign(self, experts: torch.Tensor, config: dict[str, int], groups: int) -> tuple[Any, Any, Any]:
         """(pairs sorted by expert or ``None``, expert of each row tile, padded pairs)."""
@@ -119,6 +137,42 @@ class VllmFusedMoe:
             return None, experts.view(-1), padded
         assigned: tuple[Any, Any, Any] = self._align(experts, config["BLOCK_SIZE_M"], groups)
         return assigned
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """Values with their scales, as the kernel takes them; bf16 has none."""
+
+    values: torch.Tensor
+    scales: torch.Tensor | None = None
+
+    def rows(self, chosen: torch.Tensor) -> torch.Tensor:
+        """Rows of activations in float32."""
+        if self.scales is None:
+            return self.values[chosen].float()
+        return reference.dequantise_rows(self.values[chosen], self.scales[chosen])
+
+    def expert(self, index: int) -> torch.Tensor:
+        """[n, k] weights of one expert in float32."""
+        if self.scales is None:
+            return self.values[index].float()
+        return reference.dequantise_blocks(self.values[index], self.scales[index])
+
+
+def _operands(point: Point, rows: int, device: str = "cuda") -> tuple[_Operand, _Operand]:
+    """Activations ``[rows, k]`` and weights ``[experts, n, k]``, normal in bf16.
+
+    In fp8 both are quantised from these with the scales an engine would find: rows of 128 columns, blocks of 128x128.
+    """
+    experts, n, k = point["groups"], point["n"], point["k"]
+    x = normal(rows, k, device=device)
+    if point.dtype == "bf16":
+        return _Operand(x), _Operand(normal(experts, n, k, device=device))
+    values = torch.empty(experts, n, k, device=device, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(experts, n // _BLOCK[0], k // _BLOCK[1], device=device)
+    for index in range(experts):
+        values[index], scales[index] = reference.quantise_blocks(normal(n, k, device=device))
+    return _Operand(*reference.quantise_rows(x)), _Operand(values, scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,3 +303,16 @@ def test_ngrams_cost_no_pass() -> None:
     step = QWEN.speculative([Batch.decode([900] * 8)], Drafting(3, 0.5, "ngram", 0.5))
     assert step.draft_passes == ()
     assert step.verification.compute_ps == QWEN.price([Batch.decode([900] * 8)], queries=4).compute_ps
+
+
+def test_a_layer_that_drafts_runs_its_experts_in_the_engines_kernel() -> None:
+    """Both models have the same layer of experts; the passes of one gather its rows as vLLM does."""
+    batch = Batch.decode([4096] * 8)
+    passes = {
+        kernel: IterationModel(load_model("deepseek-v3"), Partition(), FP8, H200, experts_kernel=kernel)
+        .speculative([batch], Drafting(1, 0.8))
+        .draft_passes[0]
+        .compute_ps
+        for kernel in ("deep_gemm", "triton")
+    }
+    assert passes["triton"] != passes["deep_gemm"]

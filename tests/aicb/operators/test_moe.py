@@ -117,3 +117,40 @@ def test_redundant_slots_are_stored_and_share_the_rows() -> None:
 def test_experts_are_not_listed_for_dense_models() -> None:
     dense = load_model("qwen3-8b")
     assert expert_operators(dense, ONE, BF16, tokens=5, group_tokens=5, is_decode=True) == []
+
+
+def test_vllms_kernel_gathers_rows_of_tokens_that_are_quantised_once() -> None:
+    """10 tokens of 8 experts each: DeepGEMM's layout copies and quantises 80 rows, vLLM's kernel needs 10."""
+    model, tokens = load_model("deepseek-v3"), 10
+    for is_decode in (True, False):
+        operators = {
+            op.name: op
+            for op in expert_operators(
+                model, ONE, FP8, tokens=tokens, group_tokens=tokens, is_decode=is_decode, experts_kernel="triton"
+            )
+        }
+        assert list(operators) == [
+            "moe_quant",
+            "moe_align",
+            "moe_gate_up",
+            "moe_silu_mul",
+            "moe_down",
+            "moe_unpermute",
+        ]
+        assert elementwise(operators["moe_quant"]).rows == tokens
+        assert grouped(operators["moe_gate_up"]).layout == grouped(operators["moe_down"]).layout == "gathered"
+        assert grouped(operators["moe_gate_up"]).rows == 80
+
+
+def test_the_kernel_of_fp8_experts_leaves_bf16_ones_alone() -> None:
+    model = load_model("qwen3-30b-a3b")
+    deep_gemm, triton = (
+        [
+            (op.name, op.kernel, op.count)
+            for op in expert_operators(
+                model, ONE, BF16, tokens=9, group_tokens=9, is_decode=True, experts_kernel=kernel
+            )
+        ]
+        for kernel in ("deep_gemm", "triton")
+    )
+    assert deep_gemm == triton

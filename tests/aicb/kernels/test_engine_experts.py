@@ -1,0 +1,51 @@
+"""Times of vLLM's fused MoE kernel of fp8 experts, against the running engine, and where it cannot be asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from aicb import IterationModel, Partition, Precision, get_gpu, load_model
+from aicb.estimators.selection import select_estimator
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.kernel import Kernel
+from boundary.errors import InputError
+
+FP8 = Precision("fp8")
+H200 = get_gpu("h200")
+
+
+def products(tokens: int, active: float) -> list[Kernel]:
+    rows = tokens * 8
+    return [
+        GroupedGemm(rows, 256, active, 4096, 7168, "fp8", "gathered"),
+        GroupedGemm(rows, 256, active, 7168, 2048, "fp8", "gathered"),
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "active", "engine_us"), [(1024, 256.0, (1978.3, 1073.2)), (1, 8.0, (64.0, 33.1))])
+def test_experts_of_deepseek_take_what_they_take_in_the_engine(
+    tokens: int, active: float, engine_us: tuple[float, float]
+) -> None:
+    """``fused_moe_kernel`` in vLLM 0.24.0's own trace of layer 3 (H200, eager); not a row of the table."""
+    estimator = select_estimator("auto", H200, FP8)
+    for kernel, measured_us in zip(products(tokens, active), engine_us, strict=True):
+        found = estimator.price(kernel)
+        assert not found.is_estimate
+        assert found.time_us == pytest.approx(measured_us, rel=0.06)
+
+
+def test_the_kernel_is_not_taken_for_deep_gemms() -> None:
+    """At 4,096 tokens it takes 1.6 times as long as the contiguous layout."""
+    estimator = select_estimator("auto", H200, FP8)
+    gathered = estimator.price(products(4096, 256.0)[0]).time_us
+    contiguous = estimator.price(GroupedGemm(4096 * 8, 256, 256.0, 4096, 7168, "fp8", "contiguous")).time_us
+    assert gathered > 1.3 * contiguous
+
+
+def test_experts_that_ranks_share_have_no_times_of_this_kernel() -> None:
+    model = load_model("deepseek-v3")
+    with pytest.raises(InputError, match="experts_kernel: found triton with ep 8, expected deep_gemm"):
+        IterationModel(model, Partition(tp=8, ep=8), FP8, H200, experts_kernel="triton")
+    with pytest.raises(InputError, match="experts_kernel: found 'cutlass', expected one of deep_gemm, triton"):
+        IterationModel(model, Partition(), FP8, H200, experts_kernel="cutlass")  # type: ignore[arg-type]
+    IterationModel(load_model("qwen3-30b-a3b"), Partition(tp=2, ep=2), Precision(), H200, experts_kernel="triton")
