@@ -31,6 +31,9 @@ LOW_LATENCY_HEADER_BYTES = 16
 
 INDEX_BYTES = 4
 """Of a chosen expert and of a sorted pair."""
+UNSORTED_SHARE = 4
+"""vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts
+(0.24.0, ``fused_moe.py``, ``naive_block_assignment``)."""
 
 
 def expert_operators(
@@ -88,12 +91,13 @@ def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad)
     """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
 
     As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation with quantisation,
-    product with the router's weights, sum.
+    product with the router's weights, sum. Few pairs are not sorted.
     """
     hidden, count = shape.hidden, shape.count
+    is_sorted = UNSORTED_SHARE * tokens * moe.experts_per_token > moe.experts
     return [
         quant("moe_quant", tokens, hidden, count=count, phase=Phase.EXPERTS),
-        _sorted_pairs(moe, tokens, count),
+        *([_sorted_pairs(moe, tokens, count)] if is_sorted else []),
         *_grouped(moe, shape, load, "gathered"),
         _weighted_sum(load.rows, tokens, hidden, count),
     ]

@@ -154,3 +154,16 @@ def test_the_kernel_of_fp8_experts_leaves_bf16_ones_alone() -> None:
         for kernel in ("deep_gemm", "triton")
     )
     assert deep_gemm == triton
+
+
+def test_vllms_kernel_takes_few_pairs_as_they_come() -> None:
+    """``naive_block_assignment``: 8 tokens of 8 experts are 64 pairs, a quarter of 256 experts; 9 tokens are more."""
+    model = load_model("deepseek-v3")
+
+    def sorts(tokens: int) -> bool:
+        listed = expert_operators(
+            model, ONE, FP8, tokens=tokens, group_tokens=tokens, is_decode=True, experts_kernel="triton"
+        )
+        return "moe_align" in {op.name for op in listed}
+
+    assert [sorts(tokens) for tokens in (1, 8, 9)] == [False, False, True]
