@@ -28,6 +28,7 @@ from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.lists import attention_operators, expansion_operators
+from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Operator
 
 EXPANSIONS: dict[OperatorGroup, Literal["chunk", "past", "merge"]] = {
@@ -85,8 +86,10 @@ class DecodeKernel:
 class AttentionPricing:
     """Prices the attention of the data-parallel ranks of one instance."""
 
-    def __init__(self, model: Model, partition: Partition, precision: Precision, pricing: Pricing):
-        self._parallel = (model, partition, precision)
+    def __init__(
+        self, model: Model, partition: Partition, precision: Precision, pricing: Pricing, mla_kernel: MlaKernel
+    ):
+        self._parallel, self._mla_kernel = (model, partition, precision), mla_kernel
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
@@ -171,7 +174,7 @@ class AttentionPricing:
         return price_operators(self._operators(batch, stage), self._pricing), []
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
-        return attention_operators(*self._parallel, batch, stage=stage)
+        return attention_operators(*self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel)
 
     def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:
         """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""

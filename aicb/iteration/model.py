@@ -44,6 +44,7 @@ from aicb.operators.batch import Batch, RankBatches
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import expert_operators, head_operators, token_operators
+from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
 
@@ -78,6 +79,7 @@ class IterationModel:
         overlap: kernels that run at the same time as others; by default none.
         drafter: what drafts where a step is speculative; by default a multi-token-prediction layer.
         experts_kernel: what the engine runs for fp8 experts.
+        mla_kernel: what it runs for decodes of latent attention over a bf16 cache.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
@@ -103,6 +105,7 @@ class IterationModel:
         overlap: Overlap | None = None,
         drafter: Drafter | None = None,
         experts_kernel: ExpertsKernel = "deep_gemm",
+        mla_kernel: MlaKernel = "flash_mla",
     ):
         gpu.check(precision)
         model.check(precision)
@@ -122,7 +125,7 @@ class IterationModel:
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
-        self._attention = AttentionPricing(model, partition, precision, self._pricing)
+        self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel)
         self._experts: Callable[[int], RankLoad] | None = None
 
     def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:

@@ -1,4 +1,4 @@
-"""Absorbed decode attention of latents (FlashMLA).
+"""Absorbed decode attention of latents (FlashMLA, FlashAttention-3).
 
 A function of the payload of the split-KV schedule, Σ(⌈S_i / 64⌉ + 5) / parts + 5 blocks. The reference follows the
 schedule of equal lengths exactly (``reference/mla_schedule.py``); unequal lengths pay a penalty.
@@ -35,6 +35,9 @@ UNEQUAL_US = 40.0
 UNEQUAL_SHARE = 0.37
 """Penalty of unequal KV lengths: 40 µs per unit of relative spread, at most 0.37 of the time. The six unequal rows of
 the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total."""
+_LABELS = {"mla_decode": "FlashMLA decode", "mla_decode_fa3": "FlashAttention-3 MLA decode"}
+PAGE_TOKENS = {"mla_decode": BLOCK_TOKENS, "mla_decode_fa3": 16}
+"""Tokens per KV page in profiles: what FlashMLA takes, and vLLM's default."""
 _EQUAL_SPREAD = 0.5
 """Mean absolute deviation / mean of uniform lengths: the spread that costs the full penalty."""
 
@@ -76,18 +79,26 @@ class MlaDecode(CacheKernel):
     @classmethod
     def fit(cls, variant: Hashable, measured: MeasuredTimes) -> LatentTimes:
         assert variant == "bf16" or variant == "fp8"
-        return LatentTimes(measured, variant)
+        return LatentTimes(measured, variant, cls.operations[0])
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
-        return "mla_decode", "bf16"
+        return self.operations[0], "bf16"
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
         for attention, kv, tp in swept.attentions(LatentAttention):
             if attention.indexer is None:
                 for queries in (1, 2):
-                    yield from _points(attention, kv, tp, queries, swept)
+                    yield from _points(cls.operations[0], attention, kv, tp, queries, swept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fa3MlaDecode(MlaDecode):
+    """The same by FlashAttention-3, with the query's rotary and latent parts apart (vLLM's ``FLASH_ATTN_MLA``)."""
+
+    operations = ("mla_decode_fa3",)
+    cold_operations = frozenset({"mla_decode_fa3"})
 
 
 class LatentTimes(CacheTimes[MlaDecode]):
@@ -100,8 +111,9 @@ class LatentTimes(CacheTimes[MlaDecode]):
     """Blocks over which the latency builds up."""
     MEMORY_SHARE, THROTTLING, THROTTLING_US = 0.9, 0.143, 300.0
 
-    def __init__(self, measured: MeasuredTimes, kv: KvDtype):
-        rows, row_format = rows_of_format(measured, "mla_decode", kv)
+    def __init__(self, measured: MeasuredTimes, kv: KvDtype, operation: str = "mla_decode"):
+        rows, row_format = rows_of_format(measured, operation, kv)
+        self._label = _LABELS[operation]
         rows, self._element_bytes = _fewest_queries(rows), ELEMENT_BYTES[row_format]
         self._is_measured_format = kv == row_format
         self._gpu, self._kv, self._measured = measured.gpu, kv, measured
@@ -110,7 +122,7 @@ class LatentTimes(CacheTimes[MlaDecode]):
         times_us = np.array([measured.time_us(row, moved) for row, moved in zip(rows, cache_bytes, strict=True)])
         scales = Scales((3.0, 3.0, 3.0, 3.0, 3.0), (1.0,) * 5, 0.0, 0.05)
         reference = ReferenceModel(
-            "FlashMLA decode (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,)
+            f"{self._label} (heads, batch)", 2, self._reference_us, self._coordinates, scales, (0,)
         )
         self.surface = Surface(reference, shapes, times_us)
         self._heads = sorted({int(heads) for heads in shapes[:, 0]})
@@ -183,7 +195,7 @@ class LatentTimes(CacheTimes[MlaDecode]):
         is_estimate = bool(is_far or not self._is_measured_format)
         kind = "estimate:" if is_estimate else "interpolated" if kernel.heads in self._heads else "borrowed"
         reach = (min(payloads) / AXIS_REACH, max(payloads) * AXIS_REACH)
-        return PricedVolume(function, reach, is_estimate, f"{kind} FlashMLA decode, {kernel.heads} heads", error)
+        return PricedVolume(function, reach, is_estimate, f"{kind} {self._label}, {kernel.heads} heads", error)
 
     def _nearest_heads(self, heads: int) -> int:
         """A measured number of heads that fills as many tiles: tiles are computed whole."""
@@ -198,7 +210,9 @@ def _fewest_queries(rows: list[KernelRow]) -> list[KernelRow]:
     return list(chosen.values())
 
 
-def _points(attention: LatentAttention, kv: KvDtype, tp: int, queries: int, swept: SweptModel) -> Iterator[Point]:
+def _points(
+    operation: str, attention: LatentAttention, kv: KvDtype, tp: int, queries: int, swept: SweptModel
+) -> Iterator[Point]:
     """Batches with so many query tokens each; few lengths with more than one."""
     shape = {"heads": attention.heads // tp, "kv_heads": 1}
     shape |= {"d_qk": attention.kv_elements, "d_v": attention.kv_lora_rank}
@@ -206,9 +220,14 @@ def _points(attention: LatentAttention, kv: KvDtype, tp: int, queries: int, swep
         if queries > 1 and (distribution != "equal" or mean not in (1024, 4096, 16384)):
             continue
         lengths = tuple(max(length, queries) for length in kv_lengths(distribution, batch, mean))
-        size = {"batch": batch, "q_len": queries, "kv_len": sum(lengths) // batch, "page_tokens": BLOCK_TOKENS}
+        size = {
+            "batch": batch,
+            "q_len": queries,
+            "kv_len": sum(lengths) // batch,
+            "page_tokens": PAGE_TOKENS[operation],
+        }
         yield point(
-            "mla_decode",
+            operation,
             kv,
             {**shape, **size},
             lengths=lengths,

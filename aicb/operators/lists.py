@@ -75,9 +75,17 @@ def token_operators(
 
 
 def attention_operators(
-    model: Model, partition: Partition, precision: Precision, batch: Batch, *, stage: int = 0
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    batch: Batch,
+    *,
+    stage: int = 0,
+    mla_kernel: mla.MlaKernel = "flash_mla",
 ) -> list[Operator]:
     """Operators that depend on the (q, S) vector of the batch: attention, MLA expansion, linear attention.
+
+    ``mla_kernel`` is what the engine runs for decodes of latent attention.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -92,7 +100,7 @@ def attention_operators(
             case GroupedQueryAttention():
                 listed += gqa.attention_operators(attention, shape, batch)
             case LatentAttention():
-                listed += mla.attention_operators(attention, shape, batch)
+                listed += mla.attention_operators(attention, shape, batch, mla_kernel)
             case GatedDeltaNet():
                 listed += gated_delta.attention_operators(attention, shape, batch)
     return listed
@@ -186,11 +194,12 @@ def iteration_operators(
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    mla_kernel: mla.MlaKernel = "flash_mla",
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
-    ``load`` and ``experts_kernel`` as in ``expert_operators``.
+    ``load`` and ``experts_kernel`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -198,7 +207,7 @@ def iteration_operators(
         group_tokens = tokens * partition.dp if shares_experts else tokens
     return [
         *token_operators(model, partition, precision, tokens=tokens, stage=stage),
-        *attention_operators(model, partition, precision, batch, stage=stage),
+        *attention_operators(model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel),
         *expert_operators(
             model,
             partition,

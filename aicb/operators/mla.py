@@ -11,10 +11,12 @@ bf16.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.kernels.mla_decode import MlaDecode
+from aicb.kernels.mla_decode import Fa3MlaDecode, MlaDecode
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import LatentAttention
 from aicb.model.partition import split
@@ -32,6 +34,10 @@ from aicb.operators.build import (
     tp_all_reduce,
 )
 from aicb.operators.operator import Operator, Phase
+
+MlaKernel = Literal["flash_mla", "fa3"]
+"""Of absorbed decodes: FlashMLA, or FlashAttention-3. The latter reads bf16 caches only (vLLM 0.24.0,
+``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``); FlashMLA reads the others."""
 
 
 def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
@@ -70,27 +76,30 @@ def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list
     return listed + tp_all_reduce("attention_all_reduce", tokens, shape)
 
 
-def attention_operators(mla: LatentAttention, shape: RankShape, batch: Batch) -> list[Operator]:
+def attention_operators(
+    mla: LatentAttention, shape: RankShape, batch: Batch, kernel: MlaKernel = "flash_mla"
+) -> list[Operator]:
     """The decodes of the batch absorbed, its prefills expanded; all absorbed where attention is sparse."""
     if mla.indexer is not None:
         return sparse_mla.attention_operators(mla, mla.indexer, shape, batch)
     is_decode = batch.is_decode
     listed = []
     if is_decode.any():
-        listed += _absorbed(mla, shape, batch.kv_tokens[is_decode])
+        listed += _absorbed(mla, shape, batch.kv_tokens[is_decode], kernel)
     if not is_decode.all():
         listed += _expanded(mla, shape, batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode])
     return listed
 
 
-def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64]) -> list[Operator]:
+def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64], kernel: MlaKernel) -> list[Operator]:
     heads, sequences = split(mla.heads, shape.tp, "attention heads"), len(kv)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
     is_fp8 = shape.precision.kv == "fp8"
+    decode = Fa3MlaDecode if kernel == "fa3" and not is_fp8 else MlaDecode
     return [
         batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
         *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),
-        attention_kernel("mla_decode", MlaDecode(kv, heads, d_qk, d_v), shape),
+        attention_kernel("mla_decode", decode(kv, heads, d_qk, d_v), shape),
         batched_gemm("o_unabsorb", heads, (sequences, mla.v_head_dim, mla.kv_lora_rank), shape.count),
     ]
 

@@ -2,6 +2,7 @@
 """Compares iteration times with vLLM 0.24.0 running DeepSeek-V3 cut to 8 layers, fp8, on one H200.
 
     python -m tests.validation.deepseek_vs_engine [--json] [--experts-kernel deep_gemm|triton]
+        [--mla-kernel flash_mla|fa3]
 
 One prompt alone (time to first token), and steady decodes of equal requests (median time between tokens, at the mean
 context of the measured window). Weights route tokens as a trained router does. Nothing is fitted to these points.
@@ -28,6 +29,7 @@ from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.mla import MlaKernel
 from tests.validation.iteration_vs_engine import MAX_REQUESTS, MEASUREMENTS, first_token_ms
 
 FILE = MEASUREMENTS / "vllm-deepseek-v3-l8-tp1.json.gz"
@@ -56,7 +58,7 @@ def cut_model(layers: int = LAYERS) -> Model:
     return replace(whole, pattern=whole.pattern[:layers])
 
 
-def compare(experts_kernel: ExpertsKernel) -> list[Comparison]:
+def compare(experts_kernel: ExpertsKernel, mla_kernel: MlaKernel) -> list[Comparison]:
     """All points of the measurement."""
     iterations = IterationModel(
         cut_model(),
@@ -65,6 +67,7 @@ def compare(experts_kernel: ExpertsKernel) -> list[Comparison]:
         get_gpu("h200"),
         max_seqs=MAX_REQUESTS,
         experts_kernel=experts_kernel,
+        mla_kernel=mla_kernel,
     )
     measured = measurement()
     points = [
@@ -89,11 +92,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--experts-kernel", choices=("deep_gemm", "triton"), default="triton")
+    parser.add_argument("--mla-kernel", choices=("flash_mla", "fa3"), default="fa3")
     arguments = parser.parse_args()
     if not FILE.is_file():
         print(f"skipped: no measurements at {FILE.name}")
         return 0
-    points = compare(arguments.experts_kernel)
+    points = compare(arguments.experts_kernel, arguments.mla_kernel)
     if arguments.json:
         print(json.dumps([asdict(point) | {"error": point.error} for point in points], indent=1))
         return 0

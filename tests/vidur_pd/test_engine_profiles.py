@@ -124,3 +124,15 @@ def test_the_kernel_of_experts_is_in_the_resolved_configuration() -> None:
     found = config([pool("whole", "mixed"), pool("shared", "mixed", tp=2, ep=2)], engine={"framework": "vllm"})
     again = SimulationConfig.model_validate(found.model_dump(mode="json"))
     assert [again.engine_of(own).experts_kernel for own in again.cluster.pools] == ["triton", "deep_gemm"]
+
+
+def test_a_stated_vllm_decodes_latents_by_flash_attention_on_hopper() -> None:
+    """``platforms/cuda.py``: FLASH_ATTN_MLA comes first on SM90. Where no engine is named, nothing changes."""
+    pools = [
+        pool("hopper", "mixed", tp=2, ep=2),
+        pool("old", "mixed", hardware="a100"),
+        pool("other", "mixed", engine={"framework": "sglang"}),
+    ]
+    found = engines(*pools, engine={"framework": "vllm"})
+    assert [engine.mla_kernel for engine in found] == ["fa3", "flash_mla", "flash_mla"]
+    assert {engine.mla_kernel for engine in engines(*pools)} == {"flash_mla"}

@@ -33,11 +33,15 @@ def by_gpu_memory(entries: Collection[Mapping[str, Any]], gpu: str) -> Tree:
     return fields
 
 
+def on_gpus(entry: Mapping[str, Any], gpu: str) -> Tree:
+    """Fields of an engine on the ``gpus`` that the entry names; else none."""
+    known = _gpu(gpu)
+    return dict(entry["engine"]) if known is not None and known.name in entry.get("gpus", ()) else {}
+
+
 def with_whole_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, Any]) -> Tree:
     """Fields of an engine whose ranks hold all experts, on the ``gpus`` that the entry names; else none."""
-    known = _gpu(gpu)
-    is_named = known is not None and known.name in entry.get("gpus", ())
-    return dict(entry["engine"]) if is_named and pool.get("ep", 1) == 1 else {}
+    return on_gpus(entry, gpu) if pool.get("ep", 1) == 1 else {}
 
 
 def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any], routing: Any) -> bool:

@@ -174,6 +174,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
             drafter=drafter,
             experts_kernel=engine.experts_kernel,
+            mla_kernel=engine.mla_kernel,
         )
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error

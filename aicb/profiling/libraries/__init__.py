@@ -21,6 +21,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         return [TorchNative(device)]
     from aicb.profiling.libraries.deep_gemm import DeepGemm
     from aicb.profiling.libraries.flash_attention import FlashAttention3
+    from aicb.profiling.libraries.flash_attention_mla import FlashAttentionMla
     from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
     from aicb.profiling.libraries.flash_mla import FlashMla
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
@@ -36,6 +37,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         DeepGemm(),
         FlashMla(modules.get("_flashmla_C")),
         FlashAttention3(modules.get("_vllm_fa3_C")),
+        FlashAttentionMla(modules.get("_vllm_fa3_C")),
         FlashLinearAttention(),
         FlashMlaSparse(modules.get("_flashmla_C")),
         FlashMlaFp8(modules.get("_flashmla_extension_C")),
