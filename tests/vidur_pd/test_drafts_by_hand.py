@@ -125,6 +125,23 @@ CASES = (
         ),
     ),
     Case(
+        "nor has it where chunks follow each other through a pipeline",
+        # its second chunk begins while the first is in the second stage, and the token before its recomputation is past
+        requests=((0, 8, 8), (0, 8, 8)),
+        acceptances=(0.0,),
+        limits={"usable_blocks": 5, "threshold": 8, "stages": 2, "pipelines_chunks": True},
+        steps=(
+            Step({0: 8, 1: 8}),
+            Step({0: 2}, preempts=(1,)),
+            *(Step({0: 2}),) * 5,
+            Step({0: 1}),
+            Step({1: 8}),
+            Step({1: 1}),
+            *(Step({1: 2}),) * 5,
+            Step({1: 1}),
+        ),
+    ),
+    Case(
         "a request begins if its sequence fits, and its first tokens with slots for drafts to come",
         # 4 + 2 tokens of request 0 are 2 of 4 blocks; the 8 tokens of request 1 are 2, as are its first 4 + 2. When it
         # computes the others, with 2 to come 3 blocks, request 0 is done.
