@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 class SplitKv:
-    """How FlashMLA's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks."""
+    """How an MLA kernel's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks."""
 
     def __init__(
         self,
@@ -17,10 +17,11 @@ class SplitKv:
         parts: int,
         unequal_us: float,
         unequal_share: float,
+        unequal_from_us: float,
         equal_spread: float,
     ) -> None:
-        """``unequal_us``: penalty of unequal lengths per unit of relative spread, at most ``unequal_share`` of the
-        time; ``equal_spread``: the spread that costs it in full. ``block_tokens`` is at most 64."""
+        """The penalty of unequal lengths is ``unequal_share`` of the time beyond ``unequal_from_us``, at most
+        ``unequal_us``; ``equal_spread``: the relative spread that costs it in full. ``block_tokens`` is at most 64."""
 
 class KvCost:
     """What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch."""

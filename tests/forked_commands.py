@@ -1,7 +1,8 @@
 """Commands of the packages in processes of their own that have everything imported: forks of the test's process.
 
 Starting Python and importing what a simulation needs takes longer than most commands. What has to begin with a new
-interpreter, as another hash seed has to, is not for here.
+interpreter, as another hash seed has to, is not for here; nor is what computes with torch, whose threads in the test's
+process would be missing in the fork, which then waits for them.
 """
 
 from __future__ import annotations

@@ -45,10 +45,7 @@ bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::si
         const double volume = time_us[step], tokens = tokens_at(step);
         while (knot + 1 < time.volume.size() && time.volume[knot + 1] <= volume) ++knot;
         double found_us = time.time_at(volume, knot);
-        if (deviation > 0.0) {
-            const double spread = std::min(deviation / tokens / split_kv->equal_spread, 1.0);
-            found_us += std::min(split_kv->unequal_us * spread, split_kv->unequal_share * spread * found_us);
-        }
+        if (deviation > 0.0) found_us += split_kv->penalty_us(found_us, deviation / tokens);
         time_us[step] = scaled_us(found_us, tokens);
     }
     return is_estimate || transfer || is_far;

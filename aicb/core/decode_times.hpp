@@ -26,14 +26,21 @@ struct VolumeFunction {
     double time_at(double at, std::size_t knot) const { return time_us[knot] + slope[knot] * (at - volume[knot]); }
 };
 
-// How FlashMLA's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks.
+// How an MLA kernel's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks.
 struct SplitKv {
     std::int64_t block_tokens;
     std::int64_t overhead_blocks;
     std::int64_t parts;
-    double unequal_us;     // penalty of unequal lengths per unit of relative spread,
-    double unequal_share;  // at most this share of the time
-    double equal_spread;   // the spread that costs the full penalty
+    // The penalty of unequal lengths: at most `unequal_us`, and this share of the time beyond `unequal_from_us`.
+    double unequal_us;
+    double unequal_share;
+    double unequal_from_us;
+    double equal_spread;  // the relative spread that costs the full penalty; in proportion below it
+
+    double penalty_us(double equal_us, double spread) const {
+        const double share = std::min(spread / equal_spread, 1.0);
+        return std::min(unequal_us * share, unequal_share * share * std::max(equal_us - unequal_from_us, 0.0));
+    }
 };
 
 // What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch.

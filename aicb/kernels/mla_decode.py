@@ -31,15 +31,38 @@ from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import LatentAttention
 from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
 
-UNEQUAL_US = 40.0
-UNEQUAL_SHARE = 0.37
-"""Penalty of unequal KV lengths: 40 µs per unit of relative spread, at most 0.37 of the time. The six unequal rows of
-the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total."""
 _LABELS = {"mla_decode": "FlashMLA decode", "mla_decode_fa3": "FlashAttention-3 MLA decode"}
 PAGE_TOKENS = {"mla_decode": BLOCK_TOKENS, "mla_decode_fa3": 16}
 """Tokens per KV page in profiles: what FlashMLA takes, and vLLM's default."""
-_EQUAL_SPREAD = 0.5
-"""Mean absolute deviation / mean of uniform lengths: the spread that costs the full penalty."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalPenalty:
+    """What unequal KV lengths cost beyond equal ones of the same total.
+
+    A share of the time beyond ``from_us``, at most ``at_most_us``; in full from a spread (mean absolute deviation /
+    mean) of ``full_spread`` on, below it in proportion. ``shares``: of up to 16 requests and of 32 and more.
+    """
+
+    shares: tuple[float, float]
+    from_us: float
+    at_most_us: float
+    full_spread: float
+
+    def share(self, requests: int) -> float:
+        """In proportion between 16 and 32 requests."""
+        return float(np.interp(requests, (16, 32), self.shares))
+
+
+_UNEQUAL = {
+    "mla_decode": UnequalPenalty((0.37, 0.37), from_us=0.0, at_most_us=40.0, full_spread=0.5),
+    "mla_decode_fa3": UnequalPenalty((0.185, 0.553), from_us=19.9, at_most_us=math.inf, full_spread=0.1),
+}
+"""FlashMLA: the six unequal rows of the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total;
+0.5 is the spread of uniform lengths. FlashAttention-3 cuts few requests into many parts and hands many of them whole to
+the SMs, so that any difference between long ones costs: least squares over its 180 unequal rows (4 to 128 requests of
+1,024 to 16,384 tokens, spreads from 0.1), 6 % median and 16 % p90; 5 to 9 % median for a distribution left out, 6 % for
+a number of heads left out (without a penalty 16 to 25 %)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +136,7 @@ class LatentTimes(CacheTimes[MlaDecode]):
 
     def __init__(self, measured: MeasuredTimes, kv: KvDtype, operation: str = "mla_decode"):
         rows, row_format = rows_of_format(measured, operation, kv)
-        self._label = _LABELS[operation]
+        self._label, self._unequal = _LABELS[operation], _UNEQUAL[operation]
         rows, self._element_bytes = _fewest_queries(rows), ELEMENT_BYTES[row_format]
         self._is_measured_format = kv == row_format
         self._gpu, self._kv, self._measured = measured.gpu, kv, measured
@@ -155,22 +178,23 @@ class LatentTimes(CacheTimes[MlaDecode]):
         """Blocks one SM works through, not rounded; ``blocks`` is Σ_i (⌈S_i / 64⌉ + 5) of the batch."""
         return np.asarray(blocks / parts_of(heads, self._gpu.sms) + OVERHEAD_BLOCKS)
 
-    def split_kv(self, heads: int) -> _core.SplitKv:
-        """The schedule that turns the lengths of a batch into its ``payload`` and the penalty of unequal ones."""
+    def split_kv(self, heads: int, requests: int) -> _core.SplitKv:
+        """The schedule that turns lengths of requests into their ``payload`` and the penalty of unequal ones."""
         return _core.SplitKv(
             block_tokens=BLOCK_TOKENS,
             overhead_blocks=OVERHEAD_BLOCKS,
             parts=parts_of(heads, self._gpu.sms),
-            unequal_us=UNEQUAL_US,
-            unequal_share=UNEQUAL_SHARE,
-            equal_spread=_EQUAL_SPREAD,
+            unequal_us=self._unequal.at_most_us,
+            unequal_share=self._unequal.share(requests),
+            unequal_from_us=self._unequal.from_us,
+            equal_spread=self._unequal.full_spread,
         )
 
     def site(self, kernel: MlaDecode, batch: int) -> tuple[Surface, Shape]:
         return self.surface, (float(kernel.heads), float(batch))
 
     def decode_times(self, kernel: MlaDecode, batch: int) -> VolumeTimes:
-        volume, payload = self.function(kernel, batch), self.split_kv(kernel.heads)
+        volume, payload = self.function(kernel, batch), self.split_kv(kernel.heads, batch)
         return volume_times(volume, payload, kernel, Precision(kv=self._kv), batch, self._measured)
 
     def function(self, kernel: MlaDecode, batch: int) -> PricedVolume:

@@ -45,6 +45,11 @@ class Found(Drafts):
         return np.array(self._left.pop(0)[:requests], dtype=np.int64) if self._left else None
 
 
+ONE_GIVES_WAY = (Step({0: 8, 1: 8}), Step({0: 2}, preempts=(1,)), *(Step({0: 2}),) * 5, Step({0: 1}))
+"""Of two requests of 8 + 8 tokens, whose drafts are never accepted, in 5 blocks."""
+ITS_DECODES = (*(Step({1: 2}),) * 5, Step({1: 1}))
+"""Of the other one, once it has been recomputed."""
+
 CASES = (
     Case(
         "the first of two drafts is accepted, the second is not",
@@ -97,15 +102,7 @@ CASES = (
         requests=((0, 8, 8), (0, 8, 8)),
         acceptances=(0.0,),
         limits={"usable_blocks": 5},
-        steps=(
-            Step({0: 8, 1: 8}),
-            Step({0: 2}, preempts=(1,)),
-            *(Step({0: 2}),) * 5,
-            Step({0: 1}),
-            Step({1: 9}),
-            *(Step({1: 2}),) * 5,
-            Step({1: 1}),
-        ),
+        steps=(*ONE_GIVES_WAY, Step({1: 9}), *ITS_DECODES),
     ),
     Case(
         "the last chunk of an answer that is recomputed has no drafts",
@@ -113,16 +110,15 @@ CASES = (
         requests=((0, 8, 8), (0, 8, 8)),
         acceptances=(0.0,),
         limits={"usable_blocks": 5, "threshold": 8},
-        steps=(
-            Step({0: 8, 1: 8}),
-            Step({0: 2}, preempts=(1,)),
-            *(Step({0: 2}),) * 5,
-            Step({0: 1}),
-            Step({1: 8}),
-            Step({1: 1}),
-            *(Step({1: 2}),) * 5,
-            Step({1: 1}),
-        ),
+        steps=(*ONE_GIVES_WAY, Step({1: 8}), Step({1: 1}), *ITS_DECODES),
+    ),
+    Case(
+        "nor has it where chunks follow each other through a pipeline",
+        # its second chunk begins while the first is in the second stage, and the token before its recomputation is past
+        requests=((0, 8, 8), (0, 8, 8)),
+        acceptances=(0.0,),
+        limits={"usable_blocks": 5, "threshold": 8, "stages": 2, "pipelines_chunks": True},
+        steps=(*ONE_GIVES_WAY, Step({1: 8}), Step({1: 1}), *ITS_DECODES),
     ),
     Case(
         "a request begins if its sequence fits, and its first tokens with slots for drafts to come",

@@ -103,9 +103,8 @@ def test_a_resolved_configuration_reads_as_itself() -> None:
     assert SimulationConfig.model_validate(found.model_dump(mode="json")) == found
 
 
-def test_a_stated_vllm_runs_its_own_kernel_where_every_rank_has_all_experts() -> None:
-    """``oracle/fp8.py``: on SM90 Triton first without expert parallelism. Where no engine is named, nothing changes."""
-    stated = {"framework": "vllm"}
+def test_vllm_runs_its_own_kernel_where_every_rank_has_all_experts() -> None:
+    """``oracle/fp8.py``: on SM90 Triton first without expert parallelism."""
     pools = [
         pool("whole", "mixed"),
         pool("shared", "mixed", tp=2, ep=2),
@@ -113,26 +112,25 @@ def test_a_stated_vllm_runs_its_own_kernel_where_every_rank_has_all_experts() ->
         pool("hopper", "mixed", hardware="h20"),
         pool("other", "mixed", engine={"framework": "sglang"}),
     ]
-    found = engines(*pools, engine=stated)
+    found = engines(*pools, engine={})
     assert [engine.experts_kernel for engine in found] == ["triton", "deep_gemm", "deep_gemm", "triton", "deep_gemm"]
-    assert {engine.experts_kernel for engine in engines(*pools)} == {"deep_gemm"}
-    kept = engines(*pools[:1], engine=stated | {"experts_kernel": "deep_gemm"})
+    kept = engines(*pools[:1], engine={"experts_kernel": "deep_gemm"})
     assert kept[0].experts_kernel == "deep_gemm"
 
 
 def test_the_kernel_of_experts_is_in_the_resolved_configuration() -> None:
-    found = config([pool("whole", "mixed"), pool("shared", "mixed", tp=2, ep=2)], engine={"framework": "vllm"})
+    found = config([pool("whole", "mixed"), pool("shared", "mixed", tp=2, ep=2)], engine={})
     again = SimulationConfig.model_validate(found.model_dump(mode="json"))
     assert [again.engine_of(own).experts_kernel for own in again.cluster.pools] == ["triton", "deep_gemm"]
 
 
-def test_a_stated_vllm_decodes_latents_by_flash_attention_on_hopper() -> None:
-    """``platforms/cuda.py``: FLASH_ATTN_MLA comes first on SM90. Where no engine is named, nothing changes."""
+def test_engines_decode_latents_by_flash_attention_on_hopper() -> None:
+    """vLLM's ``platforms/cuda.py``: FLASH_ATTN_MLA comes first on SM90; SGLang's ``model_override_base.py``: fa3."""
     pools = [
         pool("hopper", "mixed", tp=2, ep=2),
         pool("old", "mixed", hardware="a100"),
-        pool("other", "mixed", engine={"framework": "sglang"}),
+        pool("sglang", "mixed", engine={"framework": "sglang"}),
+        pool("other", "mixed", engine={"framework": "trtllm"}),
     ]
-    found = engines(*pools, engine={"framework": "vllm"})
-    assert [engine.mla_kernel for engine in found] == ["fa3", "flash_mla", "flash_mla"]
-    assert {engine.mla_kernel for engine in engines(*pools)} == {"flash_mla"}
+    found = engines(*pools, engine={})
+    assert [engine.mla_kernel for engine in found] == ["fa3", "flash_mla", "fa3", "flash_mla"]

@@ -2,11 +2,10 @@
 
 A profile is a YAML file in ``vidur_pd/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
 the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
-but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names where the
-framework is stated, and ``with_whole_experts`` where ranks share no experts besides. A configuration names one by
-``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays as it is. Where a
-default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the engine
-does then.
+but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
+``with_whole_experts`` where ranks share no experts besides. A configuration names one by ``engine.framework`` and,
+unless it is the newest, ``engine.version``; whatever it states itself stays as it is. Where a default does not go with
+what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the engine does then.
 """
 
 from __future__ import annotations
@@ -118,13 +117,10 @@ def _completed_pool(pool: Mapping[str, Any], completed: Tree, engine: Tree, tree
 def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:
     """Fields of ``engine`` by a profile, for what is not stated; ``pool``: its own, if these are for one."""
     fields: Tree = {"framework": found["framework"], "version": found["version"], **found["engine"]}
-    fields |= conditions.by_gpu_memory(
-        found.get("by_gpu_memory", ()), str(pool.get("hardware") or tree.get("hardware"))
-    )
-    if stated.get("framework"):
-        gpu = str(pool.get("hardware") or tree.get("hardware"))
-        fields |= conditions.on_gpus(found.get("on_gpus", {}), gpu)
-        fields |= conditions.with_whole_experts(found.get("with_whole_experts", {}), gpu, pool)
+    gpu = str(pool.get("hardware") or tree.get("hardware"))
+    fields |= conditions.by_gpu_memory(found.get("by_gpu_memory", ()), gpu)
+    fields |= conditions.on_gpus(found.get("on_gpus", {}), gpu)
+    fields |= conditions.with_whole_experts(found.get("with_whole_experts", {}), gpu, pool)
     fields["chunked_prefill"] |= (stated.get("policy") or fields["policy"]) != fields["policy"]
     if fields["chunked_prefill"] and stated.get("chunked_prefill", True) is False:
         longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))

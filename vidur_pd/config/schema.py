@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
+from aicb.operators.experts_kernel import ExpertsKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
 from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
@@ -169,7 +170,7 @@ class EngineConfig(Section):
     weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
     """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
-    experts_kernel: Literal["deep_gemm", "triton"]
+    experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.
     Others run in a kernel like the latter in any case."""
     mla_kernel: Literal["flash_mla", "fa3"]

@@ -113,6 +113,7 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     request->set_progress(past, request->generated_tokens);
     request->status = Status::kRunning;
     request->is_running = true;
+    request->has_sampled = false;
     request->rank = this;
     request->end_tokens =
         request->role == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;

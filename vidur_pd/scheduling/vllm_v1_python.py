@@ -68,7 +68,10 @@ def _next_victim(rank: RankView, line: list[RequestView]) -> RequestView:
 
 
 def _next_in_line(rank: RankView, budget: int) -> RequestView | None:
-    """The first whose KV has come, or else the first that waits, if blocks for its whole sequence are free now."""
+    """The first whose KV has come, or else the first that waits, if blocks are free now.
+
+    Those for its whole sequence, and those for its first tokens with a look-ahead.
+    """
     heads = [*rank.arrived[:1], *rank.waiting[:1]]
     if not heads:
         return None
