@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
@@ -28,13 +29,12 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
     faults of ours and pass through.
     """
     logging.basicConfig(format=f"{program}: %(message)s", level=logging.WARNING)
-    gc.set_threshold(YOUNG_OBJECTS)
     # Matrices here are small: the other threads of numpy's BLAS would do nothing but spin while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
-        with interruptible(program):
+        with interruptible(program), _few_searches_for_cycles():
             result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
             sys.stdout.flush()
     except Interrupted as interruption:
@@ -59,6 +59,17 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
     width = max(map(len, summary), default=0)
     for name, value in summary.items():
         console.print(f"{name:>{width}}  {value}", markup=False)
+
+
+@contextmanager
+def _few_searches_for_cycles() -> Iterator[None]:
+    """Python's own threshold comes back for who runs a command inside a process of theirs, as tests do."""
+    before = gc.get_threshold()
+    gc.set_threshold(YOUNG_OBJECTS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _reported(error: Exception) -> tuple[str, int]:
