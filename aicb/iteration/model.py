@@ -32,6 +32,7 @@ from aicb.experts.load import ExpertLoad, UniformLoad
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
+from aicb.iteration.launches import Launches, count_launches
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
@@ -43,10 +44,13 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
-from aicb.operators.lists import expert_operators, head_operators, token_operators
+from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
 from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
+
+COUNTED_TOKENS = 1024
+"""Of the prompt whose launches are counted; their number hardly follows its length."""
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
 
@@ -327,9 +331,25 @@ class IterationModel:
             raise InputError("batches: all are empty, expected work on at least one rank")
 
     def _launch_ps(self, mode: GraphMode, stage: int) -> int:
+        return round(self.host.launching_us(mode, self._launches(stage)) * PS_PER_US)
+
+    def _launches(self, stage: int) -> Launches:
+        """Of a prompt; a batch of decodes launches as much, but for latent attention."""
         layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
-        experts = sum(count for layer, count in layers if isinstance(layer.ffn, MoeFfn))
-        return round(self.host.launching_us(mode, sum(count for _, count in layers), experts) * PS_PER_US)
+        prompt = Batch.prefill([COUNTED_TOKENS])
+        attention = attention_operators(self.model, self.partition, self.precision, prompt, stage=stage)
+        experts = expert_operators(
+            self.model,
+            self.partition,
+            self.precision,
+            tokens=COUNTED_TOKENS,
+            group_tokens=COUNTED_TOKENS * self.partition.dp,
+            is_decode=False,
+            stage=stage,
+            experts_kernel=self.experts_kernel,
+        )
+        of_tokens = [each for each in self._token_operators(COUNTED_TOKENS, stage) if each.name != "embedding"]
+        return count_launches(sum(count for _, count in layers), attention, [*of_tokens, *experts])
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
         return token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)

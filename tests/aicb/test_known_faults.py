@@ -250,7 +250,7 @@ def test_decode_attention_is_interpolated_in_batch_and_in_length() -> None:
 BASE = {"name": "qwen3-30b-a3b", "tp": 1, "ep": 8, "dp": 8, "pp": 1, "batch": 16, "kv": 2000, "is_decode": True}
 
 
-NO_LAUNCHING = HostModel(eager_layer_us=0.0)
+NO_LAUNCHING = HostModel(eager_launch_us=0.0)
 """Launching layer by layer takes longer than small batches and would hide what they cost."""
 
 

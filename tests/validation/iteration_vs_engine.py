@@ -37,8 +37,8 @@ OUTPUT_TOKENS = 40
 LAST_GAPS = 12
 CALIBRATION = {"prefill": slice(0, 5, 2), "decode": slice(1, None, 2)}
 """Rows of each table that host parameters are fitted to: 3 of 7 and 5 of 11."""
-LAUNCH_RANGE_US = (100.0, 1500.0)
-"""Where ``eager_layer_us`` is sought."""
+LAUNCH_RANGE_US = (5.0, 150.0)
+"""Where ``eager_launch_us`` is sought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ def _fit_prompts(host: HostModel) -> HostModel:
     rows = [(name, row) for name in FILES for row in load_tables(name)["prefill"][CALIBRATION["prefill"]]]
     ttft_ms = np.array([row[1] for _, row in rows]) * 1e3
 
-    def with_latency(eager_layer_us: float) -> tuple[HostModel, float]:
+    def with_latency(eager_launch_us: float) -> tuple[HostModel, float]:
         """The host with the best latency for these launches, and the squared relative error left."""
-        fitted = replace(host, eager_layer_us=eager_layer_us)
+        fitted = replace(host, eager_launch_us=eager_launch_us)
         models = {name: iteration_model(name, fitted) for name in FILES}
         rest_ms = ttft_ms - np.array([first_token_ms(models[name], int(row[0])) for name, row in rows])
         latency_ms = max(float(np.average(rest_ms, weights=1.0 / ttft_ms**2)), 0.0)
@@ -153,7 +153,7 @@ def _fit_prompts(host: HostModel) -> HostModel:
         return replace(fitted, request_latency_us=latency_ms * 1e3), error
 
     found = minimize_scalar(
-        lambda us: with_latency(us)[1], bounds=LAUNCH_RANGE_US, method="bounded", options={"xatol": 5.0}
+        lambda us: with_latency(us)[1], bounds=LAUNCH_RANGE_US, method="bounded", options={"xatol": 0.3}
     )
     return with_latency(float(found.x))[0]
 

@@ -175,6 +175,8 @@ class EngineConfig(Section):
     Others run in a kernel like the latter in any case."""
     mla_kernel: Literal["flash_mla", "fa3"]
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (vLLM's on Hopper)."""
+    host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
+    """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those."""
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""

@@ -28,6 +28,7 @@ from aicb.estimators.selection import select_estimator
 from aicb.experts.drift import ExpertDrift
 from aicb.experts.placed import PlacedExperts
 from aicb.experts.profile import load_profile
+from aicb.iteration.host import load_host
 from aicb.model.kv_groups import KvGroups
 from boundary.errors import InputError
 from boundary.fields import Section
@@ -175,6 +176,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             drafter=drafter,
             experts_kernel=engine.experts_kernel,
             mla_kernel=engine.mla_kernel,
+            host=load_host(engine.host),
         )
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error

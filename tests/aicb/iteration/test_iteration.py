@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.iteration.host import GraphMode, HostModel
+from aicb.iteration.host import GraphMode, HostModel, load_host
+from aicb.iteration.launches import Launches
 from aicb.iteration.model import PHASES, IterationModel, capture_sizes
 from aicb.kernels.grouped_gemm import ENGINE_KERNEL, GroupedGemm
 from aicb.measurements.gpu import get_gpu
@@ -28,7 +29,7 @@ STEADY = replace(H200, clock=None)
 """Without clocks that move with the load, equal kernels take equal times in every iteration."""
 PS_PER_S = 10**12
 FP8 = Precision("fp8")
-NO_HOST = HostModel(launch_us=0.0, piecewise_layer_us=0.0, eager_layer_us=0.0, step_us=0.0, request_us=0.0)
+NO_HOST = HostModel(launch_us=0.0, piece_launch_us=0.0, eager_launch_us=0.0, step_us=0.0, request_us=0.0)
 
 QWEN = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), H200)
 NEXT = IterationModel(load_model("qwen3-next-80b-a3b"), Partition(tp=2), FP8, H200)
@@ -195,18 +196,18 @@ def test_launching_every_layer_from_the_host_slows_small_decodes_down():
     graphs = IterationModel(model, Partition(), Precision(), H200).price(batch)
     eager = IterationModel(model, Partition(), Precision(), H200, cuda_graphs=False).price(batch)
     assert sum(eager.phase_ps) == sum(graphs.phase_ps)
-    launching_ps = round(28 * HostModel().eager_layer_us * 1e6)
+    launching_ps = round(28 * 12 * HostModel().eager_launch_us * 1e6)
     assert launching_ps > sum(graphs.phase_ps)
     assert eager.compute_ps == launching_ps + round(HostModel().exposed_us(1) * 1e6)
 
 
 def test_host_time_is_launches_and_a_constant_and_a_share_per_request():
-    """36 layers of which 12 have experts, which cost 0.48 of a layer more: 200 · (36 + 0.48 · 12) = 8352."""
-    host = HostModel(launch_us=5.0, piecewise_layer_us=50.0, eager_layer_us=200.0, step_us=100.0, request_us=2.0)
+    host = HostModel(launch_us=5.0, piece_launch_us=30.0, eager_launch_us=40.0, step_us=100.0, request_us=2.0)
+    launches = Launches(pieces=144, eager=432)
     assert host.exposed_us(10) == 120.0
-    assert host.launching_us(GraphMode.FULL, 36, 12) == 5.0
-    assert host.launching_us(GraphMode.PIECEWISE, 36, 12) == 5.0 + 50.0 * 36
-    assert host.launching_us(GraphMode.EAGER, 36, 12) == pytest.approx(8352.0)
+    assert host.launching_us(GraphMode.FULL, launches) == 5.0
+    assert host.launching_us(GraphMode.PIECEWISE, launches) == 5.0 + 30.0 * 144
+    assert host.launching_us(GraphMode.EAGER, launches) == 40.0 * 432
 
 
 def test_prompts_beyond_the_graphs_take_the_time_of_launching():
@@ -362,7 +363,8 @@ def test_host_parameters_are_the_rounded_fit():
     fitted, shipped = validation.calibrate(), HostModel()
     assert shipped.step_us == pytest.approx(fitted.step_us, abs=10)
     assert shipped.request_us == pytest.approx(fitted.request_us, abs=0.1)
-    assert shipped.eager_layer_us == pytest.approx(fitted.eager_layer_us, rel=0.05)
+    assert shipped.eager_launch_us == pytest.approx(fitted.eager_launch_us, rel=0.02)
+    assert load_host("xeon-vm-32") == shipped
     assert shipped.request_latency_us == pytest.approx(fitted.request_latency_us, abs=50)
 
 

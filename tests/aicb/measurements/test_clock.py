@@ -66,7 +66,7 @@ def test_the_law_of_the_h200_fits_its_measured_clocks() -> None:
 def test_long_prefills_run_at_the_heavy_clock_and_decodes_at_the_light_one() -> None:
     """Against a GPU without the law a prefill of 16,384 tokens takes nearly 1600 / 1385 as long; decode of one request,
     bound by memory, gains less than 1600 / 1810 would give."""
-    silent = HostModel(eager_layer_us=0.0, step_us=0.0)
+    silent = HostModel(eager_launch_us=0.0, step_us=0.0)
     found, plain = (
         IterationModel(load_model("qwen3-8b"), Partition(), Precision(), gpu, host=silent)
         for gpu in (H200, replace(H200, clock=ClockLaw(1600, 1600, 1600, 0.1, 0.2)))

@@ -1,0 +1,85 @@
+"""Launches of an iteration that no CUDA graph replays, as vLLM 0.24 makes them from the operators of a stage.
+
+Most operators are one launch. What differs is in `LAUNCHES`, read off lists of kernels of running engines (prompts of
+1,024 tokens on one H200, ``tests/data/engine/vllm-host-default.json.gz``). Counts of whole stages from these lists:
+
+================================ ======== ======
+launches outside graphs, by layer measured counted
+================================ ======== ======
+Qwen3-8B, compiled pieces            12.2     12
+Qwen3-30B-A3B                        17.0     17
+Qwen3-Next-80B-A3B, 8 layers         38.3     38
+DeepSeek-V3 fp8, 8 layers            28.8     28
+Qwen3-8B, graphs between attention    4.2      4
+Qwen3-30B-A3B                         4.0      4
+Qwen3-Next-80B-A3B, 8 layers         16.0     16
+DeepSeek-V3 fp8, 8 layers             6.1      7
+================================ ======== ======
+
+Measured: launch calls of the host in one step, less the 21 (30 of Qwen3-Next) that a step of graphs alone has as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from aicb.iteration.pricing import FUSED_OPERATORS
+from aicb.operators.operator import Operator
+
+LAUNCHES = {
+    "q_norm": 2,  # norms of all heads, rotary embedding: one compiled kernel each
+    "prefill_attention": 2,  # FlashAttention-3 and the kernel that prepares its schedule
+    "moe_align": 2,  # block sizes of experts, places of tokens
+    "shared_gate_mul": 2,  # sigmoid, product
+    "shared_add": 0,  # in the norm that follows
+    "gdn_qkvz": 3,  # product, two kernels that split it
+    "gdn_gated_norm": 2,
+    "gdn_prefill": 18,  # six kernels of the chunked rule; states are gathered, cleared, copied and put back
+}
+"""By operator; of others one."""
+
+APART_FROM_NORM = "quant"
+"""Operators that compute an activation and quantise it are two kernels there."""
+
+IN_ATTENTION = frozenset({"kv_write"})
+"""Operators that depend on tokens alone and are part of vLLM's attention operator all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Launches of one iteration of a stage."""
+
+    pieces: int
+    """Where graphs replay what lies between attentions: a graph a layer, and what attention launches."""
+    eager: int
+    """Where no graph is replayed."""
+
+
+def count_launches(layers: int, attention: Iterable[Operator], others: Iterable[Operator]) -> Launches:
+    """Launches of a stage.
+
+    Args:
+        layers: of the stage.
+        attention: operators that depend on the lengths of a batch's requests.
+        others: those that depend on numbers of tokens, collectives included; heads and embedding are not of a layer.
+    """
+    others = list(others)
+    has_head_norms = any(operator.name == "q_norm" for operator in others)
+
+    def total(operators: Iterable[Operator]) -> int:
+        return sum(operator.count * _launches(operator, has_head_norms=has_head_norms) for operator in operators)
+
+    own = total(attention)
+    return Launches(
+        pieces=layers + own + total(operator for operator in others if operator.name in IN_ATTENTION),
+        eager=own + total(others),
+    )
+
+
+def _launches(operator: Operator, *, has_head_norms: bool) -> int:
+    if has_head_norms and operator.name in FUSED_OPERATORS:
+        return 0
+    is_two = operator.name.endswith("silu_mul") and getattr(operator.kernel, "name", "").endswith(APART_FROM_NORM)
+    of_window = operator.name.endswith("prefill_attention")  # layers with a window have names of their own
+    return 2 if is_two else LAUNCHES.get("prefill_attention" if of_window else operator.name, 1)

@@ -1,0 +1,89 @@
+"""Launches that are counted against those that a host was seen to make."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aicb.iteration.host import HostModel, known_hosts, load_host
+from aicb.iteration.launches import Launches
+from aicb.iteration.model import IterationModel
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from boundary.errors import InputError
+
+MEASURED = Path(__file__).resolve().parents[2] / "data" / "engine" / "vllm-host-default.json.gz"
+MODELS = {
+    "qwen3-8b": ("qwen3-8b", None, "bf16"),
+    "qwen3-30b-a3b": ("qwen3-30b-a3b", None, "bf16"),
+    "deepseek-v3-l8": ("deepseek-v3", 8, "fp8"),
+    "qwen3-next-80b-l8": ("qwen3-next-80b-a3b", 8, "bf16"),
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    with gzip.open(MEASURED, "rt", encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)["models"]
+    return found
+
+
+def counted(name: str, partition: Partition | None = None) -> Launches:
+    built_in, layers, weights = MODELS[name]
+    model = load_model(built_in)
+    cut = replace(model, pattern=model.pattern[:layers])
+    kernel = "triton" if weights == "fp8" else "deep_gemm"
+    precision = Precision(weights)  # type: ignore[arg-type]
+    iterations = IterationModel(cut, partition or Partition(), precision, get_gpu("h200"), experts_kernel=kernel)  # type: ignore[arg-type]
+    return iterations._launches(0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_launches_are_those_of_the_engine(name: str, measured: dict[str, Any]) -> None:
+    """A step whose layers are all in a graph launches the rest alone: it is taken off."""
+    profiles = {profile["label"]: profile["launch_calls"] for profile in measured[name]["profiles"]}
+    rest = profiles["decode-B1"]
+    launches = counted(name)
+    assert launches.eager == pytest.approx(profiles["prefill-1024"] - rest, rel=0.03)
+    assert launches.pieces == pytest.approx(profiles["prefill-300"] - rest, rel=0.15)
+
+
+def test_collectives_are_launched_too() -> None:
+    """Two all-reduces a layer."""
+    assert counted("qwen3-8b", Partition(tp=2)).eager == counted("qwen3-8b").eager + 2 * 36 + 1
+
+
+def test_hosts_are_files_with_a_source(tmp_path: Path) -> None:
+    assert known_hosts() == ["xeon-vm-16", "xeon-vm-32"]
+    assert load_host("xeon-vm-16").eager_launch_us > 1.5 * load_host("xeon-vm-32").eager_launch_us
+    own = tmp_path / "own.yaml"
+    own.write_text("source: measured\neager_launch_us: 20\n", encoding="utf-8")
+    assert load_host(str(own)) == HostModel(eager_launch_us=20.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eager_launch_us: 20\n", "source: found None, expected text that says where the times come from"),
+        ("source: x\nlaunches: 20\n", "found field 'launches', expected some of source, launch_us"),
+        ("source: x\nstep_us: -1\n", "step_us: found -1, expected microseconds below 1,000,000,000"),
+        ("source: x\nstep_us: fast\n", "step_us: found 'fast', expected microseconds below 1,000,000,000"),
+    ],
+)
+def test_wrong_hosts_end_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_host(str(path))
+
+
+def test_an_unknown_host_is_answered_with_those_there_are() -> None:
+    with pytest.raises(InputError, match="host: found 'mainframe', expected one of xeon-vm-16, xeon-vm-32, or a YAML"):
+        load_host("mainframe")

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Compares the simulator with runs of vLLM 0.24.0 that nothing was fitted to: prefix caching, contexts of 16k tokens.
+
+    python -m tests.validation.held_out_vs_engine
+
+Qwen3-30B-A3B in bf16 on one H200 of a virtual machine with 16 cores (``tests/data/engine``); the simulator gets the
+engine's profile and the name of the host, ``xeon-vm-16``, whose launches were measured with other prompts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from aicb.iteration.host import load_host
+from aicb.iteration.model import IterationModel
+from aicb.iteration.pricing import PS_PER_US
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+from tests.validation.iteration_vs_engine import MAX_REQUESTS, first_token_ms
+from vidur_pd.metrics.requests import seconds
+from vidur_pd.simulation.api import prepare
+
+FILE = Path(__file__).resolve().parents[1] / "data" / "engine" / "vllm-held-out-qwen3-30b-a3b.json.gz"
+MODEL, HOST = "qwen3-30b-a3b", "xeon-vm-16"
+BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure."""
+
+    name: str
+    measured_ms: float
+    simulated_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative; positive where the simulation is slower."""
+        return self.simulated_ms / self.measured_ms - 1.0
+
+
+def measurement() -> dict[str, Any]:
+    with gzip.open(FILE, "rt", encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def compare_iterations() -> list[Comparison]:
+    """Medians of first tokens of prompts alone, and of steps in which all requests decode."""
+    model = IterationModel(
+        load_model(MODEL), Partition(), Precision(), get_gpu("h200"), max_seqs=MAX_REQUESTS, host=load_host(HOST)
+    )
+    found = measurement()
+    prompts = [
+        Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, first_token_ms(model, tokens))
+        for tokens, times in found["prefill"]
+    ]
+    for row in found["steady"]:
+        # Within the window of the measurement, its last 80 or so steps, contexts are on average this long.
+        tokens = round(row["L"] + row["n_out"] - row["steps"] / 2)
+        step_ms = model.price([Batch.decode([tokens] * row["B"])]).compute_ps / PS_PER_US / 1e3
+        prompts.append(Comparison(f"decode of {row['B']} x {row['L']}", row["itl_p50"] * 1e3, step_ms))
+    return prompts
+
+
+def compare_serving(run: str) -> list[Comparison]:
+    """Means and P90 of a serving run: ``serve_prefix`` or ``serve_long``."""
+    found = measurement()
+    requests = found[run]
+    with tempfile.TemporaryDirectory() as folder:
+        trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
+        trace.write_text("".join(json.dumps(row) + "\n" for row in _trace(requests)), encoding="utf-8")
+        configuration.write_text(yaml.safe_dump(_configuration(trace, found["kv_blocks"][0])), encoding="utf-8")
+        table = prepare(configuration).run().table
+    simulated = {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}
+    comparisons = []
+    for metric, times_ps in simulated.items():
+        measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
+        for name, pick in (("mean", np.mean), ("P90", lambda times: np.percentile(times, 90))):
+            comparisons.append(
+                Comparison(f"{run} {metric} {name}", float(pick(measured_s)) * 1e3, float(pick(simulated_s)) * 1e3)
+            )
+    return comparisons
+
+
+def _trace(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the blocks of each prompt: those of its prefix, which it shares, and its own."""
+    prefixes: dict[int, list[int]] = {}
+    rows, blocks = [], 0
+    for request in requests:
+        shared: list[int] = []
+        if "prefix" in request:
+            whole = request["n_prefix"] // BLOCK_TOKENS
+            if request["prefix"] not in prefixes:
+                prefixes[request["prefix"]] = list(range(blocks, blocks + whole))
+                blocks += whole
+            shared = prefixes[request["prefix"]]
+        own = -(-request["n_in"] // BLOCK_TOKENS) - len(shared)
+        rows.append(
+            {
+                "timestamp": request["arrival"] * 1e3,
+                "input_length": request["n_in"],
+                "output_length": request["n_out"],
+                "hash_ids": [*shared, *range(blocks, blocks + own)],
+            }
+        )
+        blocks += own
+    return rows
+
+
+def _configuration(trace: Path, kv_blocks: int) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "hardware": "h200",
+        "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": BLOCK_TOKENS},
+        "cluster": {"topology": {"kind": "single_switch"}, "pools": [{"name": "server", "role": "mixed"}]},
+        "engine": {
+            "framework": "vllm",
+            "host": HOST,
+            "max_batched_tokens": 8192,
+            "max_seqs": MAX_REQUESTS,
+            "num_kv_blocks": kv_blocks,
+        },
+    }
+
+
+def main() -> int:
+    for row in [*compare_iterations(), *compare_serving("serve_prefix"), *compare_serving("serve_long")]:
+        times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
+        print(f"{row.name:24s} {times}  {row.error:+6.1%}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
