@@ -16,6 +16,7 @@ class UcxEngine:
         ranks: int,
         address: str,
         transports: str,
+        rndv_threshold: str,
         device: str,
         key: int,
         channels: int,

@@ -54,6 +54,7 @@ class Execution:
             ranks=len(settings["places"]),
             address=place["address"],
             transports=settings["transports"],
+            rndv_threshold=settings["rndv_threshold"],
             device=place["device"],
             key=settings["key"],
             channels=settings["channels"],

@@ -86,6 +86,9 @@ class Hosts(Section):
     """Interpreter on the hosts of launcher ``ssh``, in which netsim is installed."""
     transports: Name | None = None
     """What UCX may use (``UCX_TLS``), such as ``tcp``, or ``rc`` for RDMA only. Left out: what UCX prefers."""
+    rndv_threshold: Annotated[str, Field(pattern=r"^(\d{1,12}[kKmMgG]?|inf|auto)$")] | None = None
+    """Size from which UCX asks the receiver for a buffer first (``UCX_RNDV_THRESH``), such as ``64k`` or ``inf``; over
+    TCP the answer waits behind the data of the other direction. Left out: what UCX prefers."""
     channels: Annotated[int, Field(ge=1, le=64)] = 1
     """Connections (queue pairs) per ordered pair of agents; flow labels choose among them."""
     progress: Literal["sleep", "spin"] = "sleep"

@@ -136,6 +136,7 @@ class Session:
         settings: dict[str, Any] = {
             "places": [{"address": place.address, "device": place.device or ""} for place in hosts.agents],
             "transports": hosts.transports or "",
+            "rndv_threshold": hosts.rndv_threshold or "",
             "key": secrets.randbits(64),
             "channels": hosts.channels,
             "spin": hosts.progress == "spin",

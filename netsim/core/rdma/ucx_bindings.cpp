@@ -62,13 +62,15 @@ PYBIND11_MODULE(_ucx, module) {
     module.def("now_ns", &now_ns);
     module.def("version", [] { return std::string(ucp_get_version_string()); });
     py::class_<UcxEngine>(module, "UcxEngine")
-        .def(py::init([](int rank, int ranks, std::string address, std::string transports, std::string device,
-                         std::uint64_t key, int channels, bool spin, bool must_verify) {
+        .def(py::init([](int rank, int ranks, std::string address, std::string transports, std::string rndv_threshold,
+                         std::string device, std::uint64_t key, int channels, bool spin, bool must_verify) {
                  return std::make_unique<UcxEngine>(UcxOptions{rank, ranks, std::move(address), std::move(transports),
-                                                               std::move(device), key, channels, spin, must_verify});
+                                                               std::move(rndv_threshold), std::move(device), key,
+                                                               channels, spin, must_verify});
              }),
              py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("address"), py::arg("transports"),
-             py::arg("device"), py::arg("key"), py::arg("channels"), py::arg("spin"), py::arg("must_verify"))
+             py::arg("rndv_threshold"), py::arg("device"), py::arg("key"), py::arg("channels"), py::arg("spin"),
+             py::arg("must_verify"))
         .def_property_readonly("port", &UcxEngine::port)
         .def(
             "connect",

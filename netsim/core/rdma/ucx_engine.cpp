@@ -107,9 +107,10 @@ UcxEngine::UcxEngine(const UcxOptions& options)
         ucp_config_t* config = nullptr;
         check(ucp_config_read(nullptr, nullptr, &config), "ucx settings");
         ucs_status_t status = UCS_OK;
-        if (!options.transports.empty()) status = ucp_config_modify(config, "TLS", options.transports.c_str());
-        if (status == UCS_OK && !options.device.empty()) {
-            status = ucp_config_modify(config, "NET_DEVICES", options.device.c_str());
+        for (const auto& [name, value] : {std::pair("TLS", &options.transports),
+                                          {"NET_DEVICES", &options.device},
+                                          {"RNDV_THRESH", &options.rndv_threshold}}) {
+            if (status == UCS_OK && !value->empty()) status = ucp_config_modify(config, name, value->c_str());
         }
         ucp_params_t params{};
         params.field_mask = UCP_PARAM_FIELD_FEATURES;

@@ -31,13 +31,14 @@ struct EngineError : std::runtime_error {
 
 struct UcxOptions {
     int rank = 0, ranks = 1;
-    std::string address;       // of the listener and of outgoing connections; numeric
-    std::string transports;    // UCX_TLS; empty: as the environment says
-    std::string device;        // UCX_NET_DEVICES; empty: as the environment says
-    std::uint64_t key = 0;     // of the run: a stranger's messages are refused
-    int channels = 1;          // connections per ordered pair of ranks; flow labels choose
-    bool spin = false;         // never sleep
-    bool must_verify = false;  // payloads are compared with what was sent
+    std::string address;         // of the listener and of outgoing connections; numeric
+    std::string transports;      // UCX_TLS; empty: as the environment says
+    std::string rndv_threshold;  // UCX_RNDV_THRESH; empty: as the environment says
+    std::string device;          // UCX_NET_DEVICES; empty: as the environment says
+    std::uint64_t key = 0;       // of the run: a stranger's messages are refused
+    int channels = 1;            // connections per ordered pair of ranks; flow labels choose
+    bool spin = false;           // never sleep
+    bool must_verify = false;    // payloads are compared with what was sent
 };
 
 struct UcxPeer {
