@@ -5,6 +5,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 require_system
+if ! { [ -e /usr/include/ucp/api/ucp.h ] && command -v ip >/dev/null; }; then
+    # for the rdma backend and its networks; where we may not install them, its tests skip
+    (install_system_packages libucx-dev iproute2) || true
+fi
 ns3=()
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
     ns3=(-C cmake.define.PD_NS3=ON)  # stock ns-3 exists for this platform only; elsewhere its tests skip

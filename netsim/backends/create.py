@@ -48,6 +48,9 @@ def create_backend(
 
             return remembering(Ns3Backend(topology, roce), roce)
         case "rdma":
-            raise BackendUnavailable(f"backend {name}: not contained in this version")
+            raise BackendUnavailable(
+                f"backend {name}: needs hosts to send from, as `netsim run --backend rdma --hosts FILE` or "
+                "netsim.rdma.Session have them"
+            )
         case _:
             raise BackendError(f"backend: found {name!r}, expected one of {', '.join(BACKENDS)}")

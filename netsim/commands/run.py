@@ -18,6 +18,7 @@ from netsim.errors import BackendError
 if TYPE_CHECKING:
     from netsim.backends.contract import FlowTimes, GraphHandle, NetworkBackend
     from netsim.backends.packet.backend import PacketBackend
+    from netsim.commands.run_on_hosts import MeasuredRun
     from netsim.formats.flow_file import NamedFlows
     from netsim.roce.config import RoceConfig
     from netsim.topology import Topology
@@ -73,6 +74,8 @@ def run(
     bandwidth: Annotated[Path | None, typer.Option(help="SimAI's bandwidth monitor, CSV (packet, ns3).")] = None,
     interval: Annotated[str, typer.Option(help="Of --series and --bandwidth.")] = "10us",
     pcap: Annotated[Path | None, typer.Option(help="Folder for captures of all ports, for Wireshark (ns3).")] = None,
+    hosts: Annotated[Path | None, typer.Option(help="YAML: which agents send for which nodes (rdma).")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare payloads with what was sent (rdma).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run flows over a topology and write their completion times.
@@ -85,11 +88,14 @@ def run(
     from netsim.topologies.file import read_topology
 
     files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval), pcap)
-    _check_outputs(output, files, [path for path in (topology, flows, config, simai_config) if path is not None])
+    _check_outputs(output, files, [path for path in (topology, flows, config, simai_config, hosts) if path is not None])
     _check_captures(backend, files)
     roce = _roce_config(backend, config, simai_config, settings or [], files)
     network = read_topology(topology)
     named = read_flows(flows, network.nodes)
+    if (measured := _measured_run(backend, hosts, verify)) is not None:
+        measured.run(named, output, as_json)
+        return
     simulation = create_backend(backend, network, roce)
     started_s = time.perf_counter()
     try:
@@ -115,6 +121,20 @@ def run(
     _write(contents)
     print_summary(summary, as_json)
     _complain(flows, output, failed(named, times), unfinished(named, times), len(named.flow_ids))
+
+
+def _measured_run(backend: str, hosts: Path | None, must_verify: bool) -> MeasuredRun | None:
+    """What executes flows on hosts; ``None`` for backends that simulate."""
+    if backend != "rdma":
+        for option, is_given in (("--hosts", hosts is not None), ("--verify", must_verify)):
+            if is_given:
+                raise InputError(f"{option}: found backend {backend}, expected rdma, which sends real traffic")
+        return None
+    if hosts is None:
+        raise InputError("--hosts: found none, expected a file such as examples/rdma/loopback.yaml with backend rdma")
+    from netsim.commands.run_on_hosts import MeasuredRun
+
+    return MeasuredRun(hosts, must_verify)
 
 
 def _interval_ps(text: str) -> int:

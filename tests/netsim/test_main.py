@@ -209,7 +209,7 @@ def test_hosts_without_a_path_are_bad_input(inputs: Path) -> None:
 
 def test_an_existing_result_survives_a_failure(inputs: Path) -> None:
     (inputs / "fct.csv").write_text("old")
-    assert run(inputs, "--backend", "rdma").returncode == 1
+    assert run(inputs, "--backend", "rdma").returncode == 2
     assert run(inputs, "--backend", "fluyd").returncode == 2
     assert (inputs / "fct.csv").read_text() == "old"
 

@@ -1,0 +1,126 @@
+"""Flows over links of a known rate: times follow from bytes, plans of collectives agree with `fluid`.
+
+Timings are medians of several runs, as other processes share the cores.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+import simccl
+from netsim import FlowGraph, create_backend, rail_optimized
+from netsim.rdma.hosts import Hosts
+from netsim.rdma.session import Session
+from tests.netsim.rdma.namespaces import (
+    BURST_BYTES,
+    JUMBO_MTU,
+    RATE_BPS,
+    Namespace,
+    as_topology,
+    shaped_hosts,
+    wire_of,
+)
+from tests.netsim.rdma.needs import needs_ucx
+
+pytestmark = needs_ucx
+Open = Callable[..., Session]
+RANKS = 8
+MIB = 1 << 20
+FRAME_SHARE = 1514 / 1448
+"""Bytes that the shaper counts over those of the payload: an MTU of 1500, TCP with time stamps, Ethernet's header."""
+ONE_GRAPH_PS = 10**15
+
+
+def agents_in(namespaces: Sequence[Namespace], nodes_each: int = 1, **settings: object) -> Hosts:
+    """One agent per namespace, with so many nodes."""
+    places = [
+        {
+            "nodes": list(range(i * nodes_each, (i + 1) * nodes_each)),
+            "address": each.address,
+            "device": each.device,
+            "namespace": each.name,
+        }
+        for i, each in enumerate(namespaces)
+    ]
+    return Hosts.model_validate(
+        {"launcher": "netns", "transports": "tcp", "rndv_threshold": "inf", "agents": places, **settings}
+    )
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+@pytest.mark.parametrize("size_bytes", [MIB, 4 * MIB])
+def test_flows_take_what_their_frames_take_at_the_rate_of_the_link(
+    open_session: Open, hosts: int, size_bytes: int
+) -> None:
+    """Alone on the links, one after the other. Every 1448 bytes of payload are a frame of 1514; the bucket may hold up
+    to its burst. 2 % around that band."""
+    with shaped_hosts(hosts) as namespaces:
+        graph = FlowGraph.from_lists(
+            [i % hosts for i in range(8)],
+            [(i + 1) % hosts for i in range(8)],
+            [size_bytes] * 8,
+            deps=[[i - 1] if i else [] for i in range(8)],
+        )
+        measured = open_session(agents_in(namespaces), must_verify=True).execute(graph)
+        assert measured.failure is None
+        took_s = statistics.median((measured.end_ps - measured.start_ps).tolist()) / 1e12
+        frames_bytes = size_bytes * FRAME_SHARE
+        assert 0.98 * (frames_bytes - BURST_BYTES) <= took_s * RATE_BPS / 8 <= 1.02 * frames_bytes
+
+
+def test_an_incast_of_three_takes_three_times_as_long_as_one(open_session: Open) -> None:
+    """3 × 2 MiB into one host: 6 MiB over its link, less the buckets of the link and of the senders."""
+    with shaped_hosts(4) as namespaces:
+        graph = FlowGraph.from_lists([1, 2, 3], [0, 0, 0], [2 * MIB] * 3)
+        session = open_session(agents_in(namespaces), must_verify=True)
+        took_s = statistics.median(int(session.execute(graph).end_ps.max()) / 1e12 for _ in range(3))
+        frames_bytes = 6 * MIB * FRAME_SHARE
+        assert took_s * RATE_BPS / 8 == pytest.approx(frames_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+@pytest.mark.parametrize(
+    ("op", "algorithm", "size_bytes"), [("all_reduce", "ring", 4 * MIB), ("all_to_all", None, 8 * MIB)]
+)
+def test_plans_of_collectives_take_what_fluid_says(
+    open_session: Open, hosts: int, op: str, algorithm: str | None, size_bytes: int
+) -> None:
+    """Eight ranks on two or four hosts, whose links decide; `fluid` has the same links and TCP's frames. 5 %."""
+    communicator = simccl.Communicator(tuple(range(RANKS)), rail_optimized(hosts, gpus_per_node=RANKS // hosts), "h100")
+    graph = simccl.plan_collective(op, size_bytes, communicator, algorithm=algorithm, protocol="simple").graph()
+    with shaped_hosts(hosts, JUMBO_MTU) as namespaces:
+        session = open_session(agents_in(namespaces, RANKS // hosts), must_verify=True)
+        measured = [session.execute(graph) for _ in range(3)]
+    assert {status for each in measured for status in each.statuses()} == {"completed"}
+    took_ps = statistics.median(int(each.end_ps.max()) for each in measured)
+    assert took_ps == pytest.approx(_fluid_ps(graph, hosts), rel=0.05)
+
+
+def _fluid_ps(graph: FlowGraph, hosts: int) -> int:
+    backend = create_backend("fluid", as_topology(hosts, RANKS // hosts), wire=wire_of(JUMBO_MTU))
+    handle = backend.submit(graph, 0)
+    while backend.next_event_ps() is not None:
+        backend.advance(ONE_GRAPH_PS)
+    return int(backend.flow_times(handle).end_ps.max())
+
+
+def test_a_link_that_is_cut_silently_is_noticed_within_the_deadline(open_session: Open) -> None:
+    """32 MiB take 2.8 s; half a second after the start frames are dropped beyond the host's device."""
+    with shaped_hosts(2) as namespaces:
+        session = open_session(agents_in(namespaces, link_timeout_s=3.0))
+        timer = threading.Timer(0.7, namespaces[1].cut_off)
+        timer.start()
+        started_s = time.monotonic()
+        measured = session.execute(FlowGraph.from_lists([0, 0], [1, 1], [32 * MIB, 8], deps=[[], [0]]))
+        timer.join()
+        assert time.monotonic() - started_s < 15.0
+        assert measured.failure in (
+            "rank 0: link to rank 1: silent for 3 s",
+            "rank 1: link to rank 0: silent for 3 s",
+        )
+        assert measured.statuses() == [f"failed: {measured.failure}", "failed: waits for a failed flow"]
