@@ -1,21 +1,22 @@
 """Flows over links of a known rate: times follow from bytes, plans of collectives agree with `fluid`.
 
-Timings are medians of several runs, as other processes share the cores.
+Each time is the shortest of `RUNS` runs: other processes share the cores, and can only delay an arrival.
 """
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 import simccl
 from netsim import FlowGraph, create_backend, rail_optimized
 from netsim.rdma.hosts import Hosts
 from netsim.rdma.session import Session
+from netsim.units import PS_PER_S
 from tests.netsim.rdma.namespaces import (
     BURST_BYTES,
     JUMBO_MTU,
@@ -30,6 +31,7 @@ from tests.netsim.rdma.needs import needs_ucx
 pytestmark = needs_ucx
 Open = Callable[..., Session]
 RANKS = 8
+RUNS = 3
 MIB = 1 << 20
 FRAME_SHARE = 1514 / 1448
 """Bytes that the shaper counts over those of the payload: an MTU of 1500, TCP with time stamps, Ethernet's header."""
@@ -57,20 +59,22 @@ def agents_in(namespaces: Sequence[Namespace], nodes_each: int = 1, **settings: 
 def test_flows_take_what_their_frames_take_at_the_rate_of_the_link(
     open_session: Open, hosts: int, size_bytes: int
 ) -> None:
-    """Alone on the links, one after the other. Every 1448 bytes of payload are a frame of 1514; the bucket may hold up
-    to its burst. 2 % around that band."""
+    """Each alone on the links, one after another. Every 1448 bytes of payload are a frame of 1514; the bucket may hold
+    up to its burst. 2 % around that band, for every flow."""
     with shaped_hosts(hosts) as namespaces:
         graph = FlowGraph.from_lists(
-            [i % hosts for i in range(8)],
-            [(i + 1) % hosts for i in range(8)],
-            [size_bytes] * 8,
-            deps=[[i - 1] if i else [] for i in range(8)],
+            list(range(hosts)),
+            [(i + 1) % hosts for i in range(hosts)],
+            [size_bytes] * hosts,
+            deps=[[i - 1] if i else [] for i in range(hosts)],
         )
-        measured = open_session(agents_in(namespaces), must_verify=True).execute(graph)
-        assert measured.failure is None
-        took_s = statistics.median((measured.end_ps - measured.start_ps).tolist()) / 1e12
-        frames_bytes = size_bytes * FRAME_SHARE
-        assert 0.98 * (frames_bytes - BURST_BYTES) <= took_s * RATE_BPS / 8 <= 1.02 * frames_bytes
+        session = open_session(agents_in(namespaces), must_verify=True)
+        measured = [session.execute(graph) for _ in range(RUNS)]
+    assert [each.failure for each in measured] == [None] * RUNS
+    took_bytes = np.min([each.end_ps - each.start_ps for each in measured], axis=0) * (RATE_BPS / 8 / PS_PER_S)
+    frames_bytes = size_bytes * FRAME_SHARE
+    assert (took_bytes >= 0.98 * (frames_bytes - BURST_BYTES)).all(), took_bytes / frames_bytes
+    assert (took_bytes <= 1.02 * frames_bytes).all(), took_bytes / frames_bytes
 
 
 def test_an_incast_of_three_takes_three_times_as_long_as_one(open_session: Open) -> None:
@@ -78,7 +82,7 @@ def test_an_incast_of_three_takes_three_times_as_long_as_one(open_session: Open)
     with shaped_hosts(4) as namespaces:
         graph = FlowGraph.from_lists([1, 2, 3], [0, 0, 0], [2 * MIB] * 3)
         session = open_session(agents_in(namespaces), must_verify=True)
-        took_s = statistics.median(int(session.execute(graph).end_ps.max()) / 1e12 for _ in range(3))
+        took_s = min(int(session.execute(graph).end_ps.max()) for _ in range(RUNS)) / PS_PER_S
         frames_bytes = 6 * MIB * FRAME_SHARE
         assert took_s * RATE_BPS / 8 == pytest.approx(frames_bytes, rel=0.05)
 
@@ -95,9 +99,9 @@ def test_plans_of_collectives_take_what_fluid_says(
     graph = simccl.plan_collective(op, size_bytes, communicator, algorithm=algorithm, protocol="simple").graph()
     with shaped_hosts(hosts, JUMBO_MTU) as namespaces:
         session = open_session(agents_in(namespaces, RANKS // hosts), must_verify=True)
-        measured = [session.execute(graph) for _ in range(3)]
+        measured = [session.execute(graph) for _ in range(RUNS)]
     assert {status for each in measured for status in each.statuses()} == {"completed"}
-    took_ps = statistics.median(int(each.end_ps.max()) for each in measured)
+    took_ps = min(int(each.end_ps.max()) for each in measured)
     assert took_ps == pytest.approx(_fluid_ps(graph, hosts), rel=0.05)
 
 
