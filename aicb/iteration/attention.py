@@ -30,6 +30,7 @@ from aicb.operators.batch import Batch
 from aicb.operators.lists import attention_operators, expansion_operators
 from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Operator
+from aicb.operators.quantisation import QuantKernel, quantised_by
 
 EXPANSIONS: dict[OperatorGroup, Literal["chunk", "past", "merge"]] = {
     OperatorGroup.EXPANDED_CHUNK: "chunk",
@@ -87,9 +88,15 @@ class AttentionPricing:
     """Prices the attention of the data-parallel ranks of one instance."""
 
     def __init__(
-        self, model: Model, partition: Partition, precision: Precision, pricing: Pricing, mla_kernel: MlaKernel
+        self,
+        model: Model,
+        partition: Partition,
+        precision: Precision,
+        pricing: Pricing,
+        mla_kernel: MlaKernel,
+        quant_kernel: QuantKernel,
     ):
-        self._parallel, self._mla_kernel = (model, partition, precision), mla_kernel
+        self._parallel, self._mla_kernel, self._quant_kernel = (model, partition, precision), mla_kernel, quant_kernel
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
@@ -137,7 +144,8 @@ class AttentionPricing:
         """Operators of attention that C++ asks for as a group."""
         kind, tokens, requests = key
         if kind in EXPANSIONS:
-            return expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
+            listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
+            return quantised_by(self._quant_kernel, listed)
         if kind == OperatorGroup.OTHER_DECODE_KERNELS:
             listed = self._operators(_decodes(tokens), stage)
         else:
@@ -174,7 +182,8 @@ class AttentionPricing:
         return price_operators(self._operators(batch, stage), self._pricing), []
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
-        return attention_operators(*self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel)
+        listed = attention_operators(*self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel)
+        return quantised_by(self._quant_kernel, listed)
 
     def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:
         """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""

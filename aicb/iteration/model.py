@@ -47,6 +47,7 @@ from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
 from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Communication, Operator
+from aicb.operators.quantisation import QuantKernel, check_quant_kernel, quantised_by
 from boundary.errors import InputError
 
 COUNTED_TOKENS = 1024
@@ -84,6 +85,7 @@ class IterationModel:
         drafter: what drafts where a step is speculative; by default a multi-token-prediction layer.
         experts_kernel: what the engine runs for fp8 experts.
         mla_kernel: what it runs for decodes of latent attention over a bf16 cache.
+        quant_kernel: what quantises the inputs of its fp8 products.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
@@ -110,12 +112,14 @@ class IterationModel:
         drafter: Drafter | None = None,
         experts_kernel: ExpertsKernel = "deep_gemm",
         mla_kernel: MlaKernel = "flash_mla",
+        quant_kernel: QuantKernel = "triton",
     ):
         gpu.check(precision)
         model.check(precision)
         check_experts_kernel(experts_kernel, partition, precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
-        self.experts_kernel = experts_kernel
+        check_quant_kernel(quant_kernel)
+        self.experts_kernel, self.mla_kernel, self.quant_kernel = experts_kernel, mla_kernel, quant_kernel
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries)
@@ -129,7 +133,7 @@ class IterationModel:
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
-        self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel)
+        self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel, quant_kernel)
         self._experts: Callable[[int], RankLoad] | None = None
 
     def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:
@@ -317,6 +321,8 @@ class IterationModel:
             overlap=self.overlap if self._drafter.is_layer else None,
             drafter=self._drafter,
             experts_kernel=self.experts_kernel,
+            mla_kernel=self.mla_kernel,
+            quant_kernel=self.quant_kernel,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -352,7 +358,8 @@ class IterationModel:
         return count_launches(sum(count for _, count in layers), attention, [*of_tokens, *experts])
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
-        return token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+        listed = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+        return quantised_by(self.quant_kernel, listed)
 
     def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
         return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]
@@ -382,7 +389,7 @@ class _DraftingModel(IterationModel):
     """The model of a drafter, whose iterations are the passes that draft."""
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
-        return self._drafter.token_operators(tokens)
+        return quantised_by(self.quant_kernel, self._drafter.token_operators(tokens))
 
     def _launch_ps(self, mode: GraphMode, stage: int) -> int:
         """vLLM replays no full graphs of drafters."""

@@ -19,7 +19,15 @@ from aicb.operators.operator import Communication, Operator
 from boundary.errors import InputError
 
 SHARED_EXPERT_OPERATORS = frozenset(
-    {"shared_quant", "shared_gate_up", "shared_silu_mul", "shared_down", "shared_gate", "shared_gate_mul"}
+    {
+        "shared_quant",
+        "shared_gate_up",
+        "shared_silu_mul",
+        "shared_down_quant",
+        "shared_down",
+        "shared_gate",
+        "shared_gate_mul",
+    }
 )
 """What can run on the second stream; the addition to the routed output waits for both."""
 

@@ -37,6 +37,7 @@ KERNELS: Mapping[str, float | None] = {
     **{"latent_write": 4.0, "latent_write_fp8": 3.0, "latent_write_sparse_fp8": 2.0 + _SPARSE_LATENT},
     **{"merge_states": 6.0, "index_write": 3.0 + _SCALE, "index_gather": 2.0 + 2 * _SCALE, "latent_gather": 4.0},
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
+    **{"group_quant": 3.0 + _SCALE},
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
@@ -112,7 +113,10 @@ class Elementwise(Kernel):
         match self.name:
             case "rms_norm" | "add_rms_norm" | "head_norm" | "silu_mul" | "embedding" | "sampling" | "add":
                 yield point(self.name, "bf16", shape, tag=place.tag, priority=1)
-            case "quant" | "silu_mul_quant":
+            case "quant":
+                for kernel in ("quant", "group_quant"):
+                    yield point(kernel, "bf16->fp8", shape, tag=place.tag, priority=1)
+            case "silu_mul_quant":
                 yield point(self.name, "bf16->fp8", shape, tag=place.tag, priority=1)
             case "rope":
                 yield point("rope", "bf16", {**shape, "d_qk": _rotary_dim(place)}, tag=place.tag, priority=1)

@@ -105,10 +105,12 @@ def elementwise(
     return computed(name, made, _ANY, count=count, phase=phase, weight_elements=weights)
 
 
-def quant(name: str, rows: float, cols: int, *, count: int, phase: Phase = Phase.NORM) -> Operator:
+def quant(
+    name: str, rows: float, cols: int, *, count: int, phase: Phase = Phase.NORM, kernel: str = "quant"
+) -> Operator:
     """Dynamic 1x128 quantisation of bf16 activations to e4m3 with fp32 scales."""
     per_element = ACTIVATION_BYTES + activation_bytes_per_row(cols, "fp8") / cols
-    return elementwise(name, "quant", (rows, cols), per_element, count=count, phase=phase)
+    return elementwise(name, kernel, (rows, cols), per_element, count=count, phase=phase)
 
 
 def silu_mul(name: str, rows: float, intermediate: int, shape: RankShape, *, phase: Phase) -> Operator:

@@ -25,6 +25,7 @@ from aicb.operators.build import (
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.ffn import tokens_to_route
 from aicb.operators.operator import Operator, Phase
+from aicb.operators.quantisation import quantised_by
 
 LOW_LATENCY_HEADER_BYTES = 16
 """Per message of DeepEP's low-latency dispatch."""
@@ -90,17 +91,18 @@ def _replicated_tokens(
 def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad) -> list[Operator]:
     """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
 
-    As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation with quantisation,
+    As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation, quantisation,
     product with the router's weights, sum. Few pairs are not sorted.
     """
     hidden, count = shape.hidden, shape.count
     is_sorted = UNSORTED_SHARE * tokens * moe.experts_per_token > moe.experts
-    return [
+    listed = [
         quant("moe_quant", tokens, hidden, count=count, phase=Phase.EXPERTS),
         *([_sorted_pairs(moe, tokens, count)] if is_sorted else []),
         *_grouped(moe, shape, load, "gathered"),
         _weighted_sum(load.rows, tokens, hidden, count),
     ]
+    return quantised_by("vllm", listed)
 
 
 def _sorted_pairs(moe: MoeFfn, tokens: int, count: int) -> Operator:

@@ -30,6 +30,7 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.mla import MlaKernel
+from aicb.operators.quantisation import QuantKernel
 from tests.validation.iteration_vs_engine import MAX_REQUESTS, MEASUREMENTS, first_token_ms
 
 FILE = MEASUREMENTS / "vllm-deepseek-v3-l8-tp1.json.gz"
@@ -58,7 +59,7 @@ def cut_model(layers: int = LAYERS) -> Model:
     return replace(whole, pattern=whole.pattern[:layers])
 
 
-def compare(experts_kernel: ExpertsKernel, mla_kernel: MlaKernel) -> list[Comparison]:
+def compare(experts_kernel: ExpertsKernel, mla_kernel: MlaKernel, quant_kernel: QuantKernel) -> list[Comparison]:
     """All points of the measurement."""
     iterations = IterationModel(
         cut_model(),
@@ -68,6 +69,7 @@ def compare(experts_kernel: ExpertsKernel, mla_kernel: MlaKernel) -> list[Compar
         max_seqs=MAX_REQUESTS,
         experts_kernel=experts_kernel,
         mla_kernel=mla_kernel,
+        quant_kernel=quant_kernel,
     )
     measured = measurement()
     points = [
@@ -93,11 +95,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--experts-kernel", choices=("deep_gemm", "triton"), default="triton")
     parser.add_argument("--mla-kernel", choices=("flash_mla", "fa3"), default="fa3")
+    parser.add_argument("--quant-kernel", choices=("triton", "vllm"), default="vllm")
     arguments = parser.parse_args()
     if not FILE.is_file():
         print(f"skipped: no measurements at {FILE.name}")
         return 0
-    points = compare(arguments.experts_kernel, arguments.mla_kernel)
+    points = compare(arguments.experts_kernel, arguments.mla_kernel, arguments.quant_kernel)
     if arguments.json:
         print(json.dumps([asdict(point) | {"error": point.error} for point in points], indent=1))
         return 0

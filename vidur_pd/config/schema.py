@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
 from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.quantisation import QuantKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
 from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
@@ -175,6 +176,8 @@ class EngineConfig(Section):
     Others run in a kernel like the latter in any case."""
     mla_kernel: Literal["flash_mla", "fa3"]
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (vLLM's on Hopper)."""
+    quant_kernel: QuantKernel
+    """Before fp8 products: vLLM's, apart from the activation function, or a generated one with both."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those."""
     estimator: EstimatorName = "auto"

@@ -176,6 +176,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             drafter=drafter,
             experts_kernel=engine.experts_kernel,
             mla_kernel=engine.mla_kernel,
+            quant_kernel=engine.quant_kernel,
             host=load_host(engine.host),
         )
     except ValueError as error:

@@ -36,7 +36,7 @@ class VllmOps:
             "rope": ("_C", "rotary_embedding", _rope),
             "silu_mul": ("_C", "silu_and_mul", _silu_mul),
             "silu_mul_quant": ("_C", "silu_and_mul_per_block_quant", _silu_mul_quant),
-            "quant": ("_C", "per_token_group_fp8_quant", _quant),
+            "group_quant": ("_C", "per_token_group_fp8_quant", _quant),
             "kv_write": ("_C_cache_ops", "reshape_and_cache_flash", _kv_write),
             "topk": ("_moe_C", "topk_softmax", _topk),
             "unpermute": ("_moe_C", "moe_sum", _sum),
@@ -57,7 +57,7 @@ class VllmOps:
             return f"torch.ops.{namespace}.{name} is not registered"
         if point.op == "kv_write" and point.get("d_v", 0) == 0:
             return "latent cache writes have another layout"
-        if point.op in ("quant", "silu_mul_quant") and point["n"] % 128:
+        if point.op in ("group_quant", "silu_mul_quant") and point["n"] % 128:
             return "columns are not a multiple of 128"
         return None
 

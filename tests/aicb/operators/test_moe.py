@@ -134,6 +134,7 @@ def test_vllms_kernel_gathers_rows_of_tokens_that_are_quantised_once() -> None:
             "moe_align",
             "moe_gate_up",
             "moe_silu_mul",
+            "moe_down_quant",
             "moe_down",
             "moe_unpermute",
         ]
