@@ -81,10 +81,16 @@ def parse_yaml(text: str, source: str, most_nodes: int = MOST_NODES) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = source if mark is None else f"{source} line {mark.line + 1}"
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "what no YAML parser takes"
+        if "maximum nesting depth" in problem:  # PyYAML has a limit of its own from 6.0.4 on
+            raise InputError(_too_deep(where)) from None
         raise InputError(f"{where}: not YAML: {problem}") from None
     except UnicodeEncodeError:
         raise InputError(f"{source}: not YAML: found characters that are not Unicode text") from None
     return reader.document
+
+
+def _too_deep(where: str) -> str:
+    return f"{where}: found more than {MOST_DEPTH} levels of nesting, expected fewer"
 
 
 def dump_yaml(tree: Mapping[str, object]) -> str:
@@ -271,7 +277,7 @@ class _Reader:
 
     def _check_depth(self, levels: int, where: str) -> None:
         if len(self._open) + levels > MOST_DEPTH:
-            raise InputError(f"{where}: found more than {MOST_DEPTH} levels of nesting, expected fewer")
+            raise InputError(_too_deep(where))
 
     def _refuse_tag(self, tag: str | None, where: str) -> None:
         if tag not in (None, "!"):
