@@ -37,8 +37,9 @@ class CostTable:
     @classmethod
     def from_costs(cls, kernels: Sequence[Kernel], costs: Sequence[KernelCost]) -> CostTable:
         """Table of the given costs, one per kernel."""
-        columns = np.array([(cost.flops, cost.moved_bytes, cost.dtype == "fp8") for cost in costs]).reshape(-1, 3)
-        return cls(kernels, columns[:, 0], columns[:, 1], columns[:, 2] > 0)
+        flops = np.array([cost.flops for cost in costs], dtype=np.float64)
+        moved_bytes = np.array([cost.moved_bytes for cost in costs], dtype=np.float64)
+        return cls(kernels, flops, moved_bytes, np.array([cost.dtype == "fp8" for cost in costs], dtype=np.bool_))
 
     def take(self, places: NDArray[np.intp]) -> CostTable:
         """Table of the kernels at these indices."""

@@ -8,7 +8,7 @@ for the inputs of dense products and of its fused MoE kernel (kernels of DeepSee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from aicb.kernels.elementwise import Elementwise
@@ -29,21 +29,28 @@ def check_quant_kernel(chosen: str) -> None:
 
 def quantised_by(kernel: QuantKernel, operators: Iterable[Operator]) -> list[Operator]:
     """The operators, whose quantisations and activations are listed as ``triton`` runs them, as ``kernel`` does."""
-    return list(operators) if kernel == "triton" else [each for operator in operators for each in _apart(operator)]
+    if kernel == "triton":
+        return list(operators)
+    found: list[Operator] = []
+    for operator in operators:
+        made = operator.kernel
+        if not isinstance(made, Elementwise) or operator.name in NOT_OF_PRODUCTS:
+            found.append(operator)
+        elif made.name == "quant":
+            apart = Elementwise("group_quant", made.rows, made.cols, made.moved_bytes)
+            found.append(Operator(operator.name, apart, operator.count, operator.phase, operator.cost, 0))
+        elif made.name == "silu_mul_quant":
+            found += _apart(operator, made)
+        else:
+            found.append(operator)
+    return found
 
 
-def _apart(operator: Operator) -> Iterator[Operator]:
-    kernel = operator.kernel
-    if not isinstance(kernel, Elementwise) or operator.name in NOT_OF_PRODUCTS:
-        yield operator
-        return
+def _apart(operator: Operator, kernel: Elementwise) -> tuple[Operator, Operator]:
+    """An activation, and the quantisation of its result."""
     size, count, phase = (kernel.rows, kernel.cols), operator.count, operator.phase
-    match kernel.name:
-        case "silu_mul_quant":
-            yield elementwise(operator.name, "silu_mul", size, 3 * ACTIVATION_BYTES, count=count, phase=phase)
-            quantised = operator.name.replace("silu_mul", "down_quant")
-            yield quant(quantised, *size, count=count, phase=phase, kernel="group_quant")
-        case "quant":
-            yield quant(operator.name, *size, count=count, phase=phase, kernel="group_quant")
-        case _:
-            yield operator
+    quantised = operator.name.replace("silu_mul", "down_quant")
+    return (
+        elementwise(operator.name, "silu_mul", size, 3 * ACTIVATION_BYTES, count=count, phase=phase),
+        quant(quantised, *size, count=count, phase=phase, kernel="group_quant"),
+    )
