@@ -6,7 +6,7 @@ C++ knows attention over all keys and linear attention, where the estimator give
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,6 @@ from aicb.operators.batch import Batch
 from aicb.operators.lists import attention_operators, expansion_operators
 from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Operator
-from aicb.operators.quantisation import QuantKernel, quantised_by
 
 EXPANSIONS: dict[OperatorGroup, Literal["chunk", "past", "merge"]] = {
     OperatorGroup.EXPANDED_CHUNK: "chunk",
@@ -94,9 +93,10 @@ class AttentionPricing:
         precision: Precision,
         pricing: Pricing,
         mla_kernel: MlaKernel,
-        quant_kernel: QuantKernel,
+        as_run: Callable[[Iterable[Operator]], list[Operator]],
     ):
-        self._parallel, self._mla_kernel, self._quant_kernel = (model, partition, precision), mla_kernel, quant_kernel
+        """``as_run``: operators as the engine's kernels run them."""
+        self._parallel, self._mla_kernel, self._as_run = (model, partition, precision), mla_kernel, as_run
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
@@ -145,7 +145,7 @@ class AttentionPricing:
         kind, tokens, requests = key
         if kind in EXPANSIONS:
             listed = expansion_operators(*self._parallel, part=EXPANSIONS[kind], tokens=tokens, stage=stage)
-            return quantised_by(self._quant_kernel, listed)
+            return self._as_run(listed)
         if kind == OperatorGroup.OTHER_DECODE_KERNELS:
             listed = self._operators(_decodes(tokens), stage)
         else:
@@ -183,7 +183,7 @@ class AttentionPricing:
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
         listed = attention_operators(*self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel)
-        return quantised_by(self._quant_kernel, listed)
+        return self._as_run(listed)
 
     def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:
         """FLOPs and bytes are taken in proportion to the KV tokens, also of kernels that score or choose among them."""

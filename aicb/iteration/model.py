@@ -16,7 +16,7 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -42,6 +42,7 @@ from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
+from aicb.operators.dense_kernel import DenseKernel, check_dense_kernel, multiplied_by
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
@@ -86,6 +87,7 @@ class IterationModel:
         experts_kernel: what the engine runs for fp8 experts.
         mla_kernel: what it runs for decodes of latent attention over a bf16 cache.
         quant_kernel: what quantises the inputs of its fp8 products.
+        dense_kernel: what it runs for fp8 products outside experts.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
@@ -113,13 +115,16 @@ class IterationModel:
         experts_kernel: ExpertsKernel = "deep_gemm",
         mla_kernel: MlaKernel = "flash_mla",
         quant_kernel: QuantKernel = "triton",
+        dense_kernel: DenseKernel = "deep_gemm",
     ):
         gpu.check(precision)
         model.check(precision)
         check_experts_kernel(experts_kernel, partition, precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
         check_quant_kernel(quant_kernel)
-        self.experts_kernel, self.mla_kernel, self.quant_kernel = experts_kernel, mla_kernel, quant_kernel
+        check_dense_kernel(dense_kernel)
+        self.experts_kernel, self.mla_kernel = experts_kernel, mla_kernel
+        self.quant_kernel, self.dense_kernel = quant_kernel, dense_kernel
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries)
@@ -133,7 +138,7 @@ class IterationModel:
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
-        self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel, quant_kernel)
+        self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel, self._as_run)
         self._experts: Callable[[int], RankLoad] | None = None
 
     def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:
@@ -323,6 +328,7 @@ class IterationModel:
             experts_kernel=self.experts_kernel,
             mla_kernel=self.mla_kernel,
             quant_kernel=self.quant_kernel,
+            dense_kernel=self.dense_kernel,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -359,7 +365,11 @@ class IterationModel:
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
         listed = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
-        return quantised_by(self.quant_kernel, listed)
+        return self._as_run(listed)
+
+    def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:
+        """Operators outside experts as the engine's kernels run them."""
+        return multiplied_by(self.dense_kernel, quantised_by(self.quant_kernel, listed))
 
     def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
         return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]
@@ -389,7 +399,7 @@ class _DraftingModel(IterationModel):
     """The model of a drafter, whose iterations are the passes that draft."""
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
-        return quantised_by(self.quant_kernel, self._drafter.token_operators(tokens))
+        return self._as_run(self._drafter.token_operators(tokens))
 
     def _launch_ps(self, mode: GraphMode, stage: int) -> int:
         """vLLM replays no full graphs of drafters."""

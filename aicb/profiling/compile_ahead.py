@@ -1,8 +1,8 @@
 """Parallel compilation of kernels before they are measured.
 
-Libraries that compile at first use (DeepGEMM: seconds per kernel on one core) keep their kernels in a cache on disk
-that processes share. Worker processes run every point once, so that the measuring process finds the kernels ready;
-what is not compiled in time is compiled when it is measured.
+Libraries that compile at first use (DeepGEMM and FlashInfer's: seconds per kernel on one core) keep their kernels in a
+cache on disk that processes share. Worker processes run every point once, so that the measuring process finds the
+kernels ready; what is not compiled in time is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def compile_ahead(points: Sequence[Point], workers: int, timeout_s: float) -> int:
-    """Runs all points of DeepGEMM once in ``workers`` processes; the number of tasks finished in ``timeout_s``.
+    """Runs all points of these libraries once in ``workers`` processes; the number of tasks finished in ``timeout_s``.
 
     Points of one weight shape and one power of two of rows tend to share a kernel and form a task; tasks of different
     weight shapes come after each other, so that two workers seldom compile the same kernel.
@@ -59,8 +59,9 @@ def _run_once(points: list[Point]) -> str:
     import torch
 
     from aicb.profiling.libraries.deep_gemm import DeepGemm
+    from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
 
-    library = DeepGemm()
+    library = FlashInferGemm() if points[0].op == "gemm_swapped" else DeepGemm()
     for point in points:
         try:
             library.kernel(point).run()

@@ -2,7 +2,7 @@
 """Compares iteration times with vLLM 0.24.0 running DeepSeek-V3 cut to 8 layers, fp8, on one H200.
 
     python -m tests.validation.deepseek_vs_engine [--json] [--experts-kernel deep_gemm|triton]
-        [--mla-kernel flash_mla|fa3]
+        [--mla-kernel flash_mla|fa3] [--quant-kernel triton|vllm] [--dense-kernel deep_gemm|flashinfer]
 
 One prompt alone (time to first token), and steady decodes of equal requests (median time between tokens, at the mean
 context of the measured window). Weights route tokens as a trained router does. Nothing is fitted to these points.
@@ -28,6 +28,7 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
+from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.mla import MlaKernel
 from aicb.operators.quantisation import QuantKernel
@@ -59,7 +60,9 @@ def cut_model(layers: int = LAYERS) -> Model:
     return replace(whole, pattern=whole.pattern[:layers])
 
 
-def compare(experts_kernel: ExpertsKernel, mla_kernel: MlaKernel, quant_kernel: QuantKernel) -> list[Comparison]:
+def compare(
+    experts_kernel: ExpertsKernel, mla_kernel: MlaKernel, quant_kernel: QuantKernel, dense_kernel: DenseKernel
+) -> list[Comparison]:
     """All points of the measurement."""
     iterations = IterationModel(
         cut_model(),
@@ -70,6 +73,7 @@ def compare(experts_kernel: ExpertsKernel, mla_kernel: MlaKernel, quant_kernel: 
         experts_kernel=experts_kernel,
         mla_kernel=mla_kernel,
         quant_kernel=quant_kernel,
+        dense_kernel=dense_kernel,
     )
     measured = measurement()
     points = [
@@ -96,11 +100,13 @@ def main() -> int:
     parser.add_argument("--experts-kernel", choices=("deep_gemm", "triton"), default="triton")
     parser.add_argument("--mla-kernel", choices=("flash_mla", "fa3"), default="fa3")
     parser.add_argument("--quant-kernel", choices=("triton", "vllm"), default="vllm")
+    parser.add_argument("--dense-kernel", choices=("deep_gemm", "flashinfer"), default="flashinfer")
     arguments = parser.parse_args()
     if not FILE.is_file():
         print(f"skipped: no measurements at {FILE.name}")
         return 0
-    points = compare(arguments.experts_kernel, arguments.mla_kernel, arguments.quant_kernel)
+    chosen = (arguments.experts_kernel, arguments.mla_kernel, arguments.quant_kernel, arguments.dense_kernel)
+    points = compare(*chosen)
     if arguments.json:
         print(json.dumps([asdict(point) | {"error": point.error} for point in points], indent=1))
         return 0

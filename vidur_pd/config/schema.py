@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
+from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.quantisation import QuantKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
@@ -178,6 +179,9 @@ class EngineConfig(Section):
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (vLLM's on Hopper)."""
     quant_kernel: QuantKernel
     """Before fp8 products: vLLM's, apart from the activation function, or a generated one with both."""
+    dense_kernel: DenseKernel
+    """Of fp8 products outside experts: DeepGEMM's, or FlashInfer's with swapped operands below 32 rows (vLLM's on
+    Hopper)."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those."""
     estimator: EstimatorName = "auto"

@@ -177,6 +177,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             experts_kernel=engine.experts_kernel,
             mla_kernel=engine.mla_kernel,
             quant_kernel=engine.quant_kernel,
+            dense_kernel=engine.dense_kernel,
             host=load_host(engine.host),
         )
     except ValueError as error:

@@ -6,7 +6,8 @@ DeepGEMM (fp8) states its tile (``deepgemm_tiles``), so its time is modelled wav
     time    = launch + (compute³ + memory³)^(1/3), longer by the power limit where kernels last long
 
 A step costs its tensor-core time, a fixed latency, and scale promotion, which is slower where columns straddle weight
-scale blocks. cuBLAS (bf16) does not state its tile: its reference is smooth, and the waves of 128 × 256 tiles are only
+scale blocks. With swapped operands (few rows) a tile is of weights, and the quantisation of activations comes before.
+cuBLAS (bf16) does not state its tile: its reference is smooth, and the waves of 128 × 256 tiles are only
 coordinates of the residuals. Constants were least-squares values over the H200 table; residuals of measurements
 correct them, so on another device they shape the interpolation and no more.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aicb.kernels.fitting.kriging import Floats, Scales
 from aicb.kernels.fitting.surface import ReferenceModel
@@ -53,6 +55,17 @@ DENSE_COSTS = TileCosts(1.37, 0.0, 0.107, 1.10, 0.070, 1.58, 1.19, 0.048)
 MASKED_COSTS = TileCosts(2.83, 0.077, 0.013, 1.28, 0.106, 0.88, 1.18, 0.0)
 CONTIGUOUS_COSTS = TileCosts(6.73, 0.034, 0.055, 1.15, 0.051, 0.83, 1.20, 0.034)
 
+SWAPPED_LAUNCH_US, SWAPPED_QUANT_US = 5.37, 0.127
+"""Two launches, and quantising 1,024 columns of the activations; with the others below least squares over the 522 rows
+of the H200 table: 4 % median, 11 % p90."""
+SWAPPED_STEP_US = {64: 0.111, 128: 0.140}
+"""One step of 128 along k of a tile of so many rows of the weights."""
+SWAPPED_MEMORY_SHARE = 1.17
+"""Memory time over that at the nominal bandwidth."""
+SWAPPED_FEW_ROWS = 16
+"""Up to so many rows of activations tiles have 64 rows of the weights, if one wave takes them all: visible in the
+times, which rise by up to a third behind it."""
+
 
 def _tiled_us(tiles: Tiles, k: Floats, memory_us: Floats, costs: TileCosts, gpu: Gpu) -> Floats:
     """[products] time of waves of tiles over memory traffic, without launch."""
@@ -84,6 +97,29 @@ def _cold_share(moved_bytes: Floats, gpu: Gpu, is_resident: bool) -> Floats | fl
 def dense_reference(gpu: Gpu, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:
     """Shapes (n, k, m)."""
     return _deepgemm_dense(gpu, is_resident) if dtype == "fp8" else _cublas_dense(gpu, is_resident)
+
+
+def swapped_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
+    """Shapes (n, k, m): the weights pass over the SMs once, tile by tile, in steps along k."""
+
+    def is_narrow(shapes: Floats) -> NDArray[np.bool_]:
+        n, _, m = shapes.T
+        return np.asarray((m <= SWAPPED_FEW_ROWS) & (n <= 64 * gpu.sms))
+
+    def reference_us(shapes: Floats) -> Floats:
+        n, k, _ = shapes.T
+        memory_us = n * k / gpu.hbm_bytes_per_s * 1e6 * _cold_share(n * k, gpu, is_resident)
+        tile = np.where(is_narrow(shapes), 64, 128)
+        waves = np.ceil(np.ceil(n / tile) / gpu.sms)
+        compute_us = waves * k / 128 * np.where(tile == 64, SWAPPED_STEP_US[64], SWAPPED_STEP_US[128])
+        busy_us = np.cbrt(compute_us**3 + (SWAPPED_MEMORY_SHARE * memory_us) ** 3)
+        return np.asarray(SWAPPED_LAUNCH_US + SWAPPED_QUANT_US * k / 1024 + busy_us)
+
+    def coordinates(shapes: Floats) -> Floats:
+        return np.column_stack([np.log2(shapes), is_narrow(shapes)])
+
+    scales = Scales((2.0, 2.0, 4.0, 1.0), (0.1, 0.1, 4.0, 0.5), 0.3, 0.02)
+    return ReferenceModel("swapped fp8 gemm (n, k)", 2, reference_us, coordinates, scales)
 
 
 def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:

@@ -25,6 +25,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
     from aicb.profiling.libraries.flash_mla import FlashMla
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
+    from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
     from aicb.profiling.libraries.sparse_indexer import DeepGemmIndexer, VllmIndexer
     from aicb.profiling.libraries.triton_own import TritonOwn
     from aicb.profiling.libraries.vllm_cache import VllmCache
@@ -35,6 +36,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     return [
         TorchNative(device),
         DeepGemm(),
+        FlashInferGemm(),
         FlashMla(modules.get("_flashmla_C")),
         FlashAttention3(modules.get("_vllm_fa3_C")),
         FlashAttentionMla(modules.get("_vllm_fa3_C")),

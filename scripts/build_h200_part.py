@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Makes one part of the H200's table, ``aicb/data/h200/PART.parquet``, of profiles of an engine's kernels.
+
+    aicb profile --model deepseek-v3 --tp 1,2,4,8 --ep 1 --weights fp8 --only grouped_gemm_gathered -o ds …
+    aicb profile --model deepseek-v3 --weights fp8 --only mla_decode_fa3 -o mla …
+    aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
+    python scripts/build_h200_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
+
+No time is changed. Of the launch costs of a run, only the floor of cold times is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, read_table, write_table
+
+H200 = Path(__file__).resolve().parent.parent / "aicb" / "data" / "h200"
+CLOCKS = "clocks were not locked; graph_clock_mhz and rotated_clock_mhz say at which SM clock each replay ran"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a part holds."""
+
+    operation: str
+    library: str
+    """End of the name of the library that ran it."""
+    points: str
+    cautions: Sequence[str]
+
+
+PARTS: Mapping[str, Part] = {
+    "vllm_experts_fp8": Part(
+        "grouped_gemm_gathered",
+        "fused_moe_kernel",
+        "fused MoE GEMM of fp8 experts with 128x128 weight scales and activations quantised per row and 128 columns, "
+        "gate_up and down apart, with the configuration vLLM chooses (settings; is_tuned: from a file it ships for "
+        "this device). "
+        "DeepSeek-V3 (TP 1, 2, 4, 8), Qwen3-30B-A3B (TP 1, 2), Qwen3-235B-A22B (TP 1, 2, 4), Qwen3-Next-80B-A3B (TP 1, "
+        "2); 1 to 16384 tokens; operands normal before quantisation",
+        [
+            "distribution multinomial: every token draws its experts with equal chance; one draw per token count; the "
+            "others exist at 16, 64, 128, 512 and 2048 tokens",
+            "sorting pairs by expert, quantisation of tokens, activation and sum over experts are separate kernels and "
+            "not in these times",
+            CLOCKS,
+            "compiled module _moe_C of vLLM, of which only code for SM90 was kept",
+        ],
+    ),
+    "vllm_mla_fa3": Part(
+        "mla_decode_fa3",
+        "absorbed MLA",
+        "absorbed MLA decode of DeepSeek-V3 by FlashAttention-3, TP 1, 2, 4, 8; one and two query tokens",
+        [
+            "pages of 16 tokens; at most 32 splits of a request, as vLLM captures decodes; the schedule is made "
+            "outside",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0, of which only code for SM90 was kept",
+        ],
+    ),
+    "flashinfer_gemm_swapped": Part(
+        "gemm_swapped",
+        "flashinfer 0.6.12",
+        "block-scaled fp8 GEMM with swapped operands of 1 to 31 rows; widths of Llama-3.1-70B, Qwen3-8B, "
+        "Qwen3-235B-A22B and DeepSeek-V3 (TP 1, 2, 4, 8)",
+        ["activations are bf16: the kernel that quantises them (scale_1x128_kernel) is in these times", CLOCKS],
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=sorted(PARTS))
+    parser.add_argument("directories", nargs="+", type=Path)
+    parser.add_argument("--revision", help="revision of the profiler where the measuring host had no repository")
+    arguments = parser.parse_args()
+    part, target = PARTS[arguments.part], H200 / f"{arguments.part}.parquet"
+    rows: list[Row] = []
+    for directory in arguments.directories:
+        rows += [row for row in read_table(directory / TABLE_FILE) if row["op"] in (part.operation, "null_kernel")]
+    first = json.loads((arguments.directories[0] / PROVENANCE_FILE).read_text(encoding="utf-8"))
+    facts = {
+        "gpu": "h200",
+        "libraries": [name for name in first["libraries"] if name.endswith(part.library)],
+        **{name: first[name] for name in ("environment", "timing", "check_share")},
+        "checked_rows": sum("error" in row for row in rows),
+        "points": part.points,
+        "cautions": list(part.cautions),
+    } | ({"revision": arguments.revision} if arguments.revision else {})
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        write_table(folder, rows, facts)
+        target.write_bytes((folder / TABLE_FILE).read_bytes())
+        target.with_suffix(".provenance.json").write_bytes((folder / PROVENANCE_FILE).read_bytes())
+    print(f"{len(rows)} rows written to {target}")
+
+
+if __name__ == "__main__":
+    main()
