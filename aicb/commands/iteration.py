@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
+from aicb.estimators.selection import select_estimator
 from aicb.experts.load import ExpertLoad
 from aicb.iteration.model import PHASES, IterationModel
 from aicb.iteration.overlap import Overlap
@@ -14,6 +17,30 @@ from aicb.model.architecture import Model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
+from aicb.operators.dense_kernel import DenseKernel
+from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.mla import MlaKernel
+from aicb.operators.operator import Communication, Operator
+from aicb.operators.quantisation import QuantKernel
+
+
+class EngineKernels(TypedDict):
+    """Kernels that the engine runs."""
+
+    experts_kernel: ExpertsKernel
+    mla_kernel: MlaKernel
+    quant_kernel: QuantKernel
+    dense_kernel: DenseKernel
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """Time of one execution of an operator."""
+
+    time_us: float | None
+    """At the reference clock of the GPU; ``None`` of a collective."""
+    time_from: str
+    is_estimate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +53,7 @@ class Choices:
     overlap_shared_expert: bool
     drafts: int
     acceptance: float
+    kernels: EngineKernels
 
 
 def price_iteration(
@@ -46,6 +74,7 @@ def price_iteration(
         estimator=chosen.estimator,
         expert_load=chosen.expert_load,
         overlap=Overlap(shared_expert_stream=chosen.overlap_shared_expert),
+        **chosen.kernels,
     )
     batches = [batch] * partition.dp
     borrowed = {} if gpu.clock_as is None else {"clock_as": gpu.clock_as}
@@ -53,6 +82,19 @@ def price_iteration(
         return _described(iterations.price(batches, stage=stage)) | borrowed
     step = iterations.speculative(batches, Drafting(chosen.drafts, chosen.acceptance), stage=stage)
     return {**_described(step.verification), **_drafted(step), **borrowed}
+
+
+def kernel_times(operators: Sequence[Operator], precision: Precision, chosen: Choices) -> list[KernelTime]:
+    """Time of each operator alone, with its source."""
+    estimator = select_estimator(chosen.estimator, get_gpu(chosen.gpu), precision)
+    found = []
+    for operator in operators:
+        if isinstance(operator.kernel, Communication):
+            found.append(KernelTime(None, "", is_estimate=False))
+            continue
+        one = estimator.price(operator.kernel)
+        found.append(KernelTime(round(one.time_us, 3), one.source, one.is_estimate))
+    return found
 
 
 def _described(cost: IterationCost) -> dict[str, object]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 import typer
@@ -21,13 +21,19 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import KvDtype, Precision, WeightDtype
 from aicb.operators.batch import Batch
+from aicb.operators.dense_kernel import check_dense_kernel
+from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
+from aicb.operators.mla import check_mla_kernel
 from aicb.operators.operator import Communication, Operator
+from aicb.operators.quantisation import check_quant_kernel
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from aicb.commands.iteration import EngineKernels, KernelTime
 
 MAX_TOKENS = 10_000_000
 """Of one iteration; engines batch thousands."""
@@ -110,14 +116,20 @@ def show(
     overlap_shared_expert: Annotated[bool, typer.Option(help="Shared expert on its own stream, with --gpu.")] = False,
     drafts: Annotated[int, typer.Option(help="Drafted tokens that decodes verify, with --gpu.")] = 0,
     acceptance: Annotated[float, typer.Option(help="Probability that a draft is accepted.")] = 0.85,
+    experts_kernel: Annotated[str, typer.Option(help="Of fp8 experts: deep_gemm or triton.")] = "deep_gemm",
+    mla_kernel: Annotated[str, typer.Option(help="Of decodes of latents: flash_mla or fa3.")] = "flash_mla",
+    quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",
+    dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
     as_json: AsJson = False,
 ) -> None:
     """List the operators of one iteration on one rank, with shapes, FLOPs, bytes and weights.
 
     --kv defaults to the tokens of a prefill, and to 1024 for decodes. Values are per execution; totals multiply by
     the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
-    have this batch, the slowest is priced, collectives are not. Without --expert-load, rows are those expected under
-    uniform routing; an iteration is then priced with uniform.
+    have this batch, the slowest is priced, collectives are not. So is the time of each kernel alone, at the reference
+    clock of the GPU, with what it is taken from. Which kernels an engine runs is stated by --experts-kernel,
+    --mla-kernel, --quant-kernel and --dense-kernel. Without --expert-load, rows are those expected under uniform
+    routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
@@ -126,7 +138,8 @@ def show(
     batch = _shown_batch(phase, tokens, kv)
     load = parse_expert_load(expert_load) if expert_load is not None else None
     of_rank = None if load is None else _rank_load(load, partition)
-    operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank)
+    kernels = _engine_kernels(experts_kernel, mla_kernel, quant_kernel, dense_kernel, partition, precision)
+    operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank, **kernels)
     if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):
         raise InputError("--gpu: found none, expected a GPU for --estimator, --drafts and --overlap-shared-expert")
     facts = {
@@ -144,13 +157,17 @@ def show(
         "state_bytes_per_request_per_rank": state_bytes_per_rank(loaded, partition, precision, stage),
     }
     priced: dict[str, object] = {}
+    times: list[KernelTime] = []
     if gpu is not None:
-        from aicb.commands.iteration import Choices, price_iteration
+        from aicb.commands.iteration import Choices, kernel_times, price_iteration
 
-        chosen = Choices(gpu, estimator.value, load, overlap_shared_expert, drafts, acceptance)
+        chosen = Choices(gpu, estimator.value, load, overlap_shared_expert, drafts, acceptance, kernels)
         priced = price_iteration(loaded, partition, precision, batch, stage, chosen)
+        times = kernel_times(operators, precision, chosen)
     if as_json:
         listed = [_as_row(operator) for operator in operators]
+        for row, time in zip(listed, times, strict=bool(times)):
+            row.update(asdict(time))
         result = {**facts, "operators": listed, "totals": _totals(operators)}
         typer.echo(json.dumps({**result, "iteration": priced} if priced else result, indent=1))
     else:
@@ -158,7 +175,22 @@ def show(
         typer.echo("  ".join(f"{name} {facts[name]:,}" for name in ("parameters", "active_parameters")))
         typer.echo("  ".join(f"{name} {value:,}" for name, value in facts.items() if "_bytes" in name))
         if priced:
+            _print(_time_table(operators, times))
             typer.echo("iteration: " + "  ".join(f"{name} {value}" for name, value in priced.items()))
+
+
+def _engine_kernels(
+    experts: str, mla: str, quant: str, dense: str, partition: Partition, precision: Precision
+) -> EngineKernels:
+    """Raises: InputError, no such kernel, or none measured for experts divided so."""
+    check_experts_kernel(experts, partition, precision)
+    check_mla_kernel(mla)
+    check_quant_kernel(quant)
+    check_dense_kernel(dense)
+    return cast(
+        "EngineKernels",
+        {"experts_kernel": experts, "mla_kernel": mla, "quant_kernel": quant, "dense_kernel": dense},
+    )
 
 
 def _rank_load(load: ExpertLoad, partition: Partition) -> Callable[[MoeFfn, int], RankLoad]:
@@ -285,6 +317,24 @@ def _operator_table(model: Model, operators: list[Operator]) -> Table:
     cells = (f"{totals['flops'] / 1e9:,.3f}", f"{totals['moved_bytes'] / 1e6:,.3f}", f"{totals['weight_elements']:,}")
     sent = totals["communicated_bytes"]
     table.add_row("total, times count", "", f"communicated {sent:,.0f} B" if sent else "", *cells)
+    return table
+
+
+def _time_table(operators: list[Operator], times: list[KernelTime]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="its kernels, each alone", title_justify="left")
+    table.add_column("operator", no_wrap=True)
+    for name in ("count", "µs", "times count"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("time from", overflow="fold")
+    for operator, time in zip(operators, times, strict=True):
+        if time.time_us is not None:
+            both = (f"{time.time_us:,.2f}", f"{operator.count * time.time_us:,.1f}")
+            table.add_row(operator.name, str(operator.count), *both, time.time_from)
+    table.add_section()
+    total_us = sum(operator.count * (time.time_us or 0.0) for operator, time in zip(operators, times, strict=True))
+    table.add_row("total", "", "", f"{total_us:,.1f}", "")
     return table
 
 

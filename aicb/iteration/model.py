@@ -42,13 +42,13 @@ from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
-from aicb.operators.dense_kernel import DenseKernel, check_dense_kernel, multiplied_by
+from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
-from aicb.operators.mla import MlaKernel
+from aicb.operators.mla import MlaKernel, check_mla_kernel
 from aicb.operators.operator import Communication, Operator
-from aicb.operators.quantisation import QuantKernel, check_quant_kernel, quantised_by
+from aicb.operators.quantisation import QuantKernel, check_quant_kernel
 from boundary.errors import InputError
 
 COUNTED_TOKENS = 1024
@@ -121,6 +121,7 @@ class IterationModel:
         model.check(precision)
         check_experts_kernel(experts_kernel, partition, precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
+        check_mla_kernel(mla_kernel)
         check_quant_kernel(quant_kernel)
         check_dense_kernel(dense_kernel)
         self.experts_kernel, self.mla_kernel = experts_kernel, mla_kernel
@@ -369,7 +370,7 @@ class IterationModel:
 
     def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:
         """Operators outside experts as the engine's kernels run them."""
-        return multiplied_by(self.dense_kernel, quantised_by(self.quant_kernel, listed))
+        return as_run(listed, self.quant_kernel, self.dense_kernel)
 
     def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
         return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]

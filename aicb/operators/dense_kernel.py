@@ -16,7 +16,7 @@ from aicb.kernels.gemm import SWAPPED_BELOW_ROWS, Gemm, SwappedGemm
 from aicb.model.precision import Precision
 from aicb.operators.build import ACTIVATION_BYTES, elementwise
 from aicb.operators.operator import Operator
-from aicb.operators.quantisation import NOT_OF_PRODUCTS
+from aicb.operators.quantisation import NOT_OF_PRODUCTS, QuantKernel, quantised_by
 from boundary.errors import InputError
 
 DenseKernel = Literal["deep_gemm", "flashinfer"]
@@ -41,6 +41,11 @@ def multiplied_by(kernel: DenseKernel, operators: Iterable[Operator]) -> list[Op
     if not all(product.m < SWAPPED_BELOW_ROWS and not product.n % 64 and not product.k % 128 for product in products):
         return listed
     return [each for operator in listed for each in _swapped(operator)] if products else listed
+
+
+def as_run(operators: Iterable[Operator], quant_kernel: QuantKernel, dense_kernel: DenseKernel) -> list[Operator]:
+    """Operators of dense layers and attention as an engine's kernels run them."""
+    return multiplied_by(dense_kernel, quantised_by(quant_kernel, operators))
 
 
 def _swapped(operator: Operator) -> Iterator[Operator]:

@@ -30,8 +30,10 @@ from aicb.model.precision import Precision
 from aicb.operators import ffn, gated_delta, gqa, head, mla, moe
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
+from aicb.operators.dense_kernel import DenseKernel, as_run
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.operator import Communication, Operator
+from aicb.operators.quantisation import QuantKernel
 
 
 def token_operators(
@@ -195,19 +197,23 @@ def iteration_operators(
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
     mla_kernel: mla.MlaKernel = "flash_mla",
+    quant_kernel: QuantKernel = "triton",
+    dense_kernel: DenseKernel = "deep_gemm",
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
-    ``load`` and ``experts_kernel`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``.
+    ``load`` and ``experts_kernel`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``,
+    ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
     if group_tokens is None:
         group_tokens = tokens * partition.dp if shares_experts else tokens
+    listed = token_operators(model, partition, precision, tokens=tokens, stage=stage)
+    listed += attention_operators(model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel)
     return [
-        *token_operators(model, partition, precision, tokens=tokens, stage=stage),
-        *attention_operators(model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel),
+        *as_run(listed, quant_kernel, dense_kernel),
         *expert_operators(
             model,
             partition,

@@ -11,7 +11,7 @@ bf16.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,17 @@ from aicb.operators.build import (
     tp_all_reduce,
 )
 from aicb.operators.operator import Operator, Phase
+from boundary.errors import InputError
 
 MlaKernel = Literal["flash_mla", "fa3"]
 """Of absorbed decodes: FlashMLA, or FlashAttention-3. The latter reads bf16 caches only (vLLM 0.24.0,
 ``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``); FlashMLA reads the others."""
+
+
+def check_mla_kernel(chosen: str) -> None:
+    """Raises: InputError, no such kernel."""
+    if chosen not in get_args(MlaKernel):
+        raise InputError(f"mla_kernel: found {chosen!r}, expected one of {', '.join(get_args(MlaKernel))}")
 
 
 def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:

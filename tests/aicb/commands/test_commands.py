@@ -102,6 +102,27 @@ def test_show_prices_the_iteration_on_request(aicb_command: Any) -> None:
     assert plain["estimated_share"] < 0.1
 
 
+VLLM = ("--experts-kernel", "triton", "--mla-kernel", "fa3", "--quant-kernel", "vllm", "--dense-kernel", "flashinfer")
+
+
+def test_show_has_the_time_of_each_kernel_that_the_engine_runs(aicb_command: Any) -> None:
+    """In vLLM a decode of one request has o in 33.6 us + 1.8 of quantisation, and takes no quantisation before it."""
+    arguments = ("show", "deepseek-v3", "--weights", "fp8", "--tokens", "1", "--kv", "600", "--gpu", "h200", *VLLM)
+    code, out, _ = aicb_command(*arguments, "--json")
+    rows = {row["name"]: row for row in json.loads(out)["operators"]}
+    assert code == 0
+    assert rows["o"]["time_us"] == pytest.approx(33.6 + 1.8, rel=0.05)
+    assert rows["o"]["time_from"] == "measured swapped fp8 gemm (n, k)"
+    assert "FlashAttention-3" in rows["mla_decode"]["time_from"]
+    assert {"o_quant", "moe_quant"} & rows.keys() == {"moe_quant"}
+    assert not any(row["is_estimate"] for row in rows.values())
+    _, table, _ = aicb_command(*arguments)
+    total = sum(row["count"] * row["time_us"] for row in rows.values())
+    assert f"{total:,.1f}" in table
+    plain = ("show", "deepseek-v3", "--weights", "fp8", "--tokens", "1", "--json")
+    assert "time_us" not in json.loads(aicb_command(*plain)[1])["operators"][0]
+
+
 def test_show_prices_expert_loads_overlap_and_drafts(aicb_command: Any) -> None:
     """8192 tokens of a group: the published power law takes 58 layers some 0.33 ms longer each."""
     plain, skewed = iteration(aicb_command), iteration(aicb_command, "--expert-load", "power_law:1.2")
@@ -155,6 +176,8 @@ def test_memory_prints_the_plan(aicb_command: Any) -> None:
         (("show", "qwen3-8b", "--phase", "prefill", "--tokens", "9", "--kv", "8"), "aicb: --kv: found 8, expected at"),
         (("memory", "qwen3-8b", "--gpu", "v100"), "aicb: gpu: found 'v100', expected one of a100, b200, h100, h20, h"),
         (("show", "qwen3-8b", "--drafts", "1"), "aicb: --gpu: found none, expected a GPU for --estimator, --drafts"),
+        (("show", "qwen3-8b", "--mla-kernel", "x"), "aicb: mla_kernel: found 'x', expected one of flash_mla, fa3"),
+        (("show", "qwen3-8b", "--dense-kernel", "x"), "aicb: dense_kernel: found 'x', expected one of deep_gemm, fl"),
         (("show", "qwen3-8b", "--gpu", "h200", "--drafts", "-1"), "aicb: Drafting.drafts: found -1, expected 1 to"),
         (("show", "qwen3-30b-a3b", "--expert-load", "zip"), "aicb: expert_load: found 'zip', expected balanced, uni"),
         (("memory", "deepseek-v3"), "aicb: model deepseek-v3: found 1344"),
