@@ -3,10 +3,12 @@
 
     aicb profile --model deepseek-v3 --tp 1,2,4,8 --ep 1 --weights fp8 --only grouped_gemm_gathered -o ds …
     aicb profile --model deepseek-v3 --weights fp8 --only mla_decode_fa3 -o mla …
+    aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
     python scripts/build_h200_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
 
-No time is changed. Of the launch costs of a run, only the floor of cold times is kept.
+No time is changed; of a shape that several directories have, the last counts. Of the launch costs of a run, only the
+floor of cold times is kept.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aicb.kernels.point import SHAPE_COLUMNS
 from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, read_table, write_table
 
 H200 = Path(__file__).resolve().parent.parent / "aicb" / "data" / "h200"
+DISTINGUISHING = ("op", "dtype", "distribution", "lengths", "queries", *SHAPE_COLUMNS)
 CLOCKS = "clocks were not locked; graph_clock_mhz and rotated_clock_mhz say at which SM clock each replay ran"
 
 
@@ -64,6 +68,17 @@ PARTS: Mapping[str, Part] = {
             "compiled module _vllm_fa3_C of vLLM 0.24.0, of which only code for SM90 was kept",
         ],
     ),
+    "vllm_rope_latent": Part(
+        "rope_latent",
+        "compiled",
+        "rotary embedding of the queries of latent attention as torch.compile makes it of vLLM 0.24.0's Python, which "
+        "writes the whole queries; DeepSeek-V3, TP 1, 2, 4, 8; 1 to 16384 tokens",
+        [
+            "every shape compiled for itself; in the engine the number of tokens is symbolic",
+            "eight shapes were measured twice, and the second counts: one of the first was 25 % off, the others 0.1 %",
+            CLOCKS,
+        ],
+    ),
     "flashinfer_gemm_swapped": Part(
         "gemm_swapped",
         "flashinfer 0.6.12",
@@ -81,9 +96,12 @@ def main() -> None:
     parser.add_argument("--revision", help="revision of the profiler where the measuring host had no repository")
     arguments = parser.parse_args()
     part, target = PARTS[arguments.part], H200 / f"{arguments.part}.parquet"
-    rows: list[Row] = []
+    by_shape: dict[tuple[object, ...], Row] = {}
     for directory in arguments.directories:
-        rows += [row for row in read_table(directory / TABLE_FILE) if row["op"] in (part.operation, "null_kernel")]
+        for row in read_table(directory / TABLE_FILE):
+            if row["op"] in (part.operation, "null_kernel"):
+                by_shape[tuple(row.get(name) for name in DISTINGUISHING)] = row
+    rows = list(by_shape.values())
     first = json.loads((arguments.directories[0] / PROVENANCE_FILE).read_text(encoding="utf-8"))
     facts = {
         "gpu": "h200",

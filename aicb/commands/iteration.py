@@ -19,7 +19,7 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.experts_kernel import ExpertsKernel
-from aicb.operators.mla import MlaKernel
+from aicb.operators.mla import MlaKernel, RopeKernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -31,6 +31,7 @@ class EngineKernels(TypedDict):
     mla_kernel: MlaKernel
     quant_kernel: QuantKernel
     dense_kernel: DenseKernel
+    rope_kernel: RopeKernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from aicb.operators.dense_kernel import check_dense_kernel
 from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
-from aicb.operators.mla import check_mla_kernel
+from aicb.operators.mla import check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
 from boundary.errors import InputError
@@ -120,6 +120,7 @@ def show(
     mla_kernel: Annotated[str, typer.Option(help="Of decodes of latents: flash_mla or fa3.")] = "flash_mla",
     quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",
     dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
+    rope_kernel: Annotated[str, typer.Option(help="Of RoPE of latents: in_place or compiled.")] = "in_place",
     as_json: AsJson = False,
 ) -> None:
     """List the operators of one iteration on one rank, with shapes, FLOPs, bytes and weights.
@@ -128,8 +129,8 @@ def show(
     the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
     have this batch, the slowest is priced, collectives are not. So is the time of each kernel alone, at the reference
     clock of the GPU, with what it is taken from. Which kernels an engine runs is stated by --experts-kernel,
-    --mla-kernel, --quant-kernel and --dense-kernel. Without --expert-load, rows are those expected under uniform
-    routing; an iteration is then priced with uniform.
+    --mla-kernel, --quant-kernel, --dense-kernel and --rope-kernel. Without --expert-load, rows are those expected
+    under uniform routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
@@ -138,7 +139,7 @@ def show(
     batch = _shown_batch(phase, tokens, kv)
     load = parse_expert_load(expert_load) if expert_load is not None else None
     of_rank = None if load is None else _rank_load(load, partition)
-    kernels = _engine_kernels(experts_kernel, mla_kernel, quant_kernel, dense_kernel, partition, precision)
+    kernels = _engine_kernels(experts_kernel, mla_kernel, quant_kernel, dense_kernel, rope_kernel, partition, precision)
     operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank, **kernels)
     if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):
         raise InputError("--gpu: found none, expected a GPU for --estimator, --drafts and --overlap-shared-expert")
@@ -180,16 +181,23 @@ def show(
 
 
 def _engine_kernels(
-    experts: str, mla: str, quant: str, dense: str, partition: Partition, precision: Precision
+    experts: str, mla: str, quant: str, dense: str, rope: str, partition: Partition, precision: Precision
 ) -> EngineKernels:
     """Raises: InputError, no such kernel, or none measured for experts divided so."""
     check_experts_kernel(experts, partition, precision)
     check_mla_kernel(mla)
     check_quant_kernel(quant)
     check_dense_kernel(dense)
+    check_rope_kernel(rope)
     return cast(
         "EngineKernels",
-        {"experts_kernel": experts, "mla_kernel": mla, "quant_kernel": quant, "dense_kernel": dense},
+        {
+            "experts_kernel": experts,
+            "mla_kernel": mla,
+            "quant_kernel": quant,
+            "dense_kernel": dense,
+            "rope_kernel": rope,
+        },
     )
 
 

@@ -46,7 +46,7 @@ from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
-from aicb.operators.mla import MlaKernel, check_mla_kernel
+from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel, check_quant_kernel
 from boundary.errors import InputError
@@ -88,6 +88,7 @@ class IterationModel:
         mla_kernel: what it runs for decodes of latent attention over a bf16 cache.
         quant_kernel: what quantises the inputs of its fp8 products.
         dense_kernel: what it runs for fp8 products outside experts.
+        rope_kernel: what it runs for the rotary embedding of latent attention.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
@@ -116,6 +117,7 @@ class IterationModel:
         mla_kernel: MlaKernel = "flash_mla",
         quant_kernel: QuantKernel = "triton",
         dense_kernel: DenseKernel = "deep_gemm",
+        rope_kernel: RopeKernel = "in_place",
     ):
         gpu.check(precision)
         model.check(precision)
@@ -124,7 +126,8 @@ class IterationModel:
         check_mla_kernel(mla_kernel)
         check_quant_kernel(quant_kernel)
         check_dense_kernel(dense_kernel)
-        self.experts_kernel, self.mla_kernel = experts_kernel, mla_kernel
+        check_rope_kernel(rope_kernel)
+        self.experts_kernel, self.mla_kernel, self.rope_kernel = experts_kernel, mla_kernel, rope_kernel
         self.quant_kernel, self.dense_kernel = quant_kernel, dense_kernel
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
@@ -330,6 +333,7 @@ class IterationModel:
             mla_kernel=self.mla_kernel,
             quant_kernel=self.quant_kernel,
             dense_kernel=self.dense_kernel,
+            rope_kernel=self.rope_kernel,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -365,7 +369,8 @@ class IterationModel:
         return count_launches(sum(count for _, count in layers), attention, [*of_tokens, *experts])
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
-        listed = token_operators(self.model, self.partition, self.precision, tokens=tokens, stage=stage)
+        parallel = (self.model, self.partition, self.precision)
+        listed = token_operators(*parallel, tokens=tokens, stage=stage, rope_kernel=self.rope_kernel)
         return self._as_run(listed)
 
     def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:

@@ -37,7 +37,7 @@ KERNELS: Mapping[str, float | None] = {
     **{"latent_write": 4.0, "latent_write_fp8": 3.0, "latent_write_sparse_fp8": 2.0 + _SPARSE_LATENT},
     **{"merge_states": 6.0, "index_write": 3.0 + _SCALE, "index_gather": 2.0 + 2 * _SCALE, "latent_gather": 4.0},
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
-    **{"group_quant": 3.0 + _SCALE},
+    **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0},
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
@@ -54,6 +54,11 @@ _REFERENCE_FLOOR_US = 2.0
 """Shape of the reference along rows (bytes / share of bandwidth + floor), see ``rms_norm`` at 8192 rows."""
 _PAST_TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 32768)
 """Cached latents that a chunk's prefill gathers; new tokens whose two parts of attention are merged."""
+_ROPE_TOKENS = (
+    *(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+    *(768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384),
+)
+"""Tokens whose queries of latent attention are rotated."""
 _SPARSE_PAST_TOKENS = (64, 256, 1024, 4096, 16384, 65536)
 
 
@@ -140,6 +145,8 @@ class Elementwise(Kernel):
         """Kernels around the cache of latents, and the convolution before a delta rule."""
         for latent, kv, tp in swept.attentions(LatentAttention):
             tag = swept.tag(tp)
+            if kv == "bf16":
+                yield from _compiled_rope_points(latent, tp, swept)
             if latent.indexer is None:
                 suffix, width = "_fp8" if kv == "fp8" else "", latent.heads // tp * latent.v_head_dim
                 for tokens in _PAST_TOKENS:
@@ -220,6 +227,14 @@ def _rotary_dim(place: ListedPlace) -> int:
         if isinstance(layer.attention, LatentAttention):
             return layer.attention.qk_rope_head_dim
     raise AssertionError("no attention with rotary embedding")
+
+
+def _compiled_rope_points(latent: LatentAttention, tp: int, swept: SweptModel) -> Iterator[Point]:
+    heads = latent.heads // tp
+    shape = {"n": heads * latent.qk_head_dim, "heads": heads, "d_qk": latent.qk_rope_head_dim}
+    for tokens in _ROPE_TOKENS:
+        if tokens <= swept.max_tokens:
+            yield point("rope_latent", "bf16", {"m": tokens, **shape}, tag=swept.tag(tp), priority=1)
 
 
 def _convolution_points(delta: GatedDeltaNet, tp: int, swept: SweptModel) -> Iterator[Point]:

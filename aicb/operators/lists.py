@@ -37,12 +37,19 @@ from aicb.operators.quantisation import QuantKernel
 
 
 def token_operators(
-    model: Model, partition: Partition, precision: Precision, *, tokens: int, stage: int = 0
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    *,
+    tokens: int,
+    stage: int = 0,
+    rope_kernel: mla.RopeKernel = "in_place",
 ) -> list[Operator]:
     """Operators that depend only on the tokens T of the rank.
 
     Embedding (first stage), norms, projections, RoPE, KV write, dense FFN, router, shared expert, collectives of the
-    TP group, and the ``[T, h]`` sent to the next stage. Without tokens there are none.
+    TP group, and the ``[T, h]`` sent to the next stage. Without tokens there are none. ``rope_kernel`` is what the
+    engine runs for the rotary embedding of latent attention.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -60,7 +67,7 @@ def token_operators(
             case GroupedQueryAttention():
                 grouped += gqa.token_operators(attention, counted, tokens)
             case LatentAttention():
-                listed += mla.token_operators(attention, counted, tokens)
+                listed += mla.token_operators(attention, counted, tokens, rope_kernel)
             case GatedDeltaNet():
                 listed += gated_delta.token_operators(attention, counted, tokens)
     listed += _joined(grouped)
@@ -199,18 +206,19 @@ def iteration_operators(
     mla_kernel: mla.MlaKernel = "flash_mla",
     quant_kernel: QuantKernel = "triton",
     dense_kernel: DenseKernel = "deep_gemm",
+    rope_kernel: mla.RopeKernel = "in_place",
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
     ``load`` and ``experts_kernel`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``,
-    ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``.
+    ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in ``token_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
     if group_tokens is None:
         group_tokens = tokens * partition.dp if shares_experts else tokens
-    listed = token_operators(model, partition, precision, tokens=tokens, stage=stage)
+    listed = token_operators(model, partition, precision, tokens=tokens, stage=stage, rope_kernel=rope_kernel)
     listed += attention_operators(model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel)
     return [
         *as_run(listed, quant_kernel, dense_kernel),

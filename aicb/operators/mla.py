@@ -41,13 +41,26 @@ MlaKernel = Literal["flash_mla", "fa3"]
 ``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``); FlashMLA reads the others."""
 
 
+RopeKernel = Literal["in_place", "compiled"]
+"""Of the rotary embedding: one that rotates a slice of each head's query and the shared key, or what torch.compile
+makes of vLLM's Python, which writes the whole queries anew (0.24.0, ``deepseek_scaling_rope.py``)."""
+
+
+def check_rope_kernel(chosen: str) -> None:
+    """Raises: InputError, no such kernel."""
+    if chosen not in get_args(RopeKernel):
+        raise InputError(f"rope_kernel: found {chosen!r}, expected one of {', '.join(get_args(RopeKernel))}")
+
+
 def check_mla_kernel(chosen: str) -> None:
     """Raises: InputError, no such kernel."""
     if chosen not in get_args(MlaKernel):
         raise InputError(f"mla_kernel: found {chosen!r}, expected one of {', '.join(get_args(MlaKernel))}")
 
 
-def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list[Operator]:
+def token_operators(
+    mla: LatentAttention, shape: RankShape, tokens: int, rope_kernel: RopeKernel = "in_place"
+) -> list[Operator]:
     """Down-projections (whole on every TP rank), latent norms, query expansion, RoPE, latent write, output."""
     heads = split(mla.heads, shape.tp, "attention heads")
     count, dtype, hidden = shape.count, shape.precision.dense, shape.hidden
@@ -67,10 +80,12 @@ def token_operators(mla: LatentAttention, shape: RankShape, tokens: int) -> list
         ]
     cached_bytes = mla.kv_bytes(shape.precision.kv) - (mla.indexer.cache_bytes if mla.indexer else 0)
     written = ACTIVATION_BYTES + cached_bytes / mla.kv_elements
-    rotated = (heads + 1) * mla.qk_rope_head_dim
+    rope, rotated = "rope", (heads + 1) * mla.qk_rope_head_dim
+    if rope_kernel == "compiled":
+        rope, rotated = "rope_latent", query_width
     listed += [
         _latent_norm("kv_a_norm", tokens, mla.kv_lora_rank, count),
-        elementwise("rope", "rope", (tokens, rotated), 2 * ACTIVATION_BYTES, count=count),
+        elementwise("rope", rope, (tokens, rotated), 2 * ACTIVATION_BYTES, count=count),
         elementwise(
             "kv_write", f"latent_write{_cache_suffix(mla, shape)}", (tokens, mla.kv_elements), written, count=count
         ),

@@ -74,6 +74,7 @@ def compare(
         mla_kernel=mla_kernel,
         quant_kernel=quant_kernel,
         dense_kernel=dense_kernel,
+        rope_kernel="compiled",
     )
     measured = measurement()
     points = [

@@ -182,6 +182,9 @@ class EngineConfig(Section):
     dense_kernel: DenseKernel
     """Of fp8 products outside experts: DeepGEMM's, or FlashInfer's with swapped operands below 32 rows (vLLM's on
     Hopper)."""
+    rope_kernel: Literal["in_place", "compiled"]
+    """Of the rotary embedding of latent attention: one that rotates slices in place, or vLLM's, compiled, which writes
+    the whole queries."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those."""
     estimator: EstimatorName = "auto"

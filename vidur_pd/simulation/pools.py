@@ -178,6 +178,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             mla_kernel=engine.mla_kernel,
             quant_kernel=engine.quant_kernel,
             dense_kernel=engine.dense_kernel,
+            rope_kernel=engine.rope_kernel,
             host=load_host(engine.host),
         )
     except ValueError as error:

@@ -27,6 +27,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
     from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
     from aicb.profiling.libraries.sparse_indexer import DeepGemmIndexer, VllmIndexer
+    from aicb.profiling.libraries.torch_compiled import TorchCompiled
     from aicb.profiling.libraries.triton_own import TritonOwn
     from aicb.profiling.libraries.vllm_cache import VllmCache
     from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe
@@ -48,5 +49,6 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         VllmOps(core, moe),
         VllmCache(core, moe),
         VllmFusedMoe(),
+        TorchCompiled(),
         TritonOwn(),
     ]
