@@ -9,6 +9,8 @@ from simccl.communicator.gpus import UnsupportedTopology, gpu_named
 from simccl.engines.all_reduce import AllReduceKernels as Stack
 from simccl.engines.all_reduce import check_measured
 from simccl.engines.deepep import expert_times_us
+from simccl.engines.expected_routing import ExpectedRouting
+from simccl.engines.expert_choice import ExpertChoice, RankPopularity
 from simccl.engines.expert_mode import Phase
 from simccl.engines.expert_plan import expert_combine, expert_dispatch
 from simccl.engines.expert_routing import ExpertRouting
@@ -33,6 +35,8 @@ __all__ = [
     "CollectiveTime",
     "Communicator",
     "Descriptors",
+    "ExpectedRouting",
+    "ExpertChoice",
     "ExpertRouting",
     "InputError",
     "KvFlows",
@@ -46,6 +50,7 @@ __all__ = [
     "PlanError",
     "PlannedFlows",
     "Protocol",
+    "RankPopularity",
     "Stack",
     "Striping",
     "TimeTable",
