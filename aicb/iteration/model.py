@@ -43,6 +43,7 @@ from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
 from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
+from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
@@ -89,6 +90,7 @@ class IterationModel:
         quant_kernel: what quantises the inputs of its fp8 products.
         dense_kernel: what it runs for fp8 products outside experts.
         rope_kernel: what it runs for the rotary embedding of latent attention.
+        dispatch: how it brings tokens of data-parallel ranks to experts that these share.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
@@ -118,6 +120,7 @@ class IterationModel:
         quant_kernel: QuantKernel = "triton",
         dense_kernel: DenseKernel = "deep_gemm",
         rope_kernel: RopeKernel = "in_place",
+        dispatch: ExpertDispatch = DEEPEP,
     ):
         gpu.check(precision)
         model.check(precision)
@@ -128,7 +131,7 @@ class IterationModel:
         check_dense_kernel(dense_kernel)
         check_rope_kernel(rope_kernel)
         self.experts_kernel, self.mla_kernel, self.rope_kernel = experts_kernel, mla_kernel, rope_kernel
-        self.quant_kernel, self.dense_kernel = quant_kernel, dense_kernel
+        self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries)
@@ -334,6 +337,7 @@ class IterationModel:
             quant_kernel=self.quant_kernel,
             dense_kernel=self.dense_kernel,
             rope_kernel=self.rope_kernel,
+            dispatch=self.dispatch,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -364,6 +368,7 @@ class IterationModel:
             is_decode=False,
             stage=stage,
             experts_kernel=self.experts_kernel,
+            dispatch=self.dispatch,
         )
         of_tokens = [each for each in self._token_operators(COUNTED_TOKENS, stage) if each.name != "embedding"]
         return count_launches(sum(count for _, count in layers), attention, [*of_tokens, *experts])
@@ -392,6 +397,7 @@ class IterationModel:
             stage=stage,
             load=self._rank_load,
             experts_kernel=self.experts_kernel,
+            dispatch=self.dispatch,
         )
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
