@@ -16,10 +16,11 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from aicb._core import OperatorGroup
 from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.load import ExpertLoad, UniformLoad
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
@@ -68,6 +70,18 @@ def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 
     largest = min(512, 2 * max_seqs * queries, max_batched_tokens)
     listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest]
     return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
+
+
+class ExpertsInTime(Protocol):
+    """Load of experts by tokens of the group, as it is at an instant (`LoadProfile`, `PlacedExperts`)."""
+
+    def __call__(self, tokens: int, /) -> RankLoad:
+        """Of the slowest rank."""
+        ...
+
+    def popularity(self, tokens: int, /) -> tuple[RankPopularity, ...] | None:
+        """[ranks] ``None``: even."""
+        ...
 
 
 class IterationModel:
@@ -146,9 +160,9 @@ class IterationModel:
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel, self._as_run)
-        self._experts: Callable[[int], RankLoad] | None = None
+        self._experts: ExpertsInTime | None = None
 
-    def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:
+    def with_experts(self, experts: ExpertsInTime) -> IterationModel:
         """The same model with a load of experts of its own, by tokens of the group, until `forget_experts`."""
         other = copy(self)
         other.__dict__.pop("_drafting_model", None)
@@ -398,13 +412,19 @@ class IterationModel:
             load=self._rank_load,
             experts_kernel=self.experts_kernel,
             dispatch=self.dispatch,
+            popularity=self._popularity,
         )
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
+        return self._experts_of(moe)(tokens)
+
+    def _popularity(self, moe: MoeFfn, tokens: int) -> tuple[RankPopularity, ...] | None:
+        return self._experts_of(moe).popularity(tokens)
+
+    def _experts_of(self, moe: MoeFfn) -> ExpertsInTime:
         if self._experts is not None:
-            return self._experts(tokens)
-        profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
-        return profile(tokens)
+            return self._experts
+        return load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
 
 
 class _DraftingModel(IterationModel):

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from aicb.experts.popularity import RankPopularity
 from aicb.model.architecture import MoeFfn
 from aicb.model.precision import activation_bytes_per_row
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate
@@ -58,6 +59,8 @@ class Sent:
     """Of the rank with the most; where a TP group divides its tokens, the rank's part."""
     group: int
     """Of all ranks."""
+    popularity: tuple[RankPopularity, ...] | None = None
+    """[ranks] of the experts that they go to; ``None``: even. Counts where DeepEP carries them."""
 
 
 def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tuple[Operator, Operator]:
@@ -103,6 +106,7 @@ def _exchange(moe: MoeFfn, shape: RankShape, sent: Sent, *, is_low_latency: bool
         experts_per_token=moe.experts_per_token,
         groups=moe.groups,
         groups_per_token=moe.groups_per_token,
+        popularity=sent.popularity,
         mean_share=round(min(mean_share, 1.0), 3),
     )
 

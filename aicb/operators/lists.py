@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
 from aicb.kernels.kernel import Kernel
 from aicb.model.architecture import (
@@ -155,6 +156,7 @@ def expert_operators(
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
     dispatch: ExpertDispatch = DEEPEP,
+    popularity: Callable[[MoeFfn, int], tuple[RankPopularity, ...] | None] | None = None,
 ) -> list[Operator]:
     """Routed experts of one rank, with dispatch and combine where attention is data parallel.
 
@@ -166,6 +168,7 @@ def expert_operators(
             expectation under uniform routing.
         experts_kernel: what the engine runs for fp8 experts.
         dispatch: how tokens of data-parallel ranks travel to experts that these share.
+        popularity: of the ranks that they travel to, as a function of the distinct tokens; by default even.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -184,6 +187,7 @@ def expert_operators(
                 load=load(network, distinct) if load and distinct else None,
                 experts_kernel=experts_kernel,
                 dispatch=dispatch,
+                popularity=popularity(network, distinct) if popularity and distinct else None,
             )
     return listed
 

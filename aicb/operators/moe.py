@@ -6,6 +6,7 @@ routing, spread evenly over ranks. Every rank is taken to send as many tokens as
 
 from __future__ import annotations
 
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
 from aicb.kernels.grouped_gemm import GroupedGemm, Layout
 from aicb.model.architecture import MoeFfn
@@ -51,6 +52,7 @@ def expert_operators(
     load: RankLoad | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
     dispatch: ExpertDispatch = DEEPEP,
+    popularity: tuple[RankPopularity, ...] | None = None,
 ) -> list[Operator]:
     """Routed experts of one rank; ``group_tokens`` are the distinct tokens of all ranks that share the experts.
 
@@ -65,7 +67,8 @@ def expert_operators(
         if shape.is_fp8 and experts_kernel == "triton":
             return _gathered_tokens(moe, shape, tokens, load)
         return _replicated_tokens(moe, shape, tokens, load, is_decode=is_decode)
-    kind, sent = dispatch.kind(is_decode=is_decode), Sent(tokens_to_route(shape.partition, tokens), group_tokens)
+    kind = dispatch.kind(is_decode=is_decode)
+    sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity)
     if kind in GATHERING:
         return _tokens_of_all(moe, shape, sent, load, kind, is_decode=is_decode)
     return _dispatched_tokens(moe, shape, sent, load, kind)

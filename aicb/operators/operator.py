@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from aicb.experts.popularity import RankPopularity
 from aicb.kernels.kernel import Kernel, KernelCost
 
 
@@ -31,9 +32,6 @@ class Phase(StrEnum):
 CollectiveName = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "dispatch", "combine"
 ]
-RankPopularity = tuple[float, float]
-"""Of the experts of a rank: (token, expert) pairs, and −Σ log(1 − probability that a token chooses the expert), both as
-multiples of what even experts have."""
 
 
 @dataclass(frozen=True, slots=True)

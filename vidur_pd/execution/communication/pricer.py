@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from vidur_pd.execution.communication.flows import planned
 from vidur_pd.execution.communication.idle_fabric import IdleFabric, IdleRun
 
 CollectiveKey = tuple[Communication, Gpus]
+COSTS_KEPT = 4096
+"""Costs kept in one state of the links, the last ones made: popularity of experts that drifts makes new ones."""
 STATES_KEPT = 256
 """States of links whose costs are kept, the last used ones: cables that flap come back to few. Our choice."""
 
@@ -126,6 +129,7 @@ class CommunicationPricer:
 
     def _cost(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
         if key not in known.priced:
+            _make_room(known.priced)
             what, gpus = key
             home = self._fabric.servers.canonical(gpus) if known is self._whole else gpus
             if home == gpus:
@@ -146,6 +150,7 @@ class CommunicationPricer:
 
     def _run(self, key: CollectiveKey, known: _Known) -> CollectiveCost:
         if key not in known.exact:
+            _make_room(known.exact)
             known.exact[key] = self._measure(key, known)
         return known.exact[key]
 
@@ -175,9 +180,16 @@ class CommunicationPricer:
 def _mean_flows(run: IdleRun, first: dict[CollectiveKey, dict[int, float]], key: CollectiveKey) -> NDArray[np.float64]:
     """[touched links] mean number of flows on each while there is one, by the first run of this key."""
     if key not in first:
+        _make_room(first)
         mean_flows = run.flow_ps / np.maximum(run.busy_ps, 1)
         first[key] = dict(zip(run.links.tolist(), mean_flows.tolist(), strict=True))
     return np.array([max(first[key].get(link, 0.0), 1.0) for link in run.links.tolist()])
+
+
+def _make_room(costs: dict[CollectiveKey, Any]) -> None:
+    """For one more."""
+    if len(costs) >= COSTS_KEPT:
+        del costs[next(iter(costs))]
 
 
 def _carrying(cost: CollectiveCost, share: float) -> CollectiveCost:
