@@ -10,7 +10,7 @@ import pytest
 import simccl
 from aicb import Communication
 from aicb.operators.operator import TokenExchange
-from netsim import Fabric, Topology, rail_optimized
+from netsim import Fabric, Topology, create_backend, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
@@ -160,6 +160,14 @@ def test_uneven_ranks_last_as_long_as_the_fullest_and_carry_the_mean() -> None:
     assert uneven.duration_ps == even.duration_ps
     np.testing.assert_allclose(uneven.link_bytes, even.link_bytes / 4)
     np.testing.assert_allclose(uneven.link_busy_ps, even.link_busy_ps / 4)
+    communicator, backend = pricer.communicator(gpus), create_backend("fluid", fabric)
+    graph = pricer.flows(exchange("combine", 500, mean_share=0.25), communicator)
+    assert graph.size_bytes.sum() == pytest.approx(
+        pricer.flows(exchange("combine", 500), communicator).size_bytes.sum() / 4
+    )
+    backend.submit(graph, 0)
+    (completion,) = backend.advance(10**12)
+    assert completion.at_ps == pytest.approx(even.duration_ps, rel=1e-3)
 
 
 def test_popular_ranks_receive_more_and_hold_up_the_others() -> None:

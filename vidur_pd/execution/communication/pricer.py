@@ -114,7 +114,9 @@ class CommunicationPricer:
 
     def flows(self, what: Communication, communicator: simccl.Communicator) -> FlowGraph:
         """The flows of a collective by the kernels that run here."""
-        return planned(what, communicator, self._stack).graph()
+        graph = planned(what, communicator, self._stack).graph()
+        share = 1.0 if what.exchange is None else what.exchange.mean_share
+        return graph if share == 1.0 else _thinned(graph, share)
 
     def cost(self, communication: Communication, gpus: Gpus) -> CollectiveCost:
         """Cost of a collective among ``gpus`` as links are; nothing among fewer than two."""
@@ -190,6 +192,14 @@ def _make_room(costs: dict[CollectiveKey, Any]) -> None:
     """For one more."""
     if len(costs) >= COSTS_KEPT:
         del costs[next(iter(costs))]
+
+
+def _thinned(graph: FlowGraph, share: float) -> FlowGraph:
+    """Flows that last as long, but carry only so much, as slowly."""
+    size_bytes, max_rate_bps = (
+        np.ceil(share * each).astype(np.int64) for each in (graph.size_bytes, graph.max_rate_bps)
+    )
+    return replace(graph, size_bytes=size_bytes, max_rate_bps=max_rate_bps)
 
 
 def _carrying(cost: CollectiveCost, share: float) -> CollectiveCost:
