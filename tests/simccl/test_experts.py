@@ -169,6 +169,8 @@ def test_bad_requests_are_refused() -> None:
         expert_dispatch(routed(1, 2, 1), spread(1, 4), hidden=128)
     with pytest.raises(InputError, match="hidden: found 100"):
         expert_dispatch(routed(1, 2, 1), spread(1, 2), hidden=100)
+    whole = expert_dispatch(routed(1, 2, 1), spread(1, 2), hidden=100, fp8=False)
+    verify_plan(whole)  # without scales, any number of values
     with pytest.raises(InputError, match="mode: found ring"):
         expert_dispatch(routed(1, 2, 1), spread(1, 2), hidden=128, mode=Algorithm.RING)
     with pytest.raises(InputError, match="top_k: found 9"):
