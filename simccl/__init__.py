@@ -24,7 +24,7 @@ from simccl.plan.postcondition import PlanError
 from simccl.planning.calibration import Calibration, read_calibration, shipped_calibration
 from simccl.planning.choice import choose
 from simccl.planning.planner import all_to_all_v, plan_collective
-from simccl.planning.timing import CollectiveTime, TimeTable, collective_time, time_table
+from simccl.planning.timing import CollectiveTime, TimeTable, collective_time, following_time_ps, time_table
 from simccl.planning.verify import VerifiedPlan, verify_plan
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "expert_combine",
     "expert_dispatch",
     "expert_times_us",
+    "following_time_ps",
     "gpu_named",
     "kv_handoff_plan",
     "kv_template",

@@ -128,9 +128,10 @@ def communicate(
     group: Literal["tp", "ep", "pp"],
     count: int = 1,
     exchange: TokenExchange | None = None,
+    behind: tuple[float, ...] = (),
 ) -> Operator:
     """Operator of a collective; the caller prices its bytes, so it moves none in this rank's HBM."""
-    collective = Communication(op, math.ceil(size_bytes), group, exchange)
+    collective = Communication(op, math.ceil(size_bytes), group, exchange, behind)
     return Operator(name, collective, count, Phase.COMMUNICATION, _NOTHING, 0)
 
 

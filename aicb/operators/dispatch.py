@@ -21,7 +21,7 @@ from aicb.experts.popularity import RankPopularity
 from aicb.model.architecture import MoeFfn
 from aicb.model.precision import activation_bytes_per_row
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate
-from aicb.operators.ffn import ROUTED_BYTES
+from aicb.operators.ffn import INDEX_BYTES, ROUTED_BYTES
 from aicb.operators.operator import Operator, TokenExchange
 
 DispatchKind = Literal[
@@ -80,9 +80,9 @@ def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tup
             there = communicate(_THERE, "all_to_all", copies * row_bytes, "ep", shape.count)
             return there, communicate(_BACK, "all_to_all", copies * bf16_bytes, "ep", shape.count)
         case "all_gather" | "all_gather_bf16":
-            chosen_bytes = ROUTED_BYTES * moe.experts_per_token if kind == "all_gather" else 0
-            gathered_bytes = sent.group * (row_bytes + chosen_bytes)
-            there = communicate(_THERE, "all_gather", gathered_bytes, "ep", shape.count)
+            values, *behind = _tensors(moe, shape, kind)
+            shares = tuple(size / values for size in behind)
+            there = communicate(_THERE, "all_gather", sent.group * values, "ep", shape.count, behind=shares)
             return there, communicate(_BACK, "reduce_scatter", of_all, "ep", shape.count)
         case "all_reduce":
             there = communicate(_THERE, "all_reduce", of_all, "ep", shape.count)
@@ -91,6 +91,16 @@ def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tup
             of_one = sent.group / turns * (bf16_bytes + logits_bytes)
             there = communicate(_THERE, "broadcast", of_one, "ep", shape.count * turns)
     return there, communicate(_BACK, "all_reduce", of_all, "ep", shape.count)
+
+
+def _tensors(moe: MoeFfn, shape: RankShape, kind: DispatchKind) -> list[int]:
+    """Bytes of a token in each tensor that a gather has, by a call of its own: values, scales, weights and experts."""
+    if kind == "all_gather_bf16":
+        return [shape.hidden * ACTIVATION_BYTES]
+    chosen = [part * moe.experts_per_token for part in (ROUTED_BYTES - INDEX_BYTES, INDEX_BYTES)]
+    if not quantises_first(kind, shape):
+        return [shape.hidden * ACTIVATION_BYTES, *chosen]
+    return [shape.hidden, activation_bytes_per_row(shape.hidden, shape.precision.dense) - shape.hidden, *chosen]
 
 
 _THERE, _BACK = "moe_dispatch", "moe_combine"

@@ -31,12 +31,10 @@ from aicb.operators.dispatch import (
     travel,
 )
 from aicb.operators.experts_kernel import ExpertsKernel
-from aicb.operators.ffn import tokens_to_route
+from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
 from aicb.operators.operator import Operator, Phase
 from aicb.operators.quantisation import quantised_by
 
-INDEX_BYTES = 4
-"""Of a chosen expert and of a sorted pair."""
 UNSORTED_SHARE = 4
 """vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts
 (0.24.0, ``fused_moe.py``, ``naive_block_assignment``)."""

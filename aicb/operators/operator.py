@@ -66,6 +66,8 @@ class Communication:
     size_bytes: int
     group: Literal["tp", "ep", "pp"]
     exchange: TokenExchange | None = None
+    behind: tuple[float, ...] = ()
+    """Sizes of more collectives of this kind in the same group of calls, as shares of this one's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

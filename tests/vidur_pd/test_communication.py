@@ -153,6 +153,23 @@ def test_dispatches_between_nodes_put_one_copy_per_node_on_nics() -> None:
     assert is_nic.sum() == 32
 
 
+@pytest.mark.parametrize("backend", ["fluid", "analytical"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_small_tensors_of_a_gather_add_the_steps_of_their_rings(backend: str, nodes: int) -> None:
+    """Three of at most 7 KiB between 8 n ranks by LL, H20: 7 steps of 0.6 µs on one node; on two, 14 of at least 1.0
+    and one of 2.7 over the network. The 6.6 µs of a launch are there once."""
+    nvlink_bps = round(simccl.gpu_named("h20").nvlink_gbytes_per_s * 8e9)
+    fabric, gpus = rail_optimized(nodes, 8, rates=LinkRates(nvlink_bps=nvlink_bps)), tuple(range(8 * nodes))
+    pricer = CommunicationPricer(fabric, backend, "h20")
+    alone, together = (
+        pricer.cost(Communication("all_gather", 32 * 7168, "ep", behind=behind), gpus)
+        for behind in ((), (224 / 7168, 32 / 7168, 32 / 7168))
+    )
+    added_us = (together.duration_ps - alone.duration_ps) / 1e6
+    assert added_us == pytest.approx(3 * (7 * 0.6 if nodes == 1 else 14 * 1.0 + 2.7), rel=0.03)
+    np.testing.assert_array_equal(together.link_bytes, alone.link_bytes)
+
+
 def test_uneven_ranks_last_as_long_as_the_fullest_and_carry_the_mean() -> None:
     fabric, gpus = rail_optimized(2, 8), tuple(range(16))
     pricer = CommunicationPricer(fabric, "fluid", "h100")

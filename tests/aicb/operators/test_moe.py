@@ -110,13 +110,32 @@ def by(kind: DispatchKind, *, is_decode: bool = False, partition: Partition | No
 
 @pytest.mark.parametrize(("tp", "dp"), [(1, 8), (2, 4)])
 def test_all_gathers_carry_quantised_tokens_with_their_choice_and_sums_come_back(tp: int, dp: int) -> None:
-    """800 tokens · (7168 + 4·56 B + 8 experts · 8 B), quantised by their ranks; 800 · 14336 B are reduced."""
+    """800 tokens · 7168 B, quantised by their ranks, and behind it scales of 4·56 B, weights and ids of 8 · 4 B; 800 ·
+    14336 B are reduced."""
     operators = by("all_gather", partition=Partition(tp=tp, dp=dp, ep=8))
-    assert communication(operators["moe_dispatch"]) == Communication("all_gather", 800 * (7392 + 64), "ep")
+    behind = (224 / 7168, 32 / 7168, 32 / 7168)
+    assert communication(operators["moe_dispatch"]) == Communication("all_gather", 800 * 7168, "ep", behind=behind)
     assert communication(operators["moe_combine"]) == Communication("reduce_scatter", 800 * 14336, "ep")
     assert list(operators)[:3] == ["moe_quant", "moe_dispatch", "moe_permute"]
     assert elementwise(operators["moe_quant"]).rows == 100
     assert grouped(operators["moe_gate_up"]).rows == 800
+
+
+def test_bf16_models_gather_values_weights_and_ids() -> None:
+    """80 tokens of 2 · 2048 B; 8 experts of 4 + 4 B each."""
+    operators = expert_operators(
+        load_model("qwen3-30b-a3b"),
+        Partition(dp=8, ep=8),
+        BF16,
+        tokens=10,
+        group_tokens=80,
+        is_decode=True,
+        dispatch=ExpertDispatch("all_gather", "all_gather"),
+    )
+    dispatch = next(op for op in operators if op.name == "moe_dispatch")
+    behind = (32 / 4096, 32 / 4096)
+    assert communication(dispatch) == Communication("all_gather", 80 * 4096, "ep", behind=behind)
+    assert "moe_quant" not in {op.name for op in operators}
 
 
 def test_ranks_that_gather_all_tokens_sum_into_all_of_them() -> None:

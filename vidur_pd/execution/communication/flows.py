@@ -26,6 +26,12 @@ def planned(what: Communication, communicator: simccl.Communicator, stack: simcc
     return simccl.expert_dispatch(routing, communicator, hidden=exchange.hidden, mode=mode, fp8=exchange.is_fp8)
 
 
+def behind_ps(what: Communication, communicator: simccl.Communicator) -> int:
+    """What the smaller collectives of the same group of calls add; their bytes are left out."""
+    sizes = [max(1, round(share * what.size_bytes)) for share in what.behind]
+    return sum(simccl.following_time_ps(what.op, size, communicator) for size in sizes)
+
+
 def _choice(exchange: TokenExchange) -> simccl.ExpertChoice:
     popularity = exchange.popularity
     return simccl.ExpertChoice(

@@ -14,7 +14,7 @@ from aicb import Communication
 from netsim import Fabric, FlowGraph, Topology
 from netsim.fabric import INTACT, FabricState, Gpus
 from netsim.roce.config import RoceConfig
-from vidur_pd.execution.communication.flows import planned
+from vidur_pd.execution.communication.flows import behind_ps, planned
 from vidur_pd.execution.communication.idle_fabric import IdleFabric, IdleRun
 
 CollectiveKey = tuple[Communication, Gpus]
@@ -115,6 +115,8 @@ class CommunicationPricer:
     def flows(self, what: Communication, communicator: simccl.Communicator) -> FlowGraph:
         """The flows of a collective by the kernels that run here."""
         graph = planned(what, communicator, self._stack).graph()
+        if what.behind:
+            graph = replace(graph, ready_ps=graph.ready_ps + behind_ps(what, communicator))
         share = 1.0 if what.exchange is None else what.exchange.mean_share
         return graph if share == 1.0 else _thinned(graph, share)
 
@@ -170,7 +172,7 @@ class CommunicationPricer:
         duration_ps = run.duration_ps
         if self._closed_form and what.exchange is None:
             closed = simccl.collective_time(what.op, what.size_bytes, communicator, stack=self._stack)
-            duration_ps = closed.time_ps
+            duration_ps = closed.time_ps + behind_ps(what, communicator)
             if known is not self._whole:
                 whole = self._fabric.run(graph)
                 assert whole is not None, "the analytical backend ends every graph where nothing has failed"
