@@ -1,4 +1,4 @@
-"""Calibration: what a message between two hosts was measured to take alone, and flow graphs that take as long.
+"""Calibration: what a message between two hosts was measured to take alone, and flows that take as long.
 
 A message of ``n`` bytes takes ``α + n · β`` within a range of sizes, whose numbers are those of an ordered pair of
 agents (`netsim.rdma`), processes for the nodes behind one NIC. Flows between nodes of one agent are not measured.
@@ -6,6 +6,7 @@ agents (`netsim.rdma`), processes for the nodes behind one NIC. Flows between no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -18,6 +19,7 @@ from netsim.flow import FlowGraph
 from netsim.routing import Router
 from netsim.units import PS_PER_NS, PS_PER_S
 
+_log = logging.getLogger(__name__)
 _PS_PER_BYTE_AT_1_BPS: Final = 8 * PS_PER_S
 
 
@@ -28,7 +30,7 @@ class SizeRange:
     first_bytes: int
     last_bytes: int
     alpha_ns: float
-    """Time that a message takes whatever its size."""
+    """Time that a message takes whatever its size; negative where the range only leads to a size that takes long."""
     ns_per_byte: float
     """β of the formula above; 0 where the size does not matter."""
     largest_residual: float
@@ -90,44 +92,60 @@ class Calibration:
         return found
 
 
-def calibrated(graph: FlowGraph, times: MessageTimes, router: Router) -> tuple[FlowGraph, NDArray[np.int64]]:
-    """The graph whose flows take, alone on their paths, what was measured; and the delay [flows] that each has got.
+class CalibratedFlows:
+    """Flows that take, alone on their paths, what was measured.
 
     Of α, what the latency of the path does not account for precedes the first byte; β becomes the highest rate of the
     flow, so that flows which share links are no faster together than the links of the topology. A lower rate that a
-    flow has already stays.
-
-    Raises:
-        InputError: as `MessageTimes.range_of`, or the topology is slower than what was measured.
+    flow has already stays. Where the topology is slower than what was measured, it counts, and a warning says so once.
     """
-    kinds = np.column_stack((graph.src, graph.dst, graph.flow_label, graph.size_bytes, graph.max_rate_bps))
-    kinds, of_flow = np.unique(kinds.astype(np.int64), axis=0, return_inverse=True)
-    changes = np.array([_changed(row, times, router) for row in kinds.tolist()], dtype=np.int64).reshape(-1, 2)
-    added_ps, rates_bps = changes[of_flow.reshape(-1)].T
-    return replace(graph, delay_ps=graph.delay_ps + added_ps, max_rate_bps=rates_bps), added_ps
 
+    def __init__(self, times: MessageTimes, router: Router) -> None:
+        self._times, self._router = times, router
+        self._has_warned = False
 
-def _changed(kind: Sequence[int], times: MessageTimes, router: Router) -> tuple[int, int]:
-    """Added delay and highest rate of a flow."""
-    src, dst, label, size_bytes, max_rate_bps = kind
-    found = times.range_of(src, dst, size_bytes)
-    if found is None:
-        return 0, max_rate_bps
-    measured_ps = found.time_ps(size_bytes)
-    if size_bytes == 0:  # no bytes meet no link
-        return round(measured_ps), max_rate_bps
-    work = size_bytes * _PS_PER_BYTE_AT_1_BPS
-    draining_ps = PS_PER_NS * found.ns_per_byte * size_bytes
-    if max_rate_bps and work / max_rate_bps > draining_ps:
-        measured_ps += work / max_rate_bps - draining_ps
-        draining_ps = work / max_rate_bps
-    left_ps = measured_ps - router.path_latency_ps(src, dst, label)
-    least_ps = work / router.bottleneck_bps(src, dst, label)
-    if left_ps < least_ps:
-        needed_ps = least_ps + measured_ps - left_ps
-        raise InputError(
-            f"calibration: found {size_bytes} bytes from node {src} to node {dst} measured in {measured_ps:.0f} ps, "
-            f"expected a topology whose links allow that (here {needed_ps:.0f} ps)"
+    def applied(self, graph: FlowGraph) -> tuple[FlowGraph, NDArray[np.int64]]:
+        """The graph of such flows, and the delay [flows] that each has got.
+
+        Raises:
+            InputError: as `MessageTimes.range_of`.
+        """
+        kinds = np.column_stack((graph.src, graph.dst, graph.flow_label, graph.size_bytes, graph.max_rate_bps))
+        kinds, of_flow = np.unique(kinds.astype(np.int64), axis=0, return_inverse=True)
+        changes = np.array([self._changed(*row) for row in kinds.tolist()], dtype=np.int64).reshape(-1, 2)
+        added_ps, rates_bps = changes[of_flow.reshape(-1)].T
+        return replace(graph, delay_ps=graph.delay_ps + added_ps, max_rate_bps=rates_bps), added_ps
+
+    def _changed(self, src: int, dst: int, label: int, size_bytes: int, max_rate_bps: int) -> tuple[int, int]:
+        """Added delay and highest rate of a flow."""
+        found = self._times.range_of(src, dst, size_bytes)
+        if found is None:
+            return 0, max_rate_bps
+        measured_ps = found.time_ps(size_bytes)
+        if size_bytes == 0:  # no bytes meet no link
+            return round(measured_ps), max_rate_bps
+        work = size_bytes * _PS_PER_BYTE_AT_1_BPS
+        draining_ps = PS_PER_NS * found.ns_per_byte * size_bytes
+        if max_rate_bps and work / max_rate_bps > draining_ps:
+            measured_ps += work / max_rate_bps - draining_ps
+            draining_ps = work / max_rate_bps
+        left_ps = measured_ps - self._router.path_latency_ps(src, dst, label)
+        least_ps = work / self._router.bottleneck_bps(src, dst, label)
+        if left_ps < least_ps:
+            self._warn(
+                f"{size_bytes} bytes from node {src} to node {dst}", measured_ps, measured_ps - left_ps + least_ps
+            )
+            return 0, max_rate_bps
+        draining_ps = min(max(draining_ps, least_ps), left_ps)
+        return round(left_ps - draining_ps), int(work / draining_ps)
+
+    def _warn(self, what: str, measured_ps: float, counting_ps: float) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        _log.warning(
+            "calibration: %s were measured in %s ms, which the links of the topology do not allow: their %s ms count",
+            what,
+            f"{measured_ps * 1e-9:.6g}",
+            f"{counting_ps * 1e-9:.6g}",
         )
-    draining_ps = min(max(draining_ps, least_ps), left_ps)
-    return round(left_ps - draining_ps), int(work / draining_ps)

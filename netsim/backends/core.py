@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from functools import partial
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 import netsim._core as _core
 from netsim.backends.contract import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
-from netsim.calibration import MessageTimes, calibrated
+from netsim.calibration import CalibratedFlows, MessageTimes
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.roce.wire import WireFormat
@@ -138,16 +137,14 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
             raise BackendError("wire: found one with a calibration, expected none (what is measured has its headers)")
         format_ = wire.to_core() if wire else None
         super().__init__(_core.FlowSimulation(core_network(topology), sharing, format_, rate_tolerance))
-        self._calibrate = (
-            None if calibration is None else partial(calibrated, times=calibration, router=Router(topology))
-        )
+        self._calibrated = None if calibration is None else CalibratedFlows(calibration, Router(topology))
         self._added_ps: dict[GraphHandle, NDArray[np.int64]] = {}
 
     def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
         """See `CoreBackend.submit`. Raises: InputError also, where the calibration does not know a flow."""
-        if self._calibrate is None:
+        if self._calibrated is None:
             return super().submit(graph, at_ps)
-        graph, added_ps = self._calibrate(graph)
+        graph, added_ps = self._calibrated.applied(graph)
         handle = super().submit(graph, at_ps)
         self._added_ps[handle] = added_ps
         return handle

@@ -25,7 +25,7 @@ Nanoseconds = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 class _Range(Section):
     first_bytes: Bytes
     last_bytes: Bytes
-    alpha_ns: Nanoseconds
+    alpha_ns: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)]
     ns_per_byte: Nanoseconds
     largest_residual: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -43,7 +43,7 @@ class _Pair(Section):
     lane: str
     retransmits: Annotated[int, Field(ge=0)]
     ranges: Annotated[tuple[_Range, ...], Field(min_length=1)]
-    samples: tuple[_Sample, ...]
+    samples: Annotated[tuple[_Sample, ...], Field(min_length=1)]
 
     def measurement(self) -> PairMeasurement:
         return PairMeasurement(
@@ -129,4 +129,8 @@ def _check_ranges(ranges: Sequence[_Range], where: str) -> None:
         if not last_bytes < each.first_bytes <= each.last_bytes:
             found = f"{each.first_bytes} to {each.last_bytes} bytes"
             raise InputError(f"{where}.{at}: found {found}, expected sizes that rise")
+        if each.alpha_ns + each.ns_per_byte * (last_bytes + 1) < 0:
+            raise InputError(
+                f"{where}.{at}.alpha_ns: found {each.alpha_ns:g}, with which messages take less than no time"
+            )
         last_bytes = each.last_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,8 +20,9 @@ Protocols of UCX and slow starts change times by more (`netsim/README.md`, calib
 def fitted(sizes_bytes: Sequence[int], times_ns: Sequence[float]) -> Ranges:
     """The fewest ranges, and of those the closest, whose lines are within `TOLERANCE` of all times.
 
-    A size alone may be a range, in which its time holds. α and β are not negative, and relative errors count: a line
-    through µs and seconds would otherwise be that of the seconds.
+    α and β are not negative, and relative errors count: a line through µs and seconds would otherwise be that of the
+    seconds. A size that is like none next to it is a range alone: the line from the size before to it, whose α is
+    negative where the time jumps.
 
     Args:
         sizes_bytes: rising.
@@ -36,7 +38,16 @@ def fitted(sizes_bytes: Sequence[int], times_ns: Sequence[float]) -> Ranges:
                 count, error_before, ranges = best[first]
                 candidates.append((count + 1, error_before + error, (*ranges, line)))
         best.append(min(candidates, key=lambda each: each[:2]))
-    return best[-1][2]
+    return tuple(_from_before(place, each, sizes, times) for place, each in enumerate(best[-1][2]))
+
+
+def _from_before(place: int, alone: SizeRange, sizes: NDArray[np.float64], times: NDArray[np.float64]) -> SizeRange:
+    """A range of one size, but not the first, as a line that begins at the size before."""
+    if place == 0 or alone.first_bytes < alone.last_bytes:
+        return alone
+    at = int(np.searchsorted(sizes, alone.last_bytes))
+    slope = max(0.0, float((times[at] - times[at - 1]) / (sizes[at] - sizes[at - 1])))
+    return replace(alone, alpha_ns=float(times[at]) - slope * alone.last_bytes, ns_per_byte=slope)
 
 
 def _line(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> tuple[SizeRange, float]:

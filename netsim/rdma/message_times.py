@@ -8,7 +8,7 @@ clocks of two hosts are compared: their offset is known to half a round trip onl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -48,11 +48,14 @@ class PairMeasurement:
     retransmits: int
 
     def extended(self, larger: PairMeasurement) -> PairMeasurement:
-        """The same with messages above its largest; what it says of smaller ones stays."""
-        samples = (*self.samples, *larger.samples)
-        return PairMeasurement(
-            samples, (*self.ranges, *larger.ranges), larger.lane, self.retransmits + larger.retransmits
+        """The same with messages above its largest; what it says of smaller ones stays as it is."""
+        samples, last_bytes = (*self.samples, *larger.samples), self.ranges[-1].last_bytes
+        above = tuple(
+            replace(each, first_bytes=max(each.first_bytes, last_bytes + 1))
+            for each in fitted([each.size_bytes for each in samples], [each.median_ns for each in samples])
+            if each.last_bytes > last_bytes
         )
+        return PairMeasurement(samples, (*self.ranges, *above), larger.lane, self.retransmits + larger.retransmits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,9 @@ def why_not() -> str | None:
     return None
 
 
-def _shaper() -> tuple[str, ...]:
-    return ("tbf", "rate", f"{RATE_BPS}bit", "burst", str(BURST_BYTES), "latency", "4000ms")
+def _shaper(rate_bps: int = RATE_BPS) -> tuple[str, ...]:
+    burst_bytes = BURST_BYTES * max(1, round(rate_bps / RATE_BPS) // 2)
+    return ("tbf", "rate", f"{rate_bps}bit", "burst", str(burst_bytes), "latency", "4000ms")
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class Namespace:
 
 
 @contextmanager
-def shaped_hosts(count: int, mtu_bytes: int = 1500) -> Iterator[list[Namespace]]:
-    """Hosts behind one switch, each with `RATE_BPS` in either direction; skips where the system forbids."""
+def shaped_hosts(count: int, mtu_bytes: int = 1500, rate_bps: int = RATE_BPS) -> Iterator[list[Namespace]]:
+    """Hosts behind one switch, each with this rate in either direction; skips where the system forbids."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     prefix = f"ns{os.getpid():x}h"
@@ -106,8 +107,8 @@ def shaped_hosts(count: int, mtu_bytes: int = 1500) -> Iterator[list[Namespace]]
             _run("ip", "-n", host.name, "link", "set", host.device, "up")
             for way in ("rmem", "wmem"):
                 _run("ip", "netns", "exec", host.name, "sysctl", "-qw", f"net.ipv4.tcp_{way}={TCP_BUFFERS}")
-            _run("tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", *_shaper())
-            _run("tc", "-n", switch, "qdisc", "add", "dev", host.port, "root", *_shaper())
+            _run("tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", *_shaper(rate_bps))
+            _run("tc", "-n", switch, "qdisc", "add", "dev", host.port, "root", *_shaper(rate_bps))
         yield hosts
     finally:
         for name in made:
