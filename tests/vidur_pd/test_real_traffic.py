@@ -16,10 +16,12 @@ from netsim.formats.calibration_file import format_calibration, pairs_from_tree
 from netsim.rdma import MeasuredPairs
 from netsim.rdma.message_times import MeasuredAgent, MessageSample, PairMeasurement
 from tests.forked_commands import run_forked
+from tests.netsim.rdma.namespaces import FAST_RATE_BPS, JUMBO_MTU, shaped_hosts
 from tests.netsim.rdma.needs import needs_ucx
 from vidur_pd.execution.communication.measured_file import format_measured
 from vidur_pd.simulation.api import prepare, simulate
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HOSTS = """
 transports: tcp
 pings: 50
@@ -182,3 +184,30 @@ def test_a_graph_that_an_earlier_run_has_not_measured_needs_hosts(folder: Path) 
     assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
     assert "network.measured: found no all_reduce of " in finished.stderr
     assert "expected it there, or network.hosts" in finished.stderr
+
+
+@needs_ucx
+def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder: Path) -> None:
+    """Prompts of 2,000 to 4,000 tokens: all-reduces of 3 to 7 MiB and KV of 12 to 24 MB per pair, so that the rate of
+    the links decides; at 1 Gbit/s medians are within 10 % of what frames take (payload of 8,948 in 9,014 bytes)."""
+    with shaped_hosts(4, JUMBO_MTU, FAST_RATE_BPS) as namespaces:
+        agents = [
+            {"nodes": node, "namespace": host.name, "address": host.address, "device": host.device}
+            for node, host in enumerate(namespaces)
+        ]
+        hosts = {"launcher": "netns", "transports": "tcp", "rndv_threshold": "inf", "agents": agents}
+        (folder / "shaped.yaml").write_text(json.dumps(hosts))
+        settings = ("--set", f"network.hosts={folder / 'shaped.yaml'}", "--set", "workload.requests=3")
+        example = EXAMPLES / "rdma" / "compare.yaml"
+        backends = "analytical,fluid,packet,rdma"
+        finished = run_forked("vidur_pd", "compare", example, "--backends", backends, "-o", "out", "--json", *settings)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    summaries = json.loads(finished.stdout)
+    assert list(summaries) == backends.split(",")
+    assert all(summary["completed"] == 3 for summary in summaries.values())
+    assert summaries["rdma"]["network"]["measured"]["lanes"] == ["tcp/eth0"]
+    assert (folder / "out" / "comparison.html").is_file()
+    ttft_s = {backend: summary["ttft_s"]["p50"] for backend, summary in summaries.items()}
+    assert ttft_s["rdma"] == pytest.approx(ttft_s["fluid"], rel=0.1)
+    kv_s = {backend: sorted(took_s for _, took_s in kv_times_s(folder / "out" / backend)) for backend in summaries}
+    assert kv_s["rdma"][1] == pytest.approx(kv_s["fluid"][1], rel=0.1)

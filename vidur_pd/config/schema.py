@@ -353,7 +353,7 @@ class NetworkConfig(Section):
     hosts: Path | None = None
     """Hosts that backend ``rdma`` sends real traffic between (`netsim.rdma.hosts`); the others do not use it."""
     repeats: Annotated[Count, Field(le=1000)] = 3
-    """Times that it executes each collective; the median counts, as the first meets cold connections."""
+    """Times that it executes each collective, whose median counts, after one that meets cold connections."""
     measured: Path | None = None
     """``measured.json`` of an earlier run on backend ``rdma``: what is in it is not measured again."""
     calibration: Path | None = None
