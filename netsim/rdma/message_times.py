@@ -1,8 +1,9 @@
 """Times of single messages between two agents, measured on the clock of the sender.
 
 Messages of every size leave one after the other; each is answered by a message of no bytes, and the next leaves when
-the answer is there. Half of such a round trip in which both are empty counts as the way of the answer, so that no
-clocks of two hosts are compared: their offset is known to half a round trip only, which is what a small message takes.
+the answer is there. Before each, an empty one goes there and back: half of these round trips (their median) is the way
+of an answer. So no clocks of two hosts are compared, whose offset is known to half a round trip only, which is what a
+small message takes.
 """
 
 from __future__ import annotations
@@ -107,13 +108,14 @@ def measure_pair(session: Session, nodes: tuple[int, int], sizes_bytes: Sequence
     Raises:
         TransferFailure: not all arrived.
     """
-    sizes = (0, *sizes_bytes)
-    measured = session.execute(_ping_pong(nodes, (*sizes * (repeats + 1), 0)))
+    sizes = [size for each in sizes_bytes for size in (0, each)]
+    measured = session.execute(_ping_pong(nodes, [*sizes * (repeats + 1), 0]))
     if measured.failure is not None:
         raise TransferFailure(measured.failure)
-    round_trips_ns = _round_trips_ns(measured).reshape(repeats + 1, len(sizes))[1:]
-    answer_ns = float(np.median(round_trips_ns[:, 0])) / 2
-    times_ns = np.maximum(round_trips_ns[:, 1:] - answer_ns, 1.0)
+    round_trips_ns = _round_trips_ns(measured).reshape(repeats + 1, len(sizes_bytes), 2)[1:]
+    answer_ns = float(np.median(round_trips_ns[:, :, 0])) / 2
+    there_ns = round_trips_ns[:, :, 1]
+    times_ns = np.maximum(there_ns - answer_ns, there_ns / 2)  # a message takes no less than an empty one
     samples = tuple(
         MessageSample(size, float(np.median(each)), float(each.min()), float(each.max()))
         for size, each in zip(sizes_bytes, times_ns.T, strict=True)
