@@ -189,7 +189,8 @@ def test_a_graph_that_an_earlier_run_has_not_measured_needs_hosts(folder: Path) 
 @needs_ucx
 def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder: Path) -> None:
     """Prompts of 2,000 to 4,000 tokens: all-reduces of 3 to 7 MiB and KV of 12 to 24 MB per pair, so that the rate of
-    the links decides; at 1 Gbit/s medians are within 10 % of what frames take (payload of 8,948 in 9,014 bytes)."""
+    the links decides: the shortest of each are within 10 % of what frames take (8,948 bytes of payload in 9,014), as
+    other processes on these cores can only delay them. An all-reduce of two sends each byte once, half at a time."""
     with shaped_hosts(4, JUMBO_MTU, FAST_RATE_BPS) as namespaces:
         agents = [
             {"nodes": node, "namespace": host.name, "address": host.address, "device": host.device}
@@ -207,7 +208,11 @@ def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder
     assert all(summary["completed"] == 3 for summary in summaries.values())
     assert summaries["rdma"]["network"]["measured"]["lanes"] == ["tcp/eth0"]
     assert (folder / "out" / "comparison.html").is_file()
-    ttft_s = {backend: summary["ttft_s"]["p50"] for backend, summary in summaries.items()}
-    assert ttft_s["rdma"] == pytest.approx(ttft_s["fluid"], rel=0.1)
-    kv_s = {backend: sorted(took_s for _, took_s in kv_times_s(folder / "out" / backend)) for backend in summaries}
-    assert kv_s["rdma"][1] == pytest.approx(kv_s["fluid"][1], rel=0.1)
+    written = json.loads((folder / "out" / "rdma" / "measured.json").read_text())
+    frames_ps = 8e12 / FAST_RATE_BPS * 9014 / 8948
+    reduces = [each for each in written["graphs"] if each["size_bytes"] >= 1 << 20]
+    assert {each["operation"] for each in reduces} == {"all_reduce"}
+    assert 0.95 < min(each["duration_ps"] / (each["size_bytes"] * frames_ps) for each in reduces) < 1.1
+    took = {backend: dict(kv_times_s(folder / "out" / backend)) for backend in summaries}
+    assert 0.95 < min(took_s / took["fluid"][size_bytes] for size_bytes, took_s in took["rdma"].items()) < 1.1
+    assert summaries["rdma"]["ttft_s"]["mean"] > 0.95 * summaries["fluid"]["ttft_s"]["mean"]
