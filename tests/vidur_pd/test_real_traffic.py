@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,6 +137,35 @@ def test_a_failure_of_the_hosts_ends_the_run_in_one_line(folder: Path) -> None:
     assert (finished.returncode, finished.stderr.count("\n")) == (1, 1)
     assert "nosuch0" in finished.stderr
     assert not (folder / "out").exists()
+
+
+@needs_ucx
+def test_an_agent_that_is_killed_ends_the_run_in_one_line_and_leaves_nothing(folder: Path) -> None:
+    """The agent of rank 1, once it executes graphs; a hundred executions of each would take minutes."""
+    (folder / "c.yaml").write_text(json.dumps(tree({"backend": "rdma", "hosts": "hosts.yaml", "repeats": 100})))
+    command = [sys.executable, "-m", "vidur_pd", "run", "c.yaml", "-o", "out", "--quiet"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        deadline_s = time.monotonic() + 60.0
+        while len(agents := agents_of(run.pid)) < 3:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        time.sleep(3.0)
+        os.kill(agents[1], signal.SIGKILL)
+        _, errors = run.communicate(timeout=30.0)
+    assert (run.returncode, errors.count("\n")) == (1, 1)
+    assert "rank 1: " in errors  # its own end, or what another rank says of it
+    assert not (folder / "out").exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in agents.values())
+
+
+def agents_of(pid: int) -> dict[int, int]:
+    """Processes of agents that a process has started, by rank."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        if "netsim.rdma.agent" in words:
+            found[int(words[words.index("--rank") + 1])] = int(child)
+    return found
 
 
 @pytest.mark.parametrize("backend", ["fluid", "analytical"])

@@ -88,6 +88,10 @@ class Namespace:
         """Frames from and to the host are no longer forwarded, while its device stays up and nobody is informed."""
         _run("ip", "-n", self.switch, "link", "set", self.port, "nomaster")
 
+    def take_down(self) -> None:
+        """The device of the host goes down, with its addresses and routes."""
+        _run("ip", "-n", self.name, "link", "set", self.device, "down")
+
 
 @contextmanager
 def shaped_hosts(
@@ -119,8 +123,6 @@ def shaped_hosts(
             _run("ip", "-n", host.name, "link", "set", host.device, "up")
             for way in ("rmem", "wmem"):
                 _run("ip", "netns", "exec", host.name, "sysctl", "-qw", f"net.ipv4.tcp_{way}={TCP_BUFFERS}")
-            # a NIC for RDMA has no slow start, and between two graphs connections are idle
-            _run("ip", "netns", "exec", host.name, "sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0")
             _run("tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", *_shaper(rate_bps))
             _run("tc", "-n", switch, "qdisc", "add", "dev", host.port, "root", *_shaper(rate_bps))
         yield hosts
