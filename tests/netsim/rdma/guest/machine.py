@@ -31,7 +31,8 @@ def shared_folders() -> list[Path]:
 class Machine:
     """A guest that runs ``run``, a script of the shell, in its folder ``job`` (``/job`` there) until it ends.
 
-    It has one processor: with two, of which the host stops one at a time, acknowledgements stay away for seconds (rxe of Linux 6.1).
+    It has one processor: with two, of which the host stops one at a time, acknowledgements stay away for seconds
+    (rxe of Linux 6.1).
 
     Args:
         image: what it boots from.
