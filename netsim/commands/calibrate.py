@@ -31,7 +31,7 @@ def calibrate_rdma(
     from boundary.output_files import check_output, write_atomically
     from netsim.commands.agents import session_of
     from netsim.formats.calibration_file import format_calibration
-    from netsim.rdma.extension import load_ucx
+    from netsim.rdma.extension import load_engine
     from netsim.rdma.hosts import read_hosts
     from netsim.rdma.message_times import octaves
 
@@ -40,7 +40,7 @@ def calibrate_rdma(
     if len(found.agents) < 2:
         raise InputError(f"{hosts} agents: found one, expected two or more, between which messages are sent")
     sizes = octaves(_largest_bytes(largest))
-    load_ucx()
+    load_engine(found.engine)
     started_s = time.perf_counter()
     session = session_of(found)
     if session is None:

@@ -33,14 +33,14 @@ class MeasuredRun:
         from boundary.output_files import write_atomically
         from netsim.formats.measured_flows import format_measurement
         from netsim.rdma.errors import TransferFailure
-        from netsim.rdma.extension import load_ucx
+        from netsim.rdma.executable import check_executable
+        from netsim.rdma.extension import load_engine
         from netsim.rdma.hosts import ranks_of_nodes, read_hosts
-        from netsim.rdma.share import check_executable
 
         hosts = read_hosts(self.hosts_file)
         ranks_of_nodes(hosts, named.graph, str(self.hosts_file))
         check_executable(named.graph)
-        load_ucx()
+        load_engine(hosts.engine)
         started_s = time.perf_counter()
         measurement = self._measurement(hosts, named)
         if measurement is None:

@@ -14,7 +14,7 @@ from boundary.errors import InputError
 from netsim import FlowGraph
 from netsim.calibration import Calibration, SizeRange
 from netsim.rdma import Hosts, MeasuredPairs, Session, TransferFailure, measure_pair, read_hosts
-from netsim.rdma.extension import load_ucx
+from netsim.rdma.extension import load_engine
 from netsim.rdma.message_times import REPEATS, SMALLEST_BYTES, octaves
 from netsim.rdma.share import graph_digest
 from vidur_pd.config.schema import NetworkConfig
@@ -42,7 +42,7 @@ class RealTraffic:
     """Real traffic of one run: every distinct graph is executed when it is first met, all in one session.
 
     The agents start with the first graph that is not known yet, so that a run whose graphs are all known needs neither
-    hosts nor UCX.
+    hosts nor an engine.
 
     Args:
         hosts: where to measure; ``None``: only what is known.
@@ -144,14 +144,14 @@ class RealTraffic:
         self._wall_s += time.perf_counter() - started_s
 
     def _open(self, wanted: str) -> Session:
-        """The session. Raises: InputError, where there are no hosts; BackendUnavailable, without UCX."""
+        """The session. Raises: InputError, where there are no hosts; BackendUnavailable, without their engine."""
         if self._hosts is None:
             raise InputError(
                 f"network.measured: found no {wanted} in {self._source}, expected it there, or network.hosts, between "
                 "which it can be measured"
             )
         if self._session is None:
-            load_ucx()
+            load_engine(self._hosts.engine)
             started_s = time.perf_counter()
             self._session = Session(self._hosts)
             self._wall_s += time.perf_counter() - started_s
@@ -201,7 +201,7 @@ def real_traffic(network: NetworkConfig, gpus: Iterable[int]) -> RealTraffic:
     else:
         assert hosts is not None, "the plan of the coupling has hosts or measurements"
         graphs, pairs = {}, MeasuredPairs.none_of(hosts)
-        load_ucx()
+        load_engine(hosts.engine)
     traffic = RealTraffic(hosts, graphs, pairs, source=str(network.measured), repeats=network.repeats)
     traffic.check_gpus(gpus)
     return traffic
