@@ -1,4 +1,4 @@
-"""Command line: ``netsim run`` and ``netsim topology``."""
+"""Command line: ``netsim run``, ``netsim calibrate-rdma`` and ``netsim topology``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from boundary.command_line import run_command_line
 from netsim import __version__
+from netsim.commands.calibrate import calibrate_rdma
 from netsim.commands.run import run
 from netsim.commands.topology import write_topology
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 
 app.command()(run)
+app.command("calibrate-rdma")(calibrate_rdma)
 app.command("topology", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(write_topology)
 
 

@@ -1,35 +1,10 @@
 """Engine `ucx` of the rdma backend (netsim/core/rdma)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
+from netsim.rdma.engines import Engine
 
-def now_ns() -> int: ...
 def version() -> str: ...
 
-class UcxEngine:
-    def __init__(
-        self,
-        *,
-        rank: int,
-        ranks: int,
-        address: str,
-        transports: str,
-        rndv_threshold: str,
-        device: str,
-        key: int,
-        channels: int,
-        spin: bool,
-        must_verify: bool,
-    ) -> None: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def done_descriptor(self) -> int: ...
-    def connect(self, out: Sequence[tuple[int, str, int]], in_ranks: Sequence[int], timeout_ns: int) -> None: ...
-    def lanes(self, rank: int) -> str: ...
-    def load(self, columns: Mapping[str, object]) -> None: ...
-    def run(self, t0_ns: int) -> None: ...
-    def stop(self) -> None: ...
-    def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+class UcxEngine(Engine):  # type: ignore[misc]  # its methods are those of the protocol
+    def __init__(self, options: Mapping[str, object], *, transports: str, rndv_threshold: str, key: int) -> None: ...

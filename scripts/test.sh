@@ -5,9 +5,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 require_system
-if ! { [ -e /usr/include/ucp/api/ucp.h ] && command -v ip >/dev/null; }; then
-    # for the rdma backend and its networks; where we may not install them, its tests skip
-    (install_system_packages libucx-dev iproute2) || true
+# For the rdma backend, its networks, and guests with Soft-RoCE; where we may not install them, its tests skip.
+if ! { [ -e /usr/include/ucp/api/ucp.h ] && [ -e /usr/include/infiniband/verbs.h ] &&
+    command -v ip >/dev/null && command -v pkg-config >/dev/null; }; then
+    (install_system_packages libucx-dev libibverbs-dev pkg-config iproute2) || true
+fi
+if [ "$(uname -sm)" = "Linux x86_64" ] && ! { command -v qemu-system-x86_64 && command -v busybox &&
+    command -v cpio && command -v modprobe; } >/dev/null; then
+    (install_system_packages qemu-system-x86 busybox-static cpio kmod) || true
 fi
 ns3=()
 if [ "$(uname -sm)" = "Linux x86_64" ]; then

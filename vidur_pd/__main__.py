@@ -165,14 +165,16 @@ def compare(
 
 
 def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
-    """The settings of a run of a comparison: where packets cannot carry the coupling, collectives are isolated."""
+    """The settings of a run of a comparison: where a backend cannot have the coupling, collectives are isolated."""
     from netsim.backends.contract import capabilities_of
     from vidur_pd.config.file import load_config
 
     with_backend = [*settings, f"network.backend={backend}"]
-    if load_config(config, with_backend).network.coupling != "fluid" or not capabilities_of(backend).simulates_packets:
+    coupling, able = load_config(config, with_backend).network.coupling, capabilities_of(backend)
+    if coupling == "isolated" or not (able.sends_traffic or (able.simulates_packets and coupling == "fluid")):
         return with_backend
-    sys.stderr.write(f"vidur-pd: {backend}: coupling 'isolated' instead of 'fluid', which needs link loads\n")
+    reason = "as its traffic takes real time" if able.sends_traffic else "which needs link loads"
+    sys.stderr.write(f"vidur-pd: {backend}: coupling 'isolated' instead of {coupling!r}, {reason}\n")
     return [*with_backend, "network.coupling=isolated"]
 
 

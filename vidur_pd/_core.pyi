@@ -12,6 +12,9 @@ from vidur_pd.metrics.request_figures import RequestFigures
 from vidur_pd.scheduling.policy import RequestView
 from vidur_pd.workload.request import RequestStatus
 
+def seconds_texts(durations_ps: NDArray[np.int64], absent: int) -> list[str]:
+    """Exact decimal seconds without trailing zeros, of durations from zero; ``absent`` ones are empty text."""
+
 class Request(RequestFigures[int, int | None, int | None, int | None]):
     """One request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 

@@ -18,10 +18,10 @@ TimePs scaled(TimePs value, TimePs numerator, TimePs denominator) {
     return static_cast<TimePs>(quotient - (product % denominator < 0));
 }
 
-// Distance of the grid points around a count of tokens: 128 per octave, and all counts below 256.
+// Distance of the grid points around a count of tokens: 64 per octave, and all counts below 256.
 std::int64_t grid_step(std::int64_t tokens) {
     const int bits = std::bit_width(static_cast<std::uint64_t>(tokens));
-    return std::int64_t{1} << std::max(0, bits - 8);
+    return bits <= 8 ? 1 : std::int64_t{1} << (bits - 7);
 }
 
 // The priced counts around a count of tokens: kernels compute whole tiles, so that times jump right after a grid point.

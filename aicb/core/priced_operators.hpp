@@ -59,7 +59,7 @@ class PricedTable {
     void insert(const GroupKey& key, const PricedOperators& group) { groups_.insert(key.packed(), group); }
     const PricedOperators& at(const GroupKey& key);
 
-    // Linear in the tokens between two of 128 grid points per octave, from the count after the lower one: both are
+    // Linear in the tokens between two of 64 grid points per octave, from the count after the lower one: both are
     // priced, and all counts below 256. Collectives are those of the nearest priced count, so that there are few.
     PricedOperators between(OperatorGroup kind, std::int64_t tokens);
     // The same in both integers; equal integers stay equal.

@@ -4,7 +4,7 @@ C++ composes an iteration from groups of operators, each of which depends on few
 attention, whose times are functions of the lengths in C++, or come from Python. C++ lists the groups that it has not
 seen yet, and ``StagePricer.price_missing`` prices them.
 
-Token counts of eager iterations and of expanded latents take thousands of values. Groups are priced at 128 counts per
+Token counts of eager iterations and of expanded latents take thousands of values. Groups are priced at 64 counts per
 octave and at the count after each (all below 256), and C++ interpolates linearly between them. Kernels compute whole
 tiles, so that times jump from a multiple of the tile to the count after it, by up to a sixth, and hardly grow between.
 """

@@ -26,13 +26,18 @@ class Capabilities:
     """Flows slow each other down."""
     carries_loads: bool = False
     """A load can stand for flows (`SharesCapacity`)."""
+    is_calibrated: bool = False
+    """Flows can take what was measured between real hosts (`netsim.calibration`)."""
+    sends_traffic: bool = False
+    """Flows are real traffic, of one graph after the other (`netsim.rdma`)."""
 
 
 _CAPABILITIES: Final = {
-    "analytical": Capabilities(shares_links=False),
-    "fluid": Capabilities(carries_loads=True),
+    "analytical": Capabilities(shares_links=False, is_calibrated=True),
+    "fluid": Capabilities(carries_loads=True, is_calibrated=True),
     "packet": Capabilities(simulates_packets=True),
     "ns3": Capabilities(simulates_packets=True),
+    "rdma": Capabilities(sends_traffic=True),
 }
 
 

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 import netsim._core as _core
 from netsim.backends.contract import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
+from netsim.calibration import CalibratedFlows, MessageTimes
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.roce.wire import WireFormat
-from netsim.routing import core_network
+from netsim.routing import Router, core_network
 from netsim.topology import Topology
 
 _CLOCK_END_PS: Final = 2**63
@@ -120,7 +121,8 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
     A flow ends when its last byte has drained and travelled the propagation latency of its path; between equal nodes
     it takes no time. While it drains, it occupies all links of its path at once: there is no queue, and, unless a
     `WireFormat` is given, no header, no ACK and no store-and-forward delay. Drained amounts are exact integers; an end
-    is the first whole picosecond by which all bytes are through.
+    is the first whole picosecond by which all bytes are through. With a ``calibration``, flows alone on their path take
+    what was measured (`netsim.calibration`), on the paths of the topology as long as nothing has failed.
     """
 
     def __init__(
@@ -129,9 +131,35 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
         sharing: _core.Sharing,
         wire: WireFormat | None = None,
         rate_tolerance: float = 0,
+        calibration: MessageTimes | None = None,
     ) -> None:
+        if wire is not None and calibration is not None:
+            raise BackendError("wire: found one with a calibration, expected none (what is measured has its headers)")
         format_ = wire.to_core() if wire else None
         super().__init__(_core.FlowSimulation(core_network(topology), sharing, format_, rate_tolerance))
+        self._calibrated = None if calibration is None else CalibratedFlows(calibration, Router(topology))
+        self._added_ps: dict[GraphHandle, NDArray[np.int64]] = {}
+
+    def submit(self, graph: FlowGraph, at_ps: int) -> GraphHandle:
+        """See `CoreBackend.submit`. Raises: InputError also, where the calibration does not know a flow."""
+        if self._calibrated is None:
+            return super().submit(graph, at_ps)
+        graph, added_ps = self._calibrated.applied(graph)
+        handle = super().submit(graph, at_ps)
+        self._added_ps[handle] = added_ps
+        return handle
+
+    def flow_times(self, handle: GraphHandle) -> FlowTimes:
+        """See `NetworkBackend.flow_times`; what a calibration adds is part of a flow."""
+        times = super().flow_times(handle)
+        if handle not in self._added_ps:
+            return times
+        start_ps = np.where(times.start_ps >= 0, times.start_ps - self._added_ps[handle], times.start_ps)
+        return FlowTimes(start_ps, times.end_ps, times.has_failed)
+
+    def forget(self, handle: GraphHandle) -> None:
+        super().forget(handle)
+        self._added_ps.pop(handle, None)
 
     def set_link_up(self, link: int, is_up: bool) -> None:
         """See `netsim.backends.contract.FailsLinks`."""

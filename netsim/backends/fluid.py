@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 import netsim._core as _core
 from netsim.backends.core import FlowBackend
+from netsim.calibration import MessageTimes
 from netsim.roce.wire import WireFormat
 from netsim.topology import Topology
 
@@ -28,12 +29,21 @@ class FluidBackend(FlowBackend):
     flows while the right one differs by no more than this fraction. No link then carries more than 1 + tolerance of its
     capacity, and the share of every link is within the tolerance of the one that follows from all others. 0 is exact.
 
+    With a ``calibration`` flows alone take what was measured between their hosts, and share the topology's links.
+
     Raises:
-        BackendError: a ``rate_tolerance`` outside 0 ≤ … < 1.
+        BackendError: a ``rate_tolerance`` outside 0 ≤ … < 1, or ``wire`` with a ``calibration``.
     """
 
-    def __init__(self, topology: Topology, wire: WireFormat | None = None, *, rate_tolerance: float = 0) -> None:
-        super().__init__(topology, _core.Sharing.MAX_MIN, wire, rate_tolerance)
+    def __init__(
+        self,
+        topology: Topology,
+        wire: WireFormat | None = None,
+        *,
+        rate_tolerance: float = 0,
+        calibration: MessageTimes | None = None,
+    ) -> None:
+        super().__init__(topology, _core.Sharing.MAX_MIN, wire, rate_tolerance, calibration)
 
     def set_background_bps(self, links: NDArray[np.int64], rates_bps: NDArray[np.float64]) -> None:
         """See `SharesCapacity.set_background_bps`; other links keep what they had.

@@ -18,6 +18,7 @@ from netsim.errors import BackendError
 if TYPE_CHECKING:
     from netsim.backends.contract import FlowTimes, GraphHandle, NetworkBackend
     from netsim.backends.packet.backend import PacketBackend
+    from netsim.calibration import Calibration
     from netsim.commands.run_on_hosts import MeasuredRun
     from netsim.formats.flow_file import NamedFlows
     from netsim.roce.config import RoceConfig
@@ -76,6 +77,9 @@ def run(
     pcap: Annotated[Path | None, typer.Option(help="Folder for captures of all ports, for Wireshark (ns3).")] = None,
     hosts: Annotated[Path | None, typer.Option(help="YAML: which agents send for which nodes (rdma).")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare payloads with what was sent (rdma).")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(help="JSON of calibrate-rdma: what messages take (analytical, fluid).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run flows over a topology and write their completion times.
@@ -88,7 +92,8 @@ def run(
     from netsim.topologies.file import read_topology
 
     files = _Files(fct, pfc, series, bandwidth, _interval_ps(interval), pcap)
-    _check_outputs(output, files, [path for path in (topology, flows, config, simai_config, hosts) if path is not None])
+    inputs = (topology, flows, config, simai_config, hosts, calibration)
+    _check_outputs(output, files, [path for path in inputs if path is not None])
     _check_captures(backend, files)
     roce = _roce_config(backend, config, simai_config, settings or [], files)
     network = read_topology(topology)
@@ -96,7 +101,7 @@ def run(
     if (measured := _measured_run(backend, hosts, verify)) is not None:
         measured.run(named, output, as_json)
         return
-    simulation = create_backend(backend, network, roce)
+    simulation = create_backend(backend, network, roce, calibration=_calibration(backend, calibration))
     started_s = time.perf_counter()
     try:
         handle, times = _carried(simulation, named, files)
@@ -135,6 +140,19 @@ def _measured_run(backend: str, hosts: Path | None, must_verify: bool) -> Measur
     from netsim.commands.run_on_hosts import MeasuredRun
 
     return MeasuredRun(hosts, must_verify)
+
+
+def _calibration(backend: str, path: Path | None) -> Calibration | None:
+    if path is None:
+        return None
+    from netsim.backends.contract import BACKENDS, capabilities_of
+
+    if not capabilities_of(backend).is_calibrated:
+        known = " or ".join(name for name in BACKENDS if capabilities_of(name).is_calibrated)
+        raise InputError(f"--calibration: found backend {backend}, expected {known}")
+    from netsim.formats.calibration_file import read_calibration
+
+    return read_calibration(path)
 
 
 def _interval_ps(text: str) -> int:

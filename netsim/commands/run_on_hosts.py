@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from boundary.command_line import print_summary
-from boundary.errors import InputError
-from boundary.quoting import quoted
 
 if TYPE_CHECKING:
     from netsim.formats.flow_file import NamedFlows
     from netsim.rdma.hosts import Hosts
     from netsim.rdma.measurement import Measurement
-
-TOKEN_VARIABLE: Final = "NETSIM_RDMA_TOKEN"
-_TOKEN: Final = re.compile(r"[0-9a-fA-F]{64,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +33,14 @@ class MeasuredRun:
         from boundary.output_files import write_atomically
         from netsim.formats.measured_flows import format_measurement
         from netsim.rdma.errors import TransferFailure
-        from netsim.rdma.extension import load_ucx
+        from netsim.rdma.executable import check_executable
+        from netsim.rdma.extension import load_engine
         from netsim.rdma.hosts import ranks_of_nodes, read_hosts
-        from netsim.rdma.share import check_executable
 
         hosts = read_hosts(self.hosts_file)
         ranks_of_nodes(hosts, named.graph, str(self.hosts_file))
         check_executable(named.graph)
-        load_ucx()
+        load_engine(hosts.engine)
         started_s = time.perf_counter()
         measurement = self._measurement(hosts, named)
         if measurement is None:
@@ -77,37 +70,13 @@ class MeasuredRun:
 
     def _measurement(self, hosts: Hosts, named: NamedFlows) -> Measurement | None:
         """``None`` on a rank whose flows another one reports."""
-        from netsim.rdma.agent import run_agent
-        from netsim.rdma.environment import rank_in_environment
+        from netsim.commands.agents import session_of
         from netsim.rdma.hosts import ranks_of_nodes
-        from netsim.rdma.session import Session
         from netsim.rdma.share import graph_digest
 
-        if hosts.launcher != "environment":
-            with Session(hosts, must_verify=self.must_verify) as session:
-                return session.execute(named.graph)
-        token = _token(hosts)
-        rank = rank_in_environment(os.environ, len(hosts.agents))
         digest = graph_digest(named.graph, ranks_of_nodes(hosts, named.graph, str(self.hosts_file)))
-        if rank == 0:
-            with Session(hosts, must_verify=self.must_verify, token=token, digest=digest, launched=(0,)) as session:
-                return session.execute(named.graph)
-        timeouts_s = (hosts.start_timeout_s, hosts.link_timeout_s)
-        run_agent((hosts.rendezvous.address, hosts.rendezvous.port), token, rank, digest, timeouts_s)
-        return None
-
-
-def _token(hosts: Hosts) -> bytes:
-    from boundary.text_files import read_text
-
-    if hosts.token_file is not None:
-        source, text = str(hosts.token_file), read_text(hosts.token_file, "a token").strip()
-    else:
-        source, text = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "")
-    if not _TOKEN.fullmatch(text) or len(text) % 2:
-        raise InputError(
-            f"{source}: found {len(text)} characters, expected 64 to 128 hexadecimal digits, the same on all ranks"
-            if text
-            else f"{source}: found {quoted(text)}, expected a token of 64 to 128 hexadecimal digits"
-        )
-    return bytes.fromhex(text)
+        session = session_of(hosts, must_verify=self.must_verify, digest=digest)
+        if session is None:
+            return None
+        with session:
+            return session.execute(named.graph)

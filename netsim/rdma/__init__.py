@@ -1,8 +1,34 @@
-"""The flow graph as real traffic: agents on hosts send its flows through UCX, and measure when they arrive."""
+"""The flow graph as real traffic: agents on hosts send its flows, by UCX or libibverbs, and measure when they arrive.
 
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.hosts import Hosts, read_hosts
-from netsim.rdma.measurement import Measurement
-from netsim.rdma.session import Session
+Names are imported when they are first asked for: an agent needs neither what reads hosts files nor what checks graphs.
+"""
 
-__all__ = ["Hosts", "Measurement", "Session", "TransferFailure", "read_hosts"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from netsim.rdma.errors import TransferFailure
+    from netsim.rdma.hosts import Hosts, read_hosts
+    from netsim.rdma.measurement import Measurement
+    from netsim.rdma.message_times import MeasuredPairs, measure_pair
+    from netsim.rdma.session import Session
+
+__all__ = ["Hosts", "MeasuredPairs", "Measurement", "Session", "TransferFailure", "measure_pair", "read_hosts"]
+
+_MODULES: Final = {
+    "Hosts": "hosts",
+    "MeasuredPairs": "message_times",
+    "Measurement": "measurement",
+    "Session": "session",
+    "TransferFailure": "errors",
+    "measure_pair": "message_times",
+    "read_hosts": "hosts",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

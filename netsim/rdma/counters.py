@@ -6,21 +6,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_RDMA: Final = ("duplicate_request", "completer_retry_err", "out_of_seq_request", "rcvd_rnr_err", "packet_seq_err")
-"""Names of rxe and mlx5 (``/sys/class/infiniband/*/ports/*/hw_counters``) that count resent requests."""
+_DEVICES: Final = Path("/sys/class/infiniband")
+_RDMA: Final = (
+    *("duplicate_request", "out_of_seq_request", "rcvd_seq_err", "rcvd_rnr_err", "completer_retry_err"),
+    *("out_of_sequence", "packet_seq_err", "rnr_nak_retry_err", "local_ack_timeout_err", "implied_nak_seq_err"),
+)
+"""Of ``DEVICE/ports/PORT/hw_counters`` those that resent requests raise: of rxe, and what mlx5 adds."""
 
 
-def read_counters() -> dict[str, int]:
-    """Totals up to now, by name; those of all RDMA devices, and TCP's."""
+def read_counters(device: str = "") -> dict[str, int]:
+    """Totals up to now, by name.
+
+    Args:
+        device: an RDMA device, ``NAME:PORT``, through which all flows go; where empty, all RDMA devices and TCP count.
+    """
     found = {}
-    for path in sorted(Path("/sys/class/infiniband").glob("*/ports/*/hw_counters/*")):
+    name, _, port = device.partition(":")
+    for path in sorted(_DEVICES.glob(f"{name or '*'}/ports/{port or '*'}/hw_counters/*")):
         if path.name in _RDMA:
-            found[f"{path.parts[4]} {path.name}"] = int(path.read_text())
+            found[f"{path.parts[-5]}:{path.parts[-3]} {path.name}"] = int(path.read_text())
+    if not device:
+        found.update(_tcp_counters())
+    return found
+
+
+def _tcp_counters() -> dict[str, int]:
     snmp = Path("/proc/self/net/snmp")
     rows = [line.split() for line in snmp.read_text().splitlines() if line.startswith("Tcp:")] if snmp.exists() else []
-    if len(rows) == 2:
-        found["tcp RetransSegs"] = int(dict(zip(*rows, strict=True))["RetransSegs"])
-    return found
+    return {"tcp RetransSegs": int(dict(zip(*rows, strict=True))["RetransSegs"])} if len(rows) == 2 else {}
 
 
 def retransmits(before: Mapping[str, int], after: Mapping[str, int]) -> int:

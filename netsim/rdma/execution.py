@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from netsim.rdma.clock import ClockLine, ClockOffset, PingResponder, exchange_pings, now_ns
 from netsim.rdma.counters import read_counters, retransmits
+from netsim.rdma.engines import Engine, create_engine
 from netsim.rdma.errors import TransferFailure
-from netsim.rdma.extension import load_ucx
 from netsim.rdma.frames import Frame
 from netsim.rdma.link_watch import LinkWatch
 from netsim.rdma.measurement import RankReport
 from netsim.rdma.share import Share, graph_from_bytes, share_of
-
-if TYPE_CHECKING:
-    from netsim._ucx import UcxEngine
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -42,28 +39,16 @@ class Execution:
 
     def __init__(self, control: Control, rank: int) -> None:
         self._control, self._rank = control, rank
-        self._engine: UcxEngine | None = None
+        self._engine: Engine | None = None
         self._responder: PingResponder | None = None
 
     def serve(self) -> None:
         """Takes ``setup`` and then one ``job`` after the other. Raises: Aborted, Failure."""
         settings = self._control.next_command().fields
-        place = settings["places"][self._rank]
-        self._engine = engine = load_ucx().UcxEngine(
-            rank=self._rank,
-            ranks=len(settings["places"]),
-            address=place["address"],
-            transports=settings["transports"],
-            rndv_threshold=settings["rndv_threshold"],
-            device=place["device"],
-            key=settings["key"],
-            channels=settings["channels"],
-            spin=settings["spin"],
-            must_verify=settings["must_verify"],
-        )
-        self._responder = PingResponder(place["address"], settings["key"])
+        self._engine = engine = create_engine(settings, self._rank)
+        self._responder = PingResponder(settings["places"][self._rank]["address"], settings["key"])
         self._control.use_engine(engine.stop, engine.done_descriptor)
-        self._control.send("address", {"port": engine.port, "ping_port": self._responder.port})
+        self._control.send("address", {"ping_port": self._responder.port})
         while True:
             job = self._control.next_command()
             _Job(self._control, self._rank, engine, settings, job).run()
@@ -78,10 +63,10 @@ class Execution:
 class _Job:
     """One graph."""
 
-    def __init__(self, control: Control, rank: int, engine: UcxEngine, settings: dict[str, Any], job: Frame) -> None:
+    def __init__(self, control: Control, rank: int, engine: Engine, settings: dict[str, Any], job: Frame) -> None:
         self._control, self._rank, self._engine, self._settings = control, rank, engine, settings
         self._address: str = settings["places"][rank]["address"]
-        self._ports: list[tuple[int, int]] = job.fields["ports"]
+        self._ping_ports: list[int] = job.fields["ping_ports"]
         with np.load(io.BytesIO(job.blob), allow_pickle=False) as columns:
             rank_of_node = columns["rank_of_node"]
             graph = graph_from_bytes(columns["graph"].tobytes())
@@ -112,14 +97,17 @@ class _Job:
 
     def _prepare(self) -> None:
         places, share, settings = self._settings["places"], self._share, self._settings
-        peers = [(rank, places[rank]["address"], self._ports[rank][0]) for rank in share.out_ranks]
-        self._engine.connect(peers, share.in_ranks, round(settings["connect_s"] * _NS_PER_S))
         self._engine.load(share.columns)
         self._is_loaded = True
+        offered = self._engine.offer(share.out_ranks, share.in_ranks)
+        self._control.send("offer", {"contacts": {str(rank): contact for rank, contact in offered.items()}})
+        contacts = self._control.next_command().fields["contacts"]
+        connect_ns = round(settings["connect_s"] * _NS_PER_S)
+        self._engine.connect({int(rank): contact for rank, contact in contacts.items()}, connect_ns)
         self._before = self._offset()
-        self._counters = read_counters()
+        self._counters = read_counters(self._engine.device)
         neighbours = {
-            (places[rank]["address"], self._ports[rank][1]): rank
+            (places[rank]["address"], self._ping_ports[rank]): rank
             for rank in {*share.out_ranks, *share.in_ranks} - {self._rank}
         }
         self._control.watch_links(LinkWatch(self._address, settings["key"], settings["silence_s"], neighbours))
@@ -128,7 +116,7 @@ class _Job:
     def _offset(self) -> ClockOffset:
         if self._rank == 0:
             return ClockOffset(now_ns(), 0.0, 0.0)
-        to = (self._settings["places"][0]["address"], self._ports[0][1])
+        to = (self._settings["places"][0]["address"], self._ping_ports[0])
         return exchange_pings(self._address, to, self._settings["key"], self._settings["pings"])
 
     def _report(self, after: ClockOffset) -> None:
@@ -147,6 +135,6 @@ class _Job:
             arrived=arrived,
             clock=ClockLine(self._before, after),
             lanes={rank: self._engine.lanes(rank) for rank in share.out_ranks} if self._is_loaded else {},
-            retransmits=retransmits(self._counters, read_counters()) if self._counters else 0,
+            retransmits=retransmits(self._counters, read_counters(self._engine.device)) if self._counters else 0,
         )
         self._control.send("rows", report.fields(), report.as_bytes())

@@ -1,4 +1,4 @@
-"""Extension module of engine `ucx`, which exists where UCX was found when netsim was built."""
+"""Extension modules of the engines, which exist where their libraries were found when netsim was built."""
 
 from __future__ import annotations
 
@@ -8,20 +8,30 @@ from typing import Final
 
 from netsim.errors import BackendUnavailable
 
-HOW_TO_GET_IT: Final = (
-    "install UCX with its headers (Debian, Ubuntu: `apt-get install libucx-dev`) and build netsim again from the "
-    "sources (`pip install .`)"
-)
+_NEEDED: Final = {
+    "ucx": ("UCX with its headers", "libucx-dev"),
+    "verbs": ("libibverbs with its headers", "libibverbs-dev pkg-config"),
+}
+"""Library and packages (Debian, Ubuntu) of each engine."""
 
 
-def load_ucx() -> ModuleType:
-    """The module `netsim._ucx`. Raises: BackendUnavailable, where it or the libraries of UCX are missing."""
-    name = "netsim._ucx"
+def load_engine(engine: str) -> ModuleType:
+    """The module of an engine, such as `netsim._ucx`.
+
+    Raises:
+        BackendUnavailable: it is missing, or libraries that it needs are.
+    """
+    name = f"netsim._{engine}"
+    library, packages = _NEEDED[engine]
+    remedy = (
+        f"install {library} (Debian, Ubuntu: `apt-get install {packages}`) and build netsim again from the sources "
+        "(`pip install .`)"
+    )
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise BackendUnavailable(f"backend rdma: engine ucx is not contained in this build; {HOW_TO_GET_IT}") from None
+        raise BackendUnavailable(f"backend rdma: engine {engine} is not contained in this build; {remedy}") from None
     except ImportError as error:
-        raise BackendUnavailable(f"backend rdma: engine ucx does not load ({error}); {HOW_TO_GET_IT}") from None
+        raise BackendUnavailable(f"backend rdma: engine {engine} does not load ({error}); {remedy}") from None

@@ -56,11 +56,37 @@ class AgentPlace(Section):
     address: Address = "127.0.0.1"
     """Of its NIC: it listens there and sends from there."""
     device: Name | None = None
-    """As UCX calls it (``UCX_NET_DEVICES``), such as ``mlx5_0:1`` or ``eth0``. Left out: any."""
+    """``mlx5_0:1`` or, with engine `ucx` (``UCX_NET_DEVICES``), also ``eth0``. Left out: any; with engine `verbs`, that
+    which has the address."""
     namespace: Name | None = None
     """Network namespace, with launcher ``netns``."""
     host: Name | None = None
     """What ``ssh`` connects to, with launcher ``ssh``."""
+
+
+class VerbsSettings(Section):
+    """Settings of engine `verbs`. Defaults are those of NCCL 2.28 (``src/transport/net_ib.cc``, ``NCCL_IB_…``)."""
+
+    queue_pairs: Annotated[int, Field(ge=1, le=128)] = 1
+    """Of each connection (``QPS_PER_CONNECTION``)."""
+    split: bool = False
+    """A flow goes over all queue pairs of its connection in equal parts; without it, flows take turns
+    (``SPLIT_DATA_ON_QPS``)."""
+    mtu_bytes: Literal[256, 512, 1024, 2048, 4096] | None = None
+    """Payload of a packet. Left out: the smaller of both ports' active ones."""
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    """At all agents (``GID_INDEX``). Left out: the index of the RoCE v2 GID that is the agent's address."""
+    traffic_class: Annotated[int, Field(ge=0, le=255)] = 0
+    """DSCP in its upper six bits (``TC``)."""
+    service_level: Annotated[int, Field(ge=0, le=15)] = 0
+    """(``SL``)"""
+    timeout: Annotated[int, Field(ge=1, le=31)] = 20
+    """An acknowledgement is waited for 4.096 µs · 2^timeout, 4.3 s by default, before data are resent (``TIMEOUT``).
+    It has to exceed the time in queues."""
+    retry_count: Annotated[int, Field(ge=0, le=7)] = 7
+    """How often data are resent before the connection fails (``RETRY_CNT``)."""
+    rnr_retry: Annotated[int, Field(ge=0, le=7)] = 7
+    """The same where the receiver is not ready; 7: without end."""
 
 
 class RendezvousPlace(Section):
@@ -74,7 +100,8 @@ class RendezvousPlace(Section):
 class Hosts(Section):
     """Hosts file."""
 
-    engine: Literal["ucx"] = "ucx"
+    engine: Literal["ucx", "verbs"] = "ucx"
+    """`ucx` runs over RDMA and TCP, `verbs` over RDMA only, just as ``verbs`` says."""
     launcher: Literal["local", "netns", "ssh", "environment"] = "local"
     """``environment``: torchrun, MPI, Slurm or Kubernetes has started the same command on every rank."""
     agents: Annotated[tuple[AgentPlace, ...], Field(min_length=1, max_length=65536)]
@@ -89,8 +116,10 @@ class Hosts(Section):
     rndv_threshold: Annotated[str, Field(pattern=r"^(\d{1,12}[kKmMgG]?|inf|auto)$")] | None = None
     """Size from which UCX asks the receiver for a buffer first (``UCX_RNDV_THRESH``), such as ``64k`` or ``inf``; over
     TCP the answer waits behind the data of the other direction. Left out: what UCX prefers."""
+    verbs: VerbsSettings | None = None
+    """With engine `verbs`."""
     channels: Annotated[int, Field(ge=1, le=64)] = 1
-    """Connections (queue pairs) per ordered pair of agents; flow labels choose among them."""
+    """Connections per ordered pair of agents; flow labels choose among them."""
     progress: Literal["sleep", "spin"] = "sleep"
     """``spin`` takes a core per agent all the time, and answers a few µs earlier."""
     start_timeout_s: PositiveSeconds = 60.0
@@ -152,5 +181,8 @@ def _check(hosts: Hosts, path: Path) -> None:
                 raise InputError(
                     f"{path} agents.{rank}.{field}: found {found}, expected {expected} with launcher {hosts.launcher}"
                 )
+    for field, engine in (("transports", "ucx"), ("rndv_threshold", "ucx"), ("verbs", "verbs")):
+        if getattr(hosts, field) is not None and hosts.engine != engine:
+            raise InputError(f"{path} {field}: found one, expected none with engine {hosts.engine}")
     if hosts.launcher == "environment" and hosts.rendezvous.port == 0:
         raise InputError(f"{path} rendezvous.port: found 0, expected a port that all ranks know")

@@ -23,7 +23,7 @@ from netsim.rdma.frames import (
     proof,
 )
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Changes with every frame and message that older agents would not understand."""
 BEAT_S: Final = 1.0
 """Between two signs of life on a control connection."""
@@ -133,12 +133,17 @@ class Meeting:
 
     def broadcast(self, kind: str, fields: dict[str, Any] | None = None, blob: bytes = b"") -> None:
         """Sends a frame to every rank that is there. Raises: TransferFailure."""
-        for rank, member in list(self._members.items()):
-            if rank not in self._lost:
-                try:
-                    member.send(Frame(kind, fields or {}, blob))
-                except OSError as error:
-                    self._lose(rank, f"control connection: {error.strerror or error}")
+        for rank in list(self._members):
+            self.send(rank, kind, fields, blob)
+
+    def send(self, rank: int, kind: str, fields: dict[str, Any] | None = None, blob: bytes = b"") -> None:
+        """Sends a frame to a rank, if it is there. Raises: TransferFailure."""
+        if rank in self._lost:
+            return
+        try:
+            self._members[rank].send(Frame(kind, fields or {}, blob))
+        except OSError as error:
+            self._lose(rank, f"control connection: {error.strerror or error}")
 
     def abort(self, reason: str, within_s: float) -> dict[int, Frame]:
         """Ends the run on all ranks; returns the reports of those that still can give one."""

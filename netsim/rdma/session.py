@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from netsim.flow import FlowGraph
 from netsim.rdma.errors import TransferFailure
+from netsim.rdma.executable import check_executable
 from netsim.rdma.frames import Frame
-from netsim.rdma.hosts import Hosts, ranks_of_nodes
+from netsim.rdma.hosts import Hosts, VerbsSettings, ranks_of_nodes
 from netsim.rdma.launchers import Processes, agent_command, listeners_for
 from netsim.rdma.measurement import Measurement, RankReport, merged, report_from
 from netsim.rdma.meeting import Meeting
-from netsim.rdma.share import check_executable, graph_bytes
+from netsim.rdma.share import graph_bytes
 
 TOKEN_BYTES: Final = 32
 _NS_PER_S: Final = 1_000_000_000
@@ -72,7 +73,7 @@ class Session:
             for rank in range(len(hosts.agents)) if launched is None else launched:
                 bound = listeners[hosts.agents[rank].namespace].getsockname()
                 self._processes.start(rank, agent_command(hosts, rank, (bound[0], bound[1])), token)
-            self._ports = self._set_up(must_verify)
+            self._ping_ports = self._set_up(must_verify)
         except TransferFailure as failure:
             self._failure = str(failure)
             self._meeting.abort(self._failure, 0.0)
@@ -106,7 +107,8 @@ class Session:
         rank_of_node = ranks_of_nodes(self._hosts, graph, "hosts")
         t0_ns = 0
         try:
-            self._meeting.broadcast("job", {"ports": self._ports}, _job(graph, rank_of_node))
+            self._meeting.broadcast("job", {"ping_ports": self._ping_ports}, _job(graph, rank_of_node))
+            self._exchange_contacts()
             ready = self._meeting.collect("ready", self._hosts.start_timeout_s)
             t0_ns = self._start(ready)
             self._meeting.collect("done", self._run_timeout_s(graph))
@@ -129,14 +131,15 @@ class Session:
             self._meeting.close()
             self._processes.end()
 
-    def _set_up(self, must_verify: bool) -> list[tuple[int, int]]:
-        """Ports of data and pings, by rank."""
+    def _set_up(self, must_verify: bool) -> list[int]:
+        """Ports of pings, by rank."""
         hosts = self._hosts
         self._meeting.collect("hello", hosts.start_timeout_s)
         settings: dict[str, Any] = {
             "places": [{"address": place.address, "device": place.device or ""} for place in hosts.agents],
-            "transports": hosts.transports or "",
-            "rndv_threshold": hosts.rndv_threshold or "",
+            "engine": hosts.engine,
+            "ucx": {"transports": hosts.transports or "", "rndv_threshold": hosts.rndv_threshold or ""},
+            "verbs": (hosts.verbs or VerbsSettings()).model_dump(),
             "key": secrets.randbits(64),
             "channels": hosts.channels,
             "spin": hosts.progress == "spin",
@@ -147,7 +150,15 @@ class Session:
         }
         self._meeting.broadcast("setup", settings)
         addresses = self._meeting.collect("address", hosts.start_timeout_s)
-        return [(addresses[r].fields["port"], addresses[r].fields["ping_port"]) for r in range(len(hosts.agents))]
+        return [addresses[rank].fields["ping_port"] for rank in range(len(hosts.agents))]
+
+    def _exchange_contacts(self) -> None:
+        """Tells every rank what the others want it to know before it connects to them."""
+        offered = self._meeting.collect("offer", self._hosts.start_timeout_s)
+        for rank in range(len(self._hosts.agents)):
+            to_rank = {str(peer): frame.fields["contacts"].get(str(rank)) for peer, frame in offered.items()}
+            contacts = {peer: contact for peer, contact in to_rank.items() if contact is not None}
+            self._meeting.send(rank, "contacts", {"contacts": contacts})
 
     def _start(self, ready: dict[int, Frame]) -> int:
         """Tells all when to start, on the clock of rank 0: its last reading, and more than has passed since."""

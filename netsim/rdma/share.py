@@ -15,10 +15,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 
-from boundary.errors import InputError
 from netsim.flow import NO_FLOW, FlowGraph
 from netsim.units import PS_PER_NS
 
@@ -38,6 +35,8 @@ _COLUMNS: Final = (
     "credits",
     "priority",
 )
+_LINE_BYTES: Final = 64
+"""Of a cache: no two flows write to the same one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,22 +53,6 @@ class Share:
     """Ranks from which anything comes."""
     columns: dict[str, object]
     """Fields of the core's ``RankPlan``."""
-
-
-def check_executable(graph: FlowGraph) -> None:
-    """Refuses a graph that no rank could finish, or that asks for what no engine does.
-
-    Raises:
-        InputError: flows wait for each other in a circle, or there are several traffic classes.
-    """
-    classes = np.unique(graph.priority).tolist()
-    if len(classes) > 1:
-        raise InputError(f"priority: found classes {classes[0]} and {classes[1]}, expected one on backend rdma")
-    event, waiting = _waits(graph)
-    before = csr_matrix((np.ones(len(event), dtype=np.int8), (event // 2, waiting)), shape=(len(graph), len(graph)))
-    components, _ = connected_components(before, connection="strong")
-    if components != len(graph) or bool(np.any(event // 2 == waiting)):
-        raise InputError("deps: found flows that wait for each other in a circle, expected none")
 
 
 def graph_bytes(graph: FlowGraph) -> bytes:
@@ -99,7 +82,8 @@ def share_of(graph: FlowGraph, rank_of_node: NDArray[np.int64], rank: int) -> Sh
     """The share of ``rank``, where node ``n`` belongs to rank ``rank_of_node[n]``."""
     sender, receiver = rank_of_node[graph.src], rank_of_node[graph.dst]
     sends, receives = np.flatnonzero(sender == rank), np.flatnonzero(receiver == rank)
-    event, waiting = _waits(graph)
+    place = _places(graph, receiver)
+    event, waiting = waits_of(graph)
     owner = np.where(event % 2 == 0, receiver[event // 2], sender[event // 2])
     informed_rank = sender[waiting]
     is_mine = informed_rank == rank
@@ -115,6 +99,7 @@ def share_of(graph: FlowGraph, rank_of_node: NDArray[np.int64], rank: int) -> Sh
         "send_flow": sends.astype(np.uint32),
         "send_peer": receiver[sends].astype(np.int32),
         "send_bytes": graph.size_bytes[sends],
+        "send_place": place[sends],
         "send_label": graph.flow_label[sends],
         "send_ready_ns": graph.ready_ps[sends] // PS_PER_NS,
         "send_delay_ns": graph.delay_ps[sends] // PS_PER_NS,
@@ -122,6 +107,7 @@ def share_of(graph: FlowGraph, rank_of_node: NDArray[np.int64], rank: int) -> Sh
         "send_waits": np.bincount(np.searchsorted(sends, waiting[is_mine]), minlength=len(sends)).astype(np.int32),
         "receive_flow": receives.astype(np.uint32),
         "receive_bytes": graph.size_bytes[receives],
+        "receive_place": place[receives],
         "dependent_offsets": dependents[0],
         "dependents": dependents[1],
         "informed_offsets": informed[0],
@@ -131,13 +117,24 @@ def share_of(graph: FlowGraph, rank_of_node: NDArray[np.int64], rank: int) -> Sh
     return Share(sends, receives, tuple(sorted(out)), tuple(sorted(incoming)), columns)
 
 
-def _waits(graph: FlowGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def waits_of(graph: FlowGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[edges] event, and the flow that waits for it. A credit is the arrival that frees the buffer."""
     flows = np.arange(len(graph), dtype=np.int64)
     queued = np.flatnonzero(graph.after != NO_FLOW)
     event = (2 * graph.deps, 2 * graph.credits, 2 * graph.after[queued] + 1)
     waiting = (np.repeat(flows, np.diff(graph.dep_offsets)), np.repeat(flows, np.diff(graph.credit_offsets)), queued)
     return np.concatenate(event).astype(np.int64), np.concatenate(waiting).astype(np.int64)
+
+
+def _places(graph: FlowGraph, receiver: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[flows] place of each in the memory of its receiver, where all that arrive lie one behind the other."""
+    room = -(-graph.size_bytes // _LINE_BYTES) * _LINE_BYTES
+    order = np.argsort(receiver, kind="stable")
+    before = np.cumsum(room[order]) - room[order]
+    first = np.searchsorted(receiver[order], receiver[order])
+    places = np.empty(len(graph), dtype=np.int64)
+    places[order] = before - before[first]
+    return places
 
 
 def _table(

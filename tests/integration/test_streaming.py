@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from boundary.errors import InputError
 from boundary.result_record import RECORD_FILE
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
 from vidur_pd.metrics import records
-from vidur_pd.metrics.quantities import exact_sum, seconds_text
+from vidur_pd.metrics.quantities import exact_sum
 from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
 from vidur_pd.report import comparison_table, load, write_comparison, write_report
 from vidur_pd.simulation import Simulation
@@ -59,6 +60,11 @@ def summary_of(folder: Path) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     del summary["simulator"]
     return summary
+
+
+def seconds_text(duration_ps: int | None) -> str:
+    """Exact decimal seconds."""
+    return "" if duration_ps is None else format(Decimal(duration_ps).scaleb(-12).normalize(), "f")
 
 
 def as_text(rows: pd.DataFrame) -> list[dict[str, str]]:

@@ -247,10 +247,10 @@ def test_plans_of_the_same_input_are_identical() -> None:
 def test_an_all_to_all_of_64_ranks_is_planned_in_milliseconds() -> None:
     communicator = spread(8, 8)
     plan_collective("all_to_all", 1 << 20, communicator)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(5):
         plan_collective("all_to_all", 1 << 20, communicator)
-    assert (time.perf_counter() - begin) / 5 < 0.05
+    assert (time.process_time() - begin) / 5 < 0.05
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -102,6 +102,9 @@ class PfcStormFault(_Timed):
     between: Cable
     priority: Annotated[int, Field(ge=1, le=7)] = 3
 
+
+LINK_FAULTS: Final = (NicFault, LinkFault, LinkFlapFault, SlowLinkFault, PfcStormFault)
+"""Faults of cables, not of what computes."""
 
 FaultSpec = Annotated[
     GpuFault

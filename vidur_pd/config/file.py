@@ -52,7 +52,7 @@ def dump_config(config: SimulationConfig) -> str:
 
 
 def anchor_paths(tree: Tree, folder: Path) -> None:
-    """Makes paths (traces, topologies, models, GPUs, recordings) absolute, as seen from the configuration's folder."""
+    """Makes paths (of traces, topologies, hosts, models, GPUs …) absolute, as seen from the configuration's folder."""
 
     def anchor(section: Any, key: str) -> None:
         if isinstance(section, dict) and isinstance(section.get(key), str):
@@ -67,6 +67,8 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
     for key in ("policy", "decode_policy", "rank_policy"):
         _anchor_class(tree.get("routing"), key, folder)
     _anchor_class(tree.get("kv_transfer"), "mode", folder)
+    for key in ("hosts", "measured", "calibration"):
+        anchor(tree.get("network"), key)
     holders = [tree]
     if isinstance(cluster := tree.get("cluster"), dict):
         anchor(cluster.get("topology"), "file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
@@ -363,7 +364,7 @@ class NetworkConfig(Section):
 
     backend: Literal["analytical", "fluid", "packet", "ns3", "rdma"] = "fluid"
     coupling: Literal["isolated", "fluid", "exact"] = "fluid"
-    """Left out with a packet-level backend: ``isolated``."""
+    """Left out with a packet-level backend, and with real traffic: ``isolated``."""
     collectives: Literal["nccl", "vllm", "sglang", "trtllm"]
     """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them. Left out: as the
     engine does."""
@@ -371,15 +372,24 @@ class NetworkConfig(Section):
     """Used by the packet-level backends; the others share links without a control loop."""
     roce: RoceConfig = RoceConfig()
     """All other settings of the packet-level backends (`netsim.roce`)."""
+    hosts: Path | None = None
+    """Hosts that backend ``rdma`` sends real traffic between (`netsim.rdma.hosts`); the others do not use it."""
+    repeats: Annotated[Count, Field(le=1000)] = 3
+    """Times that it executes each collective, whose median counts, after one that meets cold connections."""
+    measured: Path | None = None
+    """``measured.json`` of an earlier run on backend ``rdma``: what is in it is not measured again."""
+    calibration: Path | None = None
+    """What `netsim calibrate-rdma` has measured, for the backends ``analytical`` and ``fluid``."""
 
     @model_validator(mode="before")
     @classmethod
     def _completed(cls, tree: Any) -> Any:
-        """Packet-level backends do not know the default coupling; congestion control is also part of ``roce``."""
+        """Some backends do not know the default coupling; congestion control is also part of ``roce``."""
         if not isinstance(tree, Mapping):
             return tree
         tree = dict(tree)
-        if capabilities_of(str(tree.get("backend"))).simulates_packets:
+        able = capabilities_of(str(tree.get("backend")))
+        if able.simulates_packets or able.sends_traffic:
             tree.setdefault("coupling", "isolated")
         roce = tree.get("roce", {})
         if isinstance(roce, RoceConfig):

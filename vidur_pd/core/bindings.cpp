@@ -3,6 +3,7 @@
 
 #include "candidates.hpp"
 #include "radix_pool.hpp"
+#include "seconds_text.hpp"
 
 namespace serving {
 
@@ -245,6 +246,21 @@ void bind_group(py::module_& module) {
         });
 }
 
+void bind_texts(py::module_& module) {
+    module.def(
+        "seconds_texts",
+        [](const py::array_t<TimePs, py::array::c_style | py::array::forcecast>& durations_ps, TimePs absent) {
+            py::list texts(durations_ps.size());
+            for (py::ssize_t row = 0; row < durations_ps.size(); ++row) {
+                const TimePs duration_ps = durations_ps.at(row);
+                texts[static_cast<std::size_t>(row)] =
+                    py::str(duration_ps == absent ? std::string() : seconds_text(duration_ps));
+            }
+            return texts;
+        },
+        py::arg("durations_ps"), py::arg("absent"));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, module) {
@@ -252,6 +268,7 @@ PYBIND11_MODULE(_core, module) {
     for (const char* other : {"netsim._core", "aicb._core"}) py::module_::import(other);  // whose types are taken here
     py::register_local_exception_translator(&translate);
     bind_request(module);
+    bind_texts(module);
     bind_pools(module);
     bind_batches(module);
     bind_rank(module);

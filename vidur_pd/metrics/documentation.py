@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
+from vidur_pd.execution.communication.measured_file import MeasuredGraph
 from vidur_pd.metrics import summary
 from vidur_pd.metrics.columns import Column
 from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
@@ -38,7 +39,16 @@ TABLES: Final[tuple[tuple[str, str, Sequence[Column[Any]]], ...]] = (
     ("links.parquet", "One row for every window, link and class of traffic that it carried.", LINK_COLUMNS),
     ("flows.parquet", "On request: one row per flow of a KV transfer.", FLOW_COLUMNS),
 )
+MEASURED: Final = (
+    "Of backend `rdma`: the collectives that the run has used, in the order in which it met them, and the messages "
+    "from which KV transfers get their times. `network.measured: measured.json` repeats the run without hosts, to the "
+    "byte."
+)
+CALIBRATION: Final = (
+    "Messages between agents, as `netsim calibrate-rdma` writes them ([meaning](../netsim/README.md#calibration))."
+)
 UNITS: Final = (
+    ("_ps", "ps"),
     ("_per_s", "1/s"),
     ("_j_per_output_token", "J"),
     ("_s", "s"),
@@ -63,6 +73,9 @@ def page() -> str:
     about = _markdown(" ".join((inspect.getdoc(summary) or "").split("\n\n")[1].split()))
     rows = [(f"`{path}`", unit, meaning) for path, unit, meaning in _fields(summary.Summary, "", "")]
     parts.append(f"## summary.json\n\n{about}\n\n{_table(('field', 'unit', 'what it is'), rows)}")
+    rows = [(f"`{path}`", unit, meaning) for path, unit, meaning in _fields(MeasuredGraph, "graphs[].", "")]
+    rows.append(("`calibration`", "", CALIBRATION))
+    parts.append(f"## measured.json\n\n{MEASURED}\n\n{_table(('field', 'unit', 'what it is'), rows)}")
     return "\n".join(parts)
 
 

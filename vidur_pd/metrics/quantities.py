@@ -1,4 +1,4 @@
-"""Integer picoseconds as text and figures: exact seconds, quantiles."""
+"""Integer picoseconds as figures: seconds, sums, quantiles."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from numpy.typing import NDArray
 from vidur_pd.metrics.summary import Distribution
 
 PS_PER_S = 10**12
-
-
-def seconds_text(duration_ps: int | None) -> str:
-    """Exact decimal seconds without trailing zeros; an absent value is empty text."""
-    if duration_ps is None:
-        return ""
-    digits = f"{duration_ps:013d}"
-    return f"{digits[:-12]}.{digits[-12:]}".rstrip("0").rstrip(".")
 
 
 def to_seconds(duration_ps: int) -> float:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
+from vidur_pd._core import seconds_texts
 from vidur_pd.metrics.columns import TEXT, Column, values_of
-from vidur_pd.metrics.quantities import PS_PER_S, seconds_text
+from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.request_figures import NEVER, request_columns_of
 from vidur_pd.metrics.requests import RequestTable
 
@@ -58,5 +59,5 @@ def _texts(column: Column[RequestTable], values: NDArray[Any]) -> list[str]:
     if column.is_text:
         return [str(text) for text in values]
     if column.unit == "s":
-        return [seconds_text(None if value == NEVER else value) for value in values.tolist()]
+        return seconds_texts(values, NEVER)
     return ["" if value == NEVER else str(value) for value in values.tolist()]

@@ -36,6 +36,8 @@ class Result:
     """When the last thing happened."""
     flows: list[FlowRow]
     topology: Topology
+    measured: str | None
+    """Content of ``measured.json``; ``None`` where all was simulated."""
     summary: Summary
 
     @cached_property

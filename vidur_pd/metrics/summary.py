@@ -117,6 +117,27 @@ class WorkloadSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementSummary:
+    """Real traffic that the times of communication come from."""
+
+    engine: str = ""
+    lanes: tuple[str, ...] = ()
+    """Transports and devices that it took."""
+    graphs: int = 0
+    """Collectives that were executed in this run."""
+    graphs_read: int = 0
+    """Those that an earlier run had executed."""
+    message_fits: int = 0
+    """Pairs of hosts whose messages were measured in this run; one that needs larger ones later counts again."""
+    retransmits: int = 0
+    """What hosts have resent meanwhile, by all that they did; above 0 the times are not those of a clean network."""
+    clock_error_s: float = 0.0
+    """By which the time of a collective may be wrong, at most."""
+    wall_s: float = 0.0
+    """Real time that measuring took, part of that of the simulator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSummary:
     """The network that was simulated."""
 
@@ -126,6 +147,8 @@ class NetworkSummary:
     topology: Mapping[str, object] = field(default_factory=dict)
     """As in the configuration."""
     gpus: int = 0
+    measured: MeasurementSummary | None = field(default=None, metadata={"left_out": True})
+    """Left out unless backend `rdma` has sent the flows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

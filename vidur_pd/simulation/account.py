@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from vidur_pd.metrics.summary import (
     Effort,
     EstimatedOperator,
     Histogram,
+    MeasurementSummary,
     NetworkSummary,
     NotServed,
     Objectives,
@@ -50,6 +52,7 @@ class Account:
         self._config = state.plan.config
         self._workload = workload
         self._instances, self._pricers = state.instances, state.iteration_pricers
+        self._traffic = state.traffic
         self._log = log
 
     def summary(
@@ -123,6 +126,7 @@ class Account:
             coupling=self._plan.coupling.in_force,
             topology=self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
             gpus=self._plan.topology.gpus,
+            measured=None if self._traffic is None else MeasurementSummary(**asdict(self._traffic.totals())),
         )
 
     def _estimated_operators(self) -> tuple[EstimatedOperator, ...]:

@@ -11,7 +11,7 @@ from vidur_pd.workload.loading import trace_paths
 
 
 def input_files(config: SimulationConfig) -> list[Path]:
-    """Traces, topology, models, GPUs and recordings that the configuration names, without those that are built in."""
+    """Traces, topology, hosts, models, GPUs and others that the configuration names, not what is built in."""
     return list(_input_files(config))
 
 
@@ -21,6 +21,8 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
     yield from trace_paths(config.workload, Path())
     if isinstance(config.cluster.topology, FileSpec):
         yield config.cluster.topology.file
+    network = config.network
+    yield from (path for path in (network.hosts, network.measured, network.calibration) if path is not None)
     yield from model_files(config.model)
     for pool in config.cluster.pools:
         yield from gpu_files(config.hardware_of(pool))

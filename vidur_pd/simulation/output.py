@@ -25,6 +25,7 @@ RESULT_FILES = frozenset(
         "iterations.parquet",
         "links.parquet",
         "flows.parquet",
+        "measured.json",
         "trace.json.gz",
     }
 )
@@ -109,6 +110,8 @@ def _write_rest(result: Result, folder: ResultFolder) -> None:
     files = folder.files
     (files / "summary.json").write_text(json.dumps(summary_tree(result.summary), indent=2) + "\n", encoding="utf-8")
     (files / "config.yaml").write_text(dump_config(result.config), encoding="utf-8")
+    if result.measured is not None:
+        (files / "measured.json").write_text(result.measured, encoding="utf-8")
     if result.config.output.links:
         write_parquet(files / "links.parquet", result.link_columns())
     try:

@@ -125,6 +125,8 @@ class Simulation:
                 self._driver.run(records, len(self._source.workload), progress)
         finally:
             self._loop.advance_with(None)  # its owner may close the network now
+            if self._state.traffic is not None:
+                self._state.traffic.close()
         self._check_end()
         return self._result(records)
 
@@ -156,6 +158,7 @@ class Simulation:
             end_ps=self._queue.now_ps,
             flows=self._kv_sender.flows or [],
             topology=self._plan.topology,
+            measured=None if self._state.traffic is None else self._state.traffic.file_text(),
             summary=self._account.summary(
                 tally,
                 self._recovered(),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import simccl
-from netsim import Fabric, NetworkBackend, SharesCapacity, create_backend
+from netsim import Fabric, NetworkBackend, SharesCapacity, capabilities_of, create_backend
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
@@ -21,6 +22,10 @@ from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.simulation.pools import PoolModel
 from vidur_pd.workload import generator
+
+if TYPE_CHECKING:
+    from netsim.calibration import Calibration
+    from vidur_pd.execution.communication.real_traffic import RealTraffic
 
 BrokenOff = Callable[[RunningIteration], None]
 """Callback for iterations that were aborted."""
@@ -41,6 +46,8 @@ class SimulationState:
     """[instances]"""
     experts: tuple[InstanceExperts | None, ...]
     """[instances] ``None`` where they do not change."""
+    traffic: RealTraffic | None
+    """``None`` where all is simulated."""
 
     def launcher(
         self, loop: Loop, queue: EventQueue, communications: StageCommunications, broken_off: BrokenOff
@@ -65,13 +72,24 @@ def assemble(plan: SimulationPlan) -> SimulationState:
     Raises: InputError, where the network backend cannot carry the plan, or a policy of the user's own cannot be made.
     """
     config, topology = plan.config, plan.topology
-    network = create_backend(config.network.backend, topology, config.network.roce)
     stack, roce = simccl.Stack(config.network.collectives), config.network.roce
+    traffic, calibration = _measurements(plan)
+    messages = calibration if traffic is None else traffic
+    network = create_backend(plan.coupling.transfer_backend, topology, roce, calibration=messages)
     fabric = Fabric(topology)
     fabric.carry_with(network)
     priced_on = None if plan.coupling.collectives is Treatment.SIMULATED else fabric
     pricers = {
-        gpu: CommunicationPricer(topology, plan.coupling.pricing_backend, gpu, stack, roce=roce, live=priced_on)
+        gpu: CommunicationPricer(
+            topology,
+            plan.coupling.pricing_backend,
+            gpu,
+            stack,
+            roce=roce,
+            live=priced_on,
+            calibration=calibration,
+            traffic=traffic,
+        )
         for gpu in sorted({pool.gpu.interconnect for pool in plan.pools.values()})
     }
     instances = tuple(_instance(plan, index, placement) for index, placement in enumerate(plan.placements))
@@ -80,7 +98,21 @@ def assemble(plan: SimulationPlan) -> SimulationState:
         _iteration_pricer(plan, pricers, placement, own)
         for placement, own in zip(plan.placements, experts, strict=True)
     )
-    return SimulationState(plan, network, fabric, pricers, instances, of_iterations, experts)
+    return SimulationState(plan, network, fabric, pricers, instances, of_iterations, experts, traffic)
+
+
+def _measurements(plan: SimulationPlan) -> tuple[RealTraffic | None, Calibration | None]:
+    """Real traffic on backend ``rdma``, or the calibration of the network that is simulated."""
+    network = plan.config.network
+    if capabilities_of(network.backend).sends_traffic:
+        from vidur_pd.execution.communication.real_traffic import real_traffic
+
+        return real_traffic(network, (gpu for placement in plan.placements for gpu in placement.gpus)), None
+    if network.calibration is not None:
+        from netsim.formats.calibration_file import read_calibration
+
+        return None, read_calibration(network.calibration)
+    return None, None
 
 
 def _experts(pool: PoolModel) -> InstanceExperts | None:

@@ -65,6 +65,8 @@ def date_time_to_ps(value: str | int | Decimal) -> int:
 
 
 def _scaled(value: str | int | Decimal, factor: int) -> int:
+    if type(value) is int and -(10**15) <= value <= 10**15:
+        return value * factor
     if isinstance(value, str) and not (value.isascii() and len(value) <= _MOST_CHARACTERS and "_" not in value):
         raise ValueError
     try:

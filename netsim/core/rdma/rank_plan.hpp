@@ -33,12 +33,14 @@ struct RankPlan {
     std::vector<std::uint32_t> send_flow;
     std::vector<std::int32_t> send_peer;
     std::vector<std::int64_t> send_bytes;
+    std::vector<std::int64_t> send_place;  // of each at its receiver, where all that arrive lie one behind the other
     std::vector<std::uint32_t> send_label;
     std::vector<Nanoseconds> send_ready_ns, send_delay_ns;  // earliest start after T0; local processing
     std::vector<std::int64_t> send_max_bps;                 // 0: none
     std::vector<std::int32_t> send_waits;                   // events that each waits for
     std::vector<std::uint32_t> receive_flow;
     std::vector<std::int64_t> receive_bytes;
+    std::vector<std::int64_t> receive_place;
     EventTable dependents;               // sends of this rank that wait for the event, wherever it happens
     EventTable informed;                 // other ranks with flows that wait for the event, which happens here
     std::int64_t expected_messages = 0;  // notify messages that arrive here

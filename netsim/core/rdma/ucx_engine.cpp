@@ -1,16 +1,12 @@
 #include "ucx_engine.hpp"
 
 #include <arpa/inet.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <regex>
 #include <set>
 
@@ -22,33 +18,8 @@ namespace {
 
 constexpr unsigned kMessageId = 0;
 
-// Messages whose memory is found when they are announced; a bound of what a rank registers, our choice.
-constexpr std::int64_t kArenaBytes = 256LL << 20;
-
-// A timer's last part is waited for without sleeping: about what a wake-up takes.
-constexpr Nanoseconds kBusyWait = 20'000;
-
-// Rounds without progress before the worker is armed (20 were measured to give the best round trips on two cores).
-constexpr int kIdleRounds = 20;
-
 void check(ucs_status_t status, const std::string& what) {
     if (status != UCS_OK) throw EngineError(what + ": " + ucs_status_string(status));
-}
-
-int make_event_descriptor() {
-    const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (descriptor < 0) throw EngineError("eventfd: " + std::string(std::strerror(errno)));
-    return descriptor;
-}
-
-void signal_event(int descriptor) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(descriptor, &one, sizeof one);  // a full counter is readable already
-}
-
-void drain_event(int descriptor) {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto found = read(descriptor, &count, sizeof count);  // an empty counter is empty already
 }
 
 sockaddr_storage socket_address(const std::string& address, std::uint16_t port) {
@@ -72,13 +43,20 @@ std::uint16_t port_of(const sockaddr_storage& address) {
                                                : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+// Of a contact: "PORT ADDRESS".
+sockaddr_storage listener_of(const std::string& contact) {
+    std::uint16_t port = 0;
+    const char* const end = contact.data() + contact.size();
+    const auto [rest, error] = std::from_chars(contact.data(), end, port);
+    if (error != std::errc() || rest == end) {
+        throw EngineError("contact: found '" + contact + "', expected a port and an address");
+    }
+    return socket_address({rest + 1, end}, port);
+}
+
 ucs_sock_addr_t as_ucs(const sockaddr_storage& address) {
     return {reinterpret_cast<const sockaddr*>(&address),
             static_cast<socklen_t>(address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))};
-}
-
-std::int64_t largest(const std::vector<std::int64_t>& values) {
-    return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
 // What UCX prints about an endpoint; only later versions than 1.13 have a query for its transports.
@@ -96,20 +74,18 @@ std::string description_of(ucp_ep_h endpoint) {
 
 }  // namespace
 
-UcxEngine::UcxEngine(const UcxOptions& options)
-    : options_(options),
-      event_fd_(-1),
-      wake_fd_(make_event_descriptor()),
-      done_fd_(make_event_descriptor()),
+UcxEngine::UcxEngine(const EngineOptions& options, const UcxOptions& ucx)
+    : Engine(options),
+      ucx_(ucx),
       connections_(static_cast<std::size_t>(options.ranks)),
       greeted_(static_cast<std::size_t>(options.ranks), 0) {
     try {
         ucp_config_t* config = nullptr;
         check(ucp_config_read(nullptr, nullptr, &config), "ucx settings");
         ucs_status_t status = UCS_OK;
-        for (const auto& [name, value] : {std::pair("TLS", &options.transports),
+        for (const auto& [name, value] : {std::pair("TLS", &ucx.transports),
                                           {"NET_DEVICES", &options.device},
-                                          {"RNDV_THRESH", &options.rndv_threshold}}) {
+                                          {"RNDV_THRESH", &ucx.rndv_threshold}}) {
             if (status == UCS_OK && !value->empty()) status = ucp_config_modify(config, name, value->c_str());
         }
         ucp_params_t params{};
@@ -117,13 +93,15 @@ UcxEngine::UcxEngine(const UcxOptions& options)
         params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
         if (status == UCS_OK) status = ucp_init(&params, config, &context_);
         ucp_config_release(config);
-        check(status, "ucx with transports '" + options.transports + "' and device '" + options.device + "'");
+        check(status, "ucx with transports '" + ucx.transports + "' and device '" + options.device + "'");
 
         ucp_worker_params_t worker{};
         worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
         worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
         check(ucp_worker_create(context_, &worker, &worker_), "ucx worker");
-        check(ucp_worker_get_efd(worker_, &event_fd_), "ucx event descriptor");
+        int event_fd = -1;
+        check(ucp_worker_get_efd(worker_, &event_fd), "ucx event descriptor");
+        watch(event_fd);
 
         ucp_am_handler_param_t handler{};
         handler.field_mask =
@@ -181,13 +159,9 @@ void UcxEngine::close() {
         ucp_worker_destroy(worker_);
     }
     if (context_ != nullptr) ucp_cleanup(context_);
-    for (const int descriptor : {wake_fd_, done_fd_}) {
-        if (descriptor >= 0) ::close(descriptor);
-    }
     worker_ = nullptr;
     context_ = nullptr;
     listener_ = nullptr;
-    wake_fd_ = done_fd_ = -1;
 }
 
 ucp_ep_h UcxEngine::open_endpoint(const ucp_ep_params_t& params) {
@@ -200,13 +174,22 @@ ucp_ep_h UcxEngine::open_endpoint(const ucp_ep_params_t& params) {
     return endpoint;
 }
 
-void UcxEngine::connect(const std::vector<UcxPeer>& out, const std::vector<int>& in, Nanoseconds timeout_ns) {
+Contacts UcxEngine::offer(const std::vector<int>& out, const std::vector<int>& in) {
+    out_ = out;
+    in_ = in;
+    Contacts offered;
+    for (const int rank : out) offered[rank];  // a sender is not called back
+    for (const int rank : in) offered[rank] = std::to_string(port_) + " " + options_.address;
+    return offered;
+}
+
+void UcxEngine::connect(const Contacts& offered, Nanoseconds timeout_ns) {
     const Nanoseconds deadline = now_ns() + timeout_ns;
     const sockaddr_storage from = socket_address(options_.address, 0);
-    for (const UcxPeer& peer : out) {
-        auto& channels = connections_.at(static_cast<std::size_t>(peer.rank));
+    for (const int rank : out_) {
+        auto& channels = connections_.at(static_cast<std::size_t>(rank));
+        const sockaddr_storage to = listener_of(offered.at(rank));
         while (channels.size() < static_cast<std::size_t>(options_.channels)) {
-            const sockaddr_storage to = socket_address(peer.address, peer.port);
             ucp_ep_params_t params{};
             params.field_mask =
                 UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_LOCAL_SOCK_ADDR;
@@ -214,32 +197,30 @@ void UcxEngine::connect(const std::vector<UcxPeer>& out, const std::vector<int>&
             params.sockaddr = as_ucs(to);
             params.local_sockaddr = as_ucs(from);
             channels.push_back({open_endpoint(params), false});
-            rank_of_[channels.back().endpoint] = peer.rank;
+            rank_of_[channels.back().endpoint] = rank;
             Operation hello{
-                this, {Kind::kHello, static_cast<std::uint32_t>(options_.rank), options_.key, 0, 0}, 0, nullptr};
+                this, {Kind::kHello, static_cast<std::uint32_t>(options_.rank), ucx_.key, 0, 0}, 0, nullptr};
             hello.header.offset = static_cast<std::int64_t>(channels.size() - 1);
             post(channels.back().endpoint, hello, nullptr);
         }
     }
-    while (!is_connected(out, in)) {
+    while (!is_connected()) {
         if (!failure_.empty()) throw EngineError(failure_);
         if (must_stop_) return;
         if (now_ns() > deadline) throw EngineError("connections: found no answer in time");
-        accept_requests();
-        if (ucp_worker_progress(worker_) == 0) sleep_until(now_ns() + 1'000'000);
+        if (progress() == 0) sleep_until(now_ns() + 1'000'000);
     }
     flush(deadline);
 }
 
-bool UcxEngine::is_connected(const std::vector<UcxPeer>& out, const std::vector<int>& in) const {
+bool UcxEngine::is_connected() const {
     const auto is_welcome = [](const Connection& connection) { return connection.is_welcome; };
     return under_way_ == 0 &&
-           std::ranges::all_of(out,
-                               [&](const UcxPeer& peer) {
-                                   return std::ranges::all_of(connections_[static_cast<std::size_t>(peer.rank)],
-                                                              is_welcome);
+           std::ranges::all_of(out_,
+                               [&](int rank) {
+                                   return std::ranges::all_of(connections_[static_cast<std::size_t>(rank)], is_welcome);
                                }) &&
-           std::ranges::all_of(in,
+           std::ranges::all_of(in_,
                                [&](int rank) { return greeted_[static_cast<std::size_t>(rank)] >= options_.channels; });
 }
 
@@ -248,8 +229,7 @@ void UcxEngine::flush(Nanoseconds deadline) {
     const ucs_status_ptr_t request = ucp_worker_flush_nbx(worker_, &param);
     if (!UCS_PTR_IS_PTR(request)) return;
     while (ucp_request_check_status(request) == UCS_INPROGRESS && now_ns() < deadline && !must_stop_) {
-        accept_requests();
-        ucp_worker_progress(worker_);
+        progress();
     }
     ucp_request_free(request);
 }
@@ -268,15 +248,17 @@ std::string UcxEngine::lanes(int rank) const {
     return joined;
 }
 
-void UcxEngine::load(RankPlan plan) {
-    release_memory();
-    drain_event(done_fd_);
-    plan_ = std::move(plan);
-    executor_ = std::make_unique<RankExecutor>(plan_, *this, options_.ranks);
-    pattern_ = std::make_unique<PayloadPattern>(std::max(largest(plan_.send_bytes), largest(plan_.receive_bytes)));
-    const std::int64_t all = std::accumulate(plan_.receive_bytes.begin(), plan_.receive_bytes.end(), std::int64_t{0});
+unsigned UcxEngine::progress() {
+    accept_requests();
+    return ucp_worker_progress(worker_);
+}
+
+bool UcxEngine::arm() { return ucp_worker_arm(worker_) == UCS_OK; }
+
+void UcxEngine::register_memory() {
+    const std::int64_t all = sum(plan_.receive_bytes);
     arena_ = std::make_unique<ReceiveArena>(std::min(all, std::max(kArenaBytes, largest(plan_.receive_bytes))));
-    const auto register_memory = [&](void* data, std::size_t bytes) {
+    const auto registered = [&](void* data, std::size_t bytes) {
         ucp_mem_h memory = nullptr;
         if (bytes == 0) return memory;
         ucp_mem_map_params_t params{};
@@ -286,8 +268,8 @@ void UcxEngine::load(RankPlan plan) {
         check(ucp_mem_map(context_, &params, &memory), "registration of " + std::to_string(bytes) + " bytes");
         return memory;
     };
-    pattern_memory_ = register_memory(pattern_->data(), pattern_->bytes());
-    arena_memory_ = register_memory(arena_->data(), arena_->bytes());
+    pattern_memory_ = registered(pattern_->data(), pattern_->bytes());
+    arena_memory_ = registered(arena_->data(), arena_->bytes());
 }
 
 void UcxEngine::release_memory() {
@@ -295,50 +277,20 @@ void UcxEngine::release_memory() {
         if (*memory != nullptr) ucp_mem_unmap(context_, *memory);
         *memory = nullptr;
     }
-    pattern_.reset();
     arena_.reset();
 }
-
-void UcxEngine::run(Nanoseconds t0_ns) {
-    prctl(PR_SET_TIMERSLACK, 1UL);  // else timers of this thread may be 50 us late
-    bool is_reported = false;
-    executor_->start(t0_ns);
-    int idle = 0;
-    while (!must_stop_) {
-        accept_requests();
-        const unsigned events = ucp_worker_progress(worker_);
-        const Nanoseconds now = now_ns();
-        const Nanoseconds next = now < t0_ns ? t0_ns : executor_->post_due(now);
-        if (!failure_.empty()) throw EngineError(failure_);
-        if (!is_reported && under_way_ == 0 && executor_->is_done()) {
-            is_reported = true;
-            signal_event(done_fd_);
-        }
-        idle = events > 0 ? 0 : idle + 1;
-        if (idle > kIdleRounds && !options_.spin && next - now > kBusyWait) sleep_until(next);
-    }
-    must_stop_ = false;
-    drain_event(wake_fd_);
-}
-
-void UcxEngine::stop() {
-    must_stop_ = true;
-    signal_event(wake_fd_);
-}
-
-RankTimes UcxEngine::times() const { return executor_->times(); }
 
 void UcxEngine::send(const Piece& piece) {
     const auto& channels = connections_[static_cast<std::size_t>(plan_.send_peer[piece.send])];
     const std::uint32_t flow = plan_.send_flow[piece.send];
-    Operation operation{this, {Kind::kPiece, flow, options_.key, piece.offset, piece.bytes}, piece.send, nullptr};
+    Operation operation{this, {Kind::kPiece, flow, ucx_.key, piece.offset, piece.bytes}, piece.send, nullptr};
     post(channels[plan_.send_label[piece.send] % channels.size()].endpoint, operation,
          pattern_->at(flow, piece.offset));
 }
 
 void UcxEngine::inform(int rank, Event event) {
     post(connections_[static_cast<std::size_t>(rank)].front().endpoint,
-         {this, {Kind::kEvent, event, options_.key, 0, 0}, 0, nullptr}, nullptr);
+         {this, {Kind::kEvent, event, ucx_.key, 0, 0}, 0, nullptr}, nullptr);
 }
 
 void UcxEngine::post(ucp_ep_h endpoint, const Operation& content, void* data) {
@@ -381,7 +333,7 @@ ucs_status_t UcxEngine::on_message(void* self, const void* header, std::size_t h
         return UCS_OK;
     }
     std::memcpy(&found, header, sizeof found);
-    if (found.key != engine.options_.key) {
+    if (found.key != engine.ucx_.key) {
         engine.fail("a message of a stranger: found another key than that of the run");
         return UCS_OK;
     }
@@ -392,7 +344,7 @@ ucs_status_t UcxEngine::on_message(void* self, const void* header, std::size_t h
                 engine.rank_of_[param->reply_ep] = static_cast<int>(found.number);
                 engine.post(param->reply_ep,
                             {&engine,
-                             {Kind::kWelcome, static_cast<std::uint32_t>(engine.options_.rank), engine.options_.key,
+                             {Kind::kWelcome, static_cast<std::uint32_t>(engine.options_.rank), engine.ucx_.key,
                               found.offset, 0},
                              0,
                              nullptr},
@@ -418,7 +370,7 @@ ucs_status_t UcxEngine::take_piece(const Header& header, void* data, bool is_ann
         return UCS_OK;
     }
     if (!is_announced) {
-        check_payload(header, data);
+        check_payload(header.number, header.offset, data, header.bytes);
         executor_->on_arrived(static_cast<std::uint32_t>(receive), header.bytes, now_ns());
         return UCS_OK;
     }
@@ -458,7 +410,7 @@ void UcxEngine::finish_receive(Operation* operation, ucs_status_t status) {
         fail("flow " + std::to_string(done.header.number) + " could not be received: " + ucs_status_string(status));
         return;
     }
-    check_payload(done.header, done.memory);
+    check_payload(done.header.number, done.header.offset, done.memory, done.header.bytes);
     arena_->give_back(done.memory, done.header.bytes);
     executor_->on_arrived(done.index, done.header.bytes, now);
     while (!waiting_.empty()) {
@@ -468,12 +420,6 @@ void UcxEngine::finish_receive(Operation* operation, ucs_status_t status) {
         const Waiting started = next;
         waiting_.pop_front();
         start_receive(started.descriptor, started.operation);
-    }
-}
-
-void UcxEngine::check_payload(const Header& header, const void* data) {
-    if (options_.must_verify && !pattern_->is(header.number, header.offset, data, header.bytes)) {
-        fail("flow " + std::to_string(header.number) + " arrived with another payload than was sent");
     }
 }
 
@@ -497,18 +443,6 @@ void UcxEngine::on_error(void* self, ucp_ep_h endpoint, ucs_status_t status) {
     const auto found = engine.rank_of_.find(endpoint);
     const std::string peer = found == engine.rank_of_.end() ? "a peer" : "rank " + std::to_string(found->second);
     engine.fail("connection to " + peer + ": " + ucs_status_string(status));
-}
-
-void UcxEngine::sleep_until(Nanoseconds at) {
-    if (ucp_worker_arm(worker_) != UCS_OK) return;  // something has come in between
-    const Nanoseconds wait = at == kNever ? -1 : std::max<Nanoseconds>(0, at - now_ns() - kBusyWait);
-    const timespec limit{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
-    pollfd watched[] = {{event_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
-    ppoll(watched, 2, wait < 0 ? nullptr : &limit, nullptr);
-}
-
-void UcxEngine::fail(const std::string& message) {
-    if (failure_.empty()) failure_ = message;
 }
 
 UcxEngine::Operation* UcxEngine::take_operation(const Operation& content) {

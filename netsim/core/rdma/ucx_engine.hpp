@@ -1,82 +1,50 @@
 // Engine `ucx`: pieces of flows as active messages of UCP, over whatever transports UCX may use.
 //
-// One worker, used by one thread at a time. Connections are made by listeners and socket addresses, as worker addresses
-// fail over Soft-RoCE (UCX 1.13). It sleeps on the worker's event descriptor: on a host with fewer cores than ranks,
-// polling makes the mean of a round trip 20 to 50 times as long.
+// One worker. Connections are made by listeners and socket addresses, as worker addresses fail over Soft-RoCE
+// (UCX 1.13). It sleeps on the worker's event descriptor: on a host with fewer cores than ranks, polling makes the mean
+// of a round trip 20 to 50 times as long.
 #pragma once
 
 #include <ucp/api/ucp.h>
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
-#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "payload_pattern.hpp"
-#include "rank_executor.hpp"
+#include "engine.hpp"
 #include "rank_plan.hpp"
 #include "receive_arena.hpp"
 
 namespace netsim::rdma {
 
-// A transfer or a connection failed; what() is one clause.
-struct EngineError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
 struct UcxOptions {
-    int rank = 0, ranks = 1;
-    std::string address;         // of the listener and of outgoing connections; numeric
     std::string transports;      // UCX_TLS; empty: as the environment says
     std::string rndv_threshold;  // UCX_RNDV_THRESH; empty: as the environment says
-    std::string device;          // UCX_NET_DEVICES; empty: as the environment says
     std::uint64_t key = 0;       // of the run: a stranger's messages are refused
-    int channels = 1;            // connections per ordered pair of ranks; flow labels choose
-    bool spin = false;           // never sleep
-    bool must_verify = false;    // payloads are compared with what was sent
 };
 
-struct UcxPeer {
-    int rank;
-    std::string address;
-    std::uint16_t port;
-};
-
-class UcxEngine final : public Wire {
+// `device` is UCX_NET_DEVICES; empty: as the environment says.
+class UcxEngine final : public Engine {
   public:
-    explicit UcxEngine(const UcxOptions& options);
+    UcxEngine(const EngineOptions& options, const UcxOptions& ucx);
     ~UcxEngine() override;
-    UcxEngine(const UcxEngine&) = delete;
-    UcxEngine& operator=(const UcxEngine&) = delete;
 
-    std::uint16_t port() const { return port_; }
-
-    // Connects to `out` and waits until those of `in` have connected; what is connected stays so.
-    void connect(const std::vector<UcxPeer>& out, const std::vector<int>& in, Nanoseconds timeout_ns);
-
-    // Transports and devices of the connections to a rank, such as "tcp/eth0"; each once.
-    std::string lanes(int rank) const;
-
-    // Prepares the memory for a run.
-    void load(RankPlan plan);
-
-    // Runs the plan from t0 on and then serves the others, until stop() is called; throws EngineError.
-    void run(Nanoseconds t0_ns);
-
-    // From any thread: ends the present run, or the next.
-    void stop();
-    // Becomes readable when all is done here.
-    int done_descriptor() const { return done_fd_; }
-
-    RankTimes times() const;
+    Contacts offer(const std::vector<int>& out, const std::vector<int>& in) override;
+    void connect(const Contacts& offered, Nanoseconds timeout_ns) override;
+    std::string lanes(int rank) const override;
+    std::string device() const override { return {}; }
 
     void send(const Piece& piece) override;
     void inform(int rank, Event event) override;
+
+  protected:
+    unsigned progress() override;
+    bool arm() override;
+    void register_memory() override;
+    void release_memory() override;
 
   private:
     enum class Kind : std::uint32_t { kHello, kWelcome, kPiece, kEvent };
@@ -113,41 +81,31 @@ class UcxEngine final : public Wire {
     void finish_receive(Operation* operation, ucs_status_t status);
     void finish_send(Operation* operation, ucs_status_t status);
     void post(ucp_ep_h endpoint, const Operation& operation, void* data);
-    void check_payload(const Header& header, const void* data);
     void accept_requests();
     ucp_ep_h open_endpoint(const ucp_ep_params_t& params);
-    bool is_connected(const std::vector<UcxPeer>& out, const std::vector<int>& in) const;
+    bool is_connected() const;
     void flush(Nanoseconds deadline);
-    void sleep_until(Nanoseconds at);
-    void fail(const std::string& message);
     Operation* take_operation(const Operation& content);
     void give_back(Operation* operation);
-    void release_memory();
     void close();
 
-    UcxOptions options_;
+    const UcxOptions ucx_;
     ucp_context_h context_ = nullptr;
     ucp_worker_h worker_ = nullptr;
     ucp_listener_h listener_ = nullptr;
-    int event_fd_ = -1, wake_fd_ = -1, done_fd_ = -1;
     std::uint16_t port_ = 0;
+    std::vector<int> out_, in_;                         // ranks of the last offer
     std::vector<std::vector<Connection>> connections_;  // [ranks][channels]
     std::vector<int> greeted_;                          // [ranks] connections that it has made to us
     std::vector<ucp_ep_h> accepted_;
     std::unordered_map<ucp_ep_h, int> rank_of_;
     std::vector<ucp_conn_request_h> requests_;
 
-    RankPlan plan_;
-    std::unique_ptr<RankExecutor> executor_;
-    std::unique_ptr<PayloadPattern> pattern_;
     std::unique_ptr<ReceiveArena> arena_;
     ucp_mem_h pattern_memory_ = nullptr, arena_memory_ = nullptr;
     std::deque<Waiting> waiting_;
     std::deque<Operation> operations_;  // stable addresses
     std::vector<Operation*> spare_;
-    std::int64_t under_way_ = 0;
-    std::string failure_;
-    std::atomic<bool> must_stop_ = false;
     bool is_closing_ = false;
 };
 

@@ -330,10 +330,10 @@ def test_pricing_a_decode_batch_takes_microseconds():
     """Target: 60 µs for 128 requests after warm-up; ten times that passes on a busy machine."""
     batch = [Batch.decode(np.arange(128) * 37 + 500)]
     QWEN.price(batch)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(50):
         QWEN.price(batch)
-    assert (time.perf_counter() - started) / 50 < 600e-6
+    assert (time.process_time() - started) / 50 < 600e-6
 
 
 needs_engine = pytest.mark.skipif(

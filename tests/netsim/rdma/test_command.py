@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from netsim import single_switch, to_yaml
+from netsim.formats.calibration_file import read_calibration
+from netsim.rdma.message_fit import TOLERANCE
 from tests.forked_commands import run_forked
 from tests.netsim.rdma.needs import needs_ucx
 
@@ -40,6 +43,33 @@ def test_the_example_runs_with_verified_payloads_and_rows_of_every_backend(folde
     assert {row["status"] for row in rows} == {"completed"}
     assert {(row["engine"], row["lane"], row["device"]) for row in rows} == {("ucx", "tcp/lo", "lo")}
     assert all(int(row["fct_ps"]) == int(row["end_ps"]) - int(row["start_ps"]) for row in rows)
+
+
+@needs_ucx
+def test_a_calibration_over_tcp_has_to_be_accepted_and_is_what_fluid_then_takes(folder: Path) -> None:
+    """Two pairs of agents, octaves from 1 KiB to 64 KiB; a flow of 4 KiB takes what the line of its range says."""
+    measured = folder / "C.json"
+    calibrate = ("calibrate-rdma", "--hosts", EXAMPLES / "loopback.yaml", "-o", measured, "--largest", "64KiB")
+    refused = run_forked("netsim", *calibrate)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "found TCP between them (tcp/lo), expected RDMA" in refused.stderr
+    assert not measured.exists()
+    finished = run_forked("netsim", *calibrate, "--accept-tcp", "--json")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    summary = json.loads(finished.stdout)
+    assert (summary["pairs"], summary["sizes"], summary["lanes"]) == (2, 7, "tcp/lo")
+    assert 0 <= summary["largest_residual"] <= TOLERANCE
+    flows = folder / "F.csv"
+    flows.write_text("flow_id,src,dst,bytes,deps\na,0,4,4096,\n")
+    simulated = arguments(folder, EXAMPLES / "loopback.yaml", flows)
+    simulated = [word for word in simulated if word not in ("--hosts", str(EXAMPLES / "loopback.yaml"))]
+    simulated[simulated.index("rdma")] = "fluid"
+    assert run_forked("netsim", *simulated, "--calibration", measured).returncode == 0
+    with (folder / "fct.csv").open() as file:
+        took_ps = int(next(csv.DictReader(file))["fct_ps"])
+    expected = read_calibration(measured).range_of(0, 4, 4096)
+    assert expected is not None
+    assert took_ps == pytest.approx(expected.time_ps(4096), abs=2)
 
 
 @needs_ucx

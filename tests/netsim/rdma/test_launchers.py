@@ -96,6 +96,16 @@ FAULTS = {
     "agents: [{nodes: 0}]\nrendezvous: {address: '::'}": "expected the address of one interface",
     "agents: [{nodes: 0}]\ntokens: 1": "tokens",
     "engine: mpi\nagents: [{nodes: 0}]": "engine",
+    "engine: verbs\ntransports: rc\nagents: [{nodes: 0}]": "transports: found one, expected none with engine verbs",
+    "engine: verbs\nrndv_threshold: 8k\nagents: [{nodes: 0}]": "rndv_threshold: found one, expected none with",
+    "verbs: {queue_pairs: 4}\nagents: [{nodes: 0}]": "verbs: found one, expected none with engine ucx",
+    "engine: verbs\nverbs: {queue_pairs: 0}\nagents: [{nodes: 0}]": "verbs.queue_pairs: found 0",
+    "engine: verbs\nverbs: {mtu_bytes: 1500}\nagents: [{nodes: 0}]": "verbs.mtu_bytes: found 1500",
+    "engine: verbs\nverbs: {gid_index: -1}\nagents: [{nodes: 0}]": "verbs.gid_index: found -1",
+    "engine: verbs\nverbs: {traffic_class: 256}\nagents: [{nodes: 0}]": "verbs.traffic_class: found 256",
+    "engine: verbs\nverbs: {timeout: 0}\nagents: [{nodes: 0}]": "verbs.timeout: found 0",
+    "engine: verbs\nverbs: {retry_count: 8}\nagents: [{nodes: 0}]": "verbs.retry_count: found 8",
+    "engine: verbs\nverbs: {queue_pair: 4}\nagents: [{nodes: 0}]": "verbs.queue_pair",
 }
 
 

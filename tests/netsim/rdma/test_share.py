@@ -70,6 +70,28 @@ def test_shares_executed_together_finish_every_flow(case: tuple[FlowGraph, np.nd
     assert messages == [share.columns["expected_messages"] for share in shares]
 
 
+@given(graphs(), st.data())
+def test_flows_have_places_of_their_own_at_their_receivers_and_senders_know_them(
+    case: tuple[FlowGraph, np.ndarray, int], data: st.DataObject
+) -> None:
+    """Sizes of up to three lines of a cache; an empty flow takes no room."""
+    graph, rank_of_node, ranks = case
+    sizes = data.draw(st.lists(st.integers(0, 192), min_size=len(graph), max_size=len(graph)))
+    graph = graph.with_flows(size_bytes=np.array(sizes, dtype=np.int64))
+    shares = [share_of(graph, rank_of_node, rank) for rank in range(ranks)]
+    for share in shares:
+        places = np.array(share.columns["receive_place"])
+        assert (places % 64 == 0).all()
+        end = 0
+        for place, size in sorted(zip(places.tolist(), graph.size_bytes[share.receives].tolist(), strict=True)):
+            assert end <= place < end + 64
+            end = place + size
+        at = dict(zip(share.receives.tolist(), places.tolist(), strict=True))
+        for other in shares:
+            for flow, place in zip(other.sends.tolist(), np.array(other.columns["send_place"]).tolist(), strict=True):
+                assert flow not in at or at[flow] == place
+
+
 @given(graphs())
 def test_a_graph_survives_its_way_over_the_network(case: tuple[FlowGraph, np.ndarray, int]) -> None:
     graph, rank_of_node, _ = case

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import Completion, Fabric, FlowGraph, GraphHandle, NetworkBackend, Topology, capabilities_of, create_backend
+from netsim.calibration import MessageTimes
 from netsim.fabric import INTACT, FabricState
 from netsim.roce.config import RoceConfig
 from vidur_pd.execution.communication.servers import IdenticalServers
@@ -36,9 +37,15 @@ class IdleFabric:
     on, and last acknowledgements are still under way.
     """
 
-    def __init__(self, topology: Topology, backend: str, roce: RoceConfig | None) -> None:
-        """``roce``: settings of a packet-level backend."""
-        self._backend, self._roce = backend, roce
+    def __init__(
+        self,
+        topology: Topology,
+        backend: str,
+        roce: RoceConfig | None,
+        calibration: MessageTimes | None = None,
+    ) -> None:
+        """``roce``: settings of a packet-level backend. ``calibration``: of the others, what messages take."""
+        self._backend, self._roce, self._calibration = backend, roce, calibration
         self._is_renewed = capabilities_of(backend).simulates_packets
         self.servers = IdenticalServers(topology)
         self._fabric = Fabric(topology)
@@ -75,7 +82,7 @@ class IdleFabric:
 
     def _new_network(self) -> NetworkBackend:
         """An idle one in the state that links have."""
-        network = create_backend(self._backend, self._fabric.topology, self._roce)
+        network = create_backend(self._backend, self._fabric.topology, self._roce, calibration=self._calibration)
         self._fabric.carry_with(network)
         return network
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from netsim.fabric import INTACT, FabricState, Gpus
 from netsim.roce.config import RoceConfig
 from vidur_pd.execution.communication.flows import behind_ps, planned
 from vidur_pd.execution.communication.idle_fabric import IdleFabric, IdleRun
+
+if TYPE_CHECKING:
+    from netsim.calibration import MessageTimes
+    from vidur_pd.execution.communication.real_traffic import RealTraffic
 
 CollectiveKey = tuple[Communication, Gpus]
 COSTS_KEPT = 4096
@@ -64,8 +68,9 @@ class CommunicationPricer:
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
     time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead (DeepEP's flows take it on any
-    backend). How many flows of a collective are on a link at a time is taken from the first size
-    that is run. What runs within a server runs on one for all that are identical.
+    backend), unless messages were measured (``calibration``), and with ``traffic`` it is what the flows took between
+    real hosts. How many flows of a collective are on a link at a time is taken from the first size that is run. What
+    runs within a server runs on one for all that are identical; real servers are all measured.
 
     Where links that a group can meet have failed or are slow, the same flows run on the fabric as it is then: engines
     choose their rings and kernels when they start. The closed form is slowed down by as much as the flows are.
@@ -80,14 +85,17 @@ class CommunicationPricer:
         *,
         roce: RoceConfig | None = None,
         live: Fabric | None = None,
+        calibration: MessageTimes | None = None,
+        traffic: RealTraffic | None = None,
     ) -> None:
         """``roce``: settings of a packet-level backend. ``live``: what becomes of links; ``None``: nothing."""
         simccl.check_measured(stack, gpu)
         self._stack = stack
         self._topology = topology
         self._gpu = gpu
-        self._closed_form = backend == "analytical"
-        self._fabric = IdleFabric(topology, backend, roce)
+        self._closed_form = backend == "analytical" and calibration is None
+        self._traffic = traffic
+        self._fabric = IdleFabric(topology, backend, roce, calibration)
         self._live = Fabric(topology) if live is None else live
         self._communicators: dict[Gpus, simccl.Communicator] = {}
         self._whole = _Known(INTACT)
@@ -135,7 +143,8 @@ class CommunicationPricer:
         if key not in known.priced:
             _make_room(known.priced)
             what, gpus = key
-            home = self._fabric.servers.canonical(gpus) if known is self._whole else gpus
+            are_models = known is self._whole and self._traffic is None
+            home = self._fabric.servers.canonical(gpus) if are_models else gpus
             if home == gpus:
                 known.priced[key] = self._interpolated(key, known)
             else:
@@ -170,6 +179,8 @@ class CommunicationPricer:
                 "max_retries)"
             )
         duration_ps = run.duration_ps
+        if self._traffic is not None:
+            duration_ps = self._traffic.duration_ps(graph, what.op, what.size_bytes, gpus)
         if self._closed_form and what.exchange is None:
             closed = simccl.collective_time(what.op, what.size_bytes, communicator, stack=self._stack)
             duration_ps = closed.time_ps + behind_ps(what, communicator)

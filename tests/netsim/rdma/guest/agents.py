@@ -1,0 +1,64 @@
+"""Agents inside of a guest: ``python -m tests.netsim.rdma.guest.agents FILE``.
+
+The file lists sessions (`SessionOfAgents`); agents of one after the other are forked from an interpreter that has
+imported what they need, which takes seconds under emulation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from netsim.rdma.agent import run_agent
+from netsim.rdma.errors import TransferFailure
+
+TOKEN: Final = bytes(range(32))
+START_S: Final = 200.0
+"""Until the guest has booted and its agents are connected, on a machine that does much else."""
+SILENCE_S: Final = 30.0
+HOST: Final = "10.0.2.2"
+"""Loopback of the host, as QEMU's user network shows it to the guest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOfAgents:
+    """A session that listens at a port of the host, the ranks of a guest in it, and a command of the shell before."""
+
+    port: int
+    ranks: tuple[int, ...]
+    command: str = "true"
+
+
+def write_sessions(file: Path, sessions: Sequence[SessionOfAgents]) -> None:
+    """Inverse of what `main` reads."""
+    file.write_text(json.dumps([asdict(session) for session in sessions]))
+
+
+def main() -> None:
+    for fields in json.loads(Path(sys.argv[1]).read_text()):
+        session = SessionOfAgents(**fields)
+        subprocess.run(session.command, shell=True, check=True)
+        agents = [_fork_agent(session.port, rank) for rank in session.ranks]
+        for agent in agents:
+            os.waitpid(agent, 0)  # how it ends is for the session to tell
+
+
+def _fork_agent(port: int, rank: int) -> int:
+    process = os.fork()
+    if process != 0:
+        return process
+    try:
+        run_agent((HOST, port), TOKEN, rank, None, (START_S, SILENCE_S))
+    except TransferFailure as failure:
+        print(f"rank {rank}: {failure}", flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
