@@ -9,6 +9,8 @@ from simccl.communicator.gpus import UnsupportedTopology, gpu_named
 from simccl.engines.all_reduce import AllReduceKernels as Stack
 from simccl.engines.all_reduce import check_measured
 from simccl.engines.deepep import expert_times_us
+from simccl.engines.expected_routing import ExpectedRouting
+from simccl.engines.expert_choice import ExpertChoice, RankPopularity
 from simccl.engines.expert_mode import Phase
 from simccl.engines.expert_plan import expert_combine, expert_dispatch
 from simccl.engines.expert_routing import ExpertRouting
@@ -22,7 +24,7 @@ from simccl.plan.postcondition import PlanError
 from simccl.planning.calibration import Calibration, read_calibration, shipped_calibration
 from simccl.planning.choice import choose
 from simccl.planning.planner import all_to_all_v, plan_collective
-from simccl.planning.timing import CollectiveTime, TimeTable, collective_time, time_table
+from simccl.planning.timing import CollectiveTime, TimeTable, collective_time, following_time_ps, time_table
 from simccl.planning.verify import VerifiedPlan, verify_plan
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "CollectiveTime",
     "Communicator",
     "Descriptors",
+    "ExpectedRouting",
+    "ExpertChoice",
     "ExpertRouting",
     "InputError",
     "KvFlows",
@@ -46,6 +50,7 @@ __all__ = [
     "PlanError",
     "PlannedFlows",
     "Protocol",
+    "RankPopularity",
     "Stack",
     "Striping",
     "TimeTable",
@@ -58,6 +63,7 @@ __all__ = [
     "expert_combine",
     "expert_dispatch",
     "expert_times_us",
+    "following_time_ps",
     "gpu_named",
     "kv_handoff_plan",
     "kv_template",

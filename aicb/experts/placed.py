@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from aicb.experts.drift import ExpertDrift, drifting_layers
 from aicb.experts.load import ExpertDraw, ExpertLoad, UniformLoad
 from aicb.experts.placement import Placement, place_balanced
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import SKEWED_DRAWS, UNIFORM_DRAWS, LoadProfile, RankLoad
 from aicb.model.partition import Partition
 
@@ -58,6 +59,10 @@ class PlacedExperts:
     def __call__(self, tokens: int) -> RankLoad:
         """Load of the slowest rank when the group processes ``tokens`` ≥ 1 distinct tokens."""
         return self._profile(tokens)
+
+    def popularity(self, tokens: int) -> tuple[RankPopularity, ...] | None:
+        """`LoadProfile.popularity`, at the instant and where experts lie."""
+        return self._profile.popularity(tokens)
 
     @property
     def layers(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from aicb.experts.load import BalancedLoad, ExpertDraw, ExpertLoad, UniformLoad, draw_experts
 from aicb.experts.placement import Placement, place_balanced, place_in_order
+from aicb.experts.popularity import RankPopularity, rank_popularity
 from aicb.model.partition import Partition
 
 UNIFORM_DRAWS, SKEWED_DRAWS = 16, 64
@@ -73,14 +74,16 @@ class LoadProfile:
             self._draws = [draw_experts(load, shape, draw, seed) for draw in range(draws)]
         self._placed_for = self._draws
         self._placements: Sequence[Placement] | None = None
+        self._is_even = isinstance(load, BalancedLoad | UniformLoad)
         self._grid: dict[int, RankLoad] = {}
         self._memo: dict[int, RankLoad] = {}
+        self._popularity: dict[int, tuple[RankPopularity, ...]] = {}
 
     def changed(self, draws: Sequence[ExpertDraw], placements: Sequence[Placement] | None) -> LoadProfile:
         """The profile of layers that choose otherwise, on the given placements, or on that of this profile."""
         other = copy(self)
         other._draws, other._placements = list(draws), placements
-        other._grid, other._memo = {}, {}
+        other._grid, other._memo, other._popularity = {}, {}, {}
         return other
 
     def __call__(self, tokens: int) -> RankLoad:
@@ -117,6 +120,25 @@ class LoadProfile:
         rows, active = slots.sum(axis=1), np.count_nonzero(slots, axis=1)
         rank = int(np.argmax(rows * (self._slots_per_rank + 1) + active))
         return RankLoad(float(rows[rank]), float(active[rank]), float(slots[rank].max()))
+
+    def popularity(self, tokens: int) -> tuple[RankPopularity, ...] | None:
+        """[ranks] of a typical layer when the group processes about ``tokens``; ``None`` where experts are even.
+
+        Typical is the layer whose most popular rank is nearest to the mean of these over layers. Tokens count in powers
+        of two.
+        """
+        if self._is_even:
+            return None
+        step = tokens.bit_length()
+        if step not in self._popularity:
+            known = 1 << (step - 1)
+            layers = [
+                rank_popularity(draw.expected_load(known) / known, self.placement(layer, known))
+                for layer, draw in enumerate(self._draws)
+            ]
+            most = np.array([max(rank)[0] for rank in layers])
+            self._popularity[step] = layers[int(np.argmin(np.abs(most - most.mean())))]
+        return self._popularity[step]
 
     def placement(self, layer: int, tokens: int) -> Placement:
         """Of a layer's experts, where the group is expected to process so many tokens."""

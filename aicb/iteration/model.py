@@ -16,10 +16,11 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from aicb._core import OperatorGroup
 from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.experts.load import ExpertLoad, UniformLoad
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
@@ -43,6 +45,7 @@ from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
 from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
+from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
@@ -69,6 +72,18 @@ def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 
     return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
 
 
+class ExpertsInTime(Protocol):
+    """Load of experts by tokens of the group, as it is at an instant (`LoadProfile`, `PlacedExperts`)."""
+
+    def __call__(self, tokens: int, /) -> RankLoad:
+        """Of the slowest rank."""
+        ...
+
+    def popularity(self, tokens: int, /) -> tuple[RankPopularity, ...] | None:
+        """[ranks] ``None``: even."""
+        ...
+
+
 class IterationModel:
     """Prices the iterations of one instance.
 
@@ -89,6 +104,7 @@ class IterationModel:
         quant_kernel: what quantises the inputs of its fp8 products.
         dense_kernel: what it runs for fp8 products outside experts.
         rope_kernel: what it runs for the rotary embedding of latent attention.
+        dispatch: how it brings tokens of data-parallel ranks to experts that these share.
 
     Raises:
         InputError: no measurements of this GPU, no fp8 on it, the model cannot be divided this way, or the experts'
@@ -118,6 +134,7 @@ class IterationModel:
         quant_kernel: QuantKernel = "triton",
         dense_kernel: DenseKernel = "deep_gemm",
         rope_kernel: RopeKernel = "in_place",
+        dispatch: ExpertDispatch = DEEPEP,
     ):
         gpu.check(precision)
         model.check(precision)
@@ -128,7 +145,7 @@ class IterationModel:
         check_dense_kernel(dense_kernel)
         check_rope_kernel(rope_kernel)
         self.experts_kernel, self.mla_kernel, self.rope_kernel = experts_kernel, mla_kernel, rope_kernel
-        self.quant_kernel, self.dense_kernel = quant_kernel, dense_kernel
+        self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries)
@@ -143,9 +160,9 @@ class IterationModel:
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
         self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel, self._as_run)
-        self._experts: Callable[[int], RankLoad] | None = None
+        self._experts: ExpertsInTime | None = None
 
-    def with_experts(self, experts: Callable[[int], RankLoad]) -> IterationModel:
+    def with_experts(self, experts: ExpertsInTime) -> IterationModel:
         """The same model with a load of experts of its own, by tokens of the group, until `forget_experts`."""
         other = copy(self)
         other.__dict__.pop("_drafting_model", None)
@@ -334,6 +351,7 @@ class IterationModel:
             quant_kernel=self.quant_kernel,
             dense_kernel=self.dense_kernel,
             rope_kernel=self.rope_kernel,
+            dispatch=self.dispatch,
         )
         if self._drafter.is_layer:
             made._experts = self._experts
@@ -364,6 +382,7 @@ class IterationModel:
             is_decode=False,
             stage=stage,
             experts_kernel=self.experts_kernel,
+            dispatch=self.dispatch,
         )
         of_tokens = [each for each in self._token_operators(COUNTED_TOKENS, stage) if each.name != "embedding"]
         return count_launches(sum(count for _, count in layers), attention, [*of_tokens, *experts])
@@ -392,13 +411,20 @@ class IterationModel:
             stage=stage,
             load=self._rank_load,
             experts_kernel=self.experts_kernel,
+            dispatch=self.dispatch,
+            popularity=self._popularity,
         )
 
     def _rank_load(self, moe: MoeFfn, tokens: int) -> RankLoad:
+        return self._experts_of(moe)(tokens)
+
+    def _popularity(self, moe: MoeFfn, tokens: int) -> tuple[RankPopularity, ...] | None:
+        return self._experts_of(moe).popularity(tokens)
+
+    def _experts_of(self, moe: MoeFfn) -> ExpertsInTime:
         if self._experts is not None:
-            return self._experts(tokens)
-        profile = load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
-        return profile(tokens)
+            return self._experts
+        return load_profile(self.expert_load, (moe.experts, moe.experts_per_token), self.partition, self._seed)
 
 
 class _DraftingModel(IterationModel):

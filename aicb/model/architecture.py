@@ -212,6 +212,10 @@ class MoeFfn:
     """A bias per expert steers the choice, not the weight, of experts (DeepSeek-V3)."""
     has_biases: bool = False
     """Router and projections of routed experts add biases (gpt-oss)."""
+    groups: int = 1
+    """Equal groups of experts (DeepSeek-V3)."""
+    groups_per_token: int = 1
+    """Groups from which a token takes its experts."""
 
     def expert_parameters(self, hidden: int) -> int:
         """Weights of one routed expert."""

@@ -26,6 +26,8 @@ _EXPERTS = {
     **dict.fromkeys(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"), _ROUTED),
     "Glm4MoeForCausalLM": _ROUTED,
 }
+MOST_GROUPS = 16
+"""Of experts; published models have 8."""
 _CORRECTED = ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM")
 """Architectures whose router always has a correction bias."""
 
@@ -75,6 +77,7 @@ def _moe(fields: Fields, architecture: str) -> MoeFfn:
     if per_token > count:
         raise fields.refuse("num_experts_per_tok", f"at most {names.experts}, {count}")
     shared = _shared_intermediate(fields, architecture, intermediate)
+    groups, groups_per_token = _groups(fields, architecture, count, per_token)
     return MoeFfn(
         experts=count,
         experts_per_token=per_token,
@@ -84,7 +87,23 @@ def _moe(fields: Fields, architecture: str) -> MoeFfn:
         has_correction_bias=architecture in _CORRECTED
         or (architecture == "MiniMaxM2ForCausalLM" and fields.flag("use_routing_bias", default=True)),
         has_biases=architecture == "GptOssForCausalLM",
+        groups=groups,
+        groups_per_token=groups_per_token,
     )
+
+
+def _groups(fields: Fields, architecture: str, experts: int, per_token: int) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token may take its experts from."""
+    if _EXPERTS[architecture] is not _ROUTED:
+        return 1, 1
+    groups, chosen = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
+    if groups > MOST_GROUPS or experts % groups:
+        raise fields.refuse("n_group", f"a divisor of the {experts} experts, at most {MOST_GROUPS}")
+    if chosen > groups or chosen * (experts // groups) < per_token:
+        raise fields.refuse(
+            "topk_group", f"at most the {groups} groups, with the {per_token} experts of a token in them"
+        )
+    return groups, chosen
 
 
 def _shared_intermediate(fields: Fields, architecture: str, intermediate: int) -> int:

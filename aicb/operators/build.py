@@ -13,7 +13,7 @@ from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel, KernelCost
 from aicb.model.partition import Partition
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row
-from aicb.operators.operator import Communication, Operator, Phase
+from aicb.operators.operator import CollectiveName, Communication, Operator, Phase, TokenExchange
 
 ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
 """Bytes of an activation element between kernels: bf16."""
@@ -123,13 +123,16 @@ def silu_mul(name: str, rows: float, intermediate: int, shape: RankShape, *, pha
 
 def communicate(
     name: str,
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"],
+    op: CollectiveName,
     size_bytes: float,
     group: Literal["tp", "ep", "pp"],
     count: int = 1,
+    exchange: TokenExchange | None = None,
+    behind: tuple[float, ...] = (),
 ) -> Operator:
     """Operator of a collective; the caller prices its bytes, so it moves none in this rank's HBM."""
-    return Operator(name, Communication(op, math.ceil(size_bytes), group), count, Phase.COMMUNICATION, _NOTHING, 0)
+    collective = Communication(op, math.ceil(size_bytes), group, exchange, behind)
+    return Operator(name, collective, count, Phase.COMMUNICATION, _NOTHING, 0)
 
 
 _NOTHING = KernelCost(0.0, 0.0, 0.0, "bf16")

@@ -17,8 +17,10 @@ from aicb.operators.build import (
 )
 from aicb.operators.operator import Operator, Phase
 
-ROUTED_BYTES = ELEMENT_BYTES["fp32"] + 4
-"""Weight (fp32) and expert index (int32) of each expert chosen."""
+INDEX_BYTES = 4
+"""Of a chosen expert (int32), and of a sorted pair."""
+ROUTED_BYTES = ELEMENT_BYTES["fp32"] + INDEX_BYTES
+"""Weight (fp32) and index of each expert chosen."""
 
 
 def dense_operators(ffn: DenseFfn, shape: RankShape, tokens: int) -> list[Operator]:

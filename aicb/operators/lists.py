@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
 from aicb.kernels.kernel import Kernel
 from aicb.model.architecture import (
@@ -31,6 +32,7 @@ from aicb.operators import ffn, gated_delta, gqa, head, mla, moe
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
 from aicb.operators.dense_kernel import DenseKernel, as_run
+from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
@@ -153,16 +155,20 @@ def expert_operators(
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    dispatch: ExpertDispatch = DEEPEP,
+    popularity: Callable[[MoeFfn, int], tuple[RankPopularity, ...] | None] | None = None,
 ) -> list[Operator]:
     """Routed experts of one rank, with dispatch and combine where attention is data parallel.
 
     Args:
         tokens: tokens of this rank's batch, which it dispatches.
         group_tokens: distinct tokens over all DP ranks of the EP group; ignored where experts are not shared by DP.
-        is_decode: the whole group decodes: masked layout and low-latency dispatch; else contiguous and normal.
+        is_decode: the whole group decodes.
         load: rows and active experts of the rank in question as a function of the distinct tokens; by default the
             expectation under uniform routing.
         experts_kernel: what the engine runs for fp8 experts.
+        dispatch: how tokens of data-parallel ranks travel to experts that these share.
+        popularity: of the ranks that they travel to, as a function of the distinct tokens; by default even.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -180,6 +186,8 @@ def expert_operators(
                 is_decode=is_decode,
                 load=load(network, distinct) if load and distinct else None,
                 experts_kernel=experts_kernel,
+                dispatch=dispatch,
+                popularity=popularity(network, distinct) if popularity and distinct else None,
             )
     return listed
 
@@ -207,11 +215,12 @@ def iteration_operators(
     quant_kernel: QuantKernel = "triton",
     dense_kernel: DenseKernel = "deep_gemm",
     rope_kernel: mla.RopeKernel = "in_place",
+    dispatch: ExpertDispatch = DEEPEP,
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
-    ``load`` and ``experts_kernel`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``,
+    ``load``, ``experts_kernel``, ``dispatch`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``,
     ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in ``token_operators``.
     """
     tokens = batch.tokens
@@ -232,6 +241,7 @@ def iteration_operators(
             stage=stage,
             load=load,
             experts_kernel=experts_kernel,
+            dispatch=dispatch,
         ),
         *head_operators(model, partition, precision, rows=batch.logit_rows, stage=stage),
     ]

@@ -15,6 +15,7 @@ from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision, ceil_div
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES
+from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import NORMS_OF_LAYERS, Drafter
 from aicb.operators.lists import expert_operators, iteration_operators
 from aicb.operators.operator import Operator
@@ -55,6 +56,7 @@ class _Limits:
     block_tokens: int
     cuda_graphs: bool
     drafter: Drafter | None
+    dispatch: ExpertDispatch
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -78,6 +80,7 @@ def instance_memory(
     block_tokens: int = 16,
     cuda_graphs: bool = True,
     drafter: Drafter | None = None,
+    dispatch: ExpertDispatch = DEEPEP,
 ) -> InstanceMemory:
     """Plans the memory of the fullest rank: KV gets what utilisation leaves after all else.
 
@@ -85,7 +88,7 @@ def instance_memory(
     of all layers, or of one group of `KvGroups` where some layers keep a token only for a while.
     Activations are the residual stream and the tensors of the largest single operator of a full prefill batch;
     memory fragmentation and allocator caching are ignored. The ``drafter`` is on the last stage: its weights, and its
-    KV cache, which shares the blocks of the target's.
+    KV cache, which shares the blocks of the target's. ``dispatch`` by DeepEP's low-latency kernels needs buffers.
 
     Raises:
         InputError: weights, or weights and all else, do not fit; the model cannot be divided this way.
@@ -97,6 +100,7 @@ def instance_memory(
         block_tokens=block_tokens,
         cuda_graphs=cuda_graphs,
         drafter=drafter,
+        dispatch=dispatch,
     )
     gpu.check(precision)
     model.check(precision)
@@ -183,7 +187,7 @@ def _activation_bytes(model: Model, partition: Partition, precision: Precision, 
     tokens = limits.max_batched_tokens
     rows = min(limits.max_seqs, tokens)
     batch = Batch(np.array([tokens]), np.array([tokens]), logit_rows=rows)
-    listed = iteration_operators(model, partition, precision, batch, stage=stage)
+    listed = iteration_operators(model, partition, precision, batch, stage=stage, dispatch=limits.dispatch)
     residual = tokens * model.hidden * ACTIVATION_BYTES
     kernels = [operator.kernel for operator in listed if isinstance(operator.kernel, Kernel)]
     return residual + max(kernel.tensor_bytes(precision) for kernel in kernels)
@@ -198,7 +202,8 @@ def _runtime_bytes(model: Model, partition: Partition, limits: _Limits) -> int:
 def _expert_buffer_bytes(model: Model, partition: Partition, limits: _Limits) -> int:
     """DeepEP's low-latency buffers: two to send and two to receive, of bf16 rows with room for scales, per expert."""
     networks = [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
-    if partition.moe_layout is not MoeLayout.EXPERT_DATA or not networks:
+    kinds = (limits.dispatch.prefill, limits.dispatch.decode)
+    if partition.moe_layout is not MoeLayout.EXPERT_DATA or not networks or "deepep_low_latency" not in kinds:
         return 0
     slots = max(network.experts for network in networks) + partition.redundant_experts
     tokens = max(LOW_LATENCY_TOKENS, ceil_div(limits.max_seqs, partition.tp))

@@ -1,13 +1,12 @@
-"""Operators of routed experts on one rank, and the dispatch and combine that bring tokens there and back.
+"""Operators of routed experts on one rank, with what brings tokens there and back (`aicb.operators.dispatch`).
 
 Rows are those of the ``RankLoad``, the slowest rank of the group; without one they are expectations under uniform
-routing, spread evenly over ranks. What a rank sends and receives is always the mean over ranks.
+routing, spread evenly over ranks. Every rank is taken to send as many tokens as this one.
 """
 
 from __future__ import annotations
 
-import math
-
+from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
 from aicb.kernels.grouped_gemm import GroupedGemm, Layout
 from aicb.model.architecture import MoeFfn
@@ -16,22 +15,26 @@ from aicb.model.precision import activation_bytes_per_row
 from aicb.operators.build import (
     ACTIVATION_BYTES,
     RankShape,
-    communicate,
     elementwise,
     grouped_gemm,
     quant,
     silu_mul,
 )
+from aicb.operators.dispatch import (
+    DEEPEP,
+    GATHERING,
+    DispatchKind,
+    ExpertDispatch,
+    Sent,
+    copies_per_token,
+    quantises_first,
+    travel,
+)
 from aicb.operators.experts_kernel import ExpertsKernel
-from aicb.operators.ffn import tokens_to_route
+from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
 from aicb.operators.operator import Operator, Phase
 from aicb.operators.quantisation import quantised_by
 
-LOW_LATENCY_HEADER_BYTES = 16
-"""Per message of DeepEP's low-latency dispatch."""
-
-INDEX_BYTES = 4
-"""Of a chosen expert and of a sorted pair."""
 UNSORTED_SHARE = 4
 """vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts
 (0.24.0, ``fused_moe.py``, ``naive_block_assignment``)."""
@@ -46,6 +49,8 @@ def expert_operators(
     is_decode: bool,
     load: RankLoad | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    dispatch: ExpertDispatch = DEEPEP,
+    popularity: tuple[RankPopularity, ...] | None = None,
 ) -> list[Operator]:
     """Routed experts of one rank; ``group_tokens`` are the distinct tokens of all ranks that share the experts.
 
@@ -60,7 +65,11 @@ def expert_operators(
         if shape.is_fp8 and experts_kernel == "triton":
             return _gathered_tokens(moe, shape, tokens, load)
         return _replicated_tokens(moe, shape, tokens, load, is_decode=is_decode)
-    return _dispatched_tokens(moe, shape, (tokens, group_tokens), load, is_decode=is_decode)
+    kind = dispatch.kind(is_decode=is_decode)
+    sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity)
+    if kind in GATHERING:
+        return _tokens_of_all(moe, shape, sent, load, kind, is_decode=is_decode)
+    return _dispatched_tokens(moe, shape, sent, load, kind)
 
 
 def _replicated_tokens(
@@ -112,49 +121,55 @@ def _sorted_pairs(moe: MoeFfn, tokens: int, count: int) -> Operator:
     return elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)
 
 
-def _dispatched_tokens(
-    moe: MoeFfn, shape: RankShape, sent: tuple[int, int], load: RankLoad, *, is_decode: bool
+def _tokens_of_all(
+    moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad, kind: DispatchKind, *, is_decode: bool
 ) -> list[Operator]:
+    """Every rank gets the tokens of all, and sums the outputs of its experts into as many rows."""
+    there, back = travel(moe, shape, sent, kind)
+    experts = _replicated_tokens(moe, shape, sent.group, load, is_decode=is_decode)
+    if not quantises_first(kind, shape):
+        return [there, *experts, back]
+    hidden, count = shape.hidden, shape.count
+    quantised = [quant("moe_quant", sent.own, hidden, count=count, phase=Phase.EXPERTS)] if sent.own else []
+    return [*quantised, there, _permuted(load.rows, shape), *(op for op in experts if op.name not in _GATHERED), back]
+
+
+_GATHERED = ("moe_permute", "moe_quant")
+"""What gathers rows of bf16 tokens and quantises them."""
+
+
+def _dispatched_tokens(moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad, kind: DispatchKind) -> list[Operator]:
     """Tokens travel to the ranks of their experts, quantised before they leave; bf16 outputs travel back.
 
-    Low-latency kernels deliver one row per expert into the masked layout and sum at home. Normal kernels sum the
-    rows of a token on each destination rank first. ``sent``: tokens of the rank and of the group.
+    Low-latency kernels deliver one row per expert into the masked layout and sum at home. Others sum the rows of a
+    token on each destination rank first.
     """
     hidden, count, ep = shape.hidden, shape.count, shape.partition.ep
-    (tokens, group_tokens), rows = sent, load.rows
-    mean_tokens = group_tokens / ep
-    routed, copies = tokens_to_route(shape.partition, tokens), copies_per_token(moe, ep, is_decode=is_decode)
-    row_bytes = activation_bytes_per_row(hidden, shape.precision.dense)
-    message_bytes = row_bytes + (LOW_LATENCY_HEADER_BYTES if is_decode else 0)
-    permuted_bytes = 2 * row_bytes / hidden
+    is_low_latency, rows = kind == "deepep_low_latency", load.rows
+    copies = float(moe.experts_per_token) if is_low_latency else copies_per_token(moe, ep)
+    there, back = travel(moe, shape, sent, kind)
     listed = []
-    if routed and shape.is_fp8:
-        listed.append(quant("moe_quant", routed, hidden, count=count, phase=Phase.EXPERTS))
+    if sent.own and shape.is_fp8:
+        listed.append(quant("moe_quant", sent.own, hidden, count=count, phase=Phase.EXPERTS))
     listed += [
-        communicate("moe_dispatch", "all_to_all", routed * copies * message_bytes, "ep", count),
-        elementwise("moe_permute", "permute", (rows, hidden), permuted_bytes, count=count, phase=Phase.EXPERTS),
-        *_grouped(moe, shape, load, "masked" if is_decode else "contiguous"),
+        there,
+        _permuted(rows, shape),
+        *_grouped(moe, shape, load, "masked" if is_low_latency else "contiguous"),
     ]
-    if not is_decode:
+    if not is_low_latency:
         rows_per_token = moe.experts_per_token / copies
         listed.append(_weighted_sum(rows, rows / rows_per_token, hidden, count))
-    combined_bytes = mean_tokens * copies * hidden * ACTIVATION_BYTES
-    listed.append(communicate("moe_combine", "all_to_all", combined_bytes, "ep", count))
-    if routed:
-        listed.append(_sum_of_copies(routed, copies, hidden, count))
+    listed.append(back)
+    if sent.own:
+        listed.append(_sum_of_copies(sent.own, copies, hidden, count))
     return listed
 
 
-def copies_per_token(moe: MoeFfn, ep: int, *, is_decode: bool) -> float:
-    """Copies of a token that dispatch sends, the rank's own share included as in nccl-tests.
-
-    Decode-only groups use low-latency kernels: one per selected expert. Others send one per distinct destination
-    rank: ``e·(1 − C(E − E/e, k) / C(E, k))`` for uniform routing; the node limit of group-limited routing is ignored.
-    """
-    if is_decode:
-        return float(moe.experts_per_token)
-    others = moe.experts - moe.experts // ep
-    return ep * (1.0 - math.comb(others, moe.experts_per_token) / math.comb(moe.experts, moe.experts_per_token))
+def _permuted(rows: float, shape: RankShape) -> Operator:
+    """Rows as they have travelled, in the order of experts."""
+    per_element = 2 * activation_bytes_per_row(shape.hidden, shape.precision.dense) / shape.hidden
+    size = (rows, shape.hidden)
+    return elementwise("moe_permute", "permute", size, per_element, count=shape.count, phase=Phase.EXPERTS)
 
 
 def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from aicb.experts.popularity import RankPopularity
 from aicb.kernels.kernel import Kernel, KernelCost
 
 
@@ -28,16 +29,45 @@ class Phase(StrEnum):
     COMMUNICATION = "communication"
 
 
+CollectiveName = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "dispatch", "combine"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """Kernels of DeepEP that bring tokens to their experts, or results back, and how tokens choose their experts."""
+
+    is_low_latency: bool
+    """One message per expert; else one copy per node and rank (normal)."""
+    hidden: int
+    is_fp8: bool
+    """Tokens are quantised where they are dispatched."""
+    experts: int
+    experts_per_token: int
+    groups: int = 1
+    groups_per_token: int = 1
+    """A token's experts are in so many groups."""
+    popularity: tuple[RankPopularity, ...] | None = None
+    """[ranks]; ``None``: even."""
+    mean_share: float = 1.0
+    """Tokens of the mean rank, as a share of those of the rank with the most, which decides how long all take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Communication:
     """Collective among the ranks of a group of the instance; priced by the caller of this package.
 
-    ``size_bytes`` follows nccl-tests: the full buffer; for all_to_all what one rank sends in total.
+    ``size_bytes`` follows nccl-tests: the full buffer; for all_to_all what one rank sends in total. For dispatch and
+    combine, which have an ``exchange``, it is the bf16 values of the tokens of the rank with the most, once each.
     """
 
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    op: CollectiveName
     size_bytes: int
     group: Literal["tp", "ep", "pp"]
+    exchange: TokenExchange | None = None
+    behind: tuple[float, ...] = ()
+    """Sizes of more collectives of this kind in the same group of calls, as shares of this one's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,8 @@ from typing import ClassVar
 from simccl.collective import Algorithm
 from simccl.communicator.communicator import Communicator
 from simccl.communicator.shape import CommunicatorShape
-from simccl.engines.expert_routing import ExpertRouting
+from simccl.engines.expert_choice import ExpertChoice
+from simccl.engines.expert_routing import TokenRouting
 from simccl.plan.flows import PlannedFlows
 from simccl.plan.lowering import PortRates
 from simccl.plan.postcondition import Postcondition
@@ -52,17 +53,17 @@ class ExpertMode(ABC):
         """Bytes of one token in a dispatch, with scales and what says where it belongs (DeepEP V1)."""
 
     @abstractmethod
-    def measured_combine_bytes(self, hidden: int, top_k: int) -> int:
-        """Bytes of one token in a combine as its measured kernels count them."""
+    def combine_bytes(self, hidden: int, top_k: int) -> int:
+        """Bytes of one token in a combine, in BF16."""
 
     @abstractmethod
-    def copies(self, top_k: int, at: CommunicatorShape) -> tuple[float, float]:
-        """Copies of one token that NVLink and the NIC of one GPU carry, for even routing."""
+    def copies(self, choice: ExpertChoice, at: CommunicatorShape) -> tuple[float, float]:
+        """Copies of one token that NVLink and the NIC of one GPU carry, on average."""
 
     @abstractmethod
     def planned(
         self,
-        routing: ExpertRouting,
+        routing: TokenRouting,
         communicator: Communicator,
         rates: PortRates,
         token_bytes: int,

@@ -3,12 +3,57 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundary.errors import InputError
+from simccl.engines.expert_choice import ExpertChoice
 from simccl.plan.postcondition import Contributions, PlanError, block_owner
+
+
+class Wanted(NamedTuple):
+    """Parts of one rank's tokens, each of which the same ranks want as a whole."""
+
+    by_rank: NDArray[np.bool_]
+    """[parts, ranks] whether an expert of each rank wants each part."""
+    bounds: NDArray[np.int64]
+    """[parts + 1] first byte of each part."""
+
+
+class Slots(NamedTuple):
+    """Messages of every rank to places at other ranks, in the order of places."""
+
+    bounds: NDArray[np.int64]
+    """[ranks, slots + 1] first byte of the messages of each rank for each place."""
+    rank_of_slot: NDArray[np.int64]
+    """[slots] rank that has the place."""
+
+
+class TokenRouting(Protocol):
+    """Tokens of every rank, and the experts that they go to."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def choice(self) -> ExpertChoice:
+        """How they choose, on average."""
+        ...
+
+    @property
+    def most_tokens(self) -> float:
+        """Of one rank."""
+        ...
+
+    def wanted(self, rank: int, token_bytes: int) -> Wanted:
+        """Tokens of a rank, once each."""
+        ...
+
+    def slots(self, message_bytes: int) -> Slots:
+        """Messages, one per token and expert."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +67,9 @@ class ExpertRouting:
     chosen: tuple[NDArray[np.int64], ...]
     """Per rank [tokens, top k] expert of each token."""
     experts: int
+    groups: int = 1
+    """Of experts, equal ones, of which a token may have chosen from ``most_groups`` alone."""
+    most_groups: int = 1
 
     def __post_init__(self) -> None:
         if not self.chosen or self.experts % len(self.chosen):
@@ -55,7 +103,7 @@ class ExpertRouting:
             allowed = np.argsort(np.argsort(rng.random((tokens, groups)), axis=1), axis=1) < within
             score = np.where(np.repeat(allowed, per_group, axis=1), rng.random((tokens, experts)), -1.0)
             chosen.append(np.argsort(-score, axis=1)[:, :top_k].astype(np.int64))
-        return cls(tuple(chosen), experts)
+        return cls(tuple(chosen), experts, groups, within)
 
     @property
     def ranks(self) -> int:
@@ -65,6 +113,15 @@ class ExpertRouting:
     def top_k(self) -> int:
         """Experts per token."""
         return int(self.chosen[0].shape[1])
+
+    @property
+    def choice(self) -> ExpertChoice:
+        """Even choice of as many experts."""
+        return ExpertChoice(self.experts, self.top_k, self.groups, self.most_groups)
+
+    @property
+    def most_tokens(self) -> float:
+        return max(len(ids) for ids in self.chosen)
 
     def rank_of_expert(self, expert: NDArray[np.int64]) -> NDArray[np.int64]:
         """[experts] rank that has each expert."""
@@ -76,38 +133,39 @@ class ExpertRouting:
         np.put_along_axis(found, self.rank_of_expert(self.chosen[rank]), True, axis=1)
         return found
 
-    def messages(self, rank: int) -> NDArray[np.int64]:
-        """[experts] tokens of this rank that go to each expert."""
-        return np.bincount(self.chosen[rank].ravel(), minlength=self.experts)
+    def wanted(self, rank: int, token_bytes: int) -> Wanted:
+        """Every token is a part."""
+        return Wanted(self.needs(rank), np.arange(len(self.chosen[rank]) + 1, dtype=np.int64) * token_bytes)
+
+    def slots(self, message_bytes: int) -> Slots:
+        """Every expert is a place."""
+        counts = np.array([np.bincount(ids.ravel(), minlength=self.experts) for ids in self.chosen])
+        bounds = np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0))) * message_bytes
+        return Slots(bounds, self.rank_of_expert(np.arange(self.experts)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenPostcondition:
-    """Every token once on each rank that wants it, or (combine) the sum of what these ranks made of it back home.
+    """Every token once on each rank that wants it, or (combine) the sum of what these ranks made of it back home."""
 
-    Token t of a rank is the bytes t·b … (t+1)·b − 1 of its buffer.
-    """
-
-    needs: tuple[NDArray[np.bool_], ...]
-    """Per rank [tokens, ranks] who wants each token."""
-    token_bytes: int
+    wanted: tuple[Wanted, ...]
+    """Per rank."""
     is_combine: bool
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """Contributions to bytes of one token."""
-        token = begin // self.token_bytes
-        if end > (token + 1) * self.token_bytes or token >= len(self.needs[origin]):
-            raise PlanError(f"bytes {begin}…{end - 1} of rank {origin}: found across tokens, expected inside one")
-        wanted = np.flatnonzero(self.needs[origin][token]).tolist()
+        """Contributions to bytes of one part."""
+        by_rank, bounds = self.wanted[origin]
+        ranks = np.flatnonzero(by_rank[block_owner(bounds, begin, end)]).tolist()
         if self.is_combine:
-            return Contributions({r: 1 << r for r in wanted}, {origin: sum(1 << r for r in wanted)})
-        return Contributions({origin: 1 << origin}, dict.fromkeys(wanted, 1 << origin))
+            return Contributions({r: 1 << r for r in ranks}, {origin: sum(1 << r for r in ranks)})
+        return Contributions({origin: 1 << origin}, dict.fromkeys(ranks, 1 << origin))
 
     def moved_bytes(self, origin: int) -> int:
         """Tokens that somebody else wants."""
-        others = self.needs[origin].copy()
+        by_rank, bounds = self.wanted[origin]
+        others = by_rank.copy()
         others[:, origin] = False
-        return int(others.any(axis=1).sum()) * self.token_bytes
+        return int(np.diff(bounds)[others.any(axis=1)].sum())
 
     def origins(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
         """Owners of the tokens."""
@@ -116,25 +174,22 @@ class TokenPostcondition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotPostcondition:
-    """One message per token and expert, in the order of experts; a combine sends them back."""
+    """Messages to places, in their order; a combine sends them back."""
 
-    bounds: NDArray[np.int64]
-    """[ranks, experts + 1] first byte of the messages of each rank for each expert."""
-    rank_of_expert: NDArray[np.int64]
-    """[experts]"""
+    slots: Slots
     is_combine: bool
 
     def contributions(self, origin: int, begin: int, end: int) -> Contributions:
-        """Contributions to messages with one expert, on another rank."""
-        other = int(self.rank_of_expert[block_owner(self.bounds[origin], begin, end)])
+        """Contributions to messages with one place, on another rank."""
+        other = int(self.slots.rank_of_slot[block_owner(self.slots.bounds[origin], begin, end)])
         if other == origin:
             raise PlanError(f"bytes {begin}…{end - 1} of rank {origin}: found messages to itself being sent")
         sender, receiver = (other, origin) if self.is_combine else (origin, other)
         return Contributions({sender: 1 << sender}, {receiver: 1 << sender})
 
     def moved_bytes(self, origin: int) -> int:
-        """Messages to experts of other ranks."""
-        return int(np.diff(self.bounds[origin])[self.rank_of_expert != origin].sum())
+        """Messages to places on other ranks."""
+        return int(np.diff(self.slots.bounds[origin])[self.slots.rank_of_slot != origin].sum())
 
     def origins(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
         """Ranks that have the tokens, in both directions."""

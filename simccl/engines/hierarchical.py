@@ -22,8 +22,9 @@ from simccl.algorithms.flow_rates import Lanes, fair_rates
 from simccl.collective import Algorithm, Protocol
 from simccl.communicator.communicator import Communicator
 from simccl.communicator.shape import CommunicatorShape
+from simccl.engines.expert_choice import ExpertChoice
 from simccl.engines.expert_mode import NO_LIMIT, ExpertKernel, ExpertMode, Phase, values_bytes
-from simccl.engines.expert_routing import ExpertRouting, TokenPostcondition
+from simccl.engines.expert_routing import TokenPostcondition, TokenRouting, Wanted
 from simccl.plan.edges import Edges
 from simccl.plan.flows import Operation, Pieces, PlannedFlows
 from simccl.plan.lowering import PortRates
@@ -38,8 +39,9 @@ class Hierarchical(ExpertMode):
     name = Algorithm.HIERARCHICAL
     # Fitted to DeepEP kernel times of aiconfigurator 095f58a (Apache-2.0; its tables 0.5.12 for one node, 0.5.6.post2
     # for several), H100; H200 on one node differs by 5 %. Median and p90 of the absolute error with 128 experts and
-    # more, 4 per token and more: one node, 24 SMs, 2.5 / 7 % and 5 / 18 % (dispatch, combine; combines of few tokens
-    # are up to 24 % too fast); 2 and 4 nodes, 20 SMs, 2.0 / 5 % and 2.7 / 8 %.
+    # more, 4 per token and more: one node, 24 SMs, 2.6 / 7 % and 5 / 18 % (dispatch, combine; combines of few tokens
+    # are up to 23 % too fast); 2 and 4 nodes, 20 SMs, 2.0 / 5 % and 2.8 / 8 %. Not fitted, and met within 6 %: DeepEP's
+    # own figures for H800 (`tests.simccl.expert_agreement`).
     on_one_node: ClassVar[Mapping[Phase, ExpertKernel]] = {
         Phase.DISPATCH: ExpertKernel(24.85, 0.0, 343.1, NO_LIMIT, 0.80),
         Phase.COMBINE: ExpertKernel(36.75, 0.0, 359.2, NO_LIMIT, 0.79),
@@ -53,51 +55,46 @@ class Hierarchical(ExpertMode):
         """Values, scales, 8 bytes of source, expert ids and weights, up to whole 16 bytes."""
         return -(-(values_bytes(hidden, fp8=fp8) + 8 + 4 * top_k + 4 * top_k) // 16) * 16
 
-    def measured_combine_bytes(self, hidden: int, top_k: int) -> int:
+    def combine_bytes(self, hidden: int, top_k: int) -> int:
         """Values in BF16, with the source, expert ids and weights of a dispatch."""
         return self.dispatch_bytes(hidden, top_k, fp8=False)
 
-    def copies(self, top_k: int, at: CommunicatorShape) -> tuple[float, float]:
+    def copies(self, choice: ExpertChoice, at: CommunicatorShape) -> tuple[float, float]:
         """One per distinct GPU, and per distinct node elsewhere."""
         away = (at.nodes - 1) / at.nodes
-        return _distinct(at.ranks, top_k), _distinct(at.nodes, top_k) * away
+        on_nodes = np.arange(at.nodes)[:, None] == np.arange(at.ranks) * at.nodes // at.ranks
+        distinct = (choice.reached(np.eye(at.ranks, dtype=np.bool_)).sum(), choice.reached(on_nodes).sum())
+        return float(distinct[0]), float(distinct[1]) * away
 
     def planned(
         self,
-        routing: ExpertRouting,
+        routing: TokenRouting,
         communicator: Communicator,
         rates: PortRates,
         token_bytes: int,
         *,
         is_combine: bool,
     ) -> tuple[Postcondition, PlannedFlows]:
-        needs = tuple(routing.needs(rank) for rank in range(routing.ranks))
-        flows = hierarchical_flows(routing, communicator, rates, token_bytes, is_combine=is_combine)
-        return TokenPostcondition(needs, token_bytes, is_combine), flows
-
-
-def _distinct(places: int, draws: int) -> float:
-    """Expected number of different places among so many independent draws."""
-    return float(places * (1 - (1 - 1 / places) ** draws))
+        wanted = tuple(routing.wanted(rank, token_bytes) for rank in range(routing.ranks))
+        flows = hierarchical_flows(wanted, communicator, rates, is_combine=is_combine)
+        return TokenPostcondition(wanted, is_combine), flows
 
 
 def hierarchical_flows(
-    routing: ExpertRouting, communicator: Communicator, rates: PortRates, token_bytes: int, *, is_combine: bool
+    wanted: tuple[Wanted, ...], communicator: Communicator, rates: PortRates, *, is_combine: bool
 ) -> PlannedFlows:
     """One flow per (rank, node) over the network and one per (rank, node, rank there) over NVLink.
 
     Raises:
         InputError: nodes with unequal numbers of ranks.
     """
-    moves = _moves(routing, communicator)
+    moves = _moves(wanted, communicator)
     src, dst = (moves.dst, moves.src) if is_combine else (moves.src, moves.dst)
     edges = (moves.edges[1], moves.edges[0]) if is_combine else moves.edges
-    counts = np.array([len(tokens) for tokens in moves.tokens], dtype=np.int64)
-    begin = np.concatenate([*moves.tokens, np.zeros(0, dtype=np.int64)]) * token_bytes
-    offsets = np.concatenate(([0], np.cumsum(counts)))
+    pieces = _pieces(moves, wanted)
     node = communicator.node_of_rank()
     crosses = node[src] != node[dst]
-    payload = counts * token_bytes
+    payload = np.add.reduceat(pieces.size_bytes, pieces.offsets[:-1]) if len(src) else np.zeros(0, dtype=np.int64)
     return Lanes(
         src=src,
         dst=dst,
@@ -105,13 +102,13 @@ def hierarchical_flows(
         channel=np.zeros(len(src), dtype=np.int64),
         step=np.where(crosses, 0, 1) if not is_combine else np.where(crosses, 1, 0),
         origin=moves.origin,
-        offset=begin[offsets[:-1]],
+        offset=pieces.begin[pieces.offsets[:-1]],
         operation=Operation.REDUCE if is_combine else Operation.COPY,
         latency_ps=np.full(len(src), _NO_LATENCY, dtype=np.int64),
         wire_rate=fair_rates((src, dst), payload, crosses, np.zeros(len(src), dtype=np.int64), rates),
         edges=edges,
         streams=True,
-        pieces=Pieces(offsets, begin, np.full(len(begin), token_bytes, dtype=np.int64)),
+        pieces=pieces,
     ).flows(Protocol.SIMPLE)
 
 
@@ -122,22 +119,33 @@ class _Moves(NamedTuple):
     dst: NDArray[np.int64]
     origin: NDArray[np.int64]
     """Rank whose tokens they are."""
-    tokens: list[NDArray[np.int64]]
-    """Per move, the tokens of its origin."""
+    parts: list[NDArray[np.int64]]
+    """Per move, parts of its origin's tokens."""
     edges: Edges
     """Forwarding waits for what is forwarded."""
 
 
-def _moves(routing: ExpertRouting, communicator: Communicator) -> _Moves:
+def _pieces(moves: _Moves, wanted: tuple[Wanted, ...]) -> Pieces:
+    """Byte ranges of the parts of each move."""
+    begin, end = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for origin, parts in zip(moves.origin.tolist(), moves.parts, strict=True):
+        begin.append(wanted[origin].bounds[parts])
+        end.append(wanted[origin].bounds[parts + 1])
+    first = np.concatenate(begin)
+    counts = np.array([len(parts) for parts in moves.parts], dtype=np.int64)
+    return Pieces(np.concatenate(([0], np.cumsum(counts))), first, np.concatenate(end) - first)
+
+
+def _moves(wanted: tuple[Wanted, ...], communicator: Communicator) -> _Moves:
     """Of every rank to every node, and from there to the ranks that want something."""
     nodes, node_of = np.array(_equal_nodes(communicator)), communicator.node_of_rank()
     place_of = np.empty(communicator.size, dtype=np.int64)
     place_of[nodes] = np.arange(nodes.shape[1])
     ends: list[tuple[int, int, int]] = []
-    tokens: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
     edges: list[tuple[int, int]] = []
     for rank in range(communicator.size):
-        needs = routing.needs(rank)
+        needs = wanted[rank].by_rank
         for node, members in enumerate(nodes):
             entry = rank if node == node_of[rank] else int(members[place_of[rank]])
             of_node = np.flatnonzero(needs[:, members].any(axis=1))
@@ -145,15 +153,15 @@ def _moves(routing: ExpertRouting, communicator: Communicator) -> _Moves:
             crosses = entry != rank and len(of_node) > 0
             if crosses:
                 ends.append((rank, entry, rank))
-                tokens.append(of_node)
+                parts.append(of_node)
             for member in members.tolist():
                 if member != entry and needs[:, member].any():
                     edges += [(len(ends), first)] if crosses else []
                     ends.append((entry, member, rank))
-                    tokens.append(np.flatnonzero(needs[:, member]))
+                    parts.append(np.flatnonzero(needs[:, member]))
     src, dst, origin = np.array(ends, dtype=np.int64).reshape(-1, 3).T
     waiting, awaited = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-    return _Moves(src, dst, origin, tokens, (waiting, awaited))
+    return _Moves(src, dst, origin, parts, (waiting, awaited))
 
 
 def _equal_nodes(communicator: Communicator) -> tuple[tuple[int, ...], ...]:

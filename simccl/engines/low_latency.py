@@ -16,8 +16,9 @@ from simccl.algorithms.flow_rates import Lanes, fair_rates
 from simccl.collective import Algorithm, Protocol
 from simccl.communicator.communicator import Communicator
 from simccl.communicator.shape import CommunicatorShape
+from simccl.engines.expert_choice import ExpertChoice
 from simccl.engines.expert_mode import NO_LIMIT, ExpertKernel, ExpertMode, Phase, values_bytes
-from simccl.engines.expert_routing import ExpertRouting, SlotPostcondition
+from simccl.engines.expert_routing import SlotPostcondition, Slots, TokenRouting
 from simccl.plan.edges import joined
 from simccl.plan.flows import Operation, PlannedFlows
 from simccl.plan.lowering import PortRates
@@ -46,55 +47,47 @@ class LowLatency(ExpertMode):
         """16 bytes of header, values, scales."""
         return 16 + values_bytes(hidden, fp8=fp8)
 
-    def measured_combine_bytes(self, hidden: int, top_k: int) -> int:  # noqa: ARG002
+    def combine_bytes(self, hidden: int, top_k: int) -> int:  # noqa: ARG002
         """Values in BF16."""
         return 2 * hidden
 
-    def copies(self, top_k: int, at: CommunicatorShape) -> tuple[float, float]:
+    def copies(self, choice: ExpertChoice, at: CommunicatorShape) -> tuple[float, float]:
         """One per expert."""
         away = (at.nodes - 1) / at.nodes
-        return top_k * (1 - away), top_k * away
+        return choice.top_k * (1 - away), choice.top_k * away
 
     def planned(
         self,
-        routing: ExpertRouting,
+        routing: TokenRouting,
         communicator: Communicator,
         rates: PortRates,
         token_bytes: int,
         *,
         is_combine: bool,
     ) -> tuple[Postcondition, PlannedFlows]:
-        slots = _slots(routing, token_bytes, is_combine=is_combine)
-        return slots, low_latency_flows(slots, communicator, rates, token_bytes)
+        slots = routing.slots(token_bytes)
+        flows = low_latency_flows(slots, communicator, rates, is_combine=is_combine)
+        return SlotPostcondition(slots, is_combine), flows
 
 
-def low_latency_flows(
-    postcondition: SlotPostcondition, communicator: Communicator, rates: PortRates, message_bytes: int
-) -> PlannedFlows:
-    """One stream of messages per (rank, expert), as many bytes as it has messages."""
-    sizes = np.diff(postcondition.bounds, axis=1)
-    rank, expert = np.nonzero((sizes > 0) & (postcondition.rank_of_expert != np.arange(len(sizes))[:, None]))
-    host = postcondition.rank_of_expert[expert]
-    src, dst = (host, rank) if postcondition.is_combine else (rank, host)
+def low_latency_flows(slots: Slots, communicator: Communicator, rates: PortRates, *, is_combine: bool) -> PlannedFlows:
+    """One stream of messages per rank and place, as many bytes as it has messages."""
+    sizes = np.diff(slots.bounds, axis=1)
+    rank, slot = np.nonzero((sizes > 0) & (slots.rank_of_slot != np.arange(len(sizes))[:, None]))
+    host = slots.rank_of_slot[slot]
+    src, dst = (host, rank) if is_combine else (rank, host)
     node = communicator.node_of_rank()
-    payload = sizes[rank, expert]
-    assert (payload % message_bytes == 0).all()
+    payload = sizes[rank, slot]
     return Lanes(
         src=src,
         dst=dst,
         payload_bytes=payload,
-        channel=expert,
+        channel=slot,
         step=np.zeros(len(src), dtype=np.int64),
         origin=rank,
-        offset=postcondition.bounds[rank, expert],
+        offset=slots.bounds[rank, slot],
         operation=Operation.COPY,
         latency_ps=np.full(len(src), _NO_LATENCY, dtype=np.int64),
         wire_rate=fair_rates((src, dst), payload, node[src] != node[dst], np.zeros(len(src), dtype=np.int64), rates),
         edges=joined([]),
     ).flows(Protocol.SIMPLE)
-
-
-def _slots(routing: ExpertRouting, message_bytes: int, *, is_combine: bool) -> SlotPostcondition:
-    counts = np.array([routing.messages(rank) for rank in range(routing.ranks)])
-    bounds = np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0))) * message_bytes
-    return SlotPostcondition(bounds, routing.rank_of_expert(np.arange(routing.experts)), is_combine)

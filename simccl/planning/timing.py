@@ -17,7 +17,7 @@ from simccl.communicator.shape import CommunicatorShape
 from simccl.engines.all_reduce import AllReduceKernels, engine_all_reduce
 from simccl.nccl.point_to_point import MessageCosts, channels_used, message_costs
 from simccl.planning.calibration import Calibrated, Calibration, Case, calibration_for
-from simccl.planning.choice import pair_times
+from simccl.planning.choice import choose, pair_times
 from simccl.planning.cost_model import cost_model
 
 _PS_PER_US = 1_000_000
@@ -79,6 +79,22 @@ def collective_time(
         latency_ps=round(float(table.latency_us[0]) * _PS_PER_US),
         algbw_bytes_per_s=size_bytes * _PS_PER_S / time_ps if time_ps else 0.0,
     )
+
+
+def following_time_ps(op: str, size_bytes: int, communicator: Communicator) -> int:
+    """What one more collective of a group of calls adds behind a larger one: its time but for the launch they share.
+
+    NCCL deals the calls of a group out over channels by falling traffic (``scheduleCollTasksToPlan``), so that small
+    ones come one behind another on the last channel, each with the latency of its own steps.
+
+    Raises:
+        InputError: as `collective_time`; an op without rings.
+    """
+    choice = choose(Collective.parse(op), size_bytes, communicator)
+    found = collective_time(op, size_bytes, communicator)
+    protocol = PROTOCOLS.index(choice.protocol)
+    latency_us = choice.costs.latencies_us(np.array([size_bytes], dtype=np.int64))[protocol, 0]
+    return found.time_ps - round(found.latency_ps * float(choice.costs.base_latency_us[protocol] / latency_us))
 
 
 def time_table(

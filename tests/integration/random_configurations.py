@@ -233,6 +233,9 @@ class _Draw:
         if engine.get("overlap", {}).get("two_batch"):
             engine = engine | {"overlap": engine["overlap"] | {"cut": rng.choice(("common", "own"))}}
         is_divided = all(pool.get("ep", 1) > 1 for pool in tree["cluster"]["pools"])
+        if is_divided and rng.random() < 0.7:
+            kinds = ("deepep", "all_gather", "all_reduce", "broadcast", "all_to_all", {"decode": "deepep_normal"})
+            engine = engine | {"expert_dispatch": rng.choice(kinds)}
         if (
             is_divided
             and self.coupling != "exact"

@@ -13,6 +13,7 @@ from simccl import Algorithm, ExpertRouting, InputError, PlanError, expert_combi
 from simccl.engines.deepep import expert_mode, expert_times_us
 from simccl.engines.expert_mode import Phase
 from simccl.nccl.point_to_point import message_port_rates
+from simccl.plan.lowering import path_latencies_ps
 from tests.simccl.communicators import run_on_idle, spread
 
 NORMAL, LOW = Algorithm.HIERARCHICAL, Algorithm.LOW_LATENCY
@@ -69,7 +70,7 @@ def test_one_copy_per_token_and_distinct_node_crosses_the_network() -> None:
     token = expert_mode(NORMAL).dispatch_bytes(256, routing.top_k, fp8=True)
     for plan, size in (
         (expert_dispatch(routing, communicator, hidden=256), token),
-        (expert_combine(routing, communicator, hidden=256), 512),
+        (expert_combine(routing, communicator, hidden=256), expert_mode(NORMAL).combine_bytes(256, routing.top_k)),
     ):
         flows = plan.flows
         crosses = node[flows.src] != node[flows.dst]
@@ -105,7 +106,7 @@ def test_expert_plans_take_the_closed_form_and_what_chance_adds_to_the_busiest_p
         (expert_dispatch(routing, communicator, hidden=7168, mode=mode), Phase.DISPATCH),
         (expert_combine(routing, communicator, hidden=7168, mode=mode), Phase.COMBINE),
     ):
-        expected = float(expert_times_us(mode, phase, np.array([tokens]), hidden=7168, top_k=8, at=at)[0])
+        expected = float(expert_times_us(mode, phase, np.array([tokens]), hidden=7168, choice=routing.choice, at=at)[0])
         assert 1 <= run_on_idle(plan) / 1e6 / expected < 1.05
 
 
@@ -128,7 +129,8 @@ def test_experts_on_gpus_without_measured_kernels_use_the_bandwidth_of_large_all
     routing = ExpertRouting((np.array([[1]]), np.zeros((0, 1), dtype=np.int64)), experts=2)
     communicator = spread(1, 2, "b200")
     plan = expert_dispatch(routing, communicator, hidden=7168)
-    assert plan.base_latency_ps == 24_850_000
+    (propagation_ps,) = path_latencies_ps(communicator.topology, plan.graph().src, plan.graph().dst)
+    assert plan.base_latency_ps == 24_850_000 - propagation_ps
     rates = message_port_rates(communicator.shape())
     assert plan.flows.max_rate_bytes_per_s.tolist() == [rates.nvlink_bytes_per_s]
 
@@ -167,6 +169,8 @@ def test_bad_requests_are_refused() -> None:
         expert_dispatch(routed(1, 2, 1), spread(1, 4), hidden=128)
     with pytest.raises(InputError, match="hidden: found 100"):
         expert_dispatch(routed(1, 2, 1), spread(1, 2), hidden=100)
+    whole = expert_dispatch(routed(1, 2, 1), spread(1, 2), hidden=100, fp8=False)
+    verify_plan(whole)  # without scales, any number of values
     with pytest.raises(InputError, match="mode: found ring"):
         expert_dispatch(routed(1, 2, 1), spread(1, 2), hidden=128, mode=Algorithm.RING)
     with pytest.raises(InputError, match="top_k: found 9"):

@@ -1,11 +1,16 @@
 """Prices of collectives: whose kernels run, and on which GPUs."""
 
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 
 import simccl
 from aicb import Communication
-from netsim import Fabric, Topology, rail_optimized
+from aicb.operators.operator import TokenExchange
+from netsim import Fabric, Topology, create_backend, rail_optimized
 from netsim.topologies.defaults import LinkRates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool, simulate
@@ -109,3 +114,89 @@ def test_a_server_with_a_slow_nvlink_stands_for_no_other(slow_server: int) -> No
     whole = [time for server, time in enumerate(times) if server != slow_server]
     assert whole[0] == whole[1]
     assert times[slow_server] > 2 * whole[0]
+
+
+def exchange(op: Literal["dispatch", "combine"], tokens: float, **differing: Any) -> Communication:
+    """Of DeepSeek-V3's tokens in fp8, by DeepEP's normal kernels."""
+    found = TokenExchange(False, 7168, True, 256, 8, 8, 4)
+    return Communication(op, round(tokens * 14336), "ep", replace(found, **differing))
+
+
+@pytest.mark.parametrize("backend", ["fluid", "analytical"])
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize(("is_low_latency", "tokens"), [(False, 4096), (False, 300), (True, 64)])
+def test_a_dispatch_takes_the_time_of_deepeps_kernels(
+    backend: str, nodes: int, is_low_latency: bool, tokens: int
+) -> None:
+    """As `simccl.expert_times_us` has it; low latency is up to 4 % longer where paths of different rails collide."""
+    nvlink_bps = round(simccl.gpu_named("h100").nvlink_gbytes_per_s * 8e9)
+    fabric, gpus = rail_optimized(nodes, 8, rates=LinkRates(nvlink_bps=nvlink_bps)), tuple(range(8 * nodes))
+    pricer, at = CommunicationPricer(fabric, backend, "h100"), simccl.Communicator(gpus, fabric, "h100").shape()
+    mode = simccl.Algorithm.LOW_LATENCY if is_low_latency else simccl.Algorithm.HIERARCHICAL
+    choice = simccl.ExpertChoice(256, 8, 8, 4)
+    for op, phase in (("dispatch", simccl.Phase.DISPATCH), ("combine", simccl.Phase.COMBINE)):
+        cost = pricer.cost(exchange(op, tokens, is_low_latency=is_low_latency), gpus)
+        (expected,) = simccl.expert_times_us(mode, phase, np.array([tokens]), hidden=7168, choice=choice, at=at)
+        assert -0.01 < cost.duration_ps / 1e6 / expected - 1 < (0.04 if is_low_latency else 0.01)
+
+
+def test_dispatches_between_nodes_put_one_copy_per_node_on_nics() -> None:
+    """A node has two of the eight groups, of which a token has four: with j of the two, no expert of 8 is there in
+    C(128 − 32·j, 8) of C(128, 8) cases. Three quarters of the nodes are others; 1,000 tokens of 7,472 bytes."""
+    fabric, gpus = rail_optimized(4, 8), tuple(range(32))
+    cost = CommunicationPricer(fabric, "fluid", "h100").cost(exchange("dispatch", 1000), gpus)
+    missed = sum(
+        math.comb(2, j) * math.comb(6, 4 - j) * math.comb(128 - 32 * j, 8) for j in range(3)
+    ) / math.comb(8, 4) / math.comb(128, 8)  # fmt: skip
+    is_nic = (fabric.link_kind[cost.links] == LinkKind.NIC) & (fabric.link_src[cost.links] < 32)
+    np.testing.assert_allclose(cost.link_bytes[is_nic], 1000 * 7472 * 3 * (1 - missed), rtol=1e-5)
+    assert is_nic.sum() == 32
+
+
+@pytest.mark.parametrize("backend", ["fluid", "analytical"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_small_tensors_of_a_gather_add_the_steps_of_their_rings(backend: str, nodes: int) -> None:
+    """Three of at most 7 KiB between 8 n ranks by LL, H20: 7 steps of 0.6 µs on one node; on two, 14 of at least 1.0
+    and one of 2.7 over the network. The 6.6 µs of a launch are there once."""
+    nvlink_bps = round(simccl.gpu_named("h20").nvlink_gbytes_per_s * 8e9)
+    fabric, gpus = rail_optimized(nodes, 8, rates=LinkRates(nvlink_bps=nvlink_bps)), tuple(range(8 * nodes))
+    pricer = CommunicationPricer(fabric, backend, "h20")
+    alone, together = (
+        pricer.cost(Communication("all_gather", 32 * 7168, "ep", behind=behind), gpus)
+        for behind in ((), (224 / 7168, 32 / 7168, 32 / 7168))
+    )
+    added_us = (together.duration_ps - alone.duration_ps) / 1e6
+    assert added_us == pytest.approx(3 * (7 * 0.6 if nodes == 1 else 14 * 1.0 + 2.7), rel=0.03)
+    np.testing.assert_array_equal(together.link_bytes, alone.link_bytes)
+
+
+def test_uneven_ranks_last_as_long_as_the_fullest_and_carry_the_mean() -> None:
+    fabric, gpus = rail_optimized(2, 8), tuple(range(16))
+    pricer = CommunicationPricer(fabric, "fluid", "h100")
+    even, uneven = (pricer.cost(exchange("combine", 500, mean_share=share), gpus) for share in (1.0, 0.25))
+    assert uneven.duration_ps == even.duration_ps
+    np.testing.assert_allclose(uneven.link_bytes, even.link_bytes / 4)
+    np.testing.assert_allclose(uneven.link_busy_ps, even.link_busy_ps / 4)
+    communicator, backend = pricer.communicator(gpus), create_backend("fluid", fabric)
+    graph = pricer.flows(exchange("combine", 500, mean_share=0.25), communicator)
+    assert graph.size_bytes.sum() == pytest.approx(
+        pricer.flows(exchange("combine", 500), communicator).size_bytes.sum() / 4
+    )
+    backend.submit(graph, 0)
+    (completion,) = backend.advance(10**12)
+    assert completion.at_ps == pytest.approx(even.duration_ps, rel=1e-3)
+
+
+def test_popular_ranks_receive_more_and_hold_up_the_others() -> None:
+    """Rank 3 of 8 with three times the load: three times the bytes on its NVLink, and thrice the time."""
+    fabric, gpus = rail_optimized(1, 8), tuple(range(8))
+    popularity = tuple((3.0, 3.0) if rank == 3 else (5 / 7, 5 / 7) for rank in range(8))
+    even, skewed = (
+        CommunicationPricer(fabric, "fluid", "h100").cost(
+            exchange("dispatch", 10_000, is_low_latency=True, popularity=each), gpus
+        )
+        for each in (None, popularity)
+    )
+    (arriving,) = np.flatnonzero(fabric.link_dst[skewed.links] == 3)
+    assert skewed.link_bytes[arriving] == pytest.approx(3 * even.link_bytes[arriving], rel=1e-6)
+    assert skewed.duration_ps == pytest.approx(3 * even.duration_ps, rel=0.02)

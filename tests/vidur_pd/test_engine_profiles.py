@@ -118,6 +118,33 @@ def test_vllm_runs_its_own_kernel_where_every_rank_has_all_experts() -> None:
     assert kept[0].experts_kernel == "deep_gemm"
 
 
+def test_tokens_travel_to_experts_as_the_engine_lets_them() -> None:
+    """vLLM's all2all_backend, SGLang's gathers (``dp_attention.py``), TensorRT-LLM without an all-to-all; DeepEP where
+    two batches take turns, or where it is stated, for a phase or both."""
+    shared = {"dp": 2, "ep": 2}
+    pools = [
+        pool("plain", "mixed", **shared),
+        pool("halved", "mixed", **shared, engine={"overlap": {"two_batch": True}}),
+        pool("sglang", "mixed", **shared, engine={"framework": "sglang"}),
+        pool("trtllm", "mixed", **shared, engine={"framework": "trtllm"}),
+        pool("word", "mixed", **shared, engine={"framework": "sglang", "expert_dispatch": "deepep"}),
+        pool("phase", "mixed", **shared, engine={"expert_dispatch": {"decode": "all_to_all"}}),
+        pool("one", "mixed", **shared, engine={"overlap": {"two_batch": True}, "expert_dispatch": "broadcast"}),
+    ]
+    found = [engine.expert_dispatch for engine in engines(*pools, engine={})]
+    assert [(each.prefill, each.decode) for each in found] == [
+        ("all_gather", "all_gather"),
+        ("deepep_normal", "deepep_low_latency"),
+        ("all_reduce", "all_gather_bf16"),
+        ("all_gather", "all_gather"),
+        ("deepep_normal", "deepep_low_latency"),
+        ("all_gather", "all_to_all"),
+        ("broadcast", "broadcast"),
+    ]
+    stated = engines(pools[1], pools[2], engine={"expert_dispatch": "all_to_all"})
+    assert [engine.expert_dispatch.prefill for engine in stated] == ["all_to_all", "all_to_all"]
+
+
 def test_the_kernel_of_experts_is_in_the_resolved_configuration() -> None:
     found = config([pool("whole", "mixed"), pool("shared", "mixed", tp=2, ep=2)], engine={})
     again = SimulationConfig.model_validate(found.model_dump(mode="json"))

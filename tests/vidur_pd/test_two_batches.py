@@ -108,7 +108,8 @@ def test_below_the_threshold_an_iteration_runs_as_a_whole() -> None:
     """Four requests of 300 tokens and 9 decodes: two per rank, and at most 600 prompt tokens."""
 
     def ends(**overlap: int | bool) -> list[int | None]:
-        result = simulate(config([POOL], engine={"overlap": overlap}, **MOE), [(0, 300, 10)] * 4)
+        engine = {"overlap": overlap, "expert_dispatch": "deepep"}
+        result = simulate(config([POOL], engine=engine, **MOE), [(0, 300, 10)] * 4)
         return [request.completed_ps for request in result.requests]
 
     whole = ends()

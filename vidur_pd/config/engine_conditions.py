@@ -44,6 +44,12 @@ def with_whole_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, An
     return on_gpus(entry, gpu) if pool.get("ep", 1) == 1 else {}
 
 
+def has_two_batches(engine: Mapping[str, Any]) -> bool:
+    """Whether two batches take turns, for which engines want DeepEP or another all-to-all."""
+    overlap = engine.get("overlap")
+    return isinstance(overlap, Mapping) and overlap.get("two_batch") is True
+
+
 def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any], routing: Any) -> bool:
     """Whether iterations are decided asynchronously by default.
 

@@ -20,6 +20,8 @@ from vidur_pd.config import engine_conditions as conditions
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "engines"
 DEFAULT_FRAMEWORK: Final = "vllm"
+DEEPEP_KERNELS: Final = {"prefill": "deepep_normal", "decode": "deepep_low_latency"}
+"""``engine.expert_dispatch`` of engines that run DeepEP, which they do where two batches take turns."""
 
 Tree = dict[str, Any]
 
@@ -125,6 +127,8 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     if fields["chunked_prefill"] and stated.get("chunked_prefill", True) is False:
         longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))
         fields["max_batched_tokens"] = max(fields["max_batched_tokens"], longest)
+    if conditions.has_two_batches(stated):
+        fields["expert_dispatch"] = DEEPEP_KERNELS
     resolved = fields | stated
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
     if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing")):

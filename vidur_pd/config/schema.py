@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
 from aicb.operators.dense_kernel import DenseKernel
+from aicb.operators.dispatch import DispatchKind
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.quantisation import QuantKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
@@ -17,7 +18,7 @@ from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
 from netsim.topologies.build import TopologySpec
 from vidur_pd.config.division import divided
-from vidur_pd.config.engines import complete, known_frameworks, known_versions
+from vidur_pd.config.engines import DEEPEP_KERNELS, complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.frontend import FrontendConfig, NoFrontend
 from vidur_pd.config.request_classes import ClassName, ClassObjectives
@@ -109,6 +110,25 @@ class OverlapConfig(Section):
     as the engine does."""
 
 
+class ExpertDispatchConfig(Section):
+    """How tokens of data-parallel ranks travel to experts that these share, and back (`aicb.operators.dispatch`).
+
+    One word stands for both phases; ``deepep`` for DeepEP's kernels of each.
+    """
+
+    prefill: DispatchKind
+    """In iterations with prefills. Left out: as the engine does."""
+    decode: DispatchKind
+    """In iterations of decodes alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_word(cls, tree: Any) -> Any:
+        if tree == "deepep":
+            return DEEPEP_KERNELS
+        return {"prefill": tree, "decode": tree} if isinstance(tree, str) else tree
+
+
 class ExpertDriftConfig(Section):
     """Popularity of experts that drifts (`aicb.experts.drift`): a model, whose time is the user's to state."""
 
@@ -176,6 +196,8 @@ class EngineConfig(Section):
     experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.
     Others run in a kernel like the latter in any case."""
+    expert_dispatch: ExpertDispatchConfig
+    """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: Literal["flash_mla", "fa3"]
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (vLLM's on Hopper)."""
     quant_kernel: QuantKernel

@@ -30,6 +30,7 @@ from aicb.experts.placed import PlacedExperts
 from aicb.experts.profile import load_profile
 from aicb.iteration.host import load_host
 from aicb.model.kv_groups import KvGroups
+from aicb.operators.dispatch import ExpertDispatch
 from boundary.errors import InputError
 from boundary.fields import Section
 from vidur_pd.cluster.placement import partition_of
@@ -134,6 +135,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     precision = Precision(weights=engine.weights, kv=engine.kv)
     check_options(config, pool, model, drafting)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
+    dispatch = ExpertDispatch(engine.expert_dispatch.prefill, engine.expert_dispatch.decode)
     policy = _policy(engine, pool)
     check_policy(pool, engine, policy, longest)
     if (asked := verified or fed) is not None:
@@ -150,6 +152,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             block_tokens=engine.block_tokens,
             cuda_graphs=engine.cuda_graphs,
             drafter=drafter,
+            dispatch=dispatch,
         )
         load = _expert_load(engine)
         for holder, divided in ((model, partition), *([(drafter.model, drafter.partition)] if drafter else [])):
@@ -179,6 +182,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             quant_kernel=engine.quant_kernel,
             dense_kernel=engine.dense_kernel,
             rope_kernel=engine.rope_kernel,
+            dispatch=dispatch,
             host=load_host(engine.host),
         )
     except ValueError as error:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aicb import InputError, Partition, Precision, built_in_models, load_model
 from aicb.measurements.gpu import get_gpu, known_gpus
+from aicb.operators.dispatch import ExpertDispatch
 from aicb.operators.memory import instance_memory, resident_weight_bytes
 
 H200 = get_gpu("h200")
@@ -97,6 +98,11 @@ def test_expert_dispatch_buffers_are_booked() -> None:
     model, precision = load_model("deepseek-v3"), Precision(weights="fp8")
     plan = instance_memory(model, Partition(dp=32, ep=32), precision, H200, max_seqs=128, cuda_graphs=False)
     assert plan.runtime_bytes - (512 + 392) * 2**20 == 4 * 256 * 128 * (2 * 7168 + 4 * 56)
+    gathered = ExpertDispatch("deepep_normal", "all_gather")
+    without = instance_memory(
+        model, Partition(dp=32, ep=32), precision, H200, max_seqs=128, cuda_graphs=False, dispatch=gathered
+    )
+    assert without.runtime_bytes == (512 + 392) * 2**20
 
 
 def test_weights_that_do_not_fit_are_refused_with_both_sizes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,9 @@ from aicb import (
     iteration_operators,
     load_model,
 )
-from aicb.operators.operator import Communication
+from aicb.model.architecture import MoeFfn
+from aicb.operators.dispatch import DispatchKind, ExpertDispatch, copies_per_token
+from aicb.operators.operator import Communication, TokenExchange
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, communication, elementwise, gemm_shape, grouped, listed
 
 
@@ -64,21 +67,17 @@ def test_expert_rows_are_masked_for_decodes_and_contiguous_otherwise() -> None:
         assert grouped(operators["moe_gate_up"]).layout == grouped(operators["moe_down"]).layout == layout
 
 
-def test_low_latency_dispatch_sends_one_message_per_chosen_expert() -> None:
-    """128 tokens · 8 · (16 + 7168 + 4·56) B there, 128 · 8 · 2·7168 B back."""
-    operators = experts(Partition(dp=32, ep=32), tokens=128, group_tokens=32 * 128)
-    assert communication(operators["moe_dispatch"]) == Communication("all_to_all", 128 * 8 * 7408, "ep")
-    assert communication(operators["moe_combine"]) == Communication("all_to_all", 128 * 8 * 14336, "ep")
+def deepep(is_low_latency: bool, *, is_fp8: bool = True) -> TokenExchange:
+    """Of DeepSeek-V3: 8 of 256 experts, in 4 of 8 groups."""
+    return TokenExchange(is_low_latency, 7168, is_fp8, 256, 8, 8, 4)
 
 
-def test_normal_dispatch_sends_one_copy_per_distinct_rank() -> None:
-    """8 ranks: 8·(1 − C(224, 8)/C(256, 8)) ranks expected; fp8 takes 0.515625 of the bytes of bf16."""
-    operators = experts(Partition(dp=8, ep=8), tokens=4096, group_tokens=8 * 4096, is_decode=False)
-    ranks = 8 * (1 - math.comb(224, 8) / math.comb(256, 8))
-    dispatch, combine = communication(operators["moe_dispatch"]), communication(operators["moe_combine"])
-    assert dispatch.size_bytes == math.ceil(4096 * ranks * (7168 + 4 * 56))
-    assert combine.size_bytes == math.ceil(4096 * ranks * 14336)
-    assert dispatch.size_bytes / combine.size_bytes == pytest.approx(0.515625, rel=1e-6)
+@pytest.mark.parametrize("is_decode", [True, False])
+def test_deepep_carries_a_ranks_tokens_once_each_by_the_kernels_of_the_phase(is_decode: bool) -> None:
+    """128 tokens of 2 · 7168 B, whatever their format on the way; how many copies there are is the collective's."""
+    operators = experts(Partition(dp=32, ep=32), tokens=128, group_tokens=32 * 128, is_decode=is_decode)
+    for name, op in (("moe_dispatch", "dispatch"), ("moe_combine", "combine")):
+        assert communication(operators[name]) == Communication(op, 128 * 14336, "ep", deepep(is_decode))
 
 
 def test_bf16_models_dispatch_bf16() -> None:
@@ -86,7 +85,103 @@ def test_bf16_models_dispatch_bf16() -> None:
         load_model("qwen3-30b-a3b"), Partition(dp=8, ep=8), BF16, tokens=10, group_tokens=80, is_decode=True
     )
     dispatch = next(op for op in operators if op.name == "moe_dispatch")
-    assert communication(dispatch).size_bytes == 10 * 8 * (2 * 2048 + 16)
+    assert communication(dispatch).exchange == TokenExchange(True, 2048, False, 128, 8)
+
+
+def test_uneven_ranks_are_held_up_by_the_one_with_most_tokens_but_carry_the_mean() -> None:
+    """100 tokens here, 400 on all eight ranks: 50 of 100 on average."""
+    operators = experts(Partition(dp=8, ep=8), tokens=100, group_tokens=400)
+    dispatch = communication(operators["moe_dispatch"])
+    assert dispatch.size_bytes == 100 * 14336
+    assert dispatch.exchange is not None
+    assert dispatch.exchange.mean_share == 0.5
+
+
+def by(kind: DispatchKind, *, is_decode: bool = False, partition: Partition | None = None) -> dict[str, Operator]:
+    """Experts of DeepSeek-V3 for 100 tokens on each of eight ranks."""
+    model, dispatch = load_model("deepseek-v3"), ExpertDispatch(kind, kind)
+    parallel = partition or Partition(dp=8, ep=8)
+    own = 100 * parallel.tp
+    operators = expert_operators(
+        model, parallel, FP8, tokens=own, group_tokens=own * parallel.dp, is_decode=is_decode, dispatch=dispatch
+    )
+    return {op.name: op for op in operators}
+
+
+@pytest.mark.parametrize(("tp", "dp"), [(1, 8), (2, 4)])
+def test_all_gathers_carry_quantised_tokens_with_their_choice_and_sums_come_back(tp: int, dp: int) -> None:
+    """800 tokens · 7168 B, quantised by their ranks, and behind it scales of 4·56 B, weights and ids of 8 · 4 B; 800 ·
+    14336 B are reduced."""
+    operators = by("all_gather", partition=Partition(tp=tp, dp=dp, ep=8))
+    behind = (224 / 7168, 32 / 7168, 32 / 7168)
+    assert communication(operators["moe_dispatch"]) == Communication("all_gather", 800 * 7168, "ep", behind=behind)
+    assert communication(operators["moe_combine"]) == Communication("reduce_scatter", 800 * 14336, "ep")
+    assert list(operators)[:3] == ["moe_quant", "moe_dispatch", "moe_permute"]
+    assert elementwise(operators["moe_quant"]).rows == 100
+    assert grouped(operators["moe_gate_up"]).rows == 800
+
+
+def test_bf16_models_gather_values_weights_and_ids() -> None:
+    """80 tokens of 2 · 2048 B; 8 experts of 4 + 4 B each."""
+    operators = expert_operators(
+        load_model("qwen3-30b-a3b"),
+        Partition(dp=8, ep=8),
+        BF16,
+        tokens=10,
+        group_tokens=80,
+        is_decode=True,
+        dispatch=ExpertDispatch("all_gather", "all_gather"),
+    )
+    dispatch = next(op for op in operators if op.name == "moe_dispatch")
+    behind = (32 / 4096, 32 / 4096)
+    assert communication(dispatch) == Communication("all_gather", 80 * 4096, "ep", behind=behind)
+    assert "moe_quant" not in {op.name for op in operators}
+
+
+def test_ranks_that_gather_all_tokens_sum_into_all_of_them() -> None:
+    """DeepEP's receivers sum 800 rows into those of distinct tokens; here all 800 tokens have a sum, wanted or not."""
+    gathered, dispatched = by("all_gather"), by("deepep_normal")
+    assert gathered["moe_unpermute"].moved_bytes == 2 * 7168 * (800 + 800)
+    assert "moe_reduce" not in gathered
+    assert grouped(dispatched["moe_gate_up"]).rows == grouped(gathered["moe_gate_up"]).rows
+
+
+def test_engines_that_gather_bf16_quantise_rows_afterwards() -> None:
+    reduced, gathered = by("all_reduce"), by("all_gather_bf16", is_decode=True)
+    for name, op in (("moe_dispatch", "all_gather"), ("moe_combine", "reduce_scatter")):
+        assert communication(gathered[name]) == Communication(op, 800 * 14336, "ep")
+        assert communication(reduced[name]) == Communication("all_reduce", 800 * 14336, "ep")
+    for operators in (reduced, gathered):
+        names = list(operators)
+        assert names.index("moe_dispatch") < names.index("moe_quant")
+        assert elementwise(operators["moe_quant"]).rows == 800
+
+
+def test_every_data_parallel_rank_broadcasts_in_turn() -> None:
+    """8 times 100 tokens · 2 B · (7168 values + 256 router logits), in each of 58 layers."""
+    dispatch = by("broadcast")["moe_dispatch"]
+    assert communication(dispatch) == Communication("broadcast", 100 * 2 * (7168 + 256), "ep")
+    assert dispatch.count == 8 * 58
+
+
+def test_an_all_to_all_carries_one_copy_per_distinct_rank_in_both_phases() -> None:
+    """8 ranks with one of DeepSeek's 8 groups each: a token's 8 experts lie in 4 groups of 32, of which it then meets
+    4 · (1 − C(96, 8)/C(128, 8)) = 3.6290."""
+    for is_decode in (True, False):
+        operators = by("all_to_all", is_decode=is_decode)
+        dispatch, combine = communication(operators["moe_dispatch"]), communication(operators["moe_combine"])
+        assert dispatch.size_bytes == pytest.approx(100 * 3.629011 * 7392, rel=1e-6)
+        assert combine.size_bytes == pytest.approx(100 * 3.629011 * 14336, rel=1e-6)
+
+
+def test_copies_of_ungrouped_experts_follow_from_drawing_without_repetition() -> None:
+    """8 ranks: 8·(1 − C(224, 8)/C(256, 8)); one rank of 128 experts, 8 chosen: 1. With two groups per rank, one chosen:
+    the token's rank is the only one."""
+    (moe,) = {kind.ffn for kind in load_model("qwen3-30b-a3b").kinds if isinstance(kind.ffn, MoeFfn)}
+    ungrouped = replace(moe, experts=256)
+    assert copies_per_token(ungrouped, 8) == pytest.approx(8 * (1 - math.comb(224, 8) / math.comb(256, 8)))
+    assert copies_per_token(moe, 1) == 1
+    assert copies_per_token(replace(ungrouped, groups=8, groups_per_token=1), 4) == pytest.approx(1)
 
 
 def test_an_idle_rank_computes_for_the_others_and_sends_nothing() -> None:

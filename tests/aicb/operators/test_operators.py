@@ -177,7 +177,7 @@ def test_tensor_parallel_ranks_divide_the_tokens_they_dispatch() -> None:
     assert gemm_shape(operators["router"])[0] == gemm_shape(operators["shared_down"])[0] == 5
     assert gemm_shape(operators["shared_down"]) == (5, 7168, 2048)
     assert communication(operators["moe_all_gather"]) == Communication("all_gather", 10 * 7168 * 2, "tp")
-    assert communication(operators["moe_dispatch"]).size_bytes == 5 * 8 * 7408
+    assert communication(operators["moe_dispatch"]).size_bytes == 5 * 14336
     assert "moe_all_reduce" not in operators
 
 

@@ -67,6 +67,7 @@ EXPERTS: Final[dict[str, Any]] = PLAIN | {
     },
     "engine": {
         "expert_load": "zipf:1.1", "speculative": {"drafts": 2, "acceptance": 0.8}, "prefix_caching": True,
+        "expert_dispatch": {"prefill": "all_gather", "decode": "deepep_low_latency"},
         "overlap": {"two_batch": True, "communication_sm_share": 0.1, "decode_tokens_min": 4, "prefill_tokens_min": 64},
     },
 }  # fmt: skip

@@ -43,7 +43,7 @@ def _nodes(gpus_per_node: int, nic: str, **fields: Any) -> dict[str, Any]:
     return {"kind": "rail_optimized", "gpus_per_node": gpus_per_node, "nic": nic, **fields}
 
 
-_QWEN = {"max_batched_tokens": 2048, "max_seqs": 64}
+_QWEN = {"max_batched_tokens": 2048, "max_seqs": 64, "expert_dispatch": "deepep"}
 _EP_TWO_NODES = (
     {"name": "p", "role": "prefill", "tp": 4, "ep": 4},
     {"name": "d", "role": "decode", "dp": 8, "ep": 8},
@@ -113,7 +113,7 @@ CASES = {
         600,
         2000,
         20,
-        {"max_batched_tokens": 8192, "max_seqs": 64, "weights": "fp8"},
+        {"max_batched_tokens": 8192, "max_seqs": 64, "weights": "fp8", "expert_dispatch": "deepep"},
     ),
 }
 

@@ -120,7 +120,7 @@ def _rounds(collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -
     for what, groups, count in collectives:
         communicators = [pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
         if communicators:
-            kinds.append((count, [pricer.flows(what.op, what.size_bytes, at) for at in communicators]))
+            kinds.append((count, [pricer.flows(what, at) for at in communicators]))
     for turn in range(max((count for count, _ in kinds), default=0)):
         for count, graphs in kinds:
             if turn < count:
