@@ -14,13 +14,14 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from aicb.estimators.transfer_reference import parts_of, shares, transfer_error, transferred_us
+from aicb.estimators.transfer_reference import Parts, parts_of, shares, transfer_error, transferred_us
 from aicb.kernels.decode_attention import DecodeAttention
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.gemm import Gemm
@@ -45,13 +46,13 @@ PRECISION = Precision()
 
 @dataclass(frozen=True, slots=True)
 class TransferErrors:
-    """Transferred against published times of one kernel and class."""
+    """Transferred times of one kernel and class against those of the target."""
 
     kernel: str
     bound_by: str
     points: int
     ratio: float
-    """Published time on the H100 over that on the H200, median."""
+    """Time on the H100 over that on the H200, median."""
     bias: float
     """Median error."""
     median: float
@@ -187,31 +188,60 @@ def transferred(folder: Path) -> Iterator[TransferErrors]:
 
 
 def _compare(comparison: Comparison, folder: Path) -> Iterator[TransferErrors]:
-    points: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    points = []
     for shape, (origin_us, target_us) in _pairs(comparison, folder):
         cost = comparison.cost(shape)
         here, there = (
             parts_of(cost, True, replace(gpu, l2_bytes=gpu.l2_bytes // comparison.copies), ORIGIN)
             for gpu in (ORIGIN, TARGET)
         )
-        bound_by = shares(origin_us, here, there)
-        found = float(transferred_us(origin_us, here, there))
-        claim = transfer_error(bound_by, TARGET, ORIGIN, is_product=comparison.table == "gemm")
-        points[bound_by.largest].append((found / target_us - 1.0, claim, target_us / origin_us))
-    for bound, rows in sorted(points.items()):
-        if len(rows) >= LEAST_POINTS:
-            relative, claimed, ratio = np.array(rows).T
-            size = np.abs(relative)
-            yield TransferErrors(
-                kernel=comparison.kernel,
-                bound_by=bound,
-                points=len(rows),
-                ratio=float(np.median(ratio)),
-                bias=float(np.median(relative)),
-                median=float(np.median(size)),
-                p90=float(np.quantile(size, 0.9)),
-                within_claim=float((size <= claimed).mean()),
-            )
+        points.append(compared(origin_us, target_us, (here, there), is_product=comparison.table == "gemm"))
+    yield from by_class(comparison.kernel, points)
+
+
+class Compared(NamedTuple):
+    """One kernel on both GPUs."""
+
+    bound_by: str
+    error: float
+    """Relative, of the transferred time."""
+    claimed: float
+    ratio: float
+    """Time on the target over that on the measured GPU."""
+
+
+def compared(origin_us: float, target_us: float, on_both: tuple[Parts, Parts], *, is_product: bool) -> Compared:
+    """A time on the measured GPU, transferred, against that on the target."""
+    bound_by = shares(origin_us, *on_both)
+    found = float(transferred_us(origin_us, *on_both))
+    claim = transfer_error(bound_by, TARGET, ORIGIN, is_product=is_product)
+    return Compared(bound_by.largest, found / target_us - 1.0, claim, target_us / origin_us)
+
+
+def by_class(kernel: str, points: Iterable[Compared]) -> Iterator[TransferErrors]:
+    """Errors of each class with enough points."""
+    classes: defaultdict[str, list[Compared]] = defaultdict(list)
+    for each in points:
+        classes[each.bound_by].append(each)
+    for bound_by, found in sorted(classes.items()):
+        if len(found) >= LEAST_POINTS:
+            yield errors_of_transfers(kernel, bound_by, found)
+
+
+def errors_of_transfers(kernel: str, bound_by: str, found: Sequence[Compared]) -> TransferErrors:
+    """Errors over some points."""
+    error, claimed, ratio = np.array([each[1:] for each in found]).T
+    size = np.abs(error)
+    return TransferErrors(
+        kernel=kernel,
+        bound_by=bound_by,
+        points=len(found),
+        ratio=float(np.median(ratio)),
+        bias=float(np.median(error)),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        within_claim=float((size <= claimed).mean()),
+    )
 
 
 def _pairs(comparison: Comparison, folder: Path) -> list[tuple[tuple[int, ...], tuple[float, float]]]:

@@ -63,7 +63,7 @@ double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
     found_us = std::max(found_us, bound.least_us(kv_tokens));
     if (!transfer) return found_us;
     const auto parts = [&](double latency_us, const KvCost& cost) {
-        return TransferParts{latency_us + kv_tokens * cost.tensor_us, cost.reading_us(kv_tokens)};
+        return TransferParts{latency_us, kv_tokens * cost.tensor_us, cost.reading_us(kv_tokens)};
     };
     const TransferParts origin = parts(transfer->origin_latency_us, transfer->origin);
     const TransferParts target = parts(transfer->target_latency_us, transfer->target);

@@ -162,7 +162,7 @@ double PrefillTimes::bounded_us(double time_us, bool is_measured, const PrefillC
     }
     if (transfer) {
         const auto parts = [&](double latency_us, double flops, double bytes_per_s) {
-            return TransferParts{latency_us + cost.flops / flops * 1e6, cost.moved_bytes / bytes_per_s * 1e6};
+            return TransferParts{latency_us, cost.flops / flops * 1e6, cost.moved_bytes / bytes_per_s * 1e6};
         };
         const TransferParts origin =
             parts(transfer->origin_latency_us, transfer->origin_flops, transfer->origin_bytes_per_s);

@@ -1,14 +1,16 @@
 """Reference of a transfer: what a kernel takes of a GPU by published figures alone, and how far transfers err.
 
-A time has a part that memory explains, which follows the bandwidth, and a rest, which follows the SMs:
+A time has a part that memory explains, which follows the bandwidth; latency and arithmetic, which take κ times as long
+as the reference says, follow the SMs:
 
-    time = √(rest² + memory²)                       memory = bytes / 0.80 bandwidth
-    rest ∝ latency + √(compute² + cache²)           compute = FLOPs / 0.75 peak, cache = bytes within L2 / its rate
+    time = κ · latency + √(κ² · (compute² + cache²) + memory²)
+    memory = bytes / 0.80 bandwidth     compute = FLOPs / 0.75 peak     cache = bytes that may stay in L2 / its rate
 
 So a kernel far below its roofline does not slow down with a bandwidth that does not bind it: scaled as a whole,
 attention of an H100 that reads at a fraction of the bandwidth came out 20 % slow, and fp8 GEMMs 10 % (published tables
-of both, aiconfigurator 095f58a); with the parts apart they are 2 % off. The largest part names the class of a kernel:
-bound by bandwidth, by tensor throughput, or by the clock (latency, L2).
+of both, aiconfigurator 095f58a). Latency adds to reading, as it does on the H200, where paged decodes take 12.4 µs and
+their bytes at 4.4 TB/s. The largest part names the class of a kernel: bound by bandwidth, by tensor throughput, or by
+the clock (latency, L2).
 
 Compute follows the peak, which is stated at the boost clock. Latency grows with a lower clock and does not shrink with
 a higher one, since launches and memory take part in it: decodes of an A100 (1410 MHz) that are bound by it are met 13 %
@@ -50,9 +52,14 @@ class Parts(NamedTuple):
     cache_us: Floats
 
     @property
-    def own_us(self) -> Floats:
-        """What the SMs take."""
-        return np.asarray(self.latency_us + np.hypot(self.compute_us, self.cache_us))
+    def arithmetic_us(self) -> Floats:
+        """What the SMs take beyond latency."""
+        return np.hypot(self.compute_us, self.cache_us)
+
+    @property
+    def total_us(self) -> Floats:
+        """The reference itself, κ = 1."""
+        return np.asarray(self.latency_us + np.hypot(self.arithmetic_us, self.memory_us))
 
 
 class Shares(NamedTuple):
@@ -79,7 +86,8 @@ def parts(
         moved_bytes: [kernels]
         peak_flops: [kernels] nominal, in the format of each.
         is_resident: [kernels] whether operands that fit L2 are read from there. From half its size on they do so in
-            part, beyond its size not at all: the shipped elementwise rows slow down between 38 and 57 MB of 63.
+            part, beyond its size not at all: the shipped elementwise rows slow down between 38 and 57 MB of 63. All
+            of them cross L2.
         gpu: on which they run.
         origin: GPU that was measured.
     """
@@ -90,7 +98,7 @@ def parts(
         latency_us=np.full(moved.shape, latency_us(gpu, origin)),
         compute_us=np.asarray(flops) / (reached_share(gpu) * np.asarray(peak_flops)) * 1e6,
         memory_us=(1.0 - cached) * moved / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s) * 1e6,
-        cache_us=cached * moved / (L2_BYTES_PER_S * _sm_rate(gpu, origin)) * 1e6,
+        cache_us=np.where(is_resident, moved, 0.0) / (L2_BYTES_PER_S * _sm_rate(gpu, origin)) * 1e6,
     )
 
 
@@ -122,31 +130,46 @@ def _sm_rate(gpu: Gpu, origin: Gpu) -> float:
 def transferred_us(found_us: ArrayLike, here: Parts, there: Parts) -> Floats:
     """[kernels] times where the parts are ``there`` of kernels measured to take ``found_us`` where they are ``here``.
 
+    Faster than its memory part, a kernel is scaled with that. None takes longer than at the utilisation of the whole:
+    near the corner κ says little, and where a target computes at a fraction of the rate it would be multiplied by much.
     Attention has the same in C++ (``core/transfer.hpp``).
     """
     found = np.asarray(found_us, dtype=np.float64)
     explained = np.maximum(found, here.memory_us)
-    rest = np.sqrt((explained - here.memory_us) * (explained + here.memory_us))
-    return np.asarray(found / explained * np.hypot(rest * (there.own_us / here.own_us), there.memory_us))
+    kappa = _kappa(explained, here)
+    busy = np.hypot(kappa * there.arithmetic_us, there.memory_us)
+    by_parts = found / explained * (kappa * there.latency_us + busy)
+    return np.minimum(by_parts, found * (there.total_us / here.total_us))
+
+
+def _kappa(time_us: Floats, here: Parts) -> Floats:
+    """The positive root of the time's equation; ``time_us`` is at least the memory part."""
+    rest = (time_us - here.memory_us) * (time_us + here.memory_us)
+    root = np.hypot(here.arithmetic_us * np.sqrt(rest), here.latency_us * here.memory_us)
+    return np.asarray(rest / (here.latency_us * time_us + root))
 
 
 def shares(found_us: float, here: Parts, there: Parts) -> Shares:
     """Shares of one transferred time, see ``transferred_us``."""
-    explained = max(found_us, float(here.memory_us))
-    rest = (explained**2 - float(here.memory_us) ** 2) ** 0.5 * float(there.own_us / here.own_us)
-    squares = rest**2 + float(there.memory_us) ** 2
-    by_memory = float(there.memory_us) ** 2 / squares
-    by_compute = (1.0 - by_memory) * float(there.compute_us / (there.latency_us + there.compute_us + there.cache_us))
-    return Shares(by_memory, by_compute, 1.0 - by_memory - by_compute)
+    kappa = float(_kappa(np.maximum(found_us, here.memory_us), here))
+    latency = kappa * float(there.latency_us)
+    squares = [(kappa * float(part)) ** 2 for part in (there.compute_us, there.cache_us)] + [
+        float(there.memory_us) ** 2
+    ]
+    busy = sum(squares) ** 0.5
+    compute, _, memory = (busy * square / max(sum(squares), 1e-30) for square in squares)
+    return Shares(memory / (latency + busy), compute / (latency + busy), 1.0 - (memory + compute) / (latency + busy))
 
 
-PRODUCT_ERRORS = Shares(bandwidth=0.06, tensor_throughput=0.08, clock=0.08)
+PRODUCT_ERRORS = Shares(bandwidth=0.065, tensor_throughput=0.06, clock=0.07)
 """Of dense products between GPUs of one architecture, whose libraries choose other tiles on each."""
-KERNEL_ERRORS = Shares(bandwidth=0.04, tensor_throughput=0.04, clock=0.025)
-"""Of other kernels between GPUs of one architecture."""
-ARCHITECTURE_ERRORS = Shares(bandwidth=0.23, tensor_throughput=0.20, clock=0.33)
-"""To another architecture, with its own kernels. These three: 68 % quantiles by class in SGLang 0.5.10's tables of GEMM
-and attention, H100, and A100, L40S, B200 and GB200, each against the H200 (aiconfigurator 095f58a)."""
+KERNEL_ERRORS = Shares(bandwidth=0.06, tensor_throughput=0.05, clock=0.055)
+"""Of other kernels between GPUs of one architecture. Both are means of the 68 % quantiles by class in SGLang 0.5.10's
+tables of GEMM and attention (aiconfigurator 095f58a) and in one half of our H100 rows (`aicb.accuracy`): there the
+published products scatter more, and our other kernels, which ran on another machine."""
+ARCHITECTURE_ERRORS = Shares(bandwidth=0.24, tensor_throughput=0.20, clock=0.33)
+"""To another architecture, with its own kernels: means of such quantiles over GEMM and attention of A100, L40S, B200
+and GB200, without prefills of the B200, which ran in a Triton kernel there."""
 VENDOR_FACTOR = 2.0
 """On `ARCHITECTURE_ERRORS` for GPUs of another vendor, for which no table was seen: a guess."""
 

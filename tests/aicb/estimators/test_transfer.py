@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, known_gpus, load_model
+from aicb.accuracy.measured_transfers import clock_errors_mhz, measured_transfers
 from aicb.accuracy.transferred import transferred as published_transfers
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.transfer import TransferEstimator
+from aicb.estimators.transfer_reference import Parts, transferred_us
 from aicb.iteration.model import IterationModel
 from aicb.kernels.decode_attention import DecodeAttention
 from aicb.kernels.elementwise import Elementwise
@@ -39,20 +42,26 @@ def test_compute_bound_kernels_scale_with_the_peak() -> None:
 
 
 def test_weight_bound_kernels_scale_with_the_bandwidth() -> None:
-    """7168·16384 B of weights and 64·(16384 + 2·7168) B of activations take 31.1 µs at 0.8·4.8 TB/s, 44.6 at 0.8·3.35.
-    Of the measured time t on the H200, √(t² − 31.1²) is not explained by memory and stays."""
-    moved = 7168 * 16384 * (1 + 4 / 128**2) + 64 * (16384 * (1 + 4 / 128) + 2 * 7168)
-    measured = MEASURED.price(SMALL).time_us
-    here, there = (moved / (0.8 * rate) * 1e6 for rate in (4.8e12, 3.35e12))
-    assert (here, there) == (pytest.approx(31.1, abs=0.1), pytest.approx(44.6, abs=0.2))
-    assert measured > here
-    assert transferred("h100", SMALL) == pytest.approx((measured**2 - here**2 + there**2) ** 0.5, rel=1e-3)
+    """7168·16384 B of weights and 64·(16384 + 2·7168) B of activations take 31.1 µs at 0.8·4.8 TB/s, 44.6 at 0.8·3.35;
+    the 15 GFLOP take 10.1 µs: (4 + √(44.6² + 10.1²)) / (4 + √(31.1² + 10.1²)) = 1.354."""
+    assert transferred("h100", SMALL) == pytest.approx(MEASURED.price(SMALL).time_us * 1.354, rel=2e-3)
+
+
+def test_what_memory_does_not_explain_stays() -> None:
+    """100 µs of which memory explains 60, latency is 4 and products are 30: κ·4 + √((κ·30)² + 60²) = 100 on the H200.
+    With 90 µs of memory κ stays, below the 1.4 times of the whole."""
+    here, there = (Parts(*(np.array(part) for part in (4.0, 30.0, memory, 0.0))) for memory in (60.0, 90.0))
+    kappa = brentq(lambda each: 4 * each + np.hypot(30 * each, 60) - 100, 0, 10)
+    expected = 4 * kappa + np.hypot(30 * kappa, 90)
+    assert transferred_us(100.0, here, there) == pytest.approx(expected, rel=1e-9)
+    assert expected < 100 * (4 + np.hypot(30, 90)) / (4 + np.hypot(30, 60))
+    assert transferred_us(100.0, here, here) == pytest.approx(100.0, rel=1e-12)
 
 
 def test_a_kernel_far_below_its_roofline_is_not_slowed_by_a_bandwidth_that_does_not_bind_it() -> None:
-    """A sampling of 32 rows takes ten times its memory time on the H200: a third more memory time shows in percents."""
-    work = Elementwise("sampling", 32, 151936, 32 * 151936 * 2)
-    assert 1.0 <= transferred("h100", work) / MEASURED.price(work).time_us < 1.05
+    """A sampling of 512 rows takes ten times its memory time on the H200, which hides behind the rest."""
+    work = Elementwise("sampling", 512, 151936, 512 * 151936 * 2)
+    assert 1.0 < transferred("h100", work) / MEASURED.price(work).time_us < 1.02
 
 
 def test_launches_do_not_shrink_with_the_bandwidth() -> None:
@@ -160,13 +169,36 @@ def test_a_gpu_whose_best_product_falls_short_is_slower_by_as_much() -> None:
 
 @pytest.mark.skipif(not TABLES.is_dir(), reason="published kernel tables are not beside the repository")
 def test_published_times_of_the_h200_give_those_of_the_h100() -> None:
-    """By class: medians of the error up to 6.2 %. The claimed error is kept by 60 to 76 % of the points of dense
-    products, and of attention and experts."""
+    """By class: medians of the error up to 7 %."""
     found = list(published_transfers(TABLES))
     assert sum(each.points for each in found) > 30_000
-    assert max(each.median for each in found) < 0.065
-    assert max(abs(each.bias) for each in found) < 0.05
-    for kinds in (("GEMM",), ("attention", "MLA", "experts")):
-        rows = [each for each in found if any(kind in each.kernel for kind in kinds)]
-        within = sum(each.points * each.within_claim for each in rows) / sum(each.points for each in rows)
-        assert 0.60 <= within <= 0.76, (kinds, within)
+    assert max(each.median for each in found) < 0.07
+    assert max(abs(each.bias) for each in found) < 0.06
+
+
+def test_times_measured_on_an_h100_are_met_by_transfer() -> None:
+    """By class: medians of the error up to 8 %, and 4 % over all."""
+    *classes, everything = measured_transfers()
+    assert len(classes) > 8
+    assert max(each.median for each in classes) < 0.08
+    assert everything.points > 400
+    assert (everything.median, everything.p90) < (0.05, 0.13)
+    assert abs(everything.bias) < 0.03
+
+
+@pytest.mark.skipif(not TABLES.is_dir(), reason="published kernel tables are not beside the repository")
+@pytest.mark.parametrize("is_product", [True, False])
+def test_transferred_times_keep_the_error_that_they_claim(is_product: bool) -> None:
+    """60 to 76 % of the held-out points, the mean of published tables and of our measurements."""
+    within = []
+    for found in (list(published_transfers(TABLES)), list(measured_transfers())[:-1]):
+        rows = [each for each in found if ("GEMM" in each.kernel or "products" in each.kernel) is is_product]
+        within.append(sum(each.points * each.within_claim for each in rows) / sum(each.points for each in rows))
+    assert 0.60 <= np.mean(within) <= 0.76, within
+
+
+def test_the_clock_law_of_an_h100_meets_its_measured_clocks() -> None:
+    """45 bf16 products: the law that it is given is 37 MHz low, 68 MHz root mean square; the H200's own fit has 55."""
+    rms, mean = clock_errors_mhz()
+    assert rms == pytest.approx(68, abs=1)
+    assert mean == pytest.approx(-37, abs=1)
