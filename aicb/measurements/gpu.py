@@ -74,6 +74,11 @@ class Gpu:
     """Folder of its measured kernel times."""
 
     @property
+    def times_as(self) -> str | None:
+        """GPU whose measured times are transferred to this one; absent where it has times of its own."""
+        return MEASURED_GPU if self.table is None else None
+
+    @property
     def interconnect(self) -> str:
         """Name under which a collectives model finds its links."""
         return self.interconnect_as or self.name
