@@ -68,9 +68,9 @@ class CommunicationPricer:
     Sizes between grid points (eight per octave) are interpolated linearly between the two neighbours: with one protocol
     time and bytes on links are affine in the size, and a change of protocol is blurred over at most an eighth of an
     octave. With the ``analytical`` backend the duration is simccl's closed form instead (DeepEP's flows take it on any
-    backend), unless messages were measured (``calibration``), and with ``traffic`` it is what the flows took between real
-    hosts. How many flows of a collective are on a link at a time is taken from the first size that is run. What runs
-    within a server runs on one for all that are identical; real servers are all measured.
+    backend), unless messages were measured (``calibration``), and with ``traffic`` it is what the flows took between
+    real hosts. How many flows of a collective are on a link at a time is taken from the first size that is run. What
+    runs within a server runs on one for all that are identical; real servers are all measured.
 
     Where links that a group can meet have failed or are slow, the same flows run on the fabric as it is then: engines
     choose their rings and kernels when they start. The closed form is slowed down by as much as the flows are.
