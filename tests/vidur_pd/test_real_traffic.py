@@ -110,6 +110,13 @@ def test_a_run_measures_and_another_repeats_it_without_hosts_to_the_byte(folder:
     for name in ("requests.csv", "measured.json", "iterations.parquet", "flows.parquet"):
         assert (folder / "second" / name).read_bytes() == (folder / "first" / name).read_bytes(), name
 
+    written["graphs"].pop()
+    (folder / "less.json").write_text(json.dumps(written))
+    third = run_forked("vidur_pd", "run", "c.yaml", "-o", "third", "--json", "--set", "network.measured=less.json")
+    assert third.returncode == 0, third.stderr
+    more = json.loads(third.stdout)["network"]["measured"]
+    assert (more["graphs"], more["graphs_read"]) == (1, measured["graphs"] - 1)
+
 
 @needs_ucx
 def test_collectives_take_what_was_measured(folder: Path) -> None:

@@ -209,7 +209,11 @@ def real_traffic(network: NetworkConfig, gpus: Iterable[int]) -> RealTraffic:
 
 
 def _check_same_agents(hosts: Hosts | None, pairs: MeasuredPairs, path: Path) -> None:
-    if hosts is not None and [place.nodes for place in hosts.agents] != [agent.nodes for agent in pairs.agents]:
+    if hosts is None:
+        return
+    expected = MeasuredPairs.none_of(hosts)
+    if (expected.engine, expected.agents) != (pairs.engine, pairs.agents):
         raise InputError(
-            f"network.measured: found other agents in {path} than in the hosts file, expected the same nodes of each"
+            f"network.measured: found other agents in {path} than in the hosts file, expected the same engine, and the "
+            "same nodes, address and device of each"
         )
