@@ -70,10 +70,9 @@ def counted(file: Path) -> dict[str, int]:
     return {path: int(value) for path, _, value in (line.partition(":") for line in file.read_text().splitlines())}
 
 
-def mixed_graph(nodes: Sequence[int]) -> FlowGraph:
-    """40 flows among these nodes, of no byte, one byte, and up to 60 kB; each waits for the last but one to arrive."""
+def mixed_graph(nodes: Sequence[int], count: int) -> FlowGraph:
+    """Flows among these nodes, of no byte, one byte, and up to 60 kB; each waits for the last but one to arrive."""
     rng = np.random.default_rng(1)
-    count = 40
     src = rng.integers(0, len(nodes), count)
     dst = (src + rng.integers(1, len(nodes), count)) % len(nodes)
     sizes = rng.integers(2, 60_000, count)
@@ -114,7 +113,7 @@ def looped(image: Image, tmp_path_factory: pytest.TempPathFactory) -> LoopedGues
     split = {"queue_pairs": QUEUE_PAIRS, "split": True, "mtu_bytes": SMALL_MTU_BYTES}
     with Machine(image, job, script("two_devices")) as machine:
         with open_session(ports[0], addressed, engine="verbs", channels=2, verbs=split) as session:
-            mixed = [session.execute(mixed_graph(NODES)) for _ in range(RUNS)]
+            mixed = [session.execute(mixed_graph(NODES, 40)) for _ in range(RUNS)]
         graph = FlowGraph.from_lists([0] * SHAPED_FLOWS, [2] * SHAPED_FLOWS, [SHAPED_BYTES] * SHAPED_FLOWS)
         with open_session(ports[1], addressed, engine="verbs") as session:
             shaped = [session.execute(graph) for _ in range(RUNS)]
@@ -135,7 +134,7 @@ def test_verbs_send_every_payload_as_it_is_over_queue_pairs_that_share_flows(loo
     assert {status for each in looped.mixed for status in each.statuses()} == {"completed"}
     lanes = {f"rc/rxe{rank}:1 gid 1 mtu {SMALL_MTU_BYTES} queue_pairs {QUEUE_PAIRS}" for rank in (0, 1)}
     assert {lane for each in looped.mixed for lane in each.lane} == lanes
-    graph = mixed_graph(NODES)
+    graph = mixed_graph(NODES, 40)
     part_bytes = -(-np.maximum(graph.size_bytes, 1) // (128 * QUEUE_PAIRS)) * 128
     messages = np.maximum(1, -(-graph.size_bytes // part_bytes)).sum()
     events = sum(int(str(share_of(graph, np.array([0, 0, 1]), rank).columns["expected_messages"])) for rank in (0, 1))
@@ -147,7 +146,7 @@ def test_verbs_send_every_payload_as_it_is_over_queue_pairs_that_share_flows(loo
 def test_the_mtu_of_the_hosts_file_is_that_of_the_packets(looped: LoopedGuest) -> None:
     """At least one packet for each 1024 bytes; with the devices' own 4096 there were a third as many, acknowledgements
     included."""
-    packets = RUNS * (-(-mixed_graph(NODES).size_bytes // SMALL_MTU_BYTES)).sum()
+    packets = RUNS * (-(-mixed_graph(NODES, 40).size_bytes // SMALL_MTU_BYTES)).sum()
     assert packets <= device_counters(looped.counters_between, "sent_pkts") < 2 * packets
 
 
@@ -187,14 +186,14 @@ def joined(image: Image, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     ends = socket.socketpair()
     with (
         Machine(image, jobs[0], script("one_device 10.78.0.1"), ends[0]) as first,
-        Machine(image, jobs[1], script("one_device 10.78.0.2"), ends[1]) as second,
+        Machine(image, jobs[1], script("one_device 10.78.0.2"), ends[1], number=1) as second,
     ):
         for end in ends:
             end.close()
         measured = {}
         for port, engine, settings in zip(ports, ("ucx", "verbs"), ({"transports": "rc"}, {}), strict=True):
             with open_session(port, places, engine=engine, **settings) as session:
-                measured[engine] = session.execute(mixed_graph((0, 2)))
+                measured[engine] = session.execute(mixed_graph((0, 2), 12))
         print(f"two guests: {first.wait(END_S):.1f} and {second.wait(END_S):.1f} s")
     return measured
 

@@ -39,12 +39,15 @@ class Machine:
         job: the folder.
         script: the commands.
         cable: to another guest, this end of a pair of connected sockets.
+        number: of this guest among those that know each other; GIDs and GUIDs follow from it.
 
     Raises:
         MissingError: there is no QEMU.
     """
 
-    def __init__(self, image: Image, job: Path, script: str, cable: socket.socket | None = None) -> None:
+    def __init__(
+        self, image: Image, job: Path, script: str, cable: socket.socket | None = None, number: int = 0
+    ) -> None:
         if shutil.which(_QEMU) is None:
             raise MissingError(f"{_QEMU}: not installed")
         self._job = job
@@ -59,8 +62,8 @@ class Machine:
             *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
             *("-append", f"console=ttyS0 quiet panic=-1 mitigations=off shares={listed}"),
             *(word for tag, folder, _, mode in shares for word in _share(tag, folder, mode)),
-            *("-device", "virtio-rng-pci", *_nic(1, "user")),
-            *(word for descriptor in inherited for word in _nic(2, "socket", f",fd={descriptor}")),
+            *("-device", "virtio-rng-pci", *_nic(number, 1, "user")),
+            *(word for descriptor in inherited for word in _nic(number, 2, "socket", f",fd={descriptor}")),
         ]
         self._started_s = time.monotonic()
         with (job / "console").open("wb") as console:
@@ -90,9 +93,9 @@ class Machine:
         return (self._job / "console").read_text(errors="replace")
 
 
-def _nic(number: int, kind: str, options: str = "") -> tuple[str, ...]:
+def _nic(guest: int, number: int, kind: str, options: str = "") -> tuple[str, ...]:
     name = f"net{number}"
-    device = f"virtio-net-pci,netdev={name},mac=52:54:00:00:00:{number:02x}"
+    device = f"virtio-net-pci,netdev={name},mac=52:54:00:00:{guest:02x}:{number:02x}"
     return ("-netdev", f"{kind},id={name}{options}", "-device", device)
 
 

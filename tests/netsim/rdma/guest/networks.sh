@@ -15,17 +15,17 @@ settings() {  # INTERFACE NAME=VALUE...
     for setting in "$@"; do echo "${setting#*=}" >"/proc/sys/net/ipv4/conf/$interface/${setting%=*}"; done
 }
 
-# The interface with this MAC address.
-interface_of() {  # MAC
+# The interface of QEMU's NIC of this number.
+interface_of() {  # NUMBER
     for path in /sys/class/net/*; do
-        if [ "$(cat "$path/address")" = "$1" ]; then echo "${path##*/}"; fi
+        case "$(cat "$path/address")" in 52:54:00:*:"$1") echo "${path##*/}" ;; esac
     done
 }
 
 # The way to the host, by QEMU's user network.
 control() {
     ip link set lo up
-    interface="$(interface_of 52:54:00:00:00:01)"
+    interface="$(interface_of 01)"
     ip link set "$interface" up
     ip addr add 10.0.2.15/24 dev "$interface"
 }
@@ -56,7 +56,7 @@ two_devices() {
 
 # Device rxe0 with this address on the cable to the other guest.
 one_device() {  # ADDRESS
-    interface="$(interface_of 52:54:00:00:00:02)"
+    interface="$(interface_of 02)"
     ip link set "$interface" mtu 4500 up
     ip addr add "$1/24" dev "$interface"
     rdma link add rxe0 type rxe netdev "$interface"
