@@ -57,6 +57,7 @@ def script(*set_up: str) -> str:
         ". tests/netsim/rdma/guest/networks.sh",
         "control",
         *set_up,
+        'read -r up _ </proc/uptime; echo "guest: $up s: devices"',
         "export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1",
         f"{shlex.quote(sys.executable)} -m tests.netsim.rdma.guest.agents /job/sessions",
         "grep -r . /sys/class/infiniband/*/ports/1/hw_counters/ >/job/counters",
@@ -87,6 +88,8 @@ class LoopedGuest:
     """What one guest with two devices that are joined by a cable has done."""
 
     mixed: list[Measurement]
+    misplaced: Measurement
+    """Of one flow that its sender has written to another place."""
     shaped: list[Measurement]
     counters_between: dict[str, int]
     """Of the devices, when all mixed graphs were done."""
@@ -105,20 +108,25 @@ def looped(image: Image, tmp_path_factory: pytest.TempPathFactory) -> LoopedGues
     job = tmp_path_factory.mktemp("looped")
     shape = f"tc qdisc add dev va root tbf rate {RATE_BPS}bit burst {BURST_BYTES} latency 4s"
     keep = "grep -r . /sys/class/infiniband/*/ports/1/hw_counters/ >/job/between"
-    ports = free_ports(2)
-    write_sessions(
-        job / "sessions", [SessionOfAgents(ports[0], (0, 1)), SessionOfAgents(ports[1], (0, 1), f"{keep}; {shape}")]
-    )
+    ports = free_ports(3)
+    sessions = [
+        SessionOfAgents(ports[0], (0, 1)),
+        SessionOfAgents(ports[1], (0, 1), keep, is_misplaced=True),
+        SessionOfAgents(ports[2], (0, 1), shape),
+    ]
+    write_sessions(job / "sessions", sessions)
     addressed = [{"nodes": [0, 1], "address": "10.77.1.1"}, {"nodes": [2], "address": "10.77.1.2", "device": "rxe1:1"}]
     split = {"queue_pairs": QUEUE_PAIRS, "split": True, "mtu_bytes": SMALL_MTU_BYTES}
     with Machine(image, job, script("two_devices")) as machine:
         with open_session(ports[0], addressed, engine="verbs", channels=2, verbs=split) as session:
             mixed = [session.execute(mixed_graph(NODES, 40)) for _ in range(RUNS)]
-        graph = FlowGraph.from_lists([0] * SHAPED_FLOWS, [2] * SHAPED_FLOWS, [SHAPED_BYTES] * SHAPED_FLOWS)
         with open_session(ports[1], addressed, engine="verbs") as session:
+            misplaced = session.execute(FlowGraph.from_lists([0], [2], [1000]))
+        graph = FlowGraph.from_lists([0] * SHAPED_FLOWS, [2] * SHAPED_FLOWS, [SHAPED_BYTES] * SHAPED_FLOWS)
+        with open_session(ports[2], addressed, engine="verbs") as session:
             shaped = [session.execute(graph) for _ in range(RUNS)]
         print(f"guest with two devices: {machine.wait(END_S):.1f} s")
-    return LoopedGuest(mixed, shaped, *(counted(job / name) for name in ("between", "counters", "sent")))
+    return LoopedGuest(mixed, misplaced, shaped, *(counted(job / name) for name in ("between", "counters", "sent")))
 
 
 def device_counters(counters: dict[str, int], name: str) -> int:
@@ -140,6 +148,11 @@ def test_verbs_send_every_payload_as_it_is_over_queue_pairs_that_share_flows(loo
     events = sum(int(str(share_of(graph, np.array([0, 0, 1]), rank).columns["expected_messages"])) for rank in (0, 1))
     assert events > 0
     assert device_counters(looped.counters_between, "rdma_recvs") == RUNS * (messages + events)
+
+
+@needs_verbs
+def test_a_payload_that_is_not_where_it_belongs_ends_the_run(looped: LoopedGuest) -> None:
+    assert looped.misplaced.failure == "rank 1: flow 0 arrived with another payload than was sent"
 
 
 @needs_verbs
