@@ -206,7 +206,7 @@ def joined(image: Image, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         measured = {}
         for port, engine, settings in zip(ports, ("ucx", "verbs"), ({"transports": "rc"}, {}), strict=True):
             with open_session(port, places, engine=engine, **settings) as session:
-                measured[engine] = session.execute(mixed_graph((0, 2), 12))
+                measured[engine] = session.execute(mixed_graph(NODES, 12))
         print(f"two guests: {first.wait(END_S):.1f} and {second.wait(END_S):.1f} s")
     return measured
 
