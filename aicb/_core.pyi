@@ -35,7 +35,9 @@ class KvCost:
 class DecodeTransfer:
     """Scaling of a measured time to another GPU by costs at the rates that both reach; ``bound``: at nominal rates."""
 
-    def __init__(self, *, latency_us: float, origin: KvCost, target: KvCost, bound: KvCost) -> None: ...
+    def __init__(
+        self, *, origin_latency_us: float, target_latency_us: float, origin: KvCost, target: KvCost, bound: KvCost
+    ) -> None: ...
 
 class VolumeFunction:
     """Piecewise-linear time [µs] of a volume; the last slope continues to the right."""
@@ -182,7 +184,8 @@ class PrefillTransfer:
     def __init__(
         self,
         *,
-        latency_us: float,
+        origin_latency_us: float,
+        target_latency_us: float,
         origin_flops: float,
         origin_bytes_per_s: float,
         target_flops: float,

@@ -1,10 +1,13 @@
 """Engine `ucx` of the rdma backend (netsim/core/rdma)."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from netsim.rdma.engines import Engine
 
-def version() -> str: ...
+class _Constructor(Protocol):
+    def __call__(self, options: Mapping[str, object], *, transports: str, rndv_threshold: str, key: int) -> Engine: ...
 
-class UcxEngine(Engine):  # type: ignore[misc]  # its methods are those of the protocol
-    def __init__(self, options: Mapping[str, object], *, transports: str, rndv_threshold: str, key: int) -> None: ...
+UcxEngine: _Constructor
+
+def version() -> str: ...

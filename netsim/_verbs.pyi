@@ -1,11 +1,12 @@
 """Engine `verbs` of the rdma backend (netsim/core/rdma)."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from netsim.rdma.engines import Engine
 
-class VerbsEngine(Engine):  # type: ignore[misc]  # its methods are those of the protocol
-    def __init__(
+class _Constructor(Protocol):
+    def __call__(
         self,
         options: Mapping[str, object],
         *,
@@ -18,4 +19,6 @@ class VerbsEngine(Engine):  # type: ignore[misc]  # its methods are those of the
         timeout: int,
         retry_count: int,
         rnr_retry: int,
-    ) -> None: ...
+    ) -> Engine: ...
+
+VerbsEngine: _Constructor

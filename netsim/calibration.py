@@ -19,6 +19,9 @@ from netsim.flow import FlowGraph
 from netsim.routing import Router
 from netsim.units import PS_PER_NS, PS_PER_S
 
+TOLERANCE: Final = 0.05
+"""Share of a measured time by which a line may miss it before a range is divided; our choice: what medians over TCP
+scatter by. Protocols of UCX and slow starts change times by more (`netsim/README.md`, calibration)."""
 _log = logging.getLogger(__name__)
 _PS_PER_BYTE_AT_1_BPS: Final = 8 * PS_PER_S
 
@@ -97,7 +100,8 @@ class CalibratedFlows:
 
     Of α, what the latency of the path does not account for precedes the first byte; β becomes the highest rate of the
     flow, so that flows which share links are no faster together than the links of the topology. A lower rate that a
-    flow has already stays. Where the topology is slower than what was measured, it counts, and a warning says so once.
+    flow has already stays. Where the topology is slower than what was measured, it counts, and a warning says so once
+    if it is so by more than what a line may miss (`TOLERANCE`).
     """
 
     def __init__(self, times: MessageTimes, router: Router) -> None:
@@ -132,9 +136,9 @@ class CalibratedFlows:
         left_ps = measured_ps - self._router.path_latency_ps(src, dst, label)
         least_ps = work / self._router.bottleneck_bps(src, dst, label)
         if left_ps < least_ps:
-            self._warn(
-                f"{size_bytes} bytes from node {src} to node {dst}", measured_ps, measured_ps - left_ps + least_ps
-            )
+            counting_ps = measured_ps - left_ps + least_ps
+            if measured_ps < (1 - TOLERANCE) * counting_ps:
+                self._warn(f"{size_bytes} bytes from node {src} to node {dst}", measured_ps, counting_ps)
             return 0, max_rate_bps
         draining_ps = min(max(draining_ps, least_ps), left_ps)
         return round(left_ps - draining_ps), int(work / draining_ps)

@@ -78,7 +78,8 @@ def price_iteration(
         **chosen.kernels,
     )
     batches = [batch] * partition.dp
-    borrowed = {} if gpu.clock_as is None else {"clock_as": gpu.clock_as}
+    origins = {"times_as": gpu.times_as, "clock_as": gpu.clock_as}
+    borrowed = {name: origin for name, origin in origins.items() if origin is not None}
     if not chosen.drafts:
         return _described(iterations.price(batches, stage=stage)) | borrowed
     step = iterations.speculative(batches, Drafting(chosen.drafts, chosen.acceptance), stage=stage)

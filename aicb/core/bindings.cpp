@@ -82,8 +82,8 @@ void bind_decodes(py::module_& module) {
              py::arg("own_memory_us"))
         .def("least_us", py::vectorize(&KvCost::least_us), py::arg("kv_tokens"));
     py::class_<DecodeTransfer>(module, "DecodeTransfer")
-        .def(py::init<double, KvCost, KvCost, KvCost>(), py::kw_only(), py::arg("latency_us"), py::arg("origin"),
-             py::arg("target"), py::arg("bound"));
+        .def(py::init<double, double, KvCost, KvCost, KvCost>(), py::kw_only(), py::arg("origin_latency_us"),
+             py::arg("target_latency_us"), py::arg("origin"), py::arg("target"), py::arg("bound"));
     py::class_<VolumeFunction>(module, "VolumeFunction")
         .def(py::init([](const Floats& volume, const Floats& time_us, const Floats& slope) {
                  return VolumeFunction{values(volume), values(time_us), values(slope)};
@@ -216,9 +216,10 @@ void bind_prefills(py::module_& module) {
         .def(py::init<double, double, double>(), py::kw_only(), py::arg("peak_flops"), py::arg("bytes_per_s"),
              py::arg("resident_bytes"));
     py::class_<PrefillTransfer>(module, "PrefillTransfer")
-        .def(py::init<double, double, double, double, double, double, double>(), py::kw_only(), py::arg("latency_us"),
-             py::arg("origin_flops"), py::arg("origin_bytes_per_s"), py::arg("target_flops"),
-             py::arg("target_bytes_per_s"), py::arg("peak_flops"), py::arg("bytes_per_s"));
+        .def(py::init<double, double, double, double, double, double, double, double>(), py::kw_only(),
+             py::arg("origin_latency_us"), py::arg("target_latency_us"), py::arg("origin_flops"),
+             py::arg("origin_bytes_per_s"), py::arg("target_flops"), py::arg("target_bytes_per_s"),
+             py::arg("peak_flops"), py::arg("bytes_per_s"));
     py::class_<PrefillTimes, std::shared_ptr<PrefillTimes>>(module, "PrefillTimes")
         .def(py::init([](const std::array<std::int64_t, 4>& geometry, const PrefillReference& reference,
                          const PrefillBound& bound, const PrefillRates& rates, const std::array<double, 3>& reach,

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "transfer.hpp"
+
 namespace aicb {
 
 namespace {
@@ -60,9 +62,12 @@ std::pair<double, bool> DecodeTimes::at(double kv_tokens) const {
 double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
     found_us = std::max(found_us, bound.least_us(kv_tokens));
     if (!transfer) return found_us;
-    const double origin_us = transfer->latency_us + transfer->origin.joined_us(kv_tokens);
-    const double target_us = transfer->latency_us + transfer->target.joined_us(kv_tokens);
-    return std::max(found_us * target_us / origin_us, transfer->bound.least_us(kv_tokens));
+    const auto parts = [&](double latency_us, const KvCost& cost) {
+        return TransferParts{latency_us, kv_tokens * cost.tensor_us, cost.reading_us(kv_tokens)};
+    };
+    const TransferParts origin = parts(transfer->origin_latency_us, transfer->origin);
+    const TransferParts target = parts(transfer->target_latency_us, transfer->target);
+    return std::max(transferred_us(found_us, origin, target), transfer->bound.least_us(kv_tokens));
 }
 
 // By the count of each residue instead of request by request: a request opens a block in step j ≥ 1 when S + j − 1 is a

@@ -52,13 +52,11 @@ struct KvCost {
     double reading_us(double kv_tokens) const { return kv_tokens * memory_us + own_memory_us; }
     // The longer of both, a roofline.
     double least_us(double kv_tokens) const { return std::max(kv_tokens * tensor_us, reading_us(kv_tokens)); }
-    // Both, smoothly joined.
-    double joined_us(double kv_tokens) const { return std::hypot(kv_tokens * tensor_us, reading_us(kv_tokens)); }
 };
 
 // Scaling of a measured time to another GPU (aicb.estimators.transfer): costs at the rates that both reach.
 struct DecodeTransfer {
-    double latency_us;
+    double origin_latency_us, target_latency_us;
     KvCost origin, target;
     KvCost bound;  // at the nominal rates of the target
 };

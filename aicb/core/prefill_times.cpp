@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "transfer.hpp"
+
 namespace aicb {
 
 namespace {
@@ -159,14 +161,16 @@ double PrefillTimes::bounded_us(double time_us, bool is_measured, const PrefillC
         time_us = std::max(time_us, std::max(cost.flops / bound.peak_flops, memory_s) * 1e6);
     }
     if (transfer) {
-        const auto busy_us = [&](double flops, double bytes_per_s) {
-            return std::hypot(cost.flops / flops, cost.moved_bytes / bytes_per_s) * 1e6;
+        const auto parts = [&](double latency_us, double flops, double bytes_per_s) {
+            return TransferParts{latency_us, cost.flops / flops * 1e6, cost.moved_bytes / bytes_per_s * 1e6};
         };
-        const double origin_us = transfer->latency_us + busy_us(transfer->origin_flops, transfer->origin_bytes_per_s);
-        const double target_us = transfer->latency_us + busy_us(transfer->target_flops, transfer->target_bytes_per_s);
+        const TransferParts origin =
+            parts(transfer->origin_latency_us, transfer->origin_flops, transfer->origin_bytes_per_s);
+        const TransferParts target =
+            parts(transfer->target_latency_us, transfer->target_flops, transfer->target_bytes_per_s);
         const double least_us =
             1e6 * std::max(cost.flops / transfer->peak_flops, cost.moved_bytes / transfer->bytes_per_s);
-        time_us = std::max(time_us * target_us / origin_us, least_us);
+        time_us = std::max(transferred_us(time_us, origin, target), least_us);
     }
     return time_us;
 }

@@ -71,7 +71,7 @@ struct PrefillBound {
 
 // Scaling of a measured time to another GPU (aicb.estimators.transfer); shares of the peaks are applied already.
 struct PrefillTransfer {
-    double latency_us;
+    double origin_latency_us, target_latency_us;
     double origin_flops, origin_bytes_per_s;
     double target_flops, target_bytes_per_s;
     double peak_flops, bytes_per_s;  // nominal, of the target

@@ -1,16 +1,14 @@
 """Times on a GPU without measurements, from the utilisation that another GPU was measured at.
 
-    time = reference on the target · (measured time / reference on the measured GPU)
-    reference = latency + √((FLOPs / 0.75 peak)² + (bytes / 0.80 bandwidth)²)
+The part of a measured time that memory explains follows the bandwidth, the rest what the SMs take, latency apart
+(`aicb.estimators.transfer_reference`): large products keep the utilisation measured for the same shape, weights are
+read at the share of the bandwidth that was measured, and small kernels keep their latency. No time is below the
+target's roofline.
 
-For large shapes this is the target's roofline divided by the utilisation measured for the same shape; the latency keeps
-small kernels from scaling with a bandwidth that does not bound them. No time is below the target's roofline.
-
-Assumes the same kernels with the same efficiency on both GPUs: number of SMs (waves), L2 size and the kernels of
-another architecture are ignored. Times are at the reference clock; iterations are slowed by the law of the target, or
-else by that of the measured GPU (`aicb.measurements.gpu`). Every time is flagged as an estimate. Applied to published
-H200 times of GEMMs, it meets those of the H100 with a median error of 2 to 13 %
-(``tests/aicb/estimators/test_transfer.py``); large GEMMs of other targets are not faster than the best that is
+Assumes the same kernels with the same efficiency on both GPUs. Times are at the reference clock; iterations are slowed
+by the law of the target, which is that of the measured GPU on its peaks and power (`aicb.measurements.gpu`). Every time
+is flagged as an estimate and says what bounds it. How far H100 times that are transferred so lie from published and
+measured ones: docs/accuracy.md, "Other GPUs"; large GEMMs of other targets are not faster than the best that is
 published of them (``tests/aicb/measurements/test_clock.py``).
 """
 
@@ -20,49 +18,34 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 import aicb._core as _core
 from aicb.estimators.estimator import CostTable, times_one_by_one
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.estimators.roofline import EachStep, roofline_us
+from aicb.estimators.roofline import SAMPLE_TOKENS, EachStep, roofline_us
+from aicb.estimators.transfer_reference import (
+    BANDWIDTH_SHARE,
+    PEAK_SHARE,
+    Parts,
+    Shares,
+    latency_us,
+    parts,
+    parts_of,
+    reached_share,
+    shares,
+    transfer_error,
+    transferred_us,
+)
+from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes, VolumeTimes
-from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
 from aicb.measurements.timing import Timing
 from aicb.model.precision import Precision
 from boundary.errors import InputError
-
-LATENCY_US = 4.0
-"""Part of a kernel that neither peak nor bandwidth shortens: launch, ramp, tail. Without it small GEMMs (weights in L2)
-came out a third too slow on the H100 (published tables of both, aiconfigurator 095f58a); flat between 4 and 8 µs."""
-PEAK_SHARE, BANDWIDTH_SHARE = 0.75, 0.80
-"""Shares of nominal peaks that large kernels reach (H200: 0.70–0.80 and 0.72–0.91); they set where the corner lies."""
-
-
-def transfer_ratio(kernel: Kernel, precision: Precision, origin: Gpu, target: Gpu) -> float:
-    """Time of this kernel on ``target`` over that on ``origin``."""
-    cost = kernel.cost(precision)
-    return (LATENCY_US + _busy_us(cost, target)) / (LATENCY_US + _busy_us(cost, origin))
-
-
-def _busy_us(cost: KernelCost, gpu: Gpu) -> float:
-    return float(_many_busy_us(cost.flops, cost.moved_bytes, gpu.peak_flops[cost.dtype], gpu))
-
-
-def _many_busy_us(flops: ArrayLike, moved_bytes: ArrayLike, peak_flops: ArrayLike, gpu: Gpu) -> NDArray[np.float64]:
-    compute_s = np.asarray(flops) / (PEAK_SHARE * np.asarray(peak_flops))
-    return np.hypot(compute_s, np.asarray(moved_bytes) / (BANDWIDTH_SHARE * gpu.hbm_bytes_per_s)) * 1e6
-
-
-TRANSFER_ERROR = 0.13
-"""Relative error (68 %) that a transfer adds: the largest median error met on the H100."""
-
-
-def _error(found: Estimate | DecodeTimes) -> float:
-    return math.hypot(found.error, TRANSFER_ERROR)
 
 
 class TransferEstimator:
@@ -79,7 +62,7 @@ class TransferEstimator:
         timing: Timing = "engine",
         measured_gpu: str = MEASURED_GPU,
     ):
-        self.gpu, self.precision = gpu, precision or Precision()
+        self.gpu, self.precision, self.timing = gpu, precision or Precision(), timing
         gpu.check(self.precision)
         self._origin = get_gpu(measured_gpu)
         self._measured = InterpolationEstimator(self._origin, self.precision, timing)
@@ -92,25 +75,43 @@ class TransferEstimator:
             name = type(kernel).__name__
             raise InputError(f"{name}.dtype: found {dtype}, expected bf16 ({self.gpu.name} has no fp8)")
         found = self._measured.price(kernel)
-        time_us = found.time_us * transfer_ratio(kernel, self.precision, self._origin, self.gpu)
-        if not kernel.stays_in_cache:
-            time_us = max(time_us, roofline_us(kernel.cost(self.precision), self.gpu))
+        here, there = self._parts(kernel)
+        bound_us = roofline_us(kernel.cost(self.precision), self.gpu, is_resident=self._is_resident(kernel))
         return Estimate(
-            time_us, True, f"estimate: transferred from {self._origin.name}: {found.source}", lambda: _error(found)
+            max(float(transferred_us(found.time_us, here, there)), bound_us),
+            True,
+            self._source(found.source, found.time_us, here, there),
+            lambda: self._error(kernel, found, shares(found.time_us, here, there)),
         )
 
     def times(self, costs: CostTable) -> ManyTimes:
         if bool(costs.is_fp8.any()) and "fp8" not in self.gpu.peak_flops:
             return times_one_by_one(self, costs.kernels)
-        found_us = self._measured.times(costs).time_us
-        origin_us, target_us = (
-            LATENCY_US + _many_busy_us(costs.flops, costs.moved_bytes, costs.peak_flops(gpu), gpu)
+        is_resident = np.array([self._is_resident(kernel) for kernel in costs.kernels], dtype=np.bool_)
+        here, there = (
+            parts(costs.flops, costs.moved_bytes, costs.peak_flops(gpu), is_resident, gpu, self._origin)
             for gpu in (self._origin, self.gpu)
         )
-        time_us = found_us * (target_us / origin_us)
-        in_cache = np.array([kernel.stays_in_cache for kernel in costs.kernels])
-        bound_us = np.where(in_cache, 0.0, costs.roofline_us(self.gpu, np.zeros_like(in_cache)))
+        time_us = transferred_us(self._measured.times(costs).time_us, here, there)
+        bound_us = costs.roofline_us(self.gpu, is_resident)
         return ManyTimes(np.maximum(time_us, bound_us), np.ones(len(time_us), dtype=np.bool_))
+
+    def _is_resident(self, kernel: Kernel) -> bool:
+        """Whether operands that fit are read from L2: those written just before, and all in replays of a graph."""
+        return kernel.stays_in_cache or self.timing == "graph"
+
+    def _parts(self, kernel: Kernel) -> tuple[Parts, Parts]:
+        """Parts on the measured GPU and on the target."""
+        cost, is_resident = kernel.cost(self.precision), self._is_resident(kernel)
+        here, there = (parts_of(cost, is_resident, gpu, self._origin) for gpu in (self._origin, self.gpu))
+        return here, there
+
+    def _source(self, source: str, found_us: float, here: Parts, there: Parts) -> str:
+        return f"estimate: transferred from {self._origin.name} by {shares(found_us, here, there).largest}: {source}"
+
+    def _error(self, kernel: Kernel, found: Estimate | DecodeTimes, bound_by: Shares) -> float:
+        is_product = isinstance(kernel, Gemm | BatchedGemm)
+        return math.hypot(found.error, transfer_error(bound_by, self.gpu, self._origin, is_product=is_product))
 
     def _computable(self, kernel: PrefillAttention) -> PrefillAttention:
         """An fp8 cache is expanded on a GPU without fp8."""
@@ -120,10 +121,11 @@ class TransferEstimator:
         kernel = self._computable(kernel)
         origin, target = self._origin, self.gpu
         transfer = _core.PrefillTransfer(
-            latency_us=LATENCY_US,
+            origin_latency_us=latency_us(origin, origin),
+            target_latency_us=latency_us(target, origin),
             origin_flops=PEAK_SHARE * origin.peak_flops[kernel.dtype],
             origin_bytes_per_s=BANDWIDTH_SHARE * origin.hbm_bytes_per_s,
-            target_flops=PEAK_SHARE * target.peak_flops[kernel.dtype],
+            target_flops=reached_share(target) * target.peak_flops[kernel.dtype],
             target_bytes_per_s=BANDWIDTH_SHARE * target.hbm_bytes_per_s,
             peak_flops=target.peak_flops[kernel.dtype],
             bytes_per_s=target.hbm_bytes_per_s,
@@ -133,11 +135,23 @@ class TransferEstimator:
     def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
         """FLOPs and bytes of attention to all keys are lines in them."""
         measured = self._measured.decode_times(kernel, batch)
-        if not isinstance(measured, VolumeTimes):
+        if not isinstance(measured, VolumeTimes) or self.timing == "graph":
             return EachStep(self, kernel, batch)
-        reached, nominal = (PEAK_SHARE, BANDWIDTH_SHARE), (1.0, 1.0)
-        origin, target = (kv_cost(kernel, self.precision, batch, gpu, reached) for gpu in (self._origin, self.gpu))
-        bound = kv_cost(kernel, self.precision, batch, self.gpu, nominal)
-        transfer = _core.DecodeTransfer(latency_us=LATENCY_US, origin=origin, target=target, bound=bound)
-        source = f"estimate: transferred from {self._origin.name}: {measured.source}"
-        return VolumeTimes(measured.times.transferred(transfer), source, lambda: _error(measured))
+        origin, target = (
+            kv_cost(kernel, self.precision, batch, gpu, (reached_share(gpu), BANDWIDTH_SHARE))
+            for gpu in (self._origin, self.gpu)
+        )
+        transfer = _core.DecodeTransfer(
+            origin_latency_us=latency_us(self._origin, self._origin),
+            target_latency_us=latency_us(self.gpu, self._origin),
+            origin=origin,
+            target=target,
+            bound=kv_cost(kernel, self.precision, batch, self.gpu, (1.0, 1.0)),
+        )
+        lengths = np.full(batch, SAMPLE_TOKENS, dtype=np.int64)
+        found_us, (here, there) = float(measured(lengths, 1)[0][0]), self._parts(kernel.over(lengths))
+        return VolumeTimes(
+            measured.times.transferred(transfer),
+            self._source(measured.source, found_us, here, there),
+            lambda: self._error(kernel, measured, shares(found_us, here, there)),
+        )

@@ -3,7 +3,8 @@
 Under load the driver lowers the clock until the board keeps its power limit. It does so within some 65 ms and by up to
 a third, most for what keeps the tensor cores busy: `ClockLaw` is the clock that remains after a quarter of a second of
 one kernel, a function of the tensor cores' share of their nominal peak (``aicb/data/h200/clocks.csv``, written by
-``scripts/measure_clocks.py``). Between a light and a heavy share it falls linearly.
+``scripts/measure_clocks.py``). Between a light and a heavy share it falls linearly. GPUs without such a measurement
+have the law of one that was measured, scaled by published figures (`ClockLaw.on`).
 
 An iteration runs at the clock of its mean share, idle times of the device included. Assumes that iterations like it go
 before and after: a single prompt after a pause runs its first 65 ms at the clock of the reference and is up to 15 %
@@ -35,6 +36,27 @@ class ClockLaw:
     """Clock from ``heavy_share`` on."""
     light_share: float
     heavy_share: float
+
+    def on(self, *, clocks: float, watts: float) -> ClockLaw:
+        """The law of another GPU, from published figures.
+
+        All clocks scale with the clock at which the peaks are stated, so that at the reference clock both reach the
+        same share of them. The shares at which the clock falls scale with the power that is left per FLOP/s: energy per
+        FLOP is taken to be equal at equal clocks, and to grow with the voltage squared, voltage with the clock, where
+        the clock is higher. A lower clock is not credited: then another, older process counts as well.
+
+        Args:
+            clocks: boost clock of the other GPU over that of this one.
+            watts: power limit per nominal FLOP/s, likewise.
+        """
+        headroom = watts / max(clocks, 1.0) ** 2
+        return ClockLaw(
+            reference_mhz=self.reference_mhz * clocks,
+            light_mhz=self.light_mhz * clocks,
+            heavy_mhz=self.heavy_mhz * clocks,
+            light_share=self.light_share * headroom,
+            heavy_share=self.heavy_share * headroom,
+        )
 
     @property
     def core(self) -> _core.ClockLaw:

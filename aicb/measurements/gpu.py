@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -59,11 +59,24 @@ class Gpu:
     clock: ClockLaw | None = None
     """Law by which the SM clock falls under load. Times are taken as measured if absent."""
     clock_as: str | None = None
-    """GPU whose law ``clock`` is, where it is borrowed."""
+    """GPU whose measured law ``clock`` was transferred from."""
+    architecture: str | None = None
+    """Of its SMs: sm90, gfx942, ...; times of GPUs that share it are transferred with less error."""
+    boost_mhz: float | None = None
+    """SM clock at which the peaks are stated."""
+    power_w: float | None = None
+    """Power limit of the board."""
+    matmul_share: float | None = None
+    """Share of the bf16 peak that the best published product reaches, where that falls short of the measured GPU's."""
     interconnect_as: str | None = None
     """GPU whose NVLink and collectives stand for this one's where a collectives model does not know it."""
     table: Path | None = None
     """Folder of its measured kernel times."""
+
+    @property
+    def times_as(self) -> str | None:
+        """GPU whose measured times are transferred to this one; absent where it has times of its own."""
+        return MEASURED_GPU if self.table is None else None
 
     @property
     def interconnect(self) -> str:
@@ -128,8 +141,8 @@ def gpu_files(name_or_path: str) -> list[Path]:
 
 _PROVENANCE = "provenance.json"
 _INTEGERS = ("hbm_bytes", "sms", "l2_bytes")
-_NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", "peak_fp8_flops")
-_TEXTS = ("name", "source", "interconnect_as")
+_NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", "peak_fp8_flops", "boost_mhz", "power_w", "matmul_share")
+_TEXTS = ("name", "source", "interconnect_as", "architecture")
 _LIMITS = {
     "hbm_bytes": (2**20, 2**50),
     "sms": (1, 100_000),
@@ -137,9 +150,12 @@ _LIMITS = {
     "hbm_bytes_per_s": (1e6, 1e18),
     "peak_bf16_flops": (1e6, 1e21),
     "peak_fp8_flops": (1e6, 1e21),
+    "boost_mhz": (1, 1e6),
+    "power_w": (1, 1e6),
+    "matmul_share": (1e-3, 1),
 }
 """A thousand times and more around the devices there are; times of kernels stay within the clock."""
-_OPTIONAL = frozenset({"interconnect_as", "peak_fp8_flops"})
+_OPTIONAL = frozenset({"interconnect_as", "peak_fp8_flops", "architecture", "boost_mhz", "power_w", "matmul_share"})
 
 
 def _parse(text: str, where: str, folder: Path) -> Gpu:
@@ -150,14 +166,25 @@ def _parse(text: str, where: str, folder: Path) -> Gpu:
             raise InputError(f"{where}: {key}: unknown field, expected {', '.join(near)}")
     fields: dict[str, Any] = {name: _field(document, name, where) for name in (*_TEXTS, *_INTEGERS, *_NUMBERS)}
     table = folder if (folder / TABLE_FILE).is_file() else None
-    fields |= {"clock": _clock(document["clock"], where)} if "clock" in document else _borrowed_clock(table)
-    return Gpu(**fields, table=table)
+    if "clock" in document:
+        return Gpu(**fields, clock=_clock(document["clock"], where), table=table)
+    gpu = Gpu(**fields, table=table)
+    return gpu if table is not None else _with_transferred_clock(gpu)
 
 
-def _borrowed_clock(table: Path | None) -> dict[str, Any]:
-    """Law of a GPU that states none: with times of its own they are taken as they stand. Times of the measured GPU
-    fall behind with its clock on any GPU, as far as is known: no law would be the more optimistic for not knowing."""
-    return {} if table is not None else {"clock": get_gpu(MEASURED_GPU).clock, "clock_as": MEASURED_GPU}
+def _with_transferred_clock(gpu: Gpu) -> Gpu:
+    """The GPU with the law of the measured one: no law would be the more optimistic for not knowing. With its power
+    limit and the clock of its peaks it is scaled (`ClockLaw.on`), else it stands as it is. A GPU with times of its own
+    has none without stating it: they are taken as they stand."""
+    origin = get_gpu(MEASURED_GPU)
+    assert origin.clock is not None
+    assert origin.boost_mhz is not None
+    assert origin.power_w is not None
+    law = origin.clock
+    if gpu.boost_mhz is not None and gpu.power_w is not None:
+        watts = (gpu.power_w / gpu.peak_bf16_flops) / (origin.power_w / origin.peak_bf16_flops)
+        law = law.on(clocks=gpu.boost_mhz / origin.boost_mhz, watts=watts)
+    return replace(gpu, clock=law, clock_as=MEASURED_GPU)
 
 
 def _clock(found: object, where: str) -> ClockLaw:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from netsim.calibration import Ranges, SizeRange
-
-TOLERANCE: Final = 0.05
-"""Share of a time that a line may be off before a range is divided; our choice: what medians over TCP scatter by.
-Protocols of UCX and slow starts change times by more (`netsim/README.md`, calibration)."""
+from netsim.calibration import TOLERANCE, Ranges, SizeRange
 
 
 def fitted(sizes_bytes: Sequence[int], times_ns: Sequence[float]) -> Ranges:

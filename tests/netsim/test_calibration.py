@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from netsim import BackendError, FlowGraph, FlowTimes, Topology, WireFormat, create_backend, single_switch
-from netsim.calibration import Calibration, SizeRange
+from netsim.calibration import TOLERANCE, Calibration, SizeRange
 from netsim.formats.calibration_file import format_calibration, read_calibration
-from netsim.rdma.message_fit import TOLERANCE, fitted
+from netsim.rdma.message_fit import fitted
 from netsim.rdma.message_times import MeasuredAgent, MeasuredPairs, MessageSample, PairMeasurement, octaves
 from netsim.topologies.defaults import LinkRates
 from tests.forked_commands import run_forked
@@ -193,6 +193,16 @@ def test_where_the_topology_is_slower_it_counts_and_is_warned_of_once(
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "10000000 bytes from node 0 to node 2 were measured in 0.105 ms" in warning
     assert "their 0.801 ms count" in warning
+
+
+def test_a_topology_that_is_slower_by_less_than_the_fit_may_be_wrong_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """10 MB in 780 µs, on links that need 801."""
+    known = calibration(SizeRange(1024, 1 << 30, 0.0, 0.078, 0.0))
+    times = times_on("fluid", FlowGraph.from_lists([0], [2], [10**7]), known)
+    assert times.end_ps.tolist() == [801 * 10**6]
+    assert not caplog.records
 
 
 def test_packets_and_headers_have_no_use_for_it() -> None:

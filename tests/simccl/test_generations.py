@@ -25,8 +25,8 @@ def hopper() -> dict[str, Any]:
 
 
 def test_generations_come_oldest_first_with_their_gpus() -> None:
-    assert [found.compute_capability for found in generations()] == [80, 90, 100]
-    assert list(gpus()) == ["a100", "a800", "h100", "h200", "h20", "h800", "b200"]
+    assert [found.compute_capability for found in generations()] == [80, 89, 90, 100]
+    assert list(gpus()) == ["a100", "a800", "l40s", "h100", "h200", "h20", "h800", "b200", "gb200"]
     assert gpu_named(" H800 ").nvlink_gbytes_per_s == pytest.approx(8 * 20.6)
 
 

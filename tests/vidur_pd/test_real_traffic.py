@@ -110,6 +110,13 @@ def test_a_run_measures_and_another_repeats_it_without_hosts_to_the_byte(folder:
     for name in ("requests.csv", "measured.json", "iterations.parquet", "flows.parquet"):
         assert (folder / "second" / name).read_bytes() == (folder / "first" / name).read_bytes(), name
 
+    written["graphs"].pop()
+    (folder / "less.json").write_text(json.dumps(written))
+    third = run_forked("vidur_pd", "run", "c.yaml", "-o", "third", "--json", "--set", "network.measured=less.json")
+    assert third.returncode == 0, third.stderr
+    more = json.loads(third.stdout)["network"]["measured"]
+    assert (more["graphs"], more["graphs_read"]) == (1, measured["graphs"] - 1)
+
 
 @needs_ucx
 def test_collectives_take_what_was_measured(folder: Path) -> None:
@@ -230,23 +237,27 @@ def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder
             {"nodes": node, "namespace": host.name, "address": host.address, "device": host.device}
             for node, host in enumerate(namespaces)
         ]
-        hosts = {"launcher": "netns", "transports": "tcp", "rndv_threshold": "inf", "agents": agents}
+        hosts = {"launcher": "netns", "transports": "tcp", "rndv_threshold": "inf", "pings": 100, "agents": agents}
         (folder / "shaped.yaml").write_text(json.dumps(hosts))
-        settings = ("--set", f"network.hosts={folder / 'shaped.yaml'}", "--set", "workload.requests=3")
+        settings = ("--set", f"network.hosts={folder / 'shaped.yaml'}", "--set", "workload.requests=2")
         example = EXAMPLES / "rdma" / "compare.yaml"
         backends = "analytical,fluid,packet,rdma"
         finished = run_forked("vidur_pd", "compare", example, "--backends", backends, "-o", "out", "--json", *settings)
     assert (finished.returncode, finished.stderr) == (0, "")
     summaries = json.loads(finished.stdout)
     assert list(summaries) == backends.split(",")
-    assert all(summary["completed"] == 3 for summary in summaries.values())
+    assert all(summary["completed"] == 2 for summary in summaries.values())
     assert summaries["rdma"]["network"]["measured"]["lanes"] == ["tcp/eth0"]
     assert (folder / "out" / "comparison.html").is_file()
     written = json.loads((folder / "out" / "rdma" / "measured.json").read_text())
     frames_ps = 8e12 / FAST_RATE_BPS * 9014 / 8948
     reduces = [each for each in written["graphs"] if each["size_bytes"] >= 1 << 20]
     assert {each["operation"] for each in reduces} == {"all_reduce"}
-    assert 0.95 < min(each["duration_ps"] / (each["size_bytes"] * frames_ps) for each in reduces) < 1.1
+    assert 0.95 < min(each["shortest_ps"] / (each["size_bytes"] * frames_ps) for each in reduces) < 1.1
+    large = [
+        each for pair in written["calibration"]["pairs"] for each in pair["samples"] if each["size_bytes"] >= 1 << 20
+    ]
+    assert 0.95 < min(each["shortest_ns"] / (each["size_bytes"] * frames_ps / 1e3) for each in large) < 1.1
     took = {backend: dict(kv_times_s(folder / "out" / backend)) for backend in summaries}
-    assert 0.95 < min(took_s / took["fluid"][size_bytes] for size_bytes, took_s in took["rdma"].items()) < 1.1
+    assert all(took_s > 0.95 * took["fluid"][size_bytes] for size_bytes, took_s in took["rdma"].items())
     assert summaries["rdma"]["ttft_s"]["mean"] > 0.95 * summaries["fluid"]["ttft_s"]["mean"]

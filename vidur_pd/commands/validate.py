@@ -15,6 +15,7 @@ from boundary.errors import InputError
 
 if TYPE_CHECKING:
     from aicb.accuracy.held_out import Errors
+    from aicb.accuracy.transferred import TransferErrors
 
 Row = dict[str, Any]
 
@@ -72,7 +73,9 @@ def validate(
 
 def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[str, str]) -> dict[str, Iterable[Row]]:
     from aicb.accuracy.held_out import cases, held_out, repeats
+    from aicb.accuracy.measured_transfers import measured_transfers
     from aicb.accuracy.published import published as compare_published
+    from aicb.accuracy.transferred import transferred
 
     chosen = [case for case in cases(timing) if kernels in case.kernel]  # type: ignore[arg-type]
     if not chosen:
@@ -83,14 +86,17 @@ def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[st
     }
     if not kernels:
         parts["the same shapes in two sessions"] = map(_errors, repeats(timing))  # type: ignore[arg-type]
+        parts["transferred to an H100, our measurements"] = map(_errors, measured_transfers())
     if published is not None:
         parts["published tables"] = map(_errors, compare_published(published))
+        parts["transferred to an H100, published tables"] = map(_errors, transferred(published))
     else:
-        skipped["published tables"] = "found no --published, expected a folder of aiconfigurator's tables"
+        for title in ("published tables", "transferred to an H100, published tables"):
+            skipped[title] = "found no --published, expected a folder of aiconfigurator's tables"
     return parts
 
 
-def _errors(found: Errors) -> Row:
+def _errors(found: Errors | TransferErrors) -> Row:
     return asdict(found)
 
 
@@ -143,6 +149,8 @@ _SECONDS = ("measured_s", "simulated_s")
 def _cell(name: str, value: object) -> str:
     if value is None:
         return "–"
+    if name == "ratio":
+        return f"{value:.2f}"
     if isinstance(value, float):
         return f"{value:.4f}" if name in _SECONDS else f"{100 * value:.1f} %"
     return str(value)

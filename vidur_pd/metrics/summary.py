@@ -158,8 +158,10 @@ class PoolSummary:
     name: str = ""
     role: str = ""
     hardware: str = ""
+    times_as: str | None = None
+    """GPU whose kernels were measured, where times are transferred to this one."""
     clock_as: str | None = None
-    """GPU whose clock under load was measured, where it is not this one's."""
+    """GPU whose clock under load was measured, where this one's is transferred."""
     instances: int
     tp: int
     ep: int

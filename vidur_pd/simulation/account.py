@@ -161,6 +161,7 @@ class Account:
             name=pool.name,
             role=pool.role,
             hardware=gpu.name,
+            times_as=gpu.times_as,
             clock_as=gpu.clock_as,
             instances=pool.instances,
             tp=pool.tp,

@@ -174,7 +174,10 @@ def test_memory_prints_the_plan(aicb_command: Any) -> None:
         (("guess",), "aicb: No such command 'guess'."),
         (("show", "qwen3-8b", "--kv", "1"), "aicb: --kv: found 1, expected at least 2 for a decode"),
         (("show", "qwen3-8b", "--phase", "prefill", "--tokens", "9", "--kv", "8"), "aicb: --kv: found 8, expected at"),
-        (("memory", "qwen3-8b", "--gpu", "v100"), "aicb: gpu: found 'v100', expected one of a100, b200, h100, h20, h"),
+        (
+            ("memory", "qwen3-8b", "--gpu", "v100"),
+            "aicb: gpu: found 'v100', expected one of a100, b200, gb200, h100, h20, h",
+        ),
         (("show", "qwen3-8b", "--drafts", "1"), "aicb: --gpu: found none, expected a GPU for --estimator, --drafts"),
         (("show", "qwen3-8b", "--mla-kernel", "x"), "aicb: mla_kernel: found 'x', expected one of flash_mla, fa3"),
         (("show", "qwen3-8b", "--rope-kernel", "x"), "aicb: rope_kernel: found 'x', expected one of in_place, comp"),

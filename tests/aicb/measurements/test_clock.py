@@ -21,6 +21,7 @@ from aicb import (
     built_in_models,
     get_gpu,
     iteration_operators,
+    known_gpus,
     load_model,
 )
 from aicb.estimators.estimator import CostTable, Estimator
@@ -148,6 +149,9 @@ def test_no_iteration_takes_less_time_on_an_h100_than_on_an_h200(name: str, weig
         ("b200", "fp8", 0.763),
         ("a100", "bf16", 0.869),
         ("h20", "fp8", 0.952),
+        ("gb200", "bf16", 0.729),
+        ("gb200", "fp8", 0.723),
+        ("mi300x", "bf16", 0.514),
     ],
 )
 def test_no_large_product_beats_the_best_published_of_a_gpu(gpu: str, dtype: GemmDtype, best: float) -> None:
@@ -166,11 +170,37 @@ def test_a_gpu_without_law_and_table_has_the_law_of_the_measured_one(tmp_path: P
     """With times of its own these are taken as they stand; a law of its own is kept."""
     assert (get_gpu("h800").clock, get_gpu("h800").clock_as) == (H200.clock, "h200")
     assert H200.clock_as is None
-    assert get_gpu("a100").clock_as is None
     text = (files("aicb") / "data" / "gpus" / "h800.yaml").read_text()
     (tmp_path / "gpu.yaml").write_text(text)
     (tmp_path / "kernels.csv").write_text("")
     assert (get_gpu(str(tmp_path)).clock, get_gpu(str(tmp_path)).clock_as) == (None, None)
+
+
+def test_a_law_on_other_peaks_and_power() -> None:
+    """Twice the clock and twice the power per FLOP/s: four times the energy per FLOP, so that the clock falls at half
+    the share. Half the clock is not credited."""
+    assert LAW.on(clocks=2.0, watts=2.0) == ClockLaw(3200, 3600, 2800, 0.125, 0.375)
+    assert LAW.on(clocks=0.5, watts=2.0) == ClockLaw(800, 900, 700, 0.5, 1.5)
+
+
+def test_power_does_not_bind_an_h20_and_binds_a_b200_more_than_an_h200() -> None:
+    """400 W for 148 TFLOPS, 1000 for 2250, 700 for 989.5."""
+    half = np.array([0.5])
+    clocks = {name: (get_gpu(name).clock, get_gpu(name).boost_mhz) for name in ("h20", "b200", "h200")}
+    shares = {name: float(law.mhz(half)[0]) / boost for name, (law, boost) in clocks.items() if law and boost}
+    assert shares["b200"] == pytest.approx(1385 / 1830)
+    assert shares["b200"] < shares["h200"] < shares["h20"] == pytest.approx(1810 / 1830)
+
+
+@pytest.mark.parametrize("name", known_gpus())
+def test_every_gpu_states_what_its_law_rests_on(name: str) -> None:
+    """Peaks are stated at the boost clock: FLOP per clock and SM are a power of two, but for rounding."""
+    gpu = get_gpu(name)
+    assert gpu.boost_mhz is not None
+    assert gpu.power_w is not None
+    assert gpu.architecture is not None
+    per_clock = np.log2(gpu.peak_bf16_flops / gpu.sms / gpu.boost_mhz / 1e6)
+    assert per_clock == pytest.approx(round(per_clock), abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from netsim import single_switch, to_yaml
+from netsim.calibration import TOLERANCE
 from netsim.formats.calibration_file import read_calibration
-from netsim.rdma.message_fit import TOLERANCE
 from tests.forked_commands import run_forked
 from tests.netsim.rdma.needs import needs_ucx
 

@@ -57,6 +57,7 @@ def script(*set_up: str) -> str:
         ". tests/netsim/rdma/guest/networks.sh",
         "control",
         *set_up,
+        'read -r up _ </proc/uptime; echo "guest: $up s: devices"',
         "export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1",
         f"{shlex.quote(sys.executable)} -m tests.netsim.rdma.guest.agents /job/sessions",
         "grep -r . /sys/class/infiniband/*/ports/1/hw_counters/ >/job/counters",
@@ -70,10 +71,9 @@ def counted(file: Path) -> dict[str, int]:
     return {path: int(value) for path, _, value in (line.partition(":") for line in file.read_text().splitlines())}
 
 
-def mixed_graph(nodes: Sequence[int]) -> FlowGraph:
-    """40 flows among these nodes, of no byte, one byte, and up to 60 kB; each waits for the last but one to arrive."""
+def mixed_graph(nodes: Sequence[int], count: int) -> FlowGraph:
+    """Flows among these nodes, of no byte, one byte, and up to 60 kB; each waits for the last but one to arrive."""
     rng = np.random.default_rng(1)
-    count = 40
     src = rng.integers(0, len(nodes), count)
     dst = (src + rng.integers(1, len(nodes), count)) % len(nodes)
     sizes = rng.integers(2, 60_000, count)
@@ -88,6 +88,8 @@ class LoopedGuest:
     """What one guest with two devices that are joined by a cable has done."""
 
     mixed: list[Measurement]
+    misplaced: Measurement
+    """Of one flow that its sender has written to another place."""
     shaped: list[Measurement]
     counters_between: dict[str, int]
     """Of the devices, when all mixed graphs were done."""
@@ -106,20 +108,25 @@ def looped(image: Image, tmp_path_factory: pytest.TempPathFactory) -> LoopedGues
     job = tmp_path_factory.mktemp("looped")
     shape = f"tc qdisc add dev va root tbf rate {RATE_BPS}bit burst {BURST_BYTES} latency 4s"
     keep = "grep -r . /sys/class/infiniband/*/ports/1/hw_counters/ >/job/between"
-    ports = free_ports(2)
-    write_sessions(
-        job / "sessions", [SessionOfAgents(ports[0], (0, 1)), SessionOfAgents(ports[1], (0, 1), f"{keep}; {shape}")]
-    )
+    ports = free_ports(3)
+    sessions = [
+        SessionOfAgents(ports[0], (0, 1)),
+        SessionOfAgents(ports[1], (0, 1), keep, is_misplaced=True),
+        SessionOfAgents(ports[2], (0, 1), shape),
+    ]
+    write_sessions(job / "sessions", sessions)
     addressed = [{"nodes": [0, 1], "address": "10.77.1.1"}, {"nodes": [2], "address": "10.77.1.2", "device": "rxe1:1"}]
     split = {"queue_pairs": QUEUE_PAIRS, "split": True, "mtu_bytes": SMALL_MTU_BYTES}
     with Machine(image, job, script("two_devices")) as machine:
         with open_session(ports[0], addressed, engine="verbs", channels=2, verbs=split) as session:
-            mixed = [session.execute(mixed_graph(NODES)) for _ in range(RUNS)]
-        graph = FlowGraph.from_lists([0] * SHAPED_FLOWS, [2] * SHAPED_FLOWS, [SHAPED_BYTES] * SHAPED_FLOWS)
+            mixed = [session.execute(mixed_graph(NODES, 40)) for _ in range(RUNS)]
         with open_session(ports[1], addressed, engine="verbs") as session:
+            misplaced = session.execute(FlowGraph.from_lists([0], [2], [1000]))
+        graph = FlowGraph.from_lists([0] * SHAPED_FLOWS, [2] * SHAPED_FLOWS, [SHAPED_BYTES] * SHAPED_FLOWS)
+        with open_session(ports[2], addressed, engine="verbs") as session:
             shaped = [session.execute(graph) for _ in range(RUNS)]
         print(f"guest with two devices: {machine.wait(END_S):.1f} s")
-    return LoopedGuest(mixed, shaped, *(counted(job / name) for name in ("between", "counters", "sent")))
+    return LoopedGuest(mixed, misplaced, shaped, *(counted(job / name) for name in ("between", "counters", "sent")))
 
 
 def device_counters(counters: dict[str, int], name: str) -> int:
@@ -135,7 +142,7 @@ def test_verbs_send_every_payload_as_it_is_over_queue_pairs_that_share_flows(loo
     assert {status for each in looped.mixed for status in each.statuses()} == {"completed"}
     lanes = {f"rc/rxe{rank}:1 gid 1 mtu {SMALL_MTU_BYTES} queue_pairs {QUEUE_PAIRS}" for rank in (0, 1)}
     assert {lane for each in looped.mixed for lane in each.lane} == lanes
-    graph = mixed_graph(NODES)
+    graph = mixed_graph(NODES, 40)
     part_bytes = -(-np.maximum(graph.size_bytes, 1) // (128 * QUEUE_PAIRS)) * 128
     messages = np.maximum(1, -(-graph.size_bytes // part_bytes)).sum()
     events = sum(int(str(share_of(graph, np.array([0, 0, 1]), rank).columns["expected_messages"])) for rank in (0, 1))
@@ -144,10 +151,15 @@ def test_verbs_send_every_payload_as_it_is_over_queue_pairs_that_share_flows(loo
 
 
 @needs_verbs
+def test_a_payload_that_is_not_where_it_belongs_ends_the_run(looped: LoopedGuest) -> None:
+    assert looped.misplaced.failure == "rank 1: flow 0 arrived with another payload than was sent"
+
+
+@needs_verbs
 def test_the_mtu_of_the_hosts_file_is_that_of_the_packets(looped: LoopedGuest) -> None:
     """At least one packet for each 1024 bytes; with the devices' own 4096 there were a third as many, acknowledgements
     included."""
-    packets = RUNS * (-(-mixed_graph(NODES).size_bytes // SMALL_MTU_BYTES)).sum()
+    packets = RUNS * (-(-mixed_graph(NODES, 40).size_bytes // SMALL_MTU_BYTES)).sum()
     assert packets <= device_counters(looped.counters_between, "sent_pkts") < 2 * packets
 
 
@@ -187,14 +199,14 @@ def joined(image: Image, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     ends = socket.socketpair()
     with (
         Machine(image, jobs[0], script("one_device 10.78.0.1"), ends[0]) as first,
-        Machine(image, jobs[1], script("one_device 10.78.0.2"), ends[1]) as second,
+        Machine(image, jobs[1], script("one_device 10.78.0.2"), ends[1], number=1) as second,
     ):
         for end in ends:
             end.close()
         measured = {}
         for port, engine, settings in zip(ports, ("ucx", "verbs"), ({"transports": "rc"}, {}), strict=True):
             with open_session(port, places, engine=engine, **settings) as session:
-                measured[engine] = session.execute(mixed_graph((0, 2)))
+                measured[engine] = session.execute(mixed_graph(NODES, 12))
         print(f"two guests: {first.wait(END_S):.1f} and {second.wait(END_S):.1f} s")
     return measured
 

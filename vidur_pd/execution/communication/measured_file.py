@@ -35,6 +35,9 @@ class MeasuredGraph:
     """Messages that it is made of."""
     duration_ps: int
     """From the common start to the last arrival, median of the executions."""
+    shortest_ps: int
+    """The shortest of them: other processes of a host can only delay an arrival."""
+    longest_ps: int
     clock_error_ps: int
     """By which that may be wrong, as clocks of hosts have been compared."""
     retransmits: int
@@ -50,6 +53,8 @@ class _Graph(Section):
     gpus: tuple[Count64, ...]
     flows: Count64
     duration_ps: Count64
+    shortest_ps: Count64
+    longest_ps: Count64
     clock_error_ps: Count64
     retransmits: Count64
     lanes: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy as np
 from boundary.errors import InputError
 from netsim import FlowGraph
 from netsim.calibration import Calibration, SizeRange
-from netsim.rdma import Hosts, MeasuredPairs, Session, TransferFailure, measure_pair, read_hosts
+from netsim.rdma import Hosts, MeasuredPairs, Measurement, Session, TransferFailure, measure_pair, read_hosts
 from netsim.rdma.extension import load_engine
 from netsim.rdma.message_times import REPEATS, SMALLEST_BYTES, octaves
 from netsim.rdma.share import graph_digest
@@ -81,8 +81,8 @@ class RealTraffic:
         if digest not in self._graphs:
             session = self._open(f"{operation} of {size_bytes} bytes among GPUs {gpus[0]} to {gpus[-1]}")
             started_s = time.perf_counter()
-            runs = [_executed(session, graph, digest, operation, size_bytes, gpus) for _ in range(1 + self._repeats)]
-            self._graphs[digest] = _median(runs[1:])
+            runs = [_executed(session, graph) for _ in range(1 + self._repeats)]
+            self._graphs[digest] = _summed_up(runs[1:], digest, operation, size_bytes, gpus)
             self._wall_s += time.perf_counter() - started_s
             self._measured_graphs += 1
         self._used[digest] = self._graphs[digest]
@@ -158,29 +158,30 @@ class RealTraffic:
         return self._session
 
 
-def _executed(
-    session: Session, graph: FlowGraph, digest: str, operation: str, size_bytes: int, gpus: tuple[int, ...]
-) -> MeasuredGraph:
+def _executed(session: Session, graph: FlowGraph) -> Measurement:
     measured = session.execute(graph)
     if measured.failure is not None:
-        raise TransferFailure(f"{operation} of {size_bytes} bytes: {measured.failure}")
+        raise TransferFailure(measured.failure)
+    return measured
+
+
+def _summed_up(
+    runs: list[Measurement], digest: str, operation: str, size_bytes: int, gpus: tuple[int, ...]
+) -> MeasuredGraph:
+    durations_ps = sorted(int(each.end_ps.max(initial=0)) for each in runs)
     return MeasuredGraph(
         digest=digest,
         operation=operation,
         size_bytes=size_bytes,
         gpus=gpus,
-        flows=len(graph),
-        duration_ps=int(measured.end_ps.max(initial=0)),
-        clock_error_ps=int(measured.clock_error_ps.max(initial=0)),
-        retransmits=int(measured.retransmits.max(initial=0)),
-        lanes=tuple(sorted(set(measured.lane) - {""})),
+        flows=len(runs[0].end_ps),
+        duration_ps=durations_ps[len(runs) // 2],
+        shortest_ps=durations_ps[0],
+        longest_ps=durations_ps[-1],
+        clock_error_ps=max(int(each.clock_error_ps.max(initial=0)) for each in runs),
+        retransmits=sum(int(each.retransmits.max(initial=0)) for each in runs),
+        lanes=tuple(sorted({lane for each in runs for lane in each.lane} - {""})),
     )
-
-
-def _median(runs: list[MeasuredGraph]) -> MeasuredGraph:
-    """The run that took longer than half of the others; what was resent, in all of them."""
-    middle = sorted(runs, key=lambda each: each.duration_ps)[len(runs) // 2]
-    return replace(middle, retransmits=sum(each.retransmits for each in runs))
 
 
 def real_traffic(network: NetworkConfig, gpus: Iterable[int]) -> RealTraffic:
@@ -208,7 +209,11 @@ def real_traffic(network: NetworkConfig, gpus: Iterable[int]) -> RealTraffic:
 
 
 def _check_same_agents(hosts: Hosts | None, pairs: MeasuredPairs, path: Path) -> None:
-    if hosts is not None and [place.nodes for place in hosts.agents] != [agent.nodes for agent in pairs.agents]:
+    if hosts is None:
+        return
+    expected = MeasuredPairs.none_of(hosts)
+    if (expected.engine, expected.agents) != (pairs.engine, pairs.agents):
         raise InputError(
-            f"network.measured: found other agents in {path} than in the hosts file, expected the same nodes of each"
+            f"network.measured: found other agents in {path} than in the hosts file, expected the same engine, and the "
+            "same nodes, address and device of each"
         )

@@ -15,8 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from netsim import FlowGraph
+from netsim.rdma import execution
 from netsim.rdma.agent import run_agent
 from netsim.rdma.errors import TransferFailure
+from netsim.rdma.share import Share, share_of
 
 TOKEN: Final = bytes(range(32))
 START_S: Final = 200.0
@@ -33,6 +39,8 @@ class SessionOfAgents:
     port: int
     ranks: tuple[int, ...]
     command: str = "true"
+    is_misplaced: bool = False
+    """Senders write 64 bytes behind the place of a flow."""
 
 
 def write_sessions(file: Path, sessions: Sequence[SessionOfAgents]) -> None:
@@ -44,20 +52,28 @@ def main() -> None:
     for fields in json.loads(Path(sys.argv[1]).read_text()):
         session = SessionOfAgents(**fields)
         subprocess.run(session.command, shell=True, check=True)
-        agents = [_fork_agent(session.port, rank) for rank in session.ranks]
+        agents = [_fork_agent(session, rank) for rank in session.ranks]
         for agent in agents:
             os.waitpid(agent, 0)  # how it ends is for the session to tell
 
 
-def _fork_agent(port: int, rank: int) -> int:
+def _fork_agent(session: SessionOfAgents, rank: int) -> int:
     process = os.fork()
     if process != 0:
         return process
+    if session.is_misplaced:
+        execution.share_of = _misplaced_share
     try:
-        run_agent((HOST, port), TOKEN, rank, None, (START_S, SILENCE_S))
+        run_agent((HOST, session.port), TOKEN, rank, None, (START_S, SILENCE_S))
     except TransferFailure as failure:
         print(f"rank {rank}: {failure}", flush=True)
     os._exit(0)
+
+
+def _misplaced_share(graph: FlowGraph, rank_of_node: NDArray[np.int64], rank: int) -> Share:
+    share = share_of(graph, rank_of_node, rank)
+    share.columns["send_place"] = np.array(share.columns["send_place"]) + 64
+    return share
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ _UNPACKED: Final = (
     *(f"./lib/modules/*/kernel/drivers/{folder}/*" for folder in ("char", "infiniband", "virtio")),
     *(f"./lib/modules/*/kernel/drivers/net/{name}.ko*" for name in ("net_failover", "veth", "virtio_net")),
 )
-_PROGRAMS: Final = ("apt-cache", "apt-get", "dpkg-deb", "depmod", "modprobe", "cpio", "busybox")
+QEMU: Final = "qemu-system-x86_64"
+_PROGRAMS: Final = (QEMU, "apt-cache", "apt-get", "dpkg-deb", "depmod", "modprobe", "cpio", "busybox")
 
 
 class MissingError(Exception):
@@ -67,8 +68,8 @@ def guest_image() -> Image:
 
 
 def _kernel_package() -> str:
-    depends = _output("apt-cache", "depends", _KERNEL)
-    for line in depends.splitlines():
+    shown = subprocess.run(("apt-cache", "depends", _KERNEL), capture_output=True, text=True, check=False)
+    for line in shown.stdout.splitlines():
         relation, _, found = line.strip().partition(": ")
         if relation == "Depends" and found.startswith("linux-image-"):
             return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tests.netsim.rdma.guest.image import Image, MissingError
+from tests.netsim.rdma.guest.image import QEMU, Image
 
-_QEMU: Final = "qemu-system-x86_64"
 _ROOT: Final = Path(__file__).parents[4]
 _MEMORY_MIB: Final = 1536
 
@@ -39,14 +37,12 @@ class Machine:
         job: the folder.
         script: the commands.
         cable: to another guest, this end of a pair of connected sockets.
-
-    Raises:
-        MissingError: there is no QEMU.
+        number: of this guest among those that know each other; GIDs and GUIDs follow from it.
     """
 
-    def __init__(self, image: Image, job: Path, script: str, cable: socket.socket | None = None) -> None:
-        if shutil.which(_QEMU) is None:
-            raise MissingError(f"{_QEMU}: not installed")
+    def __init__(
+        self, image: Image, job: Path, script: str, cable: socket.socket | None = None, number: int = 0
+    ) -> None:
         self._job = job
         (job / "run").write_text(script)
         shares = [(f"share{i}", path, str(path), "ro") for i, path in enumerate(shared_folders())]
@@ -54,13 +50,13 @@ class Machine:
         listed = ",".join(f"{tag}:{path}:{mode}" for tag, _, path, mode in shares)
         inherited = () if cable is None else (cable.fileno(),)
         command = [
-            *(_QEMU, "-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1"),
+            *(QEMU, "-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1"),
             *("-m", str(_MEMORY_MIB), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"),
             *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
             *("-append", f"console=ttyS0 quiet panic=-1 mitigations=off shares={listed}"),
             *(word for tag, folder, _, mode in shares for word in _share(tag, folder, mode)),
-            *("-device", "virtio-rng-pci", *_nic(1, "user")),
-            *(word for descriptor in inherited for word in _nic(2, "socket", f",fd={descriptor}")),
+            *("-device", "virtio-rng-pci", *_nic(number, 1, "user")),
+            *(word for descriptor in inherited for word in _nic(number, 2, "socket", f",fd={descriptor}")),
         ]
         self._started_s = time.monotonic()
         with (job / "console").open("wb") as console:
@@ -90,9 +86,9 @@ class Machine:
         return (self._job / "console").read_text(errors="replace")
 
 
-def _nic(number: int, kind: str, options: str = "") -> tuple[str, ...]:
+def _nic(guest: int, number: int, kind: str, options: str = "") -> tuple[str, ...]:
     name = f"net{number}"
-    device = f"virtio-net-pci,netdev={name},mac=52:54:00:00:00:{number:02x}"
+    device = f"virtio-net-pci,netdev={name},mac=52:54:00:00:{guest:02x}:{number:02x}"
     return ("-netdev", f"{kind},id={name}{options}", "-device", device)
 
 
