@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Published throughputs of DeepSeek deployments against simulations of ``examples/published``, to which nothing is fitted.
+
+    python -m tests.validation.published [--only NAME]… [--json]
+
+The files there say what was published, where, and which figure of the simulation answers to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidur_pd import Result, simulate
+
+FOLDER = Path(__file__).parents[2] / "examples" / "published"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A published figure and its answer."""
+
+    name: str
+    """File in ``examples/published``."""
+    unit: str
+    published: float
+    simulated: Callable[[Result], float]
+
+
+def _prompt_tokens_per_s(result: Result) -> float:
+    rate = result.summary.throughput.input_tokens_per_s
+    assert rate is not None, "prompts were computed"
+    return rate
+
+
+def _decode_tokens_per_gpu(result: Result) -> float:
+    """Output tokens/s of a GPU whose places are all taken: its requests over the time between their tokens."""
+    tpot_s = result.summary.tpot_s.p50
+    assert tpot_s is not None, "requests have more than one token"
+    return result.config.engine.max_seqs / tpot_s
+
+
+ROWS: Sequence[Row] = (
+    Row("deepseek-prefill-ep32", "prompt tokens/s per H800", 7839.0, lambda result: _prompt_tokens_per_s(result) / 32),
+    Row("sglang-prefill-ep32", "prompt tokens/s per H100 node", 50302.0, lambda result: _prompt_tokens_per_s(result) / 4),
+    Row("deepseek-decode-ep128", "output tokens/s per H800", 2324.0, _decode_tokens_per_gpu),
+)
+"""deepseek-ai/profile-data as listed by alibaba/InferSim, and the SGLang team's post of 2025-05-05."""
+
+
+def score(row: Row) -> float:
+    """The simulated figure of a row."""
+    return row.simulated(simulate(FOLDER / f"{row.name}.yaml"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[row.name for row in ROWS])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [row for row in ROWS if not options.only or row.name in options.only]
+    found = {row.name: score(row) for row in rows}
+    if options.json:
+        json.dump(found, sys.stdout, indent=2)
+        return
+    for row in rows:
+        simulated = found[row.name]
+        error = simulated / row.published - 1.0
+        print(f"{row.name:24} {row.unit:30} published {row.published:9,.0f}  simulated {simulated:9,.0f}  {error:+6.1%}")
+
+
+if __name__ == "__main__":
+    main()
