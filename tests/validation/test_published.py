@@ -1,0 +1,31 @@
+"""Published deployments: the document states what the examples give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.validation.published import FOLDER, ROWS, Row, score
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "accuracy.md"
+QUICK = [row for row in ROWS if "prefill" in row.name]
+"""Decodes of 40,000 requests take a minute."""
+
+
+def documented() -> dict[float, float]:
+    """Simulated figures in the document by the published ones."""
+    section = DOCUMENT.read_text(encoding="utf-8").split("## Published deployments")[1].split("\n## ")[0]
+    cells = re.findall(r"\| ([\d,]+) [^|]*\| ([\d,]+) \| [+−]\d+ % \|", section)
+    return {float(published.replace(",", "")): float(found.replace(",", "")) for published, found in cells}
+
+
+def test_every_file_has_a_row_in_the_document() -> None:
+    assert {row.name for row in ROWS} == {file.stem for file in FOLDER.glob("*.yaml")}
+    assert documented().keys() == {row.published for row in ROWS}
+
+
+@pytest.mark.parametrize("row", QUICK, ids=[row.name for row in QUICK])
+def test_an_example_gives_the_documented_figure(row: Row) -> None:
+    assert score(row) == pytest.approx(documented()[row.published], rel=1e-3)
