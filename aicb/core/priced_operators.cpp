@@ -18,11 +18,16 @@ TimePs scaled(TimePs value, TimePs numerator, TimePs denominator) {
     return static_cast<TimePs>(quotient - (product % denominator < 0));
 }
 
-// Distance of the grid points around a count of tokens: 64 per octave, and all counts below 256.
-std::int64_t grid_step(std::int64_t tokens) {
-    const int bits = std::bit_width(static_cast<std::uint64_t>(tokens));
-    return bits <= 8 ? 1 : std::int64_t{1} << (bits - 7);
+constexpr std::int64_t kSmall = 256;
+constexpr std::int64_t kPerOctave = 64;
+
+// The largest power of two that is not above a count of tokens of at least one.
+std::int64_t octave_of(std::int64_t tokens) {
+    return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tokens)));
 }
+
+// Distance of the grid points around a count of tokens: 64 per octave, and all counts below 256.
+std::int64_t grid_step(std::int64_t tokens) { return tokens < kSmall ? 1 : octave_of(tokens) / kPerOctave; }
 
 // The priced counts around a count of tokens: kernels compute whole tiles, so that times jump right after a grid point.
 struct Neighbours {
@@ -58,7 +63,8 @@ PricedOperators mixed(const PricedOperators& low, const PricedOperators& high, c
 std::vector<std::int64_t> priced_together(std::int64_t tokens, std::int64_t run) {
     const std::int64_t step = grid_step(tokens);
     if (tokens % step > 1) return {tokens};
-    const std::int64_t reach = run / 2 * step, first = tokens / reach * reach;
+    const std::int64_t most = tokens < kSmall ? kSmall : octave_of(tokens);  // steps are others beyond
+    const std::int64_t reach = std::min(run / 2 * step, most), first = tokens / reach * reach;
     std::vector<std::int64_t> counts;
     for (std::int64_t count = std::max<std::int64_t>(first, 1); count < first + reach; ++count) {
         if (count % step < 2) counts.push_back(count);
