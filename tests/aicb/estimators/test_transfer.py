@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.optimize import brentq
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, known_gpus, load_model
 from aicb.accuracy.measured_transfers import clock_errors_mhz, measured_transfers
+from aicb.accuracy.transferred import TransferErrors
 from aicb.accuracy.transferred import transferred as published_transfers
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.transfer import TransferEstimator
@@ -167,10 +169,22 @@ def test_a_gpu_whose_best_product_falls_short_is_slower_by_as_much() -> None:
     assert ratio == pytest.approx(989.5 * 0.803 / (1307.4 * 0.514), rel=0.03)
 
 
+@cache
+def published() -> tuple[TransferErrors, ...]:
+    """Errors of 40,000 published rows, by class; they take half a minute."""
+    return tuple(published_transfers(TABLES))
+
+
+@cache
+def measured() -> tuple[TransferErrors, ...]:
+    """Errors of our own rows, by class, and of all."""
+    return tuple(measured_transfers())
+
+
 @pytest.mark.skipif(not TABLES.is_dir(), reason="published kernel tables are not beside the repository")
 def test_published_times_of_the_h200_give_those_of_the_h100() -> None:
     """By class: medians of the error up to 7 %."""
-    found = list(published_transfers(TABLES))
+    found = published()
     assert sum(each.points for each in found) > 30_000
     assert max(each.median for each in found) < 0.07
     assert max(abs(each.bias) for each in found) < 0.06
@@ -178,7 +192,7 @@ def test_published_times_of_the_h200_give_those_of_the_h100() -> None:
 
 def test_times_measured_on_an_h100_are_met_by_transfer() -> None:
     """By class: medians of the error up to 8 %, and 4 % over all."""
-    *classes, everything = measured_transfers()
+    *classes, everything = measured()
     assert len(classes) > 8
     assert max(each.median for each in classes) < 0.08
     assert everything.points > 400
@@ -191,7 +205,7 @@ def test_times_measured_on_an_h100_are_met_by_transfer() -> None:
 def test_transferred_times_keep_the_error_that_they_claim(is_product: bool) -> None:
     """60 to 76 % of the held-out points, the mean of published tables and of our measurements."""
     within = []
-    for found in (list(published_transfers(TABLES)), list(measured_transfers())[:-1]):
+    for found in (published(), measured()[:-1]):
         rows = [each for each in found if ("GEMM" in each.kernel or "products" in each.kernel) is is_product]
         within.append(sum(each.points * each.within_claim for each in rows) / sum(each.points for each in rows))
     assert 0.60 <= np.mean(within) <= 0.76, within
