@@ -25,7 +25,7 @@ from netsim.topology import DuplexLink
 RATE_BPS: Final = 100_000_000
 BURST_BYTES: Final = 16 * 1024
 FAST_RATE_BPS: Final = 1_000_000_000
-_BURSTS: Final = {RATE_BPS: BURST_BYTES, FAST_RATE_BPS: 4 * BURST_BYTES}
+BURSTS: Final = {RATE_BPS: BURST_BYTES, FAST_RATE_BPS: 4 * BURST_BYTES}
 """Buckets in which a shaper that is woken late loses nothing."""
 JUMBO_MTU: Final = 9000
 """As most clusters with RoCE have it: acknowledgements are few, and cost the cores of the test little."""
@@ -69,7 +69,7 @@ def why_not() -> str | None:
 
 
 def _shaper(rate_bps: int = RATE_BPS) -> tuple[str, ...]:
-    return ("tbf", "rate", f"{rate_bps}bit", "burst", str(_BURSTS[rate_bps]), "latency", "4000ms")
+    return ("tbf", "rate", f"{rate_bps}bit", "burst", str(BURSTS[rate_bps]), "latency", "4000ms")
 
 
 @dataclass(frozen=True)

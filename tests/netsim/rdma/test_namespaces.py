@@ -1,6 +1,7 @@
 """Flows over links of a known rate: times follow from bytes, plans of collectives agree with `fluid`.
 
-Each time is the shortest of `RUNS` runs: other processes share the cores, and can only delay an arrival.
+Each time is the shortest of `RUNS` runs, and of up to `MOST_RUNS` as long as it is late: other processes share the
+cores, and can only delay an arrival.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import simccl
 from netsim import FlowGraph, create_backend, rail_optimized
 from netsim.rdma.hosts import Hosts
+from netsim.rdma.measurement import Measurement
 from netsim.rdma.message_times import measure_pair
 from netsim.rdma.session import Session
 from netsim.units import PS_PER_S
@@ -32,8 +35,10 @@ from tests.netsim.rdma.needs import needs_ucx
 
 pytestmark = needs_ucx
 Open = Callable[..., Session]
+IsLate = Callable[[list[Measurement]], bool]
 RANKS = 8
 RUNS = 3
+MOST_RUNS = 12
 MIB = 1 << 20
 FRAME_SHARE = 1514 / 1448
 """Bytes that the shaper counts over those of the payload: an MTU of 1500, TCP with time stamps, Ethernet's header."""
@@ -56,6 +61,26 @@ def agents_in(namespaces: Sequence[Namespace], nodes_each: int = 1, **settings: 
     )
 
 
+def least_disturbed(session: Session, graph: FlowGraph, is_late: IsLate) -> list[Measurement]:
+    """Runs of a graph, until the shortest is not late."""
+    measured: list[Measurement] = []
+    while len(measured) < RUNS or (len(measured) < MOST_RUNS and is_late(measured)):
+        measured.append(session.execute(graph))
+        assert measured[-1].failure is None
+    return measured
+
+
+def shortest_bytes(measured: list[Measurement]) -> NDArray[np.float64]:
+    """[flows] what the link carries in the shortest time of each."""
+    times = [each.end_ps - each.start_ps for each in measured]
+    return np.asarray(np.min(times, axis=0) * (RATE_BPS / 8 / PS_PER_S))
+
+
+def last_ps(measured: list[Measurement]) -> int:
+    """End of the last flow, in the shortest run."""
+    return min(int(each.end_ps.max()) for each in measured)
+
+
 @pytest.mark.parametrize("hosts", [2, 4])
 @pytest.mark.parametrize("size_bytes", [MIB, 4 * MIB])
 def test_flows_take_what_their_frames_take_at_the_rate_of_the_link(
@@ -71,19 +96,19 @@ def test_flows_take_what_their_frames_take_at_the_rate_of_the_link(
             deps=[[i - 1] if i else [] for i in range(hosts)],
         )
         session = open_session(agents_in(namespaces), must_verify=True)
-        measured = [session.execute(graph) for _ in range(RUNS)]
-    assert [each.failure for each in measured] == [None] * RUNS
-    took_bytes = np.min([each.end_ps - each.start_ps for each in measured], axis=0) * (RATE_BPS / 8 / PS_PER_S)
-    frames_bytes = size_bytes * FRAME_SHARE
+        frames_bytes = size_bytes * FRAME_SHARE
+        most_bytes = 1.02 * frames_bytes
+        measured = least_disturbed(session, graph, lambda runs: bool((shortest_bytes(runs) > most_bytes).any()))
+    took_bytes = shortest_bytes(measured)
     assert (took_bytes >= 0.98 * (frames_bytes - BURST_BYTES)).all(), took_bytes / frames_bytes
-    assert (took_bytes <= 1.02 * frames_bytes).all(), took_bytes / frames_bytes
+    assert (took_bytes <= most_bytes).all(), took_bytes / frames_bytes
 
 
 def test_a_calibration_finds_the_frames_of_the_link_in_its_beta(open_session: Open) -> None:
     """Sizes of 1, 2 and 4 MiB, so far above the bucket that β is what frames take: 2 % around 83.6 ns per byte. The
     bucket, which each message finds full, spares up to 1.3 ms of it, 1.5 % at 1 MiB."""
     with shaped_hosts(2) as namespaces:
-        found = measure_pair(open_session(agents_in(namespaces)), (1, 0), [MIB, 2 * MIB, 4 * MIB], RUNS)
+        found = measure_pair(open_session(agents_in(namespaces)), (1, 0), [MIB, 2 * MIB, 4 * MIB], 2 * RUNS + 1)
     (line,) = found.ranges
     assert found.lane == "tcp/eth0"
     assert line.ns_per_byte == pytest.approx(FRAME_SHARE * 8e9 / RATE_BPS, rel=0.02)
@@ -98,9 +123,9 @@ def test_an_incast_of_three_takes_three_times_as_long_as_one(open_session: Open)
     with shaped_hosts(4) as namespaces:
         graph = FlowGraph.from_lists([1, 2, 3], [0, 0, 0], [2 * MIB] * 3)
         session = open_session(agents_in(namespaces), must_verify=True)
-        took_s = min(int(session.execute(graph).end_ps.max()) for _ in range(RUNS)) / PS_PER_S
-        frames_bytes = 6 * MIB * FRAME_SHARE
-        assert took_s * RATE_BPS / 8 == pytest.approx(frames_bytes, rel=0.05)
+        frames_ps = 6 * MIB * FRAME_SHARE * 8 * PS_PER_S / RATE_BPS
+        measured = least_disturbed(session, graph, lambda runs: last_ps(runs) > 1.05 * frames_ps)
+        assert last_ps(measured) == pytest.approx(frames_ps, rel=0.05)
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
@@ -115,10 +140,10 @@ def test_plans_of_collectives_take_what_fluid_says(
     graph = simccl.plan_collective(op, size_bytes, communicator, algorithm=algorithm, protocol="simple").graph()
     with shaped_hosts(hosts, JUMBO_MTU) as namespaces:
         session = open_session(agents_in(namespaces, RANKS // hosts), must_verify=True)
-        measured = [session.execute(graph) for _ in range(RUNS)]
+        expected_ps = _fluid_ps(graph, hosts)
+        measured = least_disturbed(session, graph, lambda runs: last_ps(runs) > 1.05 * expected_ps)
     assert {status for each in measured for status in each.statuses()} == {"completed"}
-    took_ps = min(int(each.end_ps.max()) for each in measured)
-    assert took_ps == pytest.approx(_fluid_ps(graph, hosts), rel=0.05)
+    assert last_ps(measured) == pytest.approx(expected_ps, rel=0.05)
 
 
 def _fluid_ps(graph: FlowGraph, hosts: int) -> int:
