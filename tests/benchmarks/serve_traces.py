@@ -95,7 +95,7 @@ def configuration(case: str, requests: int, traces: Path) -> dict[str, Any]:
                 {"name": "decode", "role": "decode", "ep": 32, "dp": 32},
             ],
         },
-        "engine": {"prefix_caching": True, "weights": "fp8"},
+        "engine": {"prefix_caching": True, "weights": "fp8", "expert_dispatch": "deepep"},
         "network": {"backend": "fluid", "coupling": "fluid"},
     }
 
