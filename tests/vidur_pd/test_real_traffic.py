@@ -227,12 +227,8 @@ def test_a_graph_that_an_earlier_run_has_not_measured_needs_hosts(folder: Path) 
     assert "expected it there, or network.hosts" in finished.stderr
 
 
-@needs_ucx
-def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder: Path) -> None:
-    """Prompts of 2,000 to 4,000 tokens: all-reduces of 3 to 7 MiB and KV of 12 to 24 MB per pair, so that the rate of
-    the links decides: nothing is faster than its frames (8,948 bytes of payload in 9,014), less what a full bucket
-    spares, 6 % of 1 MiB; and nothing takes three times as long. How much longer than frames is up to what else these
-    cores do (docs/rdma.md). An all-reduce of two sends each byte once, half at a time."""
+def compared_over_shaped_links(folder: Path) -> dict[str, Any]:
+    """Summaries of the example by backend, with results in ``out``."""
     with shaped_hosts(4, JUMBO_MTU, FAST_RATE_BPS) as namespaces:
         agents = [
             {"nodes": node, "namespace": host.name, "address": host.address, "device": host.device}
@@ -245,24 +241,48 @@ def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder
         backends = "analytical,fluid,packet,rdma"
         finished = run_forked("vidur_pd", "compare", example, "--backends", backends, "-o", "out", "--json", *settings)
     assert (finished.returncode, finished.stderr) == (0, "")
-    summaries = json.loads(finished.stdout)
+    summaries: dict[str, Any] = json.loads(finished.stdout)
     assert list(summaries) == backends.split(",")
-    assert all(summary["completed"] == 2 for summary in summaries.values())
-    assert summaries["rdma"]["network"]["measured"]["lanes"] == ["tcp/eth0"]
-    assert (folder / "out" / "comparison.html").is_file()
-    written = json.loads((folder / "out" / "rdma" / "measured.json").read_text())
+    return summaries
+
+
+def frames_of_large(measured: Path) -> tuple[list[float], list[float]]:
+    """Shortest times of collectives and of messages from 1 MiB on, over what their frames take."""
+    written = json.loads(measured.read_text())
     frames_ps = 8e12 / FAST_RATE_BPS * 9014 / 8948
     reduces = [each for each in written["graphs"] if each["size_bytes"] >= 1 << 20]
     assert {each["operation"] for each in reduces} == {"all_reduce"}
-    assert 0.95 < min(each["shortest_ps"] / (each["size_bytes"] * frames_ps) for each in reduces) < 3
-    large = [
+    messages = [
         each for pair in written["calibration"]["pairs"] for each in pair["samples"] if each["size_bytes"] >= 1 << 20
     ]
-    burst_bytes = BURSTS[FAST_RATE_BPS]
-    for sample in large:
-        frames_bytes = sample["size_bytes"] * 9014 / 8948
-        assert sample["shortest_ns"] * FAST_RATE_BPS / 8e9 >= 0.98 * (frames_bytes - burst_bytes), sample
-    assert min(each["shortest_ns"] / (each["size_bytes"] * frames_ps / 1e3) for each in large) < 3
+    burst_ps = BURSTS[FAST_RATE_BPS] * 8e12 / FAST_RATE_BPS
+    for each in messages:
+        assert each["shortest_ns"] * 1e3 >= 0.98 * (each["size_bytes"] * frames_ps - burst_ps), each
+    return (
+        [each["shortest_ps"] / (each["size_bytes"] * frames_ps) for each in reduces],
+        [each["shortest_ns"] * 1e3 / (each["size_bytes"] * frames_ps) for each in messages],
+    )
+
+
+COMPARISONS = 4
+"""Most of them, as long as all are late: other processes on these cores can only delay what is sent."""
+
+
+@needs_ucx
+def test_the_example_over_shaped_links_is_compared_with_what_is_simulated(folder: Path) -> None:
+    """Prompts of 2,000 to 4,000 tokens: all-reduces of 3 to 7 MiB and KV of 12 to 24 MB per pair, so that the rate of
+    the links decides: the shortest of each are within 10 % of what frames take (8,948 bytes of payload in 9,014). A
+    full bucket spares a message its burst, 6 % of 1 MiB. An all-reduce of two sends each byte once, half at a time."""
+    for _ in range(COMPARISONS):
+        summaries = compared_over_shaped_links(folder)
+        reduces, large = frames_of_large(folder / "out" / "rdma" / "measured.json")
+        if min(reduces) < 1.1 and min(large) < 1.1:
+            break
+    assert all(summary["completed"] == 2 for summary in summaries.values())
+    assert summaries["rdma"]["network"]["measured"]["lanes"] == ["tcp/eth0"]
+    assert (folder / "out" / "comparison.html").is_file()
+    assert 0.95 < min(reduces) < 1.1
+    assert min(large) < 1.1
     took = {backend: dict(kv_times_s(folder / "out" / backend)) for backend in summaries}
     assert all(took_s > 0.95 * took["fluid"][size_bytes] for size_bytes, took_s in took["rdma"].items())
     assert summaries["rdma"]["ttft_s"]["mean"] > 0.95 * summaries["fluid"]["ttft_s"]["mean"]
