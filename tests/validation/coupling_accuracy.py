@@ -1,7 +1,7 @@
 """Couplings against the exact one, and against packets: ``python -m tests.validation.coupling_accuracy [--write]``.
 
 Small clusters of `vidur_pd.commands.validation.coupling` under bursts of prompts. ``--write`` puts the tables into
-``docs/accuracy.md``, between the markers of this script; it takes about five minutes.
+``docs/accuracy.md``, between the markers of this script; it takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def exact_table(found: dict[str, dict[str, Latencies]]) -> str:
 
 
 def packet_table(found: dict[str, dict[str, Latencies]]) -> str:
-    """Milliseconds of `exact` on `packet`, errors of `fluid` and of `exact` on `fluid` against it, and wall times."""
-    lines = [_row("case", "NIC", *HEADINGS, "wall, packets / fluid"), _row(*["---"] * 9)]
+    """Milliseconds of `exact` on `packet`, errors of `fluid` and of `exact` on `fluid` against it, and CPU times."""
+    lines = [_row("case", "NIC", *HEADINGS, "CPU, packets / fluid"), _row(*["---"] * 9)]
     for name in ON_PACKETS:
         packets, runs = run(CASES[name], PACKETS), found[name]
         fluid, exact = (runs[coupling].errors(packets) for coupling in ("fluid", "exact"))
@@ -40,9 +40,7 @@ def packet_table(found: dict[str, dict[str, Latencies]]) -> str:
             f"{getattr(packets, metric):.2f} {_percent(fluid[metric])} / {_percent(exact[metric])}"
             for metric in METRICS
         ]
-        lines.append(
-            _row(CASES[name].what, _nic(name), *cells, f"{packets.wall_s:.0f} s / {runs['fluid'].wall_s:.0f} s")
-        )
+        lines.append(_row(CASES[name].what, _nic(name), *cells, f"{packets.cpu_s:.0f} s / {runs['fluid'].cpu_s:.0f} s"))
     return "\n".join(lines)
 
 

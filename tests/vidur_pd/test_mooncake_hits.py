@@ -20,7 +20,7 @@ from vidur_pd.workload.request import Request
 
 TRACES = Path(__file__).parents[3] / "shared/data/traces"
 ID_TOKENS, BLOCK_TOKENS = 512, 16
-ASKED = 2_000
+ASKED = 1_000
 TOGETHER = 3
 """Requests that run at a time."""
 

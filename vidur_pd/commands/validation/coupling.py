@@ -128,7 +128,7 @@ class Latencies:
     tpot_p99: float
     kv: float
     kv_p99: float
-    wall_s: float
+    cpu_s: float
 
     def errors(self, reference: Latencies) -> dict[str, float]:
         """Relative error of each of ``METRICS``."""
@@ -173,7 +173,7 @@ def run(case: Case, network: dict[str, Any]) -> Latencies:
         tpot_p99=_ms(summary.tpot_s.p99),
         kv=float(np.mean(kv_ms)),
         kv_p99=float(np.percentile(kv_ms, 99)),
-        wall_s=summary.simulator.wall_s or 0.0,
+        cpu_s=summary.simulator.cpu_s or 0.0,
     )
 
 

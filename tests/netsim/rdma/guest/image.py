@@ -5,7 +5,6 @@ Nothing is installed: the package of the kernel is downloaded and unpacked. Ever
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import shutil
 import subprocess
@@ -42,7 +41,7 @@ class MissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Files that QEMU boots from."""
+    """Files that QEMU boots from; what they hold is not compressed, as emulation would take seconds to undo it."""
 
     kernel: Path
     initrd: Path
@@ -55,8 +54,9 @@ def guest_image() -> Image:
         raise MissingError(f"{', '.join(missing)}: not installed")
     package = _kernel_package()
     folder = FOLDER / package
-    image = Image(folder / "vmlinuz", folder / "initrd.gz")
-    if not folder.exists():
+    image = Image(folder / "vmlinux", folder / "initrd")
+    if not image.initrd.exists():
+        shutil.rmtree(folder, ignore_errors=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=FOLDER) as name:
             work = Path(name)
@@ -92,8 +92,16 @@ def _build(package: str, work: Path) -> None:
     _output("depmod", "--basedir", str(unpacked), version)
     image = work / "image"
     image.mkdir()
-    shutil.copy(kernel, image / "vmlinuz")
-    _pack(_modules_in_order(unpacked, version), work / "root", image / "initrd.gz")
+    (image / "vmlinux").write_bytes(_decompressed(kernel.read_bytes()))
+    _pack(_modules_in_order(unpacked, version), work / "root", image / "initrd")
+
+
+def _decompressed(kernel: bytes) -> bytes:
+    """The kernel as ELF, by whose PVH entry QEMU starts it, out of a bzImage, which has it compressed by xz."""
+    start = kernel.find(b"\xfd7zXZ\x00")
+    if start < 0:
+        raise MissingError("the kernel's package holds no kernel compressed by xz")
+    return lzma.LZMADecompressor().decompress(kernel[start:])
 
 
 def _modules_in_order(unpacked: Path, version: str) -> list[Path]:
@@ -122,14 +130,9 @@ def _pack(modules: Sequence[Path], root: Path, initrd: Path) -> None:
     shutil.copy(_HERE / "init", root / "init")
     (root / "init").chmod(0o755)
     files = "".join(f"{path.relative_to(root)}\n" for path in sorted(root.rglob("*")))
-    packed = subprocess.run(
-        ("cpio", "--create", "--format=newc", "--quiet"),
-        input=files.encode(),
-        cwd=root,
-        capture_output=True,
-        check=True,
-    )
-    initrd.write_bytes(gzip.compress(packed.stdout, compresslevel=1))
+    with initrd.open("wb") as packed:
+        command = ("cpio", "--create", "--format=newc", "--quiet")
+        subprocess.run(command, input=files.encode(), cwd=root, stdout=packed, stderr=subprocess.PIPE, check=True)
 
 
 def _output(*command: str, folder: Path | None = None) -> str:
