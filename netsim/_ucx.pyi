@@ -6,7 +6,9 @@ from typing import Protocol
 from netsim.rdma.engines import Engine
 
 class _Constructor(Protocol):
-    def __call__(self, options: Mapping[str, object], *, transports: str, rndv_threshold: str, key: int) -> Engine: ...
+    def __call__(
+        self, options: Mapping[str, object], *, transports: str, rndv_threshold: str, key: int, gpu: int
+    ) -> Engine: ...
 
 UcxEngine: _Constructor
 

@@ -58,6 +58,7 @@ class _Agent(Section):
     nodes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
     address: str
     device: str | None
+    gpu: Annotated[int, Field(ge=0)] | None = None
 
 
 class _Content(Section):

@@ -52,7 +52,7 @@ def create_engine(settings: Mapping[str, Any], rank: int) -> Engine:
 
     Raises:
         BackendUnavailable: this build does not have it.
-        TransferFailure: its device or address is not as expected.
+        TransferFailure: its device, GPU or address is not as expected.
     """
     place = settings["places"][rank]
     options = {
@@ -67,5 +67,5 @@ def create_engine(settings: Mapping[str, Any], rank: int) -> Engine:
     if settings["engine"] == "verbs":
         made = module.VerbsEngine(options, **settings["verbs"])
     else:
-        made = module.UcxEngine(options, **settings["ucx"], key=settings["key"])
+        made = module.UcxEngine(options, **settings["ucx"], key=settings["key"], gpu=place["gpu"])
     return made

@@ -20,6 +20,8 @@ from netsim.flow import FlowGraph
 _RANGE: Final = re.compile(r"(\d{1,9})-(\d{1,9})")
 _MOST_NODES: Final = 1_000_000
 NO_RANK: Final = -1
+HOST_MEMORY: Final = -1
+"""In place of the number of a GPU."""
 
 
 def _expanded(value: object) -> object:
@@ -58,6 +60,9 @@ class AgentPlace(Section):
     device: Name | None = None
     """``mlx5_0:1`` or, with engine `ucx` (``UCX_NET_DEVICES``), also ``eth0``. Left out: any; with engine `verbs`, that
     which has the address."""
+    gpu: Annotated[int, Field(ge=0, le=255)] | None = None
+    """With engine `ucx`, whose UCX has to know CUDA: device, as CUDA counts, from whose memory payloads leave and in
+    which they arrive. Left out: memory of the host."""
     namespace: Name | None = None
     """Network namespace, with launcher ``netns``."""
     host: Name | None = None
@@ -181,6 +186,8 @@ def _check(hosts: Hosts, path: Path) -> None:
                 raise InputError(
                     f"{path} agents.{rank}.{field}: found {found}, expected {expected} with launcher {hosts.launcher}"
                 )
+        if place.gpu is not None and hosts.engine != "ucx":
+            raise InputError(f"{path} agents.{rank}.gpu: found one, expected none with engine {hosts.engine}")
     for field, engine in (("transports", "ucx"), ("rndv_threshold", "ucx"), ("verbs", "verbs")):
         if getattr(hosts, field) is not None and hosts.engine != engine:
             raise InputError(f"{path} {field}: found one, expected none with engine {hosts.engine}")

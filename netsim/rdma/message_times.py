@@ -66,6 +66,7 @@ class MeasuredAgent:
     nodes: tuple[int, ...]
     address: str
     device: str | None
+    gpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +80,7 @@ class MeasuredPairs:
     @classmethod
     def none_of(cls, hosts: Hosts) -> MeasuredPairs:
         """No pair yet."""
-        agents = tuple(MeasuredAgent(place.nodes, place.address, place.device) for place in hosts.agents)
+        agents = tuple(MeasuredAgent(place.nodes, place.address, place.device, place.gpu) for place in hosts.agents)
         return cls(hosts.engine, agents, {})
 
     def calibration(self) -> Calibration:

@@ -14,7 +14,7 @@ from netsim.flow import FlowGraph
 from netsim.rdma.errors import TransferFailure
 from netsim.rdma.executable import check_executable
 from netsim.rdma.frames import Frame
-from netsim.rdma.hosts import Hosts, VerbsSettings, ranks_of_nodes
+from netsim.rdma.hosts import HOST_MEMORY, Hosts, VerbsSettings, ranks_of_nodes
 from netsim.rdma.launchers import Processes, agent_command, listeners_for
 from netsim.rdma.measurement import Measurement, RankReport, merged, report_from
 from netsim.rdma.meeting import Meeting
@@ -136,7 +136,14 @@ class Session:
         hosts = self._hosts
         self._meeting.collect("hello", hosts.start_timeout_s)
         settings: dict[str, Any] = {
-            "places": [{"address": place.address, "device": place.device or ""} for place in hosts.agents],
+            "places": [
+                {
+                    "address": place.address,
+                    "device": place.device or "",
+                    "gpu": HOST_MEMORY if place.gpu is None else place.gpu,
+                }
+                for place in hosts.agents
+            ],
             "engine": hosts.engine,
             "ucx": {"transports": hosts.transports or "", "rndv_threshold": hosts.rndv_threshold or ""},
             "verbs": (hosts.verbs or VerbsSettings()).model_dump(),

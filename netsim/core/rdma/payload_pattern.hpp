@@ -18,7 +18,11 @@ class PayloadPattern {
     }
 
     char* at(std::uint32_t flow, std::int64_t offset) {
-        return reinterpret_cast<char*>(words_.data() + window_of(flow)) + offset;
+        return reinterpret_cast<char*>(words_.data()) + place_of(flow, offset);
+    }
+    // In bytes from data().
+    static std::size_t place_of(std::uint32_t flow, std::int64_t offset) {
+        return window_of(flow) * sizeof(std::uint64_t) + static_cast<std::size_t>(offset);
     }
     bool is(std::uint32_t flow, std::int64_t offset, const void* data, std::int64_t bytes) {
         return std::memcmp(at(flow, offset), data, static_cast<std::size_t>(bytes)) == 0;

@@ -1,17 +1,15 @@
-// Memory in which messages arrive: one registered block of which messages under way have parts.
+// Parts of the one registered block in which messages arrive, given to those under way.
 #pragma once
 
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <optional>
-#include <vector>
 
 namespace netsim::rdma {
 
 class ReceiveArena {
   public:
-    explicit ReceiveArena(std::int64_t bytes) : memory_(static_cast<std::size_t>(bytes)) {
+    ReceiveArena(char* memory, std::int64_t bytes) : memory_(memory) {
         if (bytes > 0) free_[0] = bytes;
     }
 
@@ -22,13 +20,13 @@ class ReceiveArena {
             if (room < bytes) continue;
             free_.erase(part);
             if (room > bytes) free_[offset + bytes] = room - bytes;
-            return memory_.data() + offset;
+            return memory_ + offset;
         }
         return nullptr;
     }
 
     void give_back(const char* part, std::int64_t bytes) {
-        std::int64_t offset = part - memory_.data();
+        std::int64_t offset = part - memory_;
         auto next = free_.lower_bound(offset);
         if (next != free_.end() && next->first == offset + bytes) {
             bytes += next->second;
@@ -44,11 +42,8 @@ class ReceiveArena {
         free_[offset] = bytes;
     }
 
-    void* data() { return memory_.data(); }
-    std::size_t bytes() const { return memory_.size(); }
-
   private:
-    std::vector<char> memory_;
+    char* const memory_;
     std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes
 };
 

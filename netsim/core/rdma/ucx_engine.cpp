@@ -80,6 +80,7 @@ UcxEngine::UcxEngine(const EngineOptions& options, const UcxOptions& ucx)
       connections_(static_cast<std::size_t>(options.ranks)),
       greeted_(static_cast<std::size_t>(options.ranks), 0) {
     try {
+        if (ucx.gpu >= 0) gpu_ = std::make_unique<CudaDevice>(ucx.gpu);  // first, as UCX opens what is current
         ucp_config_t* config = nullptr;
         check(ucp_config_read(nullptr, nullptr, &config), "ucx settings");
         ucs_status_t status = UCS_OK;
@@ -257,19 +258,34 @@ bool UcxEngine::arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
 void UcxEngine::register_memory() {
     const std::int64_t all = sum(plan_.receive_bytes);
-    arena_ = std::make_unique<ReceiveArena>(std::min(all, std::max(kArenaBytes, largest(plan_.receive_bytes))));
+    const std::int64_t most = std::min(all, std::max(kArenaBytes, largest(plan_.receive_bytes)));
+    const auto arena_bytes = static_cast<std::size_t>(most);
+    if (gpu_) {
+        gpu_departures_ = std::make_unique<CudaMemory>(*gpu_, pattern_->bytes());
+        gpu_->copy_to(gpu_departures_->data(), pattern_->data(), pattern_->bytes());
+        gpu_arrivals_ = std::make_unique<CudaMemory>(*gpu_, std::max<std::size_t>(1, arena_bytes));
+        departures_ = gpu_departures_->data();
+        arrivals_ = gpu_arrivals_->data();
+    } else {
+        host_arrivals_.resize(arena_bytes);
+        departures_ = static_cast<char*>(pattern_->data());
+        arrivals_ = host_arrivals_.data();
+    }
+    arena_ = std::make_unique<ReceiveArena>(arrivals_, most);
     const auto registered = [&](void* data, std::size_t bytes) {
         ucp_mem_h memory = nullptr;
         if (bytes == 0) return memory;
         ucp_mem_map_params_t params{};
-        params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+        params.field_mask =
+            UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
         params.address = data;
         params.length = bytes;
+        params.memory_type = payload_memory();
         check(ucp_mem_map(context_, &params, &memory), "registration of " + std::to_string(bytes) + " bytes");
         return memory;
     };
-    pattern_memory_ = registered(pattern_->data(), pattern_->bytes());
-    arena_memory_ = registered(arena_->data(), arena_->bytes());
+    pattern_memory_ = registered(departures_, pattern_->bytes());
+    arena_memory_ = registered(arrivals_, arena_bytes);
 }
 
 void UcxEngine::release_memory() {
@@ -278,6 +294,8 @@ void UcxEngine::release_memory() {
         *memory = nullptr;
     }
     arena_.reset();
+    gpu_departures_.reset();
+    gpu_arrivals_.reset();
 }
 
 void UcxEngine::send(const Piece& piece) {
@@ -285,7 +303,7 @@ void UcxEngine::send(const Piece& piece) {
     const std::uint32_t flow = plan_.send_flow[piece.send];
     Operation operation{this, {Kind::kPiece, flow, ucx_.key, piece.offset, piece.bytes}, piece.send, nullptr};
     post(channels[plan_.send_label[piece.send] % channels.size()].endpoint, operation,
-         pattern_->at(flow, piece.offset));
+         departures_ + PayloadPattern::place_of(flow, piece.offset));
 }
 
 void UcxEngine::inform(int rank, Event event) {
@@ -299,6 +317,11 @@ void UcxEngine::post(ucp_ep_h endpoint, const Operation& content, void* data) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = content.header.kind == Kind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0;
+    if (gpu_ && data != nullptr && content.header.bytes > 0) {  // else small ones would end in memory of the host
+        param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+        param.memory_type = payload_memory();
+        param.flags |= UCP_AM_SEND_FLAG_RNDV;
+    }
     param.cb.send = &UcxEngine::on_sent;
     param.user_data = operation;
     const std::size_t bytes = data == nullptr ? 0 : static_cast<std::size_t>(content.header.bytes);
@@ -370,7 +393,7 @@ ucs_status_t UcxEngine::take_piece(const Header& header, void* data, bool is_ann
         return UCS_OK;
     }
     if (!is_announced) {
-        check_payload(header.number, header.offset, data, header.bytes);
+        compare(header, data);
         executor_->on_arrived(static_cast<std::uint32_t>(receive), header.bytes, now_ns());
         return UCS_OK;
     }
@@ -387,7 +410,9 @@ void UcxEngine::start_receive(void* descriptor, const Operation& content) {
     Operation* const operation = take_operation(content);
     ++under_way_;
     ucp_request_param_t param{};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                         UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    param.memory_type = payload_memory();
     param.cb.recv_am = &UcxEngine::on_received;
     param.user_data = operation;
     const ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker_, descriptor, operation->memory,
@@ -410,7 +435,7 @@ void UcxEngine::finish_receive(Operation* operation, ucs_status_t status) {
         fail("flow " + std::to_string(done.header.number) + " could not be received: " + ucs_status_string(status));
         return;
     }
-    check_payload(done.header.number, done.header.offset, done.memory, done.header.bytes);
+    compare(done.header, done.memory);
     arena_->give_back(done.memory, done.header.bytes);
     executor_->on_arrived(done.index, done.header.bytes, now);
     while (!waiting_.empty()) {
@@ -421,6 +446,16 @@ void UcxEngine::finish_receive(Operation* operation, ucs_status_t status) {
         waiting_.pop_front();
         start_receive(started.descriptor, started.operation);
     }
+}
+
+// Payloads on a GPU are copied to be compared.
+void UcxEngine::compare(const Header& header, const void* data) {
+    if (gpu_ && options_.must_verify && header.bytes > 0) {
+        compared_.resize(static_cast<std::size_t>(header.bytes));
+        gpu_->copy_from(compared_.data(), data, compared_.size());
+        data = compared_.data();
+    }
+    check_payload(header.number, header.offset, data, header.bytes);
 }
 
 void UcxEngine::on_request(ucp_conn_request_h request, void* self) {

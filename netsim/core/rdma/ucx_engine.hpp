@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda_memory.hpp"
 #include "engine.hpp"
 #include "rank_plan.hpp"
 #include "receive_arena.hpp"
@@ -24,6 +25,7 @@ struct UcxOptions {
     std::string transports;      // UCX_TLS; empty: as the environment says
     std::string rndv_threshold;  // UCX_RNDV_THRESH; empty: as the environment says
     std::uint64_t key = 0;       // of the run: a stranger's messages are refused
+    int gpu = -1;                // CUDA device that payloads leave from and arrive in; -1: memory of the host
 };
 
 // `device` is UCX_NET_DEVICES; empty: as the environment says.
@@ -81,6 +83,8 @@ class UcxEngine final : public Engine {
     void finish_receive(Operation* operation, ucs_status_t status);
     void finish_send(Operation* operation, ucs_status_t status);
     void post(ucp_ep_h endpoint, const Operation& operation, void* data);
+    ucs_memory_type_t payload_memory() const { return gpu_ ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST; }
+    void compare(const Header& header, const void* data);
     void accept_requests();
     ucp_ep_h open_endpoint(const ucp_ep_params_t& params);
     bool is_connected() const;
@@ -101,6 +105,11 @@ class UcxEngine final : public Engine {
     std::unordered_map<ucp_ep_h, int> rank_of_;
     std::vector<ucp_conn_request_h> requests_;
 
+    // Payloads leave from departures_ and arrive in parts of arrivals_; those of a GPU own their memory.
+    std::unique_ptr<CudaDevice> gpu_;
+    std::unique_ptr<CudaMemory> gpu_departures_, gpu_arrivals_;
+    std::vector<char> host_arrivals_, compared_;
+    char *departures_ = nullptr, *arrivals_ = nullptr;
     std::unique_ptr<ReceiveArena> arena_;
     ucp_mem_h pattern_memory_ = nullptr, arena_memory_ = nullptr;
     std::deque<Waiting> waiting_;

@@ -97,6 +97,8 @@ FAULTS = {
     "agents: [{nodes: 0}]\ntokens: 1": "tokens",
     "engine: mpi\nagents: [{nodes: 0}]": "engine",
     "engine: verbs\ntransports: rc\nagents: [{nodes: 0}]": "transports: found one, expected none with engine verbs",
+    "engine: verbs\nagents: [{nodes: 0, gpu: 1}]": "agents.0.gpu: found one, expected none with engine verbs",
+    "agents: [{nodes: 0, gpu: -1}]": "agents.0.gpu: found -1",
     "engine: verbs\nrndv_threshold: 8k\nagents: [{nodes: 0}]": "rndv_threshold: found one, expected none with",
     "verbs: {queue_pairs: 4}\nagents: [{nodes: 0}]": "verbs: found one, expected none with engine ucx",
     "engine: verbs\nverbs: {queue_pairs: 0}\nagents: [{nodes: 0}]": "verbs.queue_pairs: found 0",

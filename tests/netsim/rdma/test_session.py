@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,22 @@ import pytest
 
 from boundary.errors import InputError
 from netsim import FlowGraph
+from netsim.rdma.errors import TransferFailure
+from netsim.rdma.hosts import Hosts
 from netsim.rdma.session import Session
 from tests.netsim.rdma.conftest import loopback
 from tests.netsim.rdma.needs import needs_ucx
 
 pytestmark = needs_ucx
 Open = Callable[..., Session]
+
+
+def has_cuda_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def test_a_flow_starts_after_all_that_it_waits_for_wherever_that_happens(open_session: Open) -> None:
@@ -129,3 +140,24 @@ def test_graphs_that_cannot_be_executed_are_refused_and_the_session_goes_on(
 
 def test_an_empty_graph_ends_at_once(open_session: Open) -> None:
     assert open_session(loopback()).execute(FlowGraph.from_lists([], [], [])).statuses() == []
+
+
+def test_a_gpu_without_a_driver_ends_the_run_in_one_clause(open_session: Open) -> None:
+    if has_cuda_driver():
+        pytest.skip("this machine has a CUDA driver")
+    hosts = loopback()
+    places = tuple(place.model_copy(update={"gpu": 0}) for place in hosts.agents)
+    with pytest.raises(TransferFailure, match=r"gpu: libcuda\.so\.1: .*, expected the library of NVIDIA's driver"):
+        open_session(hosts.model_copy(update={"agents": places}))
+
+
+def test_payloads_of_gpus_arrive_as_they_were_sent(open_session: Open) -> None:
+    """From the memory of each of two GPUs into that of the other; the host only compares."""
+    if not has_cuda_driver():
+        pytest.skip("needs two CUDA devices, and UCX with CUDA")
+    agents = [{"nodes": gpu, "gpu": gpu} for gpu in (0, 1)]
+    hosts = Hosts.model_validate({"agents": agents, "transports": "sm,cuda_copy,cuda_ipc", "progress": "spin"})
+    graph = FlowGraph.from_lists([0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 100_000, 30_000_000])
+    measured = open_session(hosts, must_verify=True).execute(graph)
+    assert measured.failure is None
+    assert all("cuda_ipc/" in lane for lane in measured.lane)
