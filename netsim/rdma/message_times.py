@@ -89,8 +89,9 @@ class MeasuredPairs:
 
 
 def uses_tcp(lane: str) -> bool:
-    """Whether one of the transports of a connection is TCP."""
-    return any(transport.startswith("tcp/") for transport in lane.split())
+    """Whether payloads go over TCP; beside CUDA IPC, between GPUs of a host, it has the announcements only."""
+    transports = {transport.partition("/")[0] for transport in lane.split()}
+    return "tcp" in transports and "cuda_ipc" not in transports
 
 
 def octaves(largest_bytes: int, smallest_bytes: int = SMALLEST_BYTES) -> tuple[int, ...]:

@@ -156,7 +156,7 @@ def test_payloads_of_gpus_arrive_as_they_were_sent(open_session: Open) -> None:
     if not has_cuda_driver():
         pytest.skip("needs two CUDA devices, and UCX with CUDA")
     agents = [{"nodes": gpu, "gpu": gpu} for gpu in (0, 1)]
-    hosts = Hosts.model_validate({"agents": agents, "transports": "sm,cuda_copy,cuda_ipc", "progress": "spin"})
+    hosts = Hosts.model_validate({"agents": agents, "progress": "spin"})
     graph = FlowGraph.from_lists([0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 100_000, 30_000_000])
     measured = open_session(hosts, must_verify=True).execute(graph)
     assert measured.failure is None
