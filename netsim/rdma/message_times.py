@@ -89,7 +89,7 @@ class MeasuredPairs:
 
 
 def uses_tcp(lane: str) -> bool:
-    """Whether payloads go over TCP; beside CUDA IPC, between GPUs of a host, it has the announcements only."""
+    """Whether payloads go over TCP; with CUDA IPC, between GPUs of a host, it has the announcements only."""
     transports = {transport.partition("/")[0] for transport in lane.split()}
     return "tcp" in transports and "cuda_ipc" not in transports
 
