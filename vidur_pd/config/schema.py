@@ -17,6 +17,7 @@ from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
 from netsim.topologies.build import TopologySpec
+from vidur_pd.config.connector import IDEAL, ConnectorConfig, with_connector
 from vidur_pd.config.division import divided
 from vidur_pd.config.engines import DEEPEP_KERNELS, complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
@@ -83,7 +84,7 @@ RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
 SPLITWISE: Final = "splitwise"
 EntryPolicy = Annotated[str, _one_of(*ROUTING_POLICIES, SPLITWISE)]
 RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
-TRANSFER_MODES: Final = ("pull", "push", "layerwise")
+TRANSFER_MODES: Final = ("pull", "push", "chunked", "layerwise")
 TransferModeName = Annotated[str, _one_of(*TRANSFER_MODES)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
@@ -342,21 +343,29 @@ class KvTransferConfig(Section):
     """How the KV cache of a finished prefill reaches the decode instance.
 
     ``pull``: the decode side reserves blocks after the prefill has ended and reads. ``push``: it reserves when
-    the request arrives, the prefill side writes as soon as it is done. ``layerwise``: as push, but each layer leaves
-    as soon as it is computed.
+    the request arrives, the prefill side writes as soon as it is done. ``chunked``: as push, but each chunk leaves as
+    soon as it is computed; ``layerwise``: each layer.
 
     ``first_token`` says which token a user sees first: the one sampled by the prefill instance at once (Splitwise,
     DistServe), the same token once its KV has arrived (SGLang), or a token the decode instance recomputes from the
     last prompt position (vLLM's connectors).
     """
 
-    mode: TransferModeName = "pull"
-    """``pull``, ``push``, ``layerwise``, or ``module:Class``, a mode of one's own (`vidur_pd.kv_transfer.modes`)."""
+    mode: TransferModeName
+    """``pull``, ``push``, ``chunked``, ``layerwise``, or ``module:Class``, a mode of one's own
+    (`vidur_pd.kv_transfer.modes`). Left out: as the connector does."""
+    connector: ConnectorConfig
+    """What carries KV, and what that costs in addition to the bytes: a name, or a name as ``kind`` with costs of one's own.
+    Left out: as the engine does."""
     first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"]
     """Left out: as the engine does."""
-    setup_ms: Milliseconds = 0.4
-    """Time before the first byte of a transfer (descriptors, first round trip). Default: the constant of a line through
-    transfers of 20 MB to 4.5 GB between two vLLM instances on H800 nodes, 0.4 ms + size / 145 GB/s."""
+    setup_ms: Milliseconds
+    """Time before the first byte of a transfer (first round trip). Left out: that of the connector."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_its_connector(cls, tree: Any) -> Any:
+        return with_connector(tree) if isinstance(tree, Mapping) else tree
 
 
 class NetworkConfig(Section):
@@ -479,6 +488,11 @@ class SimulationConfig(Section):
     def decodes(self, pool: PoolConfig) -> bool:
         """Whether instances of the pool may decode."""
         return pool.role != "prefill" or self.routing.has_mixed_pool
+
+    @property
+    def has_connector(self) -> bool:
+        """Whether KV is handed over by a connector that costs more than bytes and a set-up."""
+        return self.is_disaggregated and self.kv_transfer.connector.kind != IDEAL
 
     @property
     def is_disaggregated(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
-from vidur_pd.cluster.instance import Instance
+from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing import Routes, SeparateRoutes, SplitwiseRoutes
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.exact import ExactLauncher
@@ -92,10 +93,10 @@ class RequestLifecycle:
             return
         rank = assignment.rank
         request.prefill_instance, request.decode_instance = rank.instance.index, None
-        if assignment.role == "prefill":
-            self.hand_over.routed(request, rank)
-        else:
+        if assignment.role != "prefill":
             request.decode_instance = rank.instance.index
+        elif not self.hand_over.routed(request, rank):
+            return
         rank.state.add(request, assignment.role)
         rank.instance.wake()
 
@@ -134,6 +135,26 @@ class RequestLifecycle:
     def kv_left(self, request: Request) -> None:
         """The prefill instance holds the KV of a request no more."""
         self.routes.kv_left(request)
+
+    def forward(self, request: Request, after_ps: int, enter: Callable[[], None]) -> None:
+        """The frontend sends a request to its decode instance, on the same way as to the first."""
+        at_ps = self._queue.now_ps + after_ps
+        frontend = self._frontend
+        if frontend is None:
+            self._queue.schedule(at_ps + self._latency_ps, Priority.ARRIVAL, enter)
+            return
+
+        def come_through(server: int) -> None:
+            request.server = server
+            enter()
+
+        accept = partial(frontend.accept, request.prompt_tokens, come_through)
+        self._queue.schedule(at_ps, Priority.ARRIVAL, accept)
+
+    def may_prefill(self, request: Request, source: Rank) -> None:
+        """A request that has waited for room on its decode instance may be computed."""
+        source.state.add(request, "prefill")
+        source.instance.wake()
 
     def stays(self, request: Request) -> None:
         """A request goes on where it was prefilled."""

@@ -53,8 +53,18 @@ class SimulationPlan:
     @property
     def kv_precision(self) -> Precision:
         """Formats of what is handed over; equal for all pools that hand over."""
-        handing = [pool for pool in self.pools.values() if self.config.hands_over(pool.pool)]
-        return (handing or list(self.pools.values()))[0].precision
+        return self._handing_pool.precision
+
+    @property
+    def kv_block_tokens(self) -> int:
+        """Tokens of a KV block, likewise."""
+        return self._handing_pool.engine.block_tokens
+
+    @property
+    def _handing_pool(self) -> PoolModel:
+        """A pool that hands over, if there is one."""
+        pools = list(self.pools.values())
+        return next((pool for pool in pools if self.config.hands_over(pool.pool)), pools[0])
 
     @property
     def draft_layers(self) -> int:
@@ -81,6 +91,7 @@ def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = No
     _check_own_classes(config)
     config = with_policy_options(config, pools)
     _check_splitwise(config)
+    _check_nics(config, cluster.topology)
     return SimulationPlan(
         config=config,
         model=model,
@@ -122,6 +133,14 @@ def _check_own_classes(config: SimulationConfig) -> None:
         policy = getattr(config.routing, field)
         if policy is not None:
             routing_class(f"routing.{field}", policy)
+
+
+def _check_nics(config: SimulationConfig, topology: Topology) -> None:
+    nics, most = config.kv_transfer.connector.nics, topology.gpus_per_node
+    if nics > most:
+        raise InputError(
+            f"kv_transfer.connector.nics: found {nics}, expected at most {most}, one for each GPU of a node"
+        )
 
 
 def _check_splitwise(config: SimulationConfig) -> None:
