@@ -65,7 +65,17 @@ Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
-ROUTING_POLICIES: Final = (*RANK_POLICIES, "random")
+CORE_ROUTING: Final = (*RANK_POLICIES, "random")
+NAMED_ROUTING: Final = {
+    "prefix_affine": "PrefixAffine",
+    "kv_aware": "KvAware",
+    "session": "Session",
+    "power_of_two": "PowerOfTwo",
+    "free_memory": "FreeMemory",
+    "network_aware": "NetworkAware",
+}
+"""Module in ``vidur_pd/cluster/routing/policies``, and the class in it."""
+ROUTING_POLICIES: Final = (*CORE_ROUTING, *NAMED_ROUTING)
 CORE_POLICY: Final = "vllm_v1"
 NAMED_POLICIES: Final = {
     "vllm_v0": "VllmV0",
@@ -301,6 +311,18 @@ class SplitwiseConfig(Section):
     """A prompt machine on which requests queue gets no prompt that makes more tokens pending; of ``mixed_pool``."""
 
 
+class DisaggregateConfig(Section):
+    """Which requests get a prefill instance of their own; the others are prefilled where they decode.
+
+    Both limits have to be met from below for a request to stay (Dynamo's conditional disaggregation).
+    """
+
+    min_prompt_tokens: Count = 2048
+    """Tokens of the prompt that the decode instance has not cached; so many are worth a prefill instance."""
+    min_new_share: Annotated[float, NotBool, Field(ge=0, le=1e6)] = 0.7
+    """The same as a share of the prompt; 1 and above: it does not matter, but for a cached prompt with 1."""
+
+
 class RoutingConfig(Section):
     """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
 
@@ -310,8 +332,16 @@ class RoutingConfig(Section):
 
     policy: EntryPolicy = "least_tokens"
     """Among prefill and mixed instances when a request arrives, and among decode instances if they have no other."""
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    """What only this policy knows (`Routing.Options` of its class says which fields there are)."""
     decode_policy: RoutingPolicy | None = None
     """Among decode instances: at the arrival in modes that push, else at the end of the prefill."""
+    decode_policy_options: dict[str, Any] = Field(default_factory=dict)
+    """The same of the policy among decode instances; without ``decode_policy``, those of ``policy_options``."""
+    index_delay_s: Annotated[float, NotBool, Field(ge=0, le=1000)] = 0.0
+    """How late routers among instances hear of loads and of what is cached."""
+    disaggregate: DisaggregateConfig | None = None
+    """``None``: every request that needs a decode instance is prefilled on another."""
     rank_policy: RankPolicy | None = None
     """Within an instance. ``None``: ``least_tokens`` where it prefills only, as the rank with the most prompt tokens
     holds up the others, else ``least_requests``, as vLLM's data-parallel front end."""
@@ -327,8 +357,36 @@ class RoutingConfig(Section):
         """Any instance may have to prefill, decode, or both."""
         return self.is_splitwise and (self.splitwise or SplitwiseConfig()).scheduler == "mixed_pool"
 
+    @property
+    def watches_links(self) -> bool:
+        """The choice of decode instances may look at links: a policy that does, or one of the user's own."""
+        policy = self.decode_policy or self.policy
+        return policy == "network_aware" or ":" in policy
+
+    @property
+    def decode_instances_prefill(self) -> bool:
+        """Decode instances may have to prefill."""
+        return self.has_mixed_pool or self.disaggregate is not None
+
+    def options_of(self, field: str) -> dict[str, Any]:
+        """Stated options of ``policy`` or ``decode_policy``."""
+        is_own = field == "decode_policy" and (self.decode_policy is not None or self.decode_policy_options)
+        return self.decode_policy_options if is_own else self.policy_options
+
+    @model_validator(mode="after")
+    def _network_is_for_transfers(self) -> RoutingConfig:
+        if self.policy == "network_aware":
+            raise ValueError(
+                "policy: found network_aware, expected it as decode_policy: it chooses by the transfer from the "
+                "prefill instance"
+            )
+        return self
+
     @model_validator(mode="after")
     def _splitwise_is_alone(self) -> RoutingConfig:
+        if self.is_splitwise and (self.disaggregate is not None or self.index_delay_s):
+            field = "index_delay_s" if self.disaggregate is None else "disaggregate"
+            raise ValueError(f"{field}: found with policy splitwise, expected it without: it has rules of its own")
         if self.splitwise is not None and not self.is_splitwise:
             raise ValueError(f"splitwise: found with policy {quoted(self.policy)}, expected policy splitwise")
         if self.is_splitwise and self.decode_policy is not None:
@@ -355,8 +413,8 @@ class KvTransferConfig(Section):
     """``pull``, ``push``, ``chunked``, ``layerwise``, or ``module:Class``, a mode of one's own
     (`vidur_pd.kv_transfer.modes`). Left out: as the connector does."""
     connector: ConnectorConfig
-    """What carries KV, and what that costs in addition to the bytes: a name, or a name as ``kind`` with costs of one's own.
-    Left out: as the engine does."""
+    """What carries KV, and what that costs in addition to the bytes: a name, or a name as ``kind`` with costs of one's
+    own. Left out: ``ideal``."""
     first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"]
     """Left out: as the engine does."""
     setup_ms: Milliseconds

@@ -12,6 +12,7 @@ from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.kv_transfer.connector import Connector, KvMemory
+from vidur_pd.kv_transfer.link_loads import LinkLoads, Links
 from vidur_pd.kv_transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv_transfer.transfer import LayerTimes
 
@@ -34,6 +35,8 @@ class InTransit(NamedTuple):
     graph: FlowGraph
     size_bytes: int
     """Of the KV, which passes several links as several flows where it is striped over NICs."""
+    links: Links | None
+    """Of its flows, where somebody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,13 @@ class KvSender:
         block_tokens: int,
         keep_flows: bool,
         draft_layers: int = 0,
+        loads: LinkLoads | None = None,
     ) -> None:
-        """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it."""
+        """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it.
+
+        ``loads`` hears of what is on the network, where somebody asks what a transfer would take.
+        """
+        self._loads = loads
         setup_ps = round(config.setup_ms * PS_PER_MS)
         self._routes = RankPairRoutes(model, precision, topology, setup_ps=setup_ps, draft_layers=draft_layers)
         layers = len(model.pattern) + draft_layers
@@ -108,8 +116,22 @@ class KvSender:
         first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
         first_byte_ps = now_ps + first_ready_ps + self._setup_ps
         size_bytes = int(flows.template.size_bytes(tokens).sum())  # stripes pass other GPUs, and are several flows
-        self._in_transit[handle] = InTransit(graph, size_bytes)
+        links = None if self._loads is None else self._loads.enter(graph)
+        self._in_transit[handle] = InTransit(graph, size_bytes, links)
         return Sent(handle, size_bytes, first_byte_ps, posted.handshake_ps, posted.posting_ps)
+
+    def expected_s(self, source: Rank, destination: Rank, tokens: int) -> float:
+        """Seconds that the KV of ``tokens`` would take, with links as transfers load them now."""
+        assert self._loads is not None, "somebody asks"
+        flows = self._routes.between(source, destination, Contents(True, False, False))
+        return self._loads.expected_s(flows.src, flows.dst, flows.template.size_bytes(tokens))
+
+    def _take(self, handle: GraphHandle) -> InTransit:
+        """A graph leaves the network."""
+        found = self._in_transit.pop(handle)
+        if self._loads is not None and found.links is not None:
+            self._loads.leave(found.links)
+        return found
 
     def forget(self, instance: Instance) -> None:
         """An instance has failed: others have to make contact with it again."""
@@ -117,7 +139,7 @@ class KvSender:
 
     def arrived(self, handle: GraphHandle) -> None:
         """Forgets a graph that has arrived, after its flows are recorded."""
-        graph = self._in_transit.pop(handle).graph
+        graph = self._take(handle).graph
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
@@ -127,7 +149,7 @@ class KvSender:
     def abandon(self, handle: GraphHandle, now_ps: int) -> int:
         """Takes a graph off the network, or forgets one that failed; returns the bytes that were not delivered."""
         catch_up(self._network, now_ps)
-        in_transit = self._in_transit.pop(handle)
+        in_transit = self._take(handle)
         self._network.cancel(handle)
         delivered_bytes = int(self._network.sent_bytes(handle).sum())
         self._network.forget(handle)

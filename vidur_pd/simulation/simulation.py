@@ -18,6 +18,7 @@ from vidur_pd.execution.coupling.expert_weights import ExpertBalancers
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import StageCommunications
+from vidur_pd.kv_transfer.link_loads import LinkLoads
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.records import Records, Stream
@@ -74,6 +75,7 @@ class Simulation:
             block_tokens=self._plan.kv_block_tokens,
             keep_flows=config.output.flows,
             draft_layers=self._plan.draft_layers,
+            loads=LinkLoads(self._plan.topology, state.fabric) if config.routing.watches_links else None,
         )
         self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
