@@ -104,14 +104,21 @@ class FlowGraph:
         dst: NDArray[np.int32] | None = None,
         size_bytes: NDArray[np.int64] | None = None,
         ready_ps: NDArray[np.int64] | None = None,
+        max_rate_bps: NDArray[np.int64] | None = None,
     ) -> FlowGraph:
-        """The same graph between other nodes, with other sizes and times; what is left out stays, and is not checked
-        again.
+        """The same graph between other nodes, with other sizes, times and rates; what is left out stays, and is not
+        checked again.
 
         Raises:
             FlowGraphError: arrays of other lengths, or negative values.
         """
-        columns = {"src": src, "dst": dst, "size_bytes": size_bytes, "ready_ps": ready_ps}
+        columns = {
+            "src": src,
+            "dst": dst,
+            "size_bytes": size_bytes,
+            "ready_ps": ready_ps,
+            "max_rate_bps": max_rate_bps,
+        }
         given = {name: array for name, array in columns.items() if array is not None}
         changed = object.__new__(FlowGraph)
         vars(changed).update(vars(self), **given)

@@ -14,7 +14,7 @@ from simccl.engines.expert_choice import ExpertChoice, RankPopularity
 from simccl.engines.expert_mode import Phase
 from simccl.engines.expert_plan import expert_combine, expert_dispatch
 from simccl.engines.expert_routing import ExpertRouting
-from simccl.kv.handoff import Descriptors, KvHandoff, Striping
+from simccl.kv.handoff import Descriptors, KvHandoff, Striping, posting_rates_bps, striped
 from simccl.kv.layout import KvLayout, LayerCache
 from simccl.kv.template import KvFlows, KvTemplate, kv_handoff_plan, kv_template
 from simccl.nccl.costs import Choice
@@ -68,8 +68,10 @@ __all__ = [
     "kv_handoff_plan",
     "kv_template",
     "plan_collective",
+    "posting_rates_bps",
     "read_calibration",
     "shipped_calibration",
+    "striped",
     "time_table",
     "verify_plan",
 ]

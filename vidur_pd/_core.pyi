@@ -196,6 +196,8 @@ class RankState:
     @property
     def usable_blocks(self) -> int: ...
     @property
+    def block_tokens(self) -> int: ...
+    @property
     def has_work(self) -> bool: ...
     def blocks(self, tokens: int) -> int:
         """KV blocks that hold so many tokens."""
@@ -500,6 +502,21 @@ class Instance:
     def running_iterations(self) -> list[RunningIteration]: ...
     def set_waits_for_room(self, waits: bool) -> None:
         """Requests wait for blocks here: the loop asks by `BeforeStep` before every step."""
+
+    def set_polls(self, polls: bool) -> None:
+        """The instance looks in every step for KV that has come: the loop says by `BeforeStep` when it decides one, and
+        none are taken together as a run."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, and nothing that ran goes on."""
+
+    @property
+    def iterations_ended(self) -> int:
+        """Iterations that have ended or were broken off."""
+
+    def hold(self, until_ps: int) -> None:
+        """The host is busy: no iteration begins before ``until_ps``."""
 
     def wake(self) -> None:
         """Something new may be scheduled: act at this instant, or as soon as the step in progress ends."""

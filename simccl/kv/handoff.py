@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from netsim.flow import FlowGraph
+from netsim.units import PS_PER_S
 from simccl.collective import shares
 from simccl.plan.edges import ranges
 
@@ -20,17 +21,29 @@ class Descriptors:
     """Reads or writes that a connector posts: one per KV block, layer and region, each at a cost of its own."""
 
     size_bytes: int
-    """Of one descriptor; NIXL: a block of one layer on one rank."""
+    """Of one descriptor; NIXL: a block of one layer and region on one rank."""
     cost_ps: int
-    """To post and complete one, besides the transfer; they are posted one after the other before a flow leaves."""
+    """To post and complete one, besides the transfer; they are posted one after the other."""
+    regions: int = 1
+    """Places that a layer is kept in, in equal parts: two where keys and values are apart."""
+    is_overlapped: bool = False
+    """The first travel while others are posted: a flow is as fast as its descriptors are posted, at most. Otherwise it
+    leaves when all are."""
 
     def __post_init__(self) -> None:
-        if self.size_bytes < 1 or self.cost_ps < 0:
-            raise InputError(f"descriptors: found {self}, expected at least 1 byte and 0 ps")
+        if self.size_bytes < 1 or self.cost_ps < 0 or self.regions < 1:
+            raise InputError(f"descriptors: found {self}, expected at least 1 byte, 0 ps and 1 region")
 
-    def posting_ps(self, layer_bytes: NDArray[np.int64]) -> int:
-        """Time to post those of some layers."""
-        return self.cost_ps * int((-(-layer_bytes // self.size_bytes)).sum())
+    def counts(self, layer_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[layers] descriptors of each layer."""
+        return -(-layer_bytes // (self.size_bytes * self.regions)) * self.regions
+
+
+def posting_rates_bps(size_bytes: NDArray[np.int64], posting_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[flows] the rate at which the bytes of each are posted, at least 1 bit/s; 0, no limit, where it takes no time."""
+    takes = posting_ps > 0
+    rates = np.divide(8.0 * size_bytes * PS_PER_S, posting_ps, out=np.zeros(len(posting_ps)), where=takes)
+    return np.where(takes, np.maximum(rates, 1), 0).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,8 @@ class KvHandoff:
     """[flows] flow of the same pair and rail that goes first, or -1."""
     posting_ps: NDArray[np.int64]
     """[flows] to post its descriptors."""
+    is_posting_overlapped: bool
+    """A flow leaves at once, and is as fast as its descriptors are posted, at most."""
     rail: NDArray[np.int64]
     """[flows] NIC of the sender's node that it leaves by; without meaning where transfers are not striped."""
     striping: Striping | None
@@ -118,12 +133,18 @@ class KvHandoff:
             dst=dst,
             size_bytes=self.size_bytes[flow],
             ready_ps=self.ready_ps[flow],
-            delay_ps=self.posting_ps[flow] + np.where(waits, 0, self.setup_ps),
+            delay_ps=np.where(self.is_posting_overlapped, 0, self.posting_ps[flow]) + np.where(waits, 0, self.setup_ps),
+            max_rate_bps=self._max_rates_bps()[flow],
             dep_offsets=np.concatenate(([0], np.cumsum(dep_counts))).astype(np.int64),
             deps=ranges(first[before[waits]], counts[before[waits]]),
             flow_label=np.zeros(len(flow), dtype=np.uint32),
             notify=np.zeros(len(flow), dtype=np.bool_),
         )
+
+    def _max_rates_bps(self) -> NDArray[np.int64]:
+        if not self.is_posting_overlapped:
+            return np.zeros(len(self.src), dtype=np.int64)
+        return posting_rates_bps(self.size_bytes, self.posting_ps)
 
     def _legs(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
         """Source and destination of each leg, and how many legs each flow has."""
@@ -136,7 +157,10 @@ class KvHandoff:
 
 
 def striped(whole: KvHandoff, striping: Striping) -> KvHandoff:
-    """Its flows divided over rails, each stripe with its share of the descriptors."""
+    """Its flows divided over rails, each stripe with its share of the descriptors.
+
+    Where posting is overlapped the stripes of a flow are posted in turns, and each takes as long as all of them.
+    """
     ends = zip(whole.src.tolist(), whole.dst.tolist(), whole.size_bytes.tolist(), strict=True)
     stripes = [(flow, *stripe) for flow, transfer in enumerate(ends) for stripe in striping.stripes(*transfer)]
     flow, rail, size_bytes = np.array(stripes, dtype=np.int64).reshape(-1, 3).T
@@ -152,7 +176,13 @@ def striped(whole: KvHandoff, striping: Striping) -> KvHandoff:
         is_state=whole.is_state[flow],
         ready_ps=whole.ready_ps[flow],
         previous=previous_of_same(zip(src.tolist(), dst.tolist(), rail.tolist(), strict=True)),
-        posting_ps=np.array([-(-posting_ps[f] * size // whole_bytes[f]) for f, _, size in stripes], dtype=np.int64),
+        posting_ps=np.array(
+            [
+                posting_ps[f] if whole.is_posting_overlapped else -(-posting_ps[f] * size // whole_bytes[f])
+                for f, _, size in stripes
+            ],
+            dtype=np.int64,
+        ),
         rail=rail,
         striping=striping,
     )

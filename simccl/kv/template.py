@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from simccl.kv.handoff import Descriptors, KvHandoff, Striping, previous_of_same
 from simccl.kv.layout import KvLayout, LayerCache, layer_groups, rank_pairs
 
 Times = Sequence[int] | NDArray[np.int64]
+ALL_TOKENS: Final = 2**62
+"""More than any prompt has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +80,24 @@ class KvTemplate:
             sizes = sizes + token_bytes * (tokens if most is None else min(tokens, most))
         return sizes
 
-    def layer_sizes_bytes(self, flow: int, tokens: int) -> NDArray[np.int64]:
-        """[layers of the flow] the same of one flow."""
-        if self.is_state[flow]:
-            return self.layer_bytes[flow]
-        carried = [tokens if most is None else min(tokens, most) for most in self.most_tokens[flow]]
-        return self.layer_bytes[flow] * np.array(carried, dtype=np.int64)
+    def posting_ps(self, tokens: int, descriptors: Descriptors) -> NDArray[np.int64]:
+        """[flows] to post the descriptors of so many tokens, and of the state."""
+        per_token_bytes, most_tokens, first = self._layers_of_flows
+        counts = descriptors.counts(per_token_bytes * np.minimum(tokens, most_tokens))
+        return descriptors.cost_ps * np.add.reduceat(counts, first) if len(first) else counts
+
+    @cached_property
+    def _layers_of_flows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """[layers of all flows] bytes per token, or of state, and the most tokens, 1 for state; [flows] its first."""
+        counts = [len(sizes) for sizes in self.layer_bytes]
+        most_tokens = [
+            1 if is_state else ALL_TOKENS if most is None else most
+            for is_state, of_flow in zip(self.is_state.tolist(), self.most_tokens, strict=True)
+            for most in of_flow
+        ]
+        first = np.cumsum([0, *counts[:-1]], dtype=np.int64) if counts else np.zeros(0, dtype=np.int64)
+        flat = np.concatenate(self.layer_bytes) if counts else np.zeros(0, dtype=np.int64)
+        return flat, np.array(most_tokens, dtype=np.int64), first
 
     @cached_property
     def _bytes_by_limit(self) -> dict[int | None, NDArray[np.int64]]:
@@ -147,14 +161,19 @@ class KvFlows:
     local: KvTemplate | None = None
     """What stays on its GPU."""
 
-    def graph(self, tokens: int, layer_ready_ps: Times | None = None) -> FlowGraph:
+    def graph(
+        self, tokens: int, layer_ready_ps: Times | None = None, max_rate_bps: NDArray[np.int64] | None = None
+    ) -> FlowGraph:
         """The flow graph of ``handoff`` with the same arguments, by a few array operations.
+
+        ``max_rate_bps``: [flows] what holds each back, 0 for nothing.
 
         Raises:
             InputError: as ``handoff`` does.
         """
         ready_ps = None if layer_ready_ps is None else self._ready_ps(layer_ready_ps)
-        return self._one_token.with_flows(size_bytes=self._size_bytes(tokens), ready_ps=ready_ps)
+        size_bytes = self._size_bytes(tokens)
+        return self._one_token.with_flows(size_bytes=size_bytes, ready_ps=ready_ps, max_rate_bps=max_rate_bps)
 
     @cached_property
     def _one_token(self) -> FlowGraph:
@@ -180,6 +199,7 @@ class KvFlows:
             ready_ps=self._ready_ps(layer_ready_ps),
             previous=template.previous,
             posting_ps=self._posting_ps(tokens, descriptors),
+            is_posting_overlapped=descriptors is not None and descriptors.is_overlapped,
             rail=np.zeros(len(self.src), dtype=np.int64),
             striping=None,
             setup_ps=template.setup_ps,
@@ -204,8 +224,7 @@ class KvFlows:
     def _posting_ps(self, tokens: int, descriptors: Descriptors | None) -> NDArray[np.int64]:
         if descriptors is None:
             return np.zeros(len(self.src), dtype=np.int64)
-        sizes = (self.template.layer_sizes_bytes(flow, tokens) for flow in range(len(self.src)))
-        return np.array([descriptors.posting_ps(of_layers) for of_layers in sizes], dtype=np.int64)
+        return self.template.posting_ps(tokens, descriptors)
 
 
 def kv_template(

@@ -108,7 +108,8 @@ def transfers_us(state: SimulationState, transfers: int, *, layerwise: bool) -> 
         state.plan.kv_precision,
         network,
         state.plan.topology,
-        setup_ps=PS_PER_MS,
+        state.plan.config.kv_transfer,
+        block_tokens=state.plan.kv_block_tokens,
         keep_flows=False,
     )
     steps = np.zeros(3)

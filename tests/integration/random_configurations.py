@@ -180,6 +180,15 @@ def with_faults(scenario: Scenario, folder: Path) -> Scenario:
     return scenario.with_fields(faults=faults, recovery=recovery)
 
 
+def random_connector(rng: random.Random) -> dict[str, Any]:
+    """What carries KV, some of it in chunks, over several NICs, or through the host."""
+    kind = rng.choice(("ideal", "ideal", "nixl", "nixl", "mooncake", "lmcache", "sglang_nixl"))
+    connector: dict[str, Any] = {"kind": kind, "handshake_descriptor_us": rng.choice((0.0, 0.001))}
+    if kind != "ideal":
+        connector["path"] = rng.choice(("direct", "host"))
+    return {"connector": connector} | ({"mode": "chunked"} if rng.random() < 0.2 else {})
+
+
 class _Draw:
     """The choices of one seed."""
 
@@ -220,6 +229,7 @@ class _Draw:
             "slo": {"ttft_s": self.one_of((0.2, 2.0)), "tpot_s": self.one_of((0.01, 0.05)), "window_s": 0.5},
             "output": {"link_windows": self.one_of((1, 7, 120, 1000)), "iterations": self.chance(0.8), "flows": True},
         }
+        tree["kv_transfer"] |= random_connector(random.Random(f"connector {self.seed}"))
         return Scenario(self.seed, self.with_engine_options(tree, random.Random(f"engine {self.seed}")), self.files)
 
     def with_engine_options(self, tree: dict[str, Any], rng: random.Random) -> dict[str, Any]:

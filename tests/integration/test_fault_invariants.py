@@ -41,6 +41,15 @@ NETWORKS = [
 ]
 ROCE = {"retransmission_timeout": "100us", "max_retries": 2, "reroute_delay": "50us", "packets_per_ack": 16}
 TOPOLOGY = {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps", "spines": 2, "nodes_per_segment": 1}
+CONNECTORS = [
+    "ideal",
+    "ideal",
+    {"kind": "nixl", "handshake_descriptor_us": 0.01},
+    {"kind": "nixl", "path": "host"},
+    "mooncake",
+    "lmcache",
+    {"kind": "sglang_nixl", "nics": 2},
+]
 UNTIL_S = 0.2
 """Faults begin before."""
 
@@ -62,7 +71,8 @@ def scenarios(draw: st.DrawFn) -> tuple[SimulationConfig, list[tuple[int, int, i
             "prefix_caching": draw(st.booleans()),
         },
         "kv_transfer": {
-            "mode": draw(st.sampled_from(["pull", "push", "layerwise"])),
+            "mode": draw(st.sampled_from(["pull", "push", "chunked", "layerwise"])),
+            "connector": draw(st.sampled_from(CONNECTORS)),
             "first_token": draw(st.sampled_from(["prefill", "decode_after_transfer", "decode_recompute"])),
         },
         "network": network,

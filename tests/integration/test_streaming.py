@@ -19,7 +19,7 @@ from boundary.result_record import RECORD_FILE
 from tests.integration.test_command_line import read_rows, vidur_pd, write_config
 from vidur_pd.metrics import records
 from vidur_pd.metrics.quantities import exact_sum
-from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
+from vidur_pd.metrics.request_figures import OPTIONAL_COLUMNS, REQUEST_COLUMNS
 from vidur_pd.report import comparison_table, load, write_comparison, write_report
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.api import prepare
@@ -69,7 +69,8 @@ def seconds_text(duration_ps: int | None) -> str:
 
 def as_text(rows: pd.DataFrame) -> list[dict[str, str]]:
     """Rows of ``requests.parquet`` as ``requests.csv`` has them: exact seconds, from the integer columns."""
-    found, exact = [], [column.name for column in REQUEST_COLUMNS if column.is_exact]
+    columns = [column for column in (*REQUEST_COLUMNS, *OPTIONAL_COLUMNS) if column.name in rows]
+    found, exact = [], [column.name for column in columns if column.is_exact]
     for row in rows.to_dict("records"):
         exact_ps = {name: row[name.removesuffix("_s") + "_ps"] for name in exact}
         first_ps, arrived_ps = exact_ps["first_token_at_s"], exact_ps["arrived_at_s"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from netsim.routing import Router
+from netsim.units import PS_PER_MS
 from tests.integration.small_runs import config, pool
 from vidur_pd.cluster.instance import Rank
 from vidur_pd.kv_transfer.sender import KvSender
@@ -57,8 +58,15 @@ def test_links_carry_the_flows_that_cross_them(case: str, layerwise: bool) -> No
 
 def sender_of(state: SimulationState, *, setup_ps: int, keep_flows: bool) -> KvSender:
     plan = state.plan
+    config = plan.config.kv_transfer.model_copy(update={"setup_ms": setup_ps / PS_PER_MS})
     return KvSender(
-        plan.model, plan.kv_precision, state.network, plan.topology, setup_ps=setup_ps, keep_flows=keep_flows
+        plan.model,
+        plan.kv_precision,
+        state.network,
+        plan.topology,
+        config,
+        block_tokens=plan.kv_block_tokens,
+        keep_flows=keep_flows,
     )
 
 

@@ -121,12 +121,13 @@ def test_goodput_counts_each_request_by_the_objectives_of_its_class() -> None:
         "turn",
         "class_name",
         "has_priorities",
+        "has_connector",
     ):
         del taken[name]
     taken |= {name: np.array([1, 3, 1, 3]) * second for name in names_of_figures}
     taken |= {"index": np.arange(4), "status": np.array([done, done, done, failed]), "reasons": [(3, "gone")]}
     tally = RequestTally(source)
-    tally.add(RequestTable.of(source, taken, ()))
+    tally.add(RequestTable.of(source, taken, (), has_connector=False))
     slo = SloConfig.model_validate({"classes": {"batch": {"ttft_s": 10}}})
     assert tally.is_served(slo).tolist() == [True, False, True, False]
     assert tally.is_served(SloConfig(ttft_s=10)).tolist() == [True, True, True, False]

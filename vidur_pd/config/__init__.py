@@ -2,13 +2,16 @@
 
 from vidur_pd.config.schema import (
     CORE_POLICY,
+    CORE_ROUTING,
     NAMED_POLICIES,
+    NAMED_ROUTING,
     RANK_POLICIES,
     ROUTING_POLICIES,
     SCHEDULING_POLICIES,
     SPLITWISE,
     TRANSFER_MODES,
     ClusterConfig,
+    DisaggregateConfig,
     EngineConfig,
     EngineOverrides,
     EplbConfig,
@@ -29,13 +32,16 @@ from vidur_pd.config.schema import (
 
 __all__ = [
     "CORE_POLICY",
+    "CORE_ROUTING",
     "NAMED_POLICIES",
+    "NAMED_ROUTING",
     "RANK_POLICIES",
     "ROUTING_POLICIES",
     "SCHEDULING_POLICIES",
     "SPLITWISE",
     "TRANSFER_MODES",
     "ClusterConfig",
+    "DisaggregateConfig",
     "EngineConfig",
     "EngineOverrides",
     "EplbConfig",

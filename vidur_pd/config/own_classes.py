@@ -79,9 +79,12 @@ def check_shapes(found: type, contract: type, hooks: Sequence[str]) -> None:
 
 
 def check_names(found: type, hooks: Sequence[str]) -> None:
-    """Refuses a class with a public method that is no hook, as nothing would call it. Raises: TypeError."""
+    """Refuses a class with a public method that is no hook, as nothing would call it. Raises: TypeError.
+
+    Classes in it are none, as its options.
+    """
     for name, member in vars(found).items():
-        if callable(member) and not name.startswith("_") and name not in hooks:
+        if callable(member) and not (isinstance(member, type) or name.startswith("_") or name in hooks):
             expects = f"expected {', '.join(hooks)}, or _{name}"
             raise TypeError(f"{found.__name__}: found method {name}, which nothing calls; {expects}")
 

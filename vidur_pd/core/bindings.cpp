@@ -152,6 +152,7 @@ void bind_rank(py::module_& module) {
         .def_property_readonly("load_tokens", &RankState::load_tokens)
         .def_property_readonly("used_blocks", &RankState::used_blocks)
         .def_property_readonly("usable_blocks", &RankState::usable_blocks)
+        .def_property_readonly("block_tokens", &RankState::block_tokens)
         .def_property_readonly("has_work", &RankState::has_work)
         .def("blocks", &RankState::blocks, py::arg("tokens"))
         .def_property_readonly("queued_requests", &RankState::queued_requests)

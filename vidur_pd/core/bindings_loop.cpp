@@ -113,6 +113,13 @@ void bind_instance(py::module_& module) {
         .def(
             "set_waits_for_room", [](Instance& instance, bool waits) { instance.waits_for_room = waits; },
             py::arg("waits"))
+        .def(
+            "set_polls", [](Instance& instance, bool polls) { instance.polls = polls; }, py::arg("polls"))
+        .def_property_readonly("is_idle", &Instance::is_idle)
+        .def_readonly("iterations_ended", &Instance::iterations_ended)
+        .def(
+            "hold", [](Instance& instance, TimePs until_ps) { loop_of(instance).hold(instance.index, until_ps); },
+            py::arg("until_ps"))
         .def("wake", [](Instance& instance) { loop_of(instance).wake(instance.index); })
         .def("note_kv_use", [](Instance& instance) { return loop_of(instance).note_kv_use(instance.index); })
         .def(

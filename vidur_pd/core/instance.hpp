@@ -2,6 +2,7 @@
 #pragma once
 
 #include <aicb/iteration_pricing.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -48,6 +49,10 @@ struct Instance {
     }
 
     bool is_full() const { return running_iterations.size() >= stage_free_ps.size(); }
+    // Nothing runs, and nothing that ran goes on.
+    bool is_idle() const { return running_iterations.empty() && !plan && group.running_requests() == 0; }
+    // When the next iteration may begin.
+    TimePs free_ps() const { return std::max(stage_free_ps[0], held_until_ps); }
 
     std::int32_t index;
     Loop* loop = nullptr;
@@ -61,6 +66,9 @@ struct Instance {
     std::vector<TimePs> stage_free_ps;
     std::optional<TimePs> dispatch_at_ps;
     bool waits_for_room = false;
+    bool polls = false;        // it looks in every step for KV that has come: no runs
+    TimePs held_until_ps = 0;  // its host is busy until then: no iteration begins before
+    std::int64_t iterations_ended = 0;
     bool is_up = true;
     double compute_slowdown = 1.0;
 };

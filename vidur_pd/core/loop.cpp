@@ -153,8 +153,8 @@ std::optional<Notice> Loop::proceed() {
 void Loop::dispatch(Instance& instance) {
     work_.step = Step::kNone;
     if (instance.is_full()) return;
-    if (instance.stage_free_ps[0] > now_ps()) {
-        dispatch_later(work_.instance, instance.stage_free_ps[0]);
+    if (instance.free_ps() > now_ps()) {
+        dispatch_later(work_.instance, instance.free_ps());
     } else {
         work_.step = instance.plan ? Step::kForm : Step::kDecide;
     }
@@ -169,14 +169,19 @@ void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
 
 std::optional<Notice> Loop::begin_decision(Instance& instance) {
     work_ = {Step::kDecide, instance.index};
-    if (instance.waits_for_room) return BeforeStep{here()};
+    if (instance.waits_for_room || instance.polls) return BeforeStep{here()};
     return std::nullopt;
 }
 
 // Whether at least two decode iterations are next in which no rank's batch changes; asks policies in Python.
 std::optional<Notice> Loop::decide(Instance& instance) {
+    if (!instance.is_full() && instance.free_ps() > now_ps()) {  // the host has just become busy with transfers
+        work_.step = Step::kNone;
+        dispatch_later(work_.instance, instance.free_ps());
+        return std::nullopt;
+    }
     work_.step = Step::kPlan;
-    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1;
+    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1 && !instance.polls;
     std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
     if (steps && instance.group.plans_ahead()) --steps;  // the last one follows the run
     if (instance.group.asks_policy()) {
@@ -296,6 +301,7 @@ void Loop::remove(Instance& instance, const RunningIterationPtr& iteration) {
     const auto place = std::find(instance.running_iterations.begin(), instance.running_iterations.end(), iteration);
     ensure(place != instance.running_iterations.end(), "an iteration ends once");
     instance.running_iterations.erase(place);
+    ++instance.iterations_ended;
 }
 
 // Gives requests their tokens and stamps, and writes down what the iteration was.

@@ -66,6 +66,8 @@ class Loop {
 
     // Wakes an instance, as something new may be scheduled: at this instant, or as soon as the step in progress ends.
     void wake(std::int32_t instance);
+    // The host of an instance is busy: no iteration of it begins before `until_ps`.
+    void hold(std::int32_t instance, TimePs until_ps);
     // Records the KV blocks held from now on, and returns them.
     std::int64_t note_kv_use(std::int32_t instance);
     // (Re-)schedules the end of an iteration.

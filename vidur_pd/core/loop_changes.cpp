@@ -65,6 +65,7 @@ std::vector<RequestPtr> Loop::halt(std::int32_t index) {
 void Loop::resume(std::int32_t index) {
     Instance& instance = at(index);
     instance.is_up = true;
+    instance.held_until_ps = 0;
     std::fill(instance.stage_free_ps.begin(), instance.stage_free_ps.end(), now_ps());
     dispatch_later(index, now_ps());
 }
@@ -72,6 +73,10 @@ void Loop::resume(std::int32_t index) {
 void Loop::set_compute_slowdown(std::int32_t index, double factor) {
     at(index).compute_slowdown = factor;
     cut_short(at(index));
+}
+
+void Loop::hold(std::int32_t index, TimePs until_ps) {
+    at(index).held_until_ps = std::max(at(index).held_until_ps, until_ps);
 }
 
 // Of a run that has not begun, only the first iteration is decided.

@@ -25,10 +25,14 @@ class Delivery:
         queue: EventQueue,
         traffic_changes: Callable[[int], None],
         give_up: Callable[[KvTransfer, str], None],
+        *,
+        has_costs: bool,
     ) -> None:
         """``traffic_changes`` is called with every instant at which transfers begin or cease to load the network,
-        ``give_up`` with a transfer one of whose parts has used up its retries.
+        ``give_up`` with a transfer one of whose parts has used up its retries. ``has_costs``: requests get figures of
+        the connector's.
         """
+        self._has_costs = has_costs
         self._retries = recovery.transfer_retries
         self._backoff_ps = round(recovery.transfer_backoff_s * PS_PER_S)
         self._sender = sender
@@ -104,6 +108,9 @@ class Delivery:
         transfer.on_network[sent.handle] = part
         self._by_handle[sent.handle] = transfer
         request.kv_bytes = (request.kv_bytes or 0) + sent.size_bytes
+        if self._has_costs:
+            request.kv_handshake_ps = (request.kv_handshake_ps or 0) + sent.handshake_ps
+            request.kv_posting_ps = (request.kv_posting_ps or 0) + sent.posting_ps
         if request.kv_sent_ps is None:
             request.kv_sent_ps = sent.first_byte_ps
         self._traffic_changes(now_ps)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from netsim import Completion
+from netsim.units import PS_PER_US
 from vidur_pd._core import RunningIteration
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance, Rank
@@ -25,6 +26,7 @@ from vidur_pd.kv_transfer.modes.calls import ModeCalls
 from vidur_pd.kv_transfer.modes.registry import mode_class
 from vidur_pd.kv_transfer.open_transfers import OpenTransfers
 from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.kv_transfer.step_polls import StepPolls
 from vidur_pd.kv_transfer.transfer import Chunk, KvTransfer, LayerTimes
 from vidur_pd.workload.request import Request
 
@@ -60,6 +62,14 @@ class Outcomes(Protocol):
         """The request ends without its tokens."""
         ...
 
+    def forward(self, request: Request, after_ps: int, enter: Callable[[], None]) -> None:
+        """The frontend sends a request to its decode instance, ``after_ps`` from now; ``enter``: it is there."""
+        ...
+
+    def may_prefill(self, request: Request, source: Rank) -> None:
+        """A request that has waited for room on its decode instance may be computed."""
+        ...
+
 
 class HandOver:
     """Hand-over of requests from prefill to decode instances, by the mode and first-token rule of the configuration."""
@@ -79,7 +89,17 @@ class HandOver:
         self._first_token = FIRST_TOKEN_RULES[config.kv_transfer.first_token]
         self._recovery = config.recovery
         self._queue = queue
-        self._delivery = Delivery(config.recovery, sender, queue, outcomes.traffic_changes, self._give_up)
+        self._connector = config.kv_transfer.connector
+        self._sender = sender
+        self._delivery = Delivery(
+            config.recovery,
+            sender,
+            queue,
+            outcomes.traffic_changes,
+            self._give_up,
+            has_costs=config.has_connector,
+        )
+        self._polls = StepPolls() if self._connector.notices == "step_end" else None
         self._outcomes = outcomes
         self._transfers = OpenTransfers()
         self._choose_destination = choose_destination
@@ -90,8 +110,8 @@ class HandOver:
 
     @property
     def open_transfers(self) -> int:
-        """Number of requests between their routing and the arrival of their KV."""
-        return len(self._transfers)
+        """Number of requests between their routing and the instant at which their decode instance has their KV."""
+        return len(self._transfers) + (len(self._polls) if self._polls else 0)
 
     @property
     def retried_parts(self) -> int:
@@ -109,11 +129,14 @@ class HandOver:
 
     # Stages of a hand-over.
 
-    def routed(self, request: Request, source: Rank) -> None:
-        """A request has been routed to a prefill rank."""
+    def routed(self, request: Request, source: Rank) -> bool:
+        """A request has been routed to a prefill rank; returns False where its prefill has to wait for room."""
         transfer = self._transfers.begin(request, source, self, travels=self.must_travel(request))
         if transfer.travels:
             self._mode.on_routed(transfer)
+            is_reserved = self._destinations.is_reserved(transfer)
+            transfer.is_held_back = self._connector.room_before_prefill and is_reserved and not transfer.has_room
+        return not transfer.is_held_back
 
     def launched(self, iteration: RunningIteration, now_ps: int) -> None:
         """A prefill instance begins an iteration, which computes chunks of prompts."""
@@ -144,8 +167,23 @@ class HandOver:
             self._release(transfer)
             self._outcomes.completed(request)
             return
+        if self._connector.forward_us and not self._destinations.is_reserved(transfer):
+            self._forward(transfer)
+            return
         self._show_prefilled(transfer)
         self._finish_if_complete(transfer, self._queue.now_ps)
+
+    def _forward(self, transfer: KvTransfer) -> None:
+        """The frontend hears of the prefill, and sends the decode instance its request."""
+        request, costs = transfer.request, self._connector
+        time_us = costs.forward_us + costs.forward_token_us * request.prompt_tokens
+
+        def enter() -> None:
+            if self._transfers.get(request) is transfer and transfer.failure is None:
+                request.kv_forwarded_ps = self._queue.now_ps
+                self._show_prefilled(transfer)
+
+        self._outcomes.forward(request, round(time_us * PS_PER_US), enter)
 
     def _show_prefilled(self, transfer: KvTransfer) -> None:
         """Tells the mode that the prompt is computed; a request without blocks may then overtake others."""
@@ -155,8 +193,14 @@ class HandOver:
             self._destinations.let_pass(transfer, was_reserved=was_reserved)
 
     def before_step(self, instance: Instance) -> None:
-        """A decode instance is about to schedule: it reserves blocks for requests that fit."""
+        """A decode instance is about to schedule: it takes over what has come, and reserves blocks for what fits."""
+        if self._polls:
+            for each in self._polls.before_step(instance):
+                self._take_over(each.request, each.destination)
         for transfer in self._destinations.admit(instance):
+            if transfer.is_held_back:
+                transfer.is_held_back = False
+                self._outcomes.may_prefill(transfer.request, transfer.source)
             self._mode.on_room(transfer)
         if self._instances_do_both:
             for transfer in self._destinations.without_way(instance):
@@ -184,6 +228,13 @@ class HandOver:
         self._transfers.end(transfer)
         request.kv_arrived_ps = now_ps
         self._release(transfer)
+        if self._polls is None or not self._polls.await_notice(request, destination):
+            self._take_over(request, destination)
+
+    def _take_over(self, request: Request, destination: Rank) -> None:
+        """The decode instance knows that the KV of a request has come."""
+        if self._polls is not None:
+            request.kv_noticed_ps = self._queue.now_ps
         if self._first_token.is_delivered_after_transfer:
             self._outcomes.delivered(request)
         destination.state.remote_arrived(request, self._first_token.computed_tokens(request))
@@ -241,6 +292,9 @@ class HandOver:
     def instance_down(self, instance: Instance, reason: str) -> None:
         """An instance has failed: requests prefilled there are lost, transfers to it get another destination."""
         self._destinations.instance_down(instance)
+        self._sender.forget(instance)
+        for request in self._polls.take(instance) if self._polls else ():
+            self._outcomes.lost(request, reason, self._first_token.delivered_tokens(request, is_prefilled=True))
         for transfer in self._transfers.at(instance):
             if transfer.source.instance is instance:
                 if transfer.failure is None:

@@ -59,6 +59,11 @@ class RankPairRoutes:
         """The route of some contents from one rank to another."""
 
     @property
+    def regions(self) -> int:
+        """Places that a layer's KV is kept in: keys and values, or one latent."""
+        return 1 if self._sizes.kv_heads is None else 2
+
+    @property
     def has_state(self) -> bool:
         """The model keeps a recurrent state that travels once, whatever the prompt."""
         return self._sizes.state is not None

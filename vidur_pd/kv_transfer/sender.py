@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 from aicb import Model, Precision
 from netsim import FlowGraph, GraphHandle, NetworkBackend, Topology
-from vidur_pd.cluster.instance import Rank
+from netsim.units import PS_PER_MS
+from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.network_clock import catch_up
+from vidur_pd.kv_transfer.connector import Connector, KvMemory
+from vidur_pd.kv_transfer.link_loads import LinkLoads, Links
 from vidur_pd.kv_transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv_transfer.transfer import LayerTimes
 
@@ -19,6 +23,20 @@ class Sent(NamedTuple):
     handle: GraphHandle
     size_bytes: int
     first_byte_ps: int
+    handshake_ps: int
+    """Wait for the first contact of the two instances."""
+    posting_ps: int
+    """Time to post its descriptors."""
+
+
+class InTransit(NamedTuple):
+    """KV on the network."""
+
+    graph: FlowGraph
+    size_bytes: int
+    """Of the KV, which passes several links as several flows where it is striped over NICs."""
+    links: Links | None
+    """Of its flows, where somebody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +62,26 @@ class KvSender:
         precision: Precision,
         network: NetworkBackend,
         topology: Topology,
+        config: KvTransferConfig,
         *,
-        setup_ps: int,
+        block_tokens: int,
         keep_flows: bool,
         draft_layers: int = 0,
+        loads: LinkLoads | None = None,
     ) -> None:
-        """``draft_layers``: layers that draft, behind the model, whose KV goes with it."""
-        self._layers = len(model.pattern) + draft_layers
+        """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it.
+
+        ``loads`` hears of what is on the network, where somebody asks what a transfer would take.
+        """
+        self._loads = loads
+        setup_ps = round(config.setup_ms * PS_PER_MS)
         self._routes = RankPairRoutes(model, precision, topology, setup_ps=setup_ps, draft_layers=draft_layers)
+        layers = len(model.pattern) + draft_layers
+        memory = KvMemory(layers, block_tokens, self._routes.regions)
+        self._connector = Connector(config.connector, memory, topology.gpus_per_node)
         self._network = network
         self._setup_ps = setup_ps
-        self._in_transit: dict[GraphHandle, FlowGraph] = {}
+        self._in_transit: dict[GraphHandle, InTransit] = {}
         self.flows: list[FlowRow] | None = [] if keep_flows else None
 
     @property
@@ -83,16 +110,36 @@ class KvSender:
         """
         contents = Contents(tokens > 0, with_state and self.has_state, layers is not None)
         flows = self._routes.between(source, destination, contents)
-        ready_ps = None if layers is None else layers.ready_after(now_ps, self._layers)
-        graph = flows.graph(tokens, ready_ps)
+        posted = self._connector.post(source, destination, flows, tokens, layers, now_ps)
+        graph = posted.graph
         handle = self._network.submit(graph, now_ps)
-        self._in_transit[handle] = graph
-        first_ready_ps = 0 if ready_ps is None or not len(graph) else int(graph.ready_ps.min())
-        return Sent(handle, int(graph.size_bytes.sum()), now_ps + first_ready_ps + self._setup_ps)
+        first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
+        first_byte_ps = now_ps + first_ready_ps + self._setup_ps
+        size_bytes = int(flows.template.size_bytes(tokens).sum())  # stripes pass other GPUs, and are several flows
+        links = None if self._loads is None else self._loads.enter(graph)
+        self._in_transit[handle] = InTransit(graph, size_bytes, links)
+        return Sent(handle, size_bytes, first_byte_ps, posted.handshake_ps, posted.posting_ps)
+
+    def expected_s(self, source: Rank, destination: Rank, tokens: int) -> float:
+        """Seconds that the KV of ``tokens`` would take, with links as transfers load them now."""
+        assert self._loads is not None, "somebody asks"
+        flows = self._routes.between(source, destination, Contents(True, False, False))
+        return self._loads.expected_s(flows.src, flows.dst, flows.template.size_bytes(tokens))
+
+    def _take(self, handle: GraphHandle) -> InTransit:
+        """A graph leaves the network."""
+        found = self._in_transit.pop(handle)
+        if self._loads is not None and found.links is not None:
+            self._loads.leave(found.links)
+        return found
+
+    def forget(self, instance: Instance) -> None:
+        """An instance has failed: others have to make contact with it again."""
+        self._connector.forget(instance)
 
     def arrived(self, handle: GraphHandle) -> None:
         """Forgets a graph that has arrived, after its flows are recorded."""
-        graph = self._in_transit.pop(handle)
+        graph = self._take(handle).graph
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
@@ -102,8 +149,10 @@ class KvSender:
     def abandon(self, handle: GraphHandle, now_ps: int) -> int:
         """Takes a graph off the network, or forgets one that failed; returns the bytes that were not delivered."""
         catch_up(self._network, now_ps)
-        graph = self._in_transit.pop(handle)
+        in_transit = self._take(handle)
         self._network.cancel(handle)
-        delivered_bytes = self._network.sent_bytes(handle)
+        delivered_bytes = int(self._network.sent_bytes(handle).sum())
         self._network.forget(handle)
-        return int((graph.size_bytes - delivered_bytes).sum())
+        on_links_bytes = int(in_transit.graph.size_bytes.sum())
+        lost_bytes = on_links_bytes - delivered_bytes
+        return lost_bytes * in_transit.size_bytes // on_links_bytes if on_links_bytes else 0

@@ -71,6 +71,8 @@ class KvTransfer:
     has_room: bool = False
     """The destination holds blocks for the whole context."""
     is_prefilled: bool = False
+    is_held_back: bool = False
+    """Its prefill waits for room at the destination."""
     sent_tokens: int = 0
     """Tokens whose KV has been put on the network, or is in the destination's prefix cache."""
     is_state_sent: bool = False
@@ -96,6 +98,13 @@ class KvTransfer:
         if self.is_prefilled:
             return self.context_tokens
         return self.chunks[-1].until_tokens if self.chunks else 0
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens of the chunks before the last that has begun; all once `is_prefilled`."""
+        if self.is_prefilled:
+            return self.context_tokens
+        return self.chunks[-2].until_tokens if len(self.chunks) > 1 else 0
 
     @property
     def is_under_way(self) -> bool:

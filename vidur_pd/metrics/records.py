@@ -33,12 +33,16 @@ class Stream(Protocol):
 class Records:
     """Hands what has come to an end to a stream, if there is one, and counts it for the summary."""
 
-    def __init__(self, source: RequestSource, loop: Loop, log: IterationLog, stream: Stream | None) -> None:
+    def __init__(
+        self, source: RequestSource, loop: Loop, log: IterationLog, stream: Stream | None, *, has_connector: bool
+    ) -> None:
+        """``has_connector``: KV is handed over by a connector with costs, of which requests have figures."""
         self.tally = RequestTally(source)
         self._source = source
         self._loop = loop
         self._log = log
         self._stream = stream
+        self._has_connector = has_connector
         self._names = tuple(name for name, _ in log.instances)
         self._taken_iterations = 0
 
@@ -69,7 +73,8 @@ class Records:
         return table
 
     def _take(self) -> RequestTable:
-        return RequestTable.of(self._source, self._loop.requests.take(), self._names)
+        taken = self._loop.requests.take()
+        return RequestTable.of(self._source, taken, self._names, has_connector=self._has_connector)
 
     def _pass_on_requests(self, stream: Stream) -> None:
         table = self._take()

@@ -64,8 +64,16 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     """Arrival at the engines, behind a frontend that is simulated."""
     scheduled_ps: Stage
     prefill_completed_ps: Stage
+    kv_forwarded_ps: Stage
+    """The decode instance got its request, where it gets that only after the prefill."""
+    kv_handshake_ps: Maybe
+    """Wait for the first contact of its instances; of connectors with costs, as ``kv_posting_ps``."""
+    kv_posting_ps: Maybe
+    """Time to post the descriptors of its KV."""
     kv_sent_ps: Stage
     kv_arrived_ps: Stage
+    kv_noticed_ps: Stage
+    """The decode engine knew that its KV had come, where it looks once in a step."""
     first_token_ps: Maybe
     last_token_ps: Maybe
     sampled_ps: Maybe
@@ -145,6 +153,12 @@ REQUEST_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
 )
 """Columns of ``requests.csv``; the values of those in seconds are picoseconds, and `NEVER` where one does not apply."""
 
+
+def _of_connectors(figure: str) -> Callable[[RequestTable], Any]:
+    """Figures of a connector with costs, else ``None``."""
+    return lambda table: getattr(table, figure) if table.has_connector else None
+
+
 OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
     Column(
         "entered_at_s",
@@ -159,6 +173,38 @@ OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
         "s",
         _frontend_stamp("sampled_ps"),
         "last token at the frontend, on its way back",
+        is_exact=True,
+        in_report=False,
+    ),
+    Column(
+        "kv_forwarded_at_s",
+        "s",
+        _of_connectors("kv_forwarded_ps"),
+        "arrival of its request at the decode instance, after the prefill",
+        is_exact=True,
+        in_report=False,
+    ),
+    Column(
+        "kv_handshake_s",
+        "s",
+        _of_connectors("kv_handshake_ps"),
+        "wait for the first contact of its instances",
+        is_exact=True,
+        in_report=False,
+    ),
+    Column(
+        "kv_posting_s",
+        "s",
+        _of_connectors("kv_posting_ps"),
+        "time to post the descriptors of its KV transfer",
+        is_exact=True,
+        in_report=False,
+    ),
+    Column(
+        "kv_noticed_at_s",
+        "s",
+        _of_connectors("kv_noticed_ps"),
+        "the decode engine knows that its KV has come",
         is_exact=True,
         in_report=False,
     ),

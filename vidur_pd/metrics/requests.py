@@ -60,9 +60,13 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
     """``None`` where the workload has no classes."""
     has_priorities: bool
     """Whether the workload says who goes first."""
+    has_connector: bool
+    """Whether KV is handed over by a connector with costs."""
 
     @classmethod
-    def of(cls, source: RequestSource, taken: dict[str, Any], instances: tuple[str, ...]) -> RequestTable:
+    def of(
+        cls, source: RequestSource, taken: dict[str, Any], instances: tuple[str, ...], *, has_connector: bool
+    ) -> RequestTable:
         """From what the core's request log hands over, in the order in which the requests have ended."""
         index, workload = taken["index"], source.workload
         sessions = workload.sessions
@@ -76,6 +80,7 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
             turn=None if sessions is None else sessions.turn[index],
             class_name=None if workload.classes is None else workload.classes.name_of[index],
             has_priorities=workload.priority is not None,
+            has_connector=has_connector,
             **taken | {"reasons": dict(taken["reasons"])},
         )
 

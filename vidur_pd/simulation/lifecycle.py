@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
-from vidur_pd.cluster.instance import Instance
-from vidur_pd.cluster.routing import Routes, SeparateRoutes, SplitwiseRoutes
+from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.cluster.routing import Routes, RoutingKnowledge, SeparateRoutes, SplitwiseRoutes
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.scheduling import RequestView
 from vidur_pd.simulation.frontend import FrontendPath
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload.request import Request, request_of
@@ -35,6 +37,8 @@ class RequestLifecycle:
         self._instances = state.instances
         self._loop = loop
         self._queue = queue
+        self._kv_sender = kv_sender
+        self._hash_block_tokens = state.plan.hash_block_tokens
         self.routes = self._routes(config)
         self.hand_over = HandOver(config, kv_sender, queue, self.routes.destination, self)
         self.recovery = Recovery(config.recovery, queue, self._enter, self._end)
@@ -92,10 +96,10 @@ class RequestLifecycle:
             return
         rank = assignment.rank
         request.prefill_instance, request.decode_instance = rank.instance.index, None
-        if assignment.role == "prefill":
-            self.hand_over.routed(request, rank)
-        else:
+        if assignment.role != "prefill":
             request.decode_instance = rank.instance.index
+        elif not self.hand_over.routed(request, rank):
+            return
         rank.state.add(request, assignment.role)
         rank.instance.wake()
 
@@ -116,7 +120,27 @@ class RequestLifecycle:
 
         if config.routing.is_splitwise:
             return SplitwiseRoutes(self._instances, config.routing, must_travel, lambda: self._queue.now_ps)
-        return SeparateRoutes(self._instances, config.routing, config.seed, must_travel)
+        knowledge = RoutingKnowledge(
+            seed=config.seed,
+            now_ps=lambda: self._queue.now_ps,
+            hash_block_tokens=self._hash_block_tokens,
+            session_of=self._session_of,
+            transfer_s=self._transfer_s,
+        )
+        return SeparateRoutes(self._instances, config.routing, knowledge, must_travel)
+
+    def _session_of(self, request: RequestView) -> int:
+        """Number of the conversation; a request of a workload without any is one of its own."""
+        sessions = self._source.workload.sessions
+        return request.index if sessions is None else int(sessions.session[request.index])
+
+    def _transfer_s(self, destination: Rank, request: RequestView) -> float:
+        """Expected time of the KV transfer of a request that has been routed to a prefill instance; else 0."""
+        assert isinstance(request, Request)
+        if request.prefill_instance is None:
+            return 0.0
+        source = self._instances[request.prefill_instance].ranks[0]
+        return self._kv_sender.expected_s(source, destination, request.context_tokens)
 
     def set_open(self, instance: Instance, *, is_open: bool) -> None:
         """Opens an instance to new requests, or closes it."""
@@ -126,7 +150,7 @@ class RequestLifecycle:
         serves_both = self._config.routing.has_mixed_pool
         if serves_both or instance.placement.role == "decode":
             self.hand_over.in_service_again()
-        if serves_both or instance.placement.role != "decode":
+        if self._config.routing.decode_instances_prefill or instance.placement.role != "decode":
             self.recovery.in_service_again()
 
     # Outcomes of the hand-over.
@@ -134,6 +158,26 @@ class RequestLifecycle:
     def kv_left(self, request: Request) -> None:
         """The prefill instance holds the KV of a request no more."""
         self.routes.kv_left(request)
+
+    def forward(self, request: Request, after_ps: int, enter: Callable[[], None]) -> None:
+        """The frontend sends a request to its decode instance, on the same way as to the first."""
+        at_ps = self._queue.now_ps + after_ps
+        frontend = self._frontend
+        if frontend is None:
+            self._queue.schedule(at_ps + self._latency_ps, Priority.ARRIVAL, enter)
+            return
+
+        def come_through(server: int) -> None:
+            request.server = server
+            enter()
+
+        accept = partial(frontend.accept, request.prompt_tokens, come_through)
+        self._queue.schedule(at_ps, Priority.ARRIVAL, accept)
+
+    def may_prefill(self, request: Request, source: Rank) -> None:
+        """A request that has waited for room on its decode instance may be computed."""
+        source.state.add(request, "prefill")
+        source.instance.wake()
 
     def stays(self, request: Request) -> None:
         """A request goes on where it was prefilled."""

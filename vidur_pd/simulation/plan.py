@@ -10,8 +10,8 @@ from boundary.errors import InputError
 from netsim import Topology
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd.cluster.placement import Placement, build_cluster, with_nvlink_of
-from vidur_pd.cluster.routing.router import routing_class
-from vidur_pd.config import SimulationConfig
+from vidur_pd.cluster.routing.router import routing_class, routing_options
+from vidur_pd.config import Role, SimulationConfig
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.kv_transfer.modes.registry import mode_class
@@ -36,6 +36,12 @@ class SimulationPlan:
     faults: tuple[Fault, ...]
     hash_block_tokens: int
 
+    def role_of(self, placement: Placement) -> Role:
+        """What the ranks of an instance serve: more than its pool's role where routing has them do the other part."""
+        routing = self.config.routing
+        does_both = routing.has_mixed_pool or (routing.disaggregate is not None and placement.role == "decode")
+        return "mixed" if does_both else placement.role
+
     @property
     def request_latency_ps(self) -> int:
         """From the client to the scheduler and from the sampled token back; charged once, before routing.
@@ -53,8 +59,18 @@ class SimulationPlan:
     @property
     def kv_precision(self) -> Precision:
         """Formats of what is handed over; equal for all pools that hand over."""
-        handing = [pool for pool in self.pools.values() if self.config.hands_over(pool.pool)]
-        return (handing or list(self.pools.values()))[0].precision
+        return self._handing_pool.precision
+
+    @property
+    def kv_block_tokens(self) -> int:
+        """Tokens of a KV block, likewise."""
+        return self._handing_pool.engine.block_tokens
+
+    @property
+    def _handing_pool(self) -> PoolModel:
+        """A pool that hands over, if there is one."""
+        pools = list(self.pools.values())
+        return next((pool for pool in pools if self.config.hands_over(pool.pool)), pools[0])
 
     @property
     def draft_layers(self) -> int:
@@ -79,8 +95,11 @@ def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = No
     pools = {pool.name: pool_model(config, pool, model, estimators) for pool in config.cluster.pools}
     _check_kv(config, pools)
     _check_own_classes(config)
-    config = with_policy_options(config, pools)
+    config = _with_routing_options(with_policy_options(config, pools))
     _check_splitwise(config)
+    _check_nics(config, cluster.topology)
+    if config.routing.disaggregate is not None and not config.is_disaggregated:
+        raise InputError("routing.disaggregate: found without pools of the roles prefill and decode, expected them")
     return SimulationPlan(
         config=config,
         model=model,
@@ -122,6 +141,25 @@ def _check_own_classes(config: SimulationConfig) -> None:
         policy = getattr(config.routing, field)
         if policy is not None:
             routing_class(f"routing.{field}", policy)
+
+
+def _with_routing_options(config: SimulationConfig) -> SimulationConfig:
+    """The configuration with all options of its routing policies filled in."""
+    fields = ["policy"] + (["decode_policy"] if config.routing.decode_policy is not None else [])
+    options = {
+        f"{field}_options": routing_options(config.routing, field).model_dump(mode="json")
+        for field in fields
+        if not (field == "policy" and config.routing.is_splitwise)
+    }
+    return config.model_copy(update={"routing": config.routing.model_copy(update=options)})
+
+
+def _check_nics(config: SimulationConfig, topology: Topology) -> None:
+    nics, most = config.kv_transfer.connector.nics, topology.gpus_per_node
+    if nics > most:
+        raise InputError(
+            f"kv_transfer.connector.nics: found {nics}, expected at most {most}, one for each GPU of a node"
+        )
 
 
 def _check_splitwise(config: SimulationConfig) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from netsim import LogsLinks
-from netsim.units import PS_PER_MS, PS_PER_S
+from netsim.units import PS_PER_S
 from vidur_pd._core import Loop
 from vidur_pd.clock import EventQueue
 from vidur_pd.config import SimulationConfig
@@ -18,6 +18,7 @@ from vidur_pd.execution.coupling.expert_weights import ExpertBalancers
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import StageCommunications
+from vidur_pd.kv_transfer.link_loads import LinkLoads
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.records import Records, Stream
@@ -70,9 +71,11 @@ class Simulation:
             self._plan.kv_precision,
             state.network,
             self._plan.topology,
-            setup_ps=round(config.kv_transfer.setup_ms * PS_PER_MS),
+            config.kv_transfer,
+            block_tokens=self._plan.kv_block_tokens,
             keep_flows=config.output.flows,
             draft_layers=self._plan.draft_layers,
+            loads=LinkLoads(self._plan.topology, state.fabric) if config.routing.watches_links else None,
         )
         self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
@@ -117,7 +120,8 @@ class Simulation:
 
         Raises: RuntimeError, if the simulation comes to rest with unfinished requests (a defect, never expected).
         """
-        records = Records(self._source, self._loop, self._log, stream)
+        has_connector = self.config.has_connector
+        records = Records(self._source, self._loop, self._log, stream, has_connector=has_connector)
         self._control.schedule_faults()
         self._lifecycle.schedule_arrivals()
         try:

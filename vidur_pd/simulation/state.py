@@ -166,7 +166,7 @@ def _instance(plan: SimulationPlan, index: int, placement: Placement) -> Instanc
     states = [
         RankState(
             block_pool(),
-            role="mixed" if plan.config.routing.has_mixed_pool else placement.role,
+            role=plan.role_of(placement),
             max_batched_tokens=pool.max_batched_tokens,
             max_seqs=engine.max_seqs,
             max_model_len=pool.max_model_len,

@@ -41,8 +41,9 @@ def test_a_broken_mode_ends_the_run_in_one_line(name: str) -> None:
     [
         ("pull", [(0, 1_000, True)]),
         ("push", [(0, 1_000, True)]),
+        ("chunked", [(0, 512, False), (512, 1_000, True)]),
         ("layerwise", [(0, 512, False), (512, 1_000, False)]),
-        (MODES[3], [(0, 500, False), (500, 1_000, True)]),
+        (MODES[4], [(0, 500, False), (500, 1_000, True)]),
     ],
 )
 def test_modes_differ_in_what_they_send_when(mode: str, expected: list[tuple[int, int, bool]]) -> None:

@@ -48,14 +48,15 @@ def test_the_modes_that_come_with_the_simulator_have_names() -> None:
 
 def test_only_modes_with_a_hook_for_launches_hear_of_them() -> None:
     hears = {name: ModeCalls(name, mode_class(name)()).hears_launches for name in (*MODES, HALVES)}
-    assert hears == {"pull": False, "push": False, "layerwise": True, HALVES: True}
+    assert hears == {"pull": False, "push": False, "chunked": True, "layerwise": True, HALVES: True}
 
 
 @pytest.mark.parametrize("name", ["pul", "", "Push", ":Mine", "mine:"])
 def test_what_is_no_name_of_a_mode_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as raised:
         load_config(write_config(tmp_path), [f"kv_transfer.mode='{name}'"])
-    expected = f"kv_transfer.mode: found '{name}', expected one of pull, push, layerwise, module:Class, file.py:Class"
+    names = "pull, push, chunked, layerwise, module:Class, file.py:Class"
+    expected = f"kv_transfer.mode: found '{name}', expected one of {names}"
     assert str(raised.value).endswith(expected)
 
 

@@ -18,7 +18,7 @@ from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import assemble
 from vidur_pd.workload import Workload
 
-MODES = ("pull", "push", "layerwise", "tests.vidur_pd.kv_modes.push_in_halves:PushInHalves")
+MODES = ("pull", "push", "chunked", "layerwise", "tests.vidur_pd.kv_modes.push_in_halves:PushInHalves")
 COUPLINGS = ("isolated", "fluid", "exact")
 FIRST_TOKENS = ("prefill", "decode_after_transfer", "decode_recompute")
 ENGINE = {"estimator": "roofline", "max_batched_tokens": 512}

@@ -37,6 +37,7 @@ def tally_of(*requests: Served) -> RequestTally:
         "arrived_ps": arrived_ps,
         "reasons": {},
         "has_priorities": False,
+        "has_connector": False,
         "index": np.arange(len(requests)),
         "output_tokens": output,
         "status": np.array([STATUSES.index(of) for of in status], dtype=np.int64),

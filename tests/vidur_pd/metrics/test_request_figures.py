@@ -108,6 +108,7 @@ def test_records_have_the_figures_of_the_table() -> None:
         "reasons",
         "instances",
         "has_priorities",
+        "has_connector",
     }
     assert isinstance(table.rows(np.array([2])).kv_bytes, np.ndarray)
 

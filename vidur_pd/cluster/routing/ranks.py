@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from netsim.units import PS_PER_S
 from vidur_pd.cluster.instance import Instance, Rank
-from vidur_pd.cluster.routing.router import Router, Span, router_of
+from vidur_pd.cluster.routing.policy import Candidate, RoutingContext
+from vidur_pd.cluster.routing.router import Router, RouterSetting, Span, router_of, routing_options
 from vidur_pd.config import RankPolicy, Role, RoutingConfig
-from vidur_pd.scheduling import RankState
+from vidur_pd.scheduling import RequestView
 from vidur_pd.workload import generator
 from vidur_pd.workload.request import Request
 
@@ -36,7 +40,9 @@ class RankChoice:
         if len(instance.ranks) == 1:
             return instance.ranks[0]
         if instance.index not in self._of_instance:
-            ranks = [(f"{instance.name} rank {rank.index}", [rank.state]) for rank in instance.ranks]
+            ranks = [
+                Candidate(f"{instance.name} rank {rank.index}", rank.index, [rank.state]) for rank in instance.ranks
+            ]
             policy = self._policy or USUAL_RANK_POLICY[instance.placement.role]
             self._of_instance[instance.index] = router_of(policy, ranks, "routing.rank_policy")
         place = self._of_instance[instance.index].choose(request)
@@ -44,11 +50,28 @@ class RankChoice:
         return instance.ranks[place]
 
 
+@dataclass(frozen=True, slots=True)
+class RoutingKnowledge:
+    """What routers among instances may know in addition to loads and caches."""
+
+    seed: int
+    now_ps: Callable[[], int]
+    hash_block_tokens: int
+    session_of: Callable[[RequestView], int]
+    transfer_s: Callable[[Rank, RequestView], float]
+    """Expected time of a request's KV transfer to a rank."""
+
+
 class RankRouter:
     """Chooses among the ranks of the instances of some roles. Instances that are closed get no requests."""
 
     def __init__(
-        self, instances: Sequence[Instance], roles: tuple[Role, ...], config: RoutingConfig, seed: int, refuses: Refusal
+        self,
+        instances: Sequence[Instance],
+        roles: tuple[Role, ...],
+        config: RoutingConfig,
+        knowledge: RoutingKnowledge,
+        refuses: Refusal,
     ) -> None:
         self._instances = [instance for instance in instances if instance.placement.role in roles]
         self._place = {instance.index: place for place, instance in enumerate(self._instances)}
@@ -58,9 +81,25 @@ class RankRouter:
         policy = getattr(config, field)
         self._refuses = refuses
         if self._instances:
-            candidates = [(instance.name, _states(instance)) for instance in self._instances]
-            random = generator(seed, f"routing.{'+'.join(roles)}")
-            self._among = router_of(policy, candidates, f"routing.{field}", random)
+            random = generator(knowledge.seed, f"routing.{'+'.join(roles)}")
+            context = RoutingContext(random, knowledge.now_ps, knowledge.hash_block_tokens, knowledge.session_of)
+            options = routing_options(config, "decode_policy" if "decode" in roles else "policy")
+            setting = RouterSetting(context, options, round(config.index_delay_s * PS_PER_S))
+            candidates = [self._candidate(place, knowledge) for place in range(len(self._instances))]
+            self._among = router_of(policy, candidates, f"routing.{field}", random, setting)
+
+    def _candidate(self, place: int, knowledge: RoutingKnowledge) -> Candidate:
+        instance = self._instances[place]
+        first = instance.ranks[0]
+        transfer_s = partial(knowledge.transfer_s, first) if instance.placement.role == "decode" else None
+        return Candidate(
+            instance.name,
+            place,
+            [rank.state for rank in instance.ranks],
+            role=instance.placement.role,
+            block_tokens=first.state.block_tokens,
+            transfer_s=transfer_s,
+        )
 
     def set_open(self, instance: Instance, is_open: bool) -> None:
         """From now on the instance gets requests, or gets none; others than these are ignored."""
@@ -86,10 +125,6 @@ class RankRouter:
     def _refusals(self, request: Request) -> dict[str, str | None]:
         """By pool."""
         return {pool: self._refuses(self._instances[first], request) for pool, (first, _) in self._spans.items()}
-
-
-def _states(instance: Instance) -> list[RankState]:
-    return [rank.state for rank in instance.ranks]
 
 
 def _spans(instances: Sequence[Instance]) -> dict[str, Span]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vidur_pd.cluster.instance import Instance, Rank
-from vidur_pd.cluster.routing.ranks import RankRouter
-from vidur_pd.config import Role, RoutingConfig
+from vidur_pd.cluster.routing.ranks import RankRouter, RoutingKnowledge
+from vidur_pd.config import DisaggregateConfig, Role, RoutingConfig
 from vidur_pd.workload.request import Request
 
 MustTravel = Callable[[Request], bool]
@@ -62,13 +62,20 @@ class SeparateRoutes(Routes):
     """Entry and destination are chosen by routers of their own, each when it is needed."""
 
     def __init__(
-        self, instances: Sequence[Instance], config: RoutingConfig, seed: int, must_travel: MustTravel
+        self,
+        instances: Sequence[Instance],
+        config: RoutingConfig,
+        knowledge: RoutingKnowledge,
+        must_travel: MustTravel,
     ) -> None:
         self._must_travel = must_travel
-        self._entries = RankRouter(instances, ("prefill", "mixed"), config, seed, self._refusal)
-        self._destinations = RankRouter(instances, ("decode",), config, seed, Instance.refusal)
+        self._disaggregate = config.disaggregate
+        self._entries = RankRouter(instances, ("prefill", "mixed"), config, knowledge, self._refusal)
+        self._destinations = RankRouter(instances, ("decode",), config, knowledge, Instance.refusal)
 
     def enter(self, request: Request) -> tuple[Assignment | None, str | None]:
+        if self._disaggregate is not None and (rank := self._local(request, self._disaggregate)) is not None:
+            return Assignment(rank, "mixed"), None
         rank, reason = self._entries.choose(request)
         return None if rank is None else Assignment(rank, rank.instance.placement.role), reason
 
@@ -76,6 +83,18 @@ class SeparateRoutes(Routes):
         rank, reason = self._destinations.choose(request)
         assert reason is None, f"request {request.request_id} was let in although {reason}"
         return rank
+
+    def _local(self, request: Request, rule: DisaggregateConfig) -> Rank | None:
+        """The decode rank that does both parts of a request; ``None``: it is worth a prefill instance.
+
+        Source: Dynamo 1.6.1's conditional disaggregation, ``isl_bounding``.
+        """
+        rank, _ = self._destinations.choose(request)
+        if rank is None:
+            return None
+        new_tokens = request.context_tokens - rank.state.cached_tokens(request)
+        is_short = new_tokens < rule.min_prompt_tokens
+        return rank if is_short and new_tokens < rule.min_new_share * request.context_tokens else None
 
     def set_open(self, instance: Instance, *, is_open: bool) -> None:
         self._entries.set_open(instance, is_open)

@@ -49,6 +49,12 @@ class Transfer(Protocol):
         ...
 
     @property
+    def computed_tokens(self) -> int:
+        """The same without the chunk in computation: all chunks that began before it, which has an end of its own where
+        pipeline stages overlap."""
+        ...
+
+    @property
     def sent_tokens(self) -> int:
         """Tokens whose KV has been sent, or is in the prefix cache of the decode rank."""
         ...

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Final, cast
 
 from vidur_pd.config.own_classes import load_class
+from vidur_pd.kv_transfer.modes.chunked import Chunked
 from vidur_pd.kv_transfer.modes.layerwise import Layerwise
 from vidur_pd.kv_transfer.modes.mode import TransferMode
 from vidur_pd.kv_transfer.modes.pull import Pull
 from vidur_pd.kv_transfer.modes.push import Push
 
-MODES: Final[dict[str, type[TransferMode]]] = {"pull": Pull, "push": Push, "layerwise": Layerwise}
+MODES: Final[dict[str, type[TransferMode]]] = {
+    "pull": Pull,
+    "push": Push,
+    "chunked": Chunked,
+    "layerwise": Layerwise,
+}
 
 
 def mode_class(name: str) -> type[TransferMode]:

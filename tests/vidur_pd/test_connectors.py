@@ -1,0 +1,238 @@
+"""Costs of connectors, by hand: descriptors, handshakes, hosts that copy, engines that look once in a step.
+
+Qwen3-8B keeps 36 layers of keys and values, 147,456 B per token: a block of 16 tokens is 72 descriptors of 32 KiB.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boundary.errors import InputError
+from netsim.units import PS_PER_MS, PS_PER_S, PS_PER_US
+from tests.integration.small_runs import config, pool, simulate
+from vidur_pd.config.connector import known_connectors
+from vidur_pd.metrics.requests import RequestRecord
+from vidur_pd.metrics.result import Result
+from vidur_pd.workload.request import RequestStatus
+
+PAIR = [pool("p", "prefill"), pool("d", "decode")]
+ENGINE = {"estimator": "roofline", "request_latency_ms": 0, "num_kv_blocks": 4096, "prefix_caching": False}
+TOKEN_BYTES = 147_456
+LATER_US = 5_000_000
+
+
+def run(rows: list[tuple[int, int, int]], connector: Any, **sections: Any) -> list[RequestRecord]:
+    """Requests by (arrival in µs, prompt tokens, output tokens), in this order."""
+    return result_of(rows, connector, **sections).requests
+
+
+def result_of(rows: list[tuple[int, int, int]], connector: Any, **sections: Any) -> Result:
+    engine = ENGINE | sections.pop("engine", {})
+    transfer = {"connector": connector, "setup_ms": 0} | sections.pop("kv_transfer", {})
+    pools = sections.pop("pools", PAIR)
+    return simulate(config(pools, engine=engine, kv_transfer=transfer, **sections), rows)
+
+
+def ps(stamp: int | None) -> int:
+    assert stamp is not None
+    return stamp
+
+
+def transfer_ps(record: RequestRecord) -> int:
+    return ps(record.kv_arrived_ps) - ps(record.kv_sent_ps)
+
+
+def test_kv_moves_as_fast_as_its_descriptors_are_posted() -> None:
+    """160 tokens are 10 blocks, 720 descriptors, 480.24 µs at 0.667 µs each; their 23.6 MB would take 64 µs on NVLink.
+    Descriptors of 160 tokens are 72: the bytes decide."""
+    (record,) = run([(0, 160, 2)], "nixl")
+    assert transfer_ps(record) == pytest.approx(480.24 * PS_PER_US, abs=2 * PS_PER_US)
+    assert record.kv_posting_ps == 720 * 667_000
+    assert record.kv_bytes == 160 * TOKEN_BYTES
+    (merged,) = run([(0, 160, 2)], {"kind": "nixl", "descriptor_tokens": 160})
+    assert merged.kv_posting_ps == 72 * 667_000
+    assert transfer_ps(merged) == pytest.approx(160 * TOKEN_BYTES / 370.8e9 * PS_PER_S, rel=0.05)
+
+
+def test_a_block_that_is_not_full_is_a_descriptor_too() -> None:
+    (record,) = run([(0, 17, 2)], "nixl")
+    assert record.kv_posting_ps == 2 * 72 * 667_000
+
+
+def test_one_gpu_posts_for_all_whom_it_reads_from() -> None:
+    """A decode GPU reads half of the heads from each of two: 2 · 720 descriptors of half the size, which it posts
+    itself. With decode over two GPUs and prefill on one, each posts 720."""
+    apart = {"topology": {"kind": "rail_optimized", "gpus_per_node": 4}}
+    (reads_two,) = run([(0, 160, 2)], "nixl", pools=[pool("p", "prefill", tp=2), pool("d", "decode")], **apart)
+    assert reads_two.kv_posting_ps == 1440 * 667_000
+    assert transfer_ps(reads_two) == pytest.approx(1440 * 667_000, abs=2 * PS_PER_US)
+    (read_by_two,) = run([(0, 160, 2)], "nixl", pools=[pool("p", "prefill"), pool("d", "decode", tp=2)], **apart)
+    assert read_by_two.kv_posting_ps == 720 * 667_000
+    assert transfer_ps(read_by_two) == pytest.approx(720 * 667_000, abs=2 * PS_PER_US)
+
+
+def test_instances_shake_hands_once() -> None:
+    """4,095 blocks of the prefill instance (one of 4,096 is vLLM's null block), 36 layers, keys and values."""
+    first, second = run([(0, 160, 2), (LATER_US, 160, 2)], "nixl")
+    assert first.kv_handshake_ps == round((1000 + 4095 * 72 * 0.225) * PS_PER_US)
+    assert ps(first.kv_sent_ps) - ps(first.kv_forwarded_ps) == first.kv_handshake_ps
+    assert second.kv_handshake_ps == 0
+
+
+def test_who_comes_during_a_handshake_waits_for_its_end() -> None:
+    first, second = run([(0, 160, 2), (10_000, 160, 2)], "nixl")
+    assert second.kv_handshake_ps
+    assert ps(second.kv_sent_ps) == ps(first.kv_sent_ps)
+
+
+def test_the_decode_instance_gets_its_request_from_the_frontend() -> None:
+    """1.2 ms and 0.055 µs per token after the prefill, and then the 3 ms of every request."""
+    (record,) = run([(0, 1000, 2)], "nixl", engine={"request_latency_ms": 3})
+    hop_ps = ps(record.kv_forwarded_ps) - ps(record.prefill_completed_ps)
+    assert hop_ps == round((1200 + 55 + 3000) * PS_PER_US)
+
+
+def test_a_push_is_not_kept_waiting_by_the_frontend() -> None:
+    (record,) = run(
+        [(0, 160, 2)], {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}, kv_transfer={"mode": "push"}
+    )
+    assert record.kv_forwarded_ps is None
+    assert record.kv_sent_ps == record.prefill_completed_ps
+
+
+def test_a_host_that_copies_is_slower_and_holds_up_the_steps_of_its_engine() -> None:
+    """1,600 tokens, 7,200 descriptors of 32 KiB at 0.667 µs + 32 KiB / 10 GB/s: 28.4 ms. Another request decodes
+    meanwhile: half of that its engine stands still, less the step that was in progress when it began to post."""
+    costs = {"kind": "nixl", "path": "host", "host_gbytes_per_s": 10, "host_setup_us": 0, "host_step_share": 0.5}
+    rows = [(0, 160, 200), (LATER_US // 10, 1600, 2)]
+    result = result_of(rows, costs)
+    posting_ps = 7200 * round(667_000 + 32_768 / 10e9 * PS_PER_S)
+    assert result.requests[1].kv_posting_ps == posting_ps
+    assert transfer_ps(result.requests[1]) == pytest.approx(posting_ps, rel=0.01)
+    gaps_s, _ = result.iterations.gaps()
+    steps_s, _ = result_of(rows, costs | {"host_step_share": 0.0}).iterations.gaps()
+    step_ps = float(np.median(steps_s)) * PS_PER_S
+    assert float(steps_s.max()) * PS_PER_S < 2 * step_ps
+    assert float(gaps_s.max()) * PS_PER_S == pytest.approx(posting_ps / 2, abs=step_ps)
+
+
+def test_an_engine_posts_one_transfer_after_the_other() -> None:
+    """Two prompts end in the same step: their 720 descriptors each are posted in 2 · 480 µs, not at once."""
+    known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}
+    first, second = sorted(run([(0, 160, 2), (0, 160, 2)], known), key=lambda record: ps(record.kv_arrived_ps))
+    assert ps(second.kv_sent_ps) - ps(first.kv_sent_ps) == 720 * 667_000
+    assert ps(second.kv_arrived_ps) - ps(first.kv_arrived_ps) == pytest.approx(720 * 667_000, abs=2 * PS_PER_US)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_busy_engine_knows_of_kv_after_the_step_in_which_it_looked(async_scheduling: bool) -> None:
+    """Steps end at e1, e2, … and KV comes between e1 and e2. Without asynchronous scheduling the step from e2 on looks
+    for it and tells at e3; with it that step was decided before, and the one from e3 on tells at e4."""
+    known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0, "step_share": 0.0}
+    engine = {"async_scheduling": async_scheduling}
+    result = result_of([(0, 160, 400), (400_000, 160, 2)], known, engine=engine)
+    record = result.requests[1]
+    arrived_ps, noticed_ps = ps(record.kv_arrived_ps), ps(record.kv_noticed_ps)
+    columns = result.iterations.columns()
+    decode = np.array(columns["instance"]) == "d-0"
+    ends_ps = np.round(columns["end_s"][decode] * PS_PER_S).astype(np.int64)
+    ends_ps = np.sort(ends_ps[ends_ps > arrived_ps])
+    after = 2 if async_scheduling else 1
+    assert noticed_ps == pytest.approx(int(ends_ps[after]), abs=PS_PER_US)
+    assert ps(record.first_token_ps) > noticed_ps
+
+
+def test_an_idle_engine_knows_at_once() -> None:
+    (record,) = run([(0, 160, 2)], "nixl")
+    assert record.kv_noticed_ps == record.kv_arrived_ps
+
+
+def test_prefills_wait_for_room_where_the_connector_allocates_before() -> None:
+    """Blocks for one of two prompts: the second is computed when the first has left the decode instance."""
+    engine = {"num_kv_blocks": 40, "block_tokens": 16}
+    rows = [(0, 400, 20), (0, 400, 20)]
+    first, second = run(rows, "sglang_nixl", engine=engine)
+    assert ps(second.scheduled_ps) >= ps(first.completed_ps)
+    first, second = run(rows, {"kind": "sglang_nixl", "room_before_prefill": False}, engine=engine)
+    assert ps(second.scheduled_ps) < ps(first.completed_ps)
+
+
+def test_stripes_over_two_nics_take_half_the_time() -> None:
+    """Nodes of two GPUs and two NICs of 100 Gbit/s: 8,000 tokens, 1.18 GB, take 94 ms over one and 47 ms over both."""
+    nodes = {"topology": {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}}
+    pools = [pool("p", "prefill", tp=2), pool("d", "decode", tp=1)]
+    took = {}
+    for nics in (1, 2):
+        connector = {"kind": "mooncake", "descriptor_us": 0, "nics": nics, "handshake_us": 0}
+        (record,) = run(
+            [(0, 8000, 2)], connector, pools=[pool("p", "prefill"), pool("x", "mixed"), *pools[1:]], **nodes
+        )
+        assert record.kv_bytes == 8000 * TOKEN_BYTES
+        took[nics] = transfer_ps(record)
+    assert took[1] == pytest.approx(8000 * TOKEN_BYTES / 12.5e9 * PS_PER_S, rel=0.01)
+    assert took[2] == pytest.approx(took[1] / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", known_connectors())
+@pytest.mark.parametrize("first_token", ["prefill", "decode_after_transfer", "decode_recompute"])
+def test_every_connector_hands_over_in_order(kind: str, first_token: str) -> None:
+    rows = [(3_000 * index, 60 + 311 * (index % 5), 2 + 7 * (index % 4)) for index in range(12)]
+    pools = [pool("p", "prefill", instances=2), pool("d", "decode", instances=2)]
+    for record in run(rows, kind, pools=pools, kv_transfer={"first_token": first_token}):
+        assert record.status is RequestStatus.COMPLETED
+        stamps = [record.prefill_completed_ps, record.kv_forwarded_ps, record.kv_arrived_ps, record.kv_noticed_ps]
+        in_order = [stamp for stamp in stamps if stamp is not None]
+        assert all(one <= other for one, other in pairwise(in_order[1:]))
+        if first_token == "decode_after_transfer":
+            assert record.first_token_ps == (record.kv_noticed_ps or record.kv_arrived_ps)
+
+
+def test_kv_that_nobody_has_noticed_is_lost_with_its_instance() -> None:
+    """A decode instance fails between the arrival of KV and its notice; the request is computed again."""
+    known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}
+    pools, rows = (
+        [pool("p", "prefill"), pool("d", "decode", instances=2)],
+        [(0, 160, 400), (0, 160, 400), (400_000, 160, 9)],
+    )
+    before = run(rows, known, pools=pools)[2]
+    between_s = (ps(before.kv_arrived_ps) + ps(before.kv_noticed_ps)) / 2 / PS_PER_S
+    fault = {"kind": "instance", "instance": before.decode_instance, "at_s": between_s, "for_s": 100.0}
+    after = run(rows, known, pools=pools, faults=[fault])[2]
+    assert after.status is RequestStatus.COMPLETED
+    assert after.restarts == 1
+    assert after.decode_instance != before.decode_instance
+
+
+def test_the_first_contact_after_a_failure_is_one_again() -> None:
+    rows = [(0, 160, 2), (LATER_US, 160, 2)]
+    fault = {"kind": "instance", "instance": "d-0", "at_s": 2.0, "for_s": 1.0}
+    first, second = run(rows, "nixl", faults=[fault])
+    assert first.kv_handshake_ps == second.kv_handshake_ps
+
+
+@pytest.mark.parametrize(
+    ("connector", "message"),
+    [
+        ("nixel", "found 'nixel', expected one of ideal, lmcache, mooncake, nixl, sglang_nixl"),
+        ({"kind": "ideal", "path": "host"}, "host_gbytes_per_s: found none with path host of ideal"),
+        ({"kind": "nixl", "descriptor_us": -1}, "descriptor_us"),
+        ({"kind": "nixl", "descriptor_tokens": 0}, "descriptor_tokens"),
+        (
+            {"kind": "nixl", "nics": 3},
+            "kv_transfer.connector.nics: found 3, expected at most 2, one for each GPU of a node",
+        ),
+    ],
+)
+def test_bad_connectors_are_refused(connector: Any, message: str) -> None:
+    with pytest.raises((InputError, ValueError), match=message):
+        run([(0, 160, 2)], connector)
+
+
+def test_the_ideal_connector_costs_its_set_up_alone() -> None:
+    (record,) = run([(0, 160, 2)], "ideal", kv_transfer={"setup_ms": 0.4})
+    assert record.kv_posting_ps is None
+    assert ps(record.kv_sent_ps) - ps(record.prefill_completed_ps) == round(0.4 * PS_PER_MS)

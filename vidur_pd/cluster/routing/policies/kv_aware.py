@@ -1,0 +1,57 @@
+"""KV-aware routing by the cost of Dynamo's router: blocks to compute, less those cached, and blocks in use.
+
+Source: ai-dynamo/dynamo, ``lib/kv-router/src/scheduling`` (1.6.1). Of an instance, in KV blocks:
+
+    cost = prefill_weight · max(0, (tokens to compute there + prompt) / block − overlap_weight · overlap)
+         + blocks of prompts that decode there, this one included + requests_weight · requests
+
+The lowest cost wins, ties are drawn; with a temperature the choice is drawn by a softmax of costs between 0 and 1.
+Among decode instances prompts to compute, which are elsewhere, do not count, nor does what is cached; among prefill
+instances prompts that decode do not. Left out: caches of hosts and disks, and requests that the router holds back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from boundary.fields import NonNegativeFloat, Section
+from vidur_pd.cluster.routing.policy import Candidate, Routing
+from vidur_pd.scheduling import RequestView
+
+
+class KvAware(Routing):
+    class Options(Section):
+        """Defaults of Dynamo's router."""
+
+        overlap_weight: NonNegativeFloat = 1.0
+        """What a cached block of the prompt is worth; 0: caches do not matter."""
+        prefill_weight: NonNegativeFloat = 1.0
+        requests_weight: NonNegativeFloat = 0.0
+        temperature: NonNegativeFloat = 0.0
+        """0: always the lowest cost."""
+
+    options: Options
+
+    def choose(self, request: RequestView, candidates: Sequence[Candidate]) -> Candidate:
+        costs = np.array([self._cost(request, each) for each in candidates])
+        spread, temperature = float(costs.max() - costs.min()), self.options.temperature
+        if temperature and spread:
+            weights = np.exp(-(costs - costs.min()) / (spread * temperature))
+            return candidates[int(self.context.random.choice(len(candidates), p=weights / weights.sum()))]
+        lowest = np.flatnonzero(costs == costs.min())
+        return candidates[int(lowest[0] if len(lowest) == 1 else self.context.random.choice(lowest))]
+
+    def _prefill_cost(self, request: RequestView, candidate: Candidate) -> float:
+        to_compute = candidate.prefill_tokens + request.prompt_tokens
+        credit = self.options.overlap_weight and self.options.overlap_weight * candidate.cached_tokens(request)
+        return self.options.prefill_weight * max(0.0, to_compute - credit) / candidate.block_tokens
+
+    def _cost(self, request: RequestView, candidate: Candidate) -> float:
+        cost = self.options.requests_weight * (candidate.waiting_requests + candidate.running_requests)
+        if candidate.role != "decode":
+            cost += self._prefill_cost(request, candidate)
+        if candidate.role != "prefill":
+            cost += (candidate.context_tokens + request.prompt_tokens) / candidate.block_tokens
+        return cost
