@@ -14,7 +14,10 @@ import typer
 
 from boundary.command_line import run_command_line
 from boundary.errors import InputError
+from vidur_pd.commands.capacity import capacity
 from vidur_pd.commands.load_options import Clients, Rate, load_settings
+from vidur_pd.commands.plan import plan
+from vidur_pd.commands.search import search
 from vidur_pd.commands.validate import validate
 from vidur_pd.commands.workload import app as workload_app
 
@@ -202,6 +205,9 @@ def _print_comparison(outs: list[Path]) -> None:
 
 
 app.command()(validate)
+app.command()(capacity)
+app.command()(search)
+app.command()(plan)
 
 
 @contextmanager
