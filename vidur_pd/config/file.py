@@ -185,6 +185,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "less_than": "below {lt}",
     "literal_error": "one of {expected}",
+    "enum": "one of {expected}",
     "string_pattern_mismatch": "text of the form {pattern}",
     "string_too_short": "text of at least {min_length} characters",
     "too_long": "at most {max_length} items",

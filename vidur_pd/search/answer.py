@@ -115,6 +115,11 @@ class Counts:
     not_run: int
 
     @property
+    def given_up(self) -> int:
+        """After a cheap run that missed the SLO, or the best value, by more than the slack."""
+        return self.run - self.full
+
+    @property
     def valid(self) -> int:
         return self.points - self.invalid - self.other_gpus
 
@@ -146,7 +151,8 @@ def effort(result: SearchResult) -> str:
         if number
     )
     simulations = sum(result.simulations.values())
+    run = f"{found.full:,} in full, {found.given_up:,} given up after a cheap run"
     return (
-        f"Of {found.points:,} points {found.run:,} were run ({found.full:,} in full; {simulations:,} simulations, "
+        f"Of {found.points:,} points {found.run:,} were run ({run}; {simulations:,} simulations, "
         f"{result.cpu_s:.0f} s of CPU time)" + (f"; {left_out}." if left_out else ".")
     )

@@ -81,17 +81,46 @@ class Search:
                 is_exhausted = True
                 break
             for evaluated in self._run(batch):
-                outcomes = evaluated.outcomes
-                is_final = len(outcomes) == len(file.fidelities)
-                proposer.tell(evaluated.candidate.point, self._objective.score(outcomes[-1]), is_final=is_final)
-                self._evaluated[evaluated.candidate.point] = evaluated
-                if is_final and outcomes[-1].is_met and self._is_better(evaluated):
-                    self._best = evaluated
-            if progress is not None:
-                progress(len(self._evaluated), None if self._best is None else self._best.last())
+                score = self._objective.score(evaluated.last())
+                proposer.tell(evaluated.candidate.point, score, is_final=self._is_full(evaluated))
+                self._keep(evaluated)
+            self._report(progress)
+        self._give_second_chances(progress)
         return self._result(is_exhausted or not any(map(self._could_win, self._left())))
 
-    def _run(self, batch: Sequence[Candidate]) -> list[Evaluated]:
+    def _give_second_chances(self, progress: Progress | None) -> None:
+        """Points that cheap runs have given up are run in full, the nearest misses first, as long as some are better.
+
+        The beginning of a workload may be harder than the rest: caches are cold, and bursts come when they come.
+        """
+        while True:
+            given_up = [
+                each
+                for each in self._evaluated.values()
+                if not self._is_full(each) and not each.last().failure and self._could_win(each.candidate)
+            ]
+            nearest = sorted(given_up, key=lambda each: (self._objective.score(each.last()), each.candidate.point))
+            batch = [each.candidate for each in nearest[: self._space.file.batch]]
+            before = self._best
+            for evaluated in self._run(batch, gives_up=False):
+                self._keep(evaluated)
+            if self._best is before:
+                return
+            self._report(progress)
+
+    def _keep(self, evaluated: Evaluated) -> None:
+        self._evaluated[evaluated.candidate.point] = evaluated
+        if self._is_full(evaluated) and evaluated.last().is_met and self._is_better(evaluated):
+            self._best = evaluated
+
+    def _is_full(self, evaluated: Evaluated) -> bool:
+        return len(evaluated.outcomes) == len(self._space.file.fidelities)
+
+    def _report(self, progress: Progress | None) -> None:
+        if progress is not None:
+            progress(len(self._evaluated), None if self._best is None else self._best.last())
+
+    def _run(self, batch: Sequence[Candidate], *, gives_up: bool = True) -> list[Evaluated]:
         """Takes a batch through the fidelities."""
         outcomes: dict[Point, list[Outcome]] = {each.point: [] for each in batch}
         alive = list(batch)
@@ -99,7 +128,8 @@ class Search:
             found = self._outcomes(alive, fidelity)
             for each in alive:
                 outcomes[each.point].append(found[each.point])
-            alive = [each for each in alive if self._goes_on(found[each.point])]
+            if gives_up:
+                alive = [each for each in alive if self._goes_on(found[each.point])]
         return [Evaluated(each, tuple(outcomes[each.point])) for each in batch]
 
     def _outcomes(self, candidates: Sequence[Candidate], fidelity: int) -> dict[Point, Outcome]:
@@ -146,9 +176,8 @@ class Search:
         return [each for each in self._screening.candidates if each.point not in self._evaluated]
 
     def _result(self, is_exhausted: bool) -> SearchResult:
-        full = len(self._space.file.fidelities)
         evaluated = tuple(self._evaluated.values())
-        met = [each for each in evaluated if len(each.outcomes) == full and each.last().is_met]
+        met = [each for each in evaluated if self._is_full(each) and each.last().is_met]
         outcomes = [each.outcomes for each in evaluated]
         return SearchResult(
             space=self._space,
@@ -159,7 +188,7 @@ class Search:
             not_run=len(self._left()),
             simulations={
                 fidelity: sum(each[fidelity].runs for each in outcomes if len(each) > fidelity)
-                for fidelity in range(full)
+                for fidelity in range(len(self._space.file.fidelities))
             },
             cpu_s=sum(outcome.cpu_s for each in outcomes for outcome in each),
         )
