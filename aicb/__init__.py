@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aicb.iteration.pricing import IterationCost
     from aicb.iteration.speculative import Drafting, SpeculativeCost, one_by_one
     from aicb.kernels.fitting.estimate import UnmeasuredShape
-    from aicb.measurements.gpu import Gpu, get_gpu, gpu_files, known_gpus
+    from aicb.measurements.gpu import Gpu, canonical_gpu, get_gpu, gpu_files, known_gpus
     from aicb.measurements.table import KernelTable
     from aicb.model.architecture import Model, kv_bytes_per_token_per_rank, stage_layers, state_bytes_per_rank
     from aicb.model.catalog import built_in_models, load_model, model_files
@@ -71,6 +71,7 @@ __all__ = [
     "ZipfLoad",
     "attention_operators",
     "built_in_models",
+    "canonical_gpu",
     "expert_operators",
     "get_gpu",
     "gpu_files",
@@ -121,6 +122,7 @@ _MODULES = {
     "ZipfLoad": "aicb.experts.load",
     "attention_operators": "aicb.operators.lists",
     "built_in_models": "aicb.model.catalog",
+    "canonical_gpu": "aicb.measurements.gpu",
     "expert_operators": "aicb.operators.lists",
     "get_gpu": "aicb.measurements.gpu",
     "gpu_files": "aicb.measurements.gpu",

@@ -14,6 +14,10 @@ import typer
 
 from boundary.command_line import run_command_line
 from boundary.errors import InputError
+from vidur_pd.commands.capacity import capacity
+from vidur_pd.commands.load_options import Clients, Rate, load_settings
+from vidur_pd.commands.plan import plan
+from vidur_pd.commands.search import search
 from vidur_pd.commands.validate import validate
 from vidur_pd.commands.workload import app as workload_app
 
@@ -71,6 +75,8 @@ def run(
     config: ConfigFile,
     out: OutFolder,
     settings: Settings = None,
+    rate: Rate = None,
+    clients: Clients = None,
     stream: Streamed = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -82,7 +88,7 @@ def run(
     from vidur_pd.simulation.input_files import input_files
     from vidur_pd.simulation.output import result_folder, stream_files, write_files
 
-    simulation = prepare(config, settings=settings or [])
+    simulation = prepare(config, settings=[*(settings or []), *load_settings(rate, clients)])
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
         with _progress(is_shown=not (quiet or as_json)) as progress:
             result = stream_files(simulation, folder, progress) if stream else simulation.run(progress)
@@ -199,6 +205,9 @@ def _print_comparison(outs: list[Path]) -> None:
 
 
 app.command()(validate)
+app.command()(capacity)
+app.command()(search)
+app.command()(plan)
 
 
 @contextmanager

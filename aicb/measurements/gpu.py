@@ -110,16 +110,22 @@ def known_gpus() -> list[str]:
     return sorted(file.stem for file in (FOLDER / "gpus").iterdir() if file.suffix == ".yaml")
 
 
+def canonical_gpu(name_or_path: str) -> str:
+    """The name of a built-in GPU as it is listed, whatever the case of its letters; anything else as it is."""
+    lower = name_or_path.lower()
+    return lower if lower in known_gpus() else name_or_path
+
+
 @cache
 def get_gpu(name_or_path: str) -> Gpu:
-    """A built-in GPU by name, in lower case, or one by the path of a folder with ``gpu.yaml`` (or of such a file).
+    """A built-in GPU by name in any case of letters, or one by the path of ``gpu.yaml`` or of a folder with it.
 
     Raises:
         InputError: unknown name (the known ones are named); an unreadable file, or a field that is missing or wrong.
     """
-    if name_or_path in known_gpus():
-        text = (FOLDER / "gpus" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-        return _parse(text, f"gpus/{name_or_path}.yaml", FOLDER / name_or_path)
+    if (name := canonical_gpu(name_or_path)) in known_gpus():
+        text = (FOLDER / "gpus" / f"{name}.yaml").read_text(encoding="utf-8")
+        return _parse(text, f"gpus/{name}.yaml", FOLDER / name)
     path = Path(name_or_path)
     if os.path.isdir(path):
         path = path / "gpu.yaml"
@@ -131,7 +137,7 @@ def get_gpu(name_or_path: str) -> Gpu:
 
 def gpu_files(name_or_path: str) -> list[Path]:
     """Files that `get_gpu` and the estimators read, which a command must not write over; none of a built-in name."""
-    if name_or_path in known_gpus():
+    if canonical_gpu(name_or_path) in known_gpus():
         return []
     path = Path(name_or_path)
     folder = path if path.is_dir() else path.parent

@@ -1,5 +1,6 @@
 """The configuration: its schema, its file, the files and classes that it names."""
 
+from vidur_pd.config.objectives import SloConfig
 from vidur_pd.config.schema import (
     CORE_POLICY,
     CORE_ROUTING,
@@ -26,7 +27,6 @@ from vidur_pd.config.schema import (
     RoutingConfig,
     RoutingPolicy,
     SimulationConfig,
-    SloConfig,
     SplitwiseConfig,
 )
 

@@ -109,30 +109,37 @@ def apply_override(tree: Tree, override: str) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path:
         raise InputError(f"--set {override}: expected path=value, for example engine.max_seqs=128")
-    value = parse_yaml(text, f"--set {path}")
+    set_field(tree, path, parse_yaml(text, f"--set {path}"), f"--set {override}")
+
+
+def set_field(tree: Tree, path: str, value: Any, where: str) -> None:
+    """Sets the field at a dotted path in place; ``where`` begins the message of what cannot be set.
+
+    Raises: InputError.
+    """
     node: Any = tree
     keys = path.split(".")
     for key in keys[:-1]:
         if isinstance(node, dict) and node.get(key) is None:
             node[key] = {}
-        node = _child(node, key, override)
+        node = _child(node, key, where)
     if isinstance(node, list):
-        node[_position(node, keys[-1], override)] = value
+        node[_position(node, keys[-1], where)] = value
     elif isinstance(node, dict):
         node[keys[-1]] = value
     else:
-        raise InputError(f"--set {override}: {'.'.join(keys[:-1])} holds a plain value, expected a section")
+        raise InputError(f"{where}: {'.'.join(keys[:-1])} holds a plain value, expected a section")
 
 
-def _child(node: Any, key: str, override: str) -> Any:
+def _child(node: Any, key: str, where: str) -> Any:
     if isinstance(node, list):
-        return node[_position(node, key, override)]
+        return node[_position(node, key, where)]
     if isinstance(node, dict):
         return node[key]
-    raise InputError(f"--set {override}: {quoted(key)} lies below a plain value, expected a section")
+    raise InputError(f"{where}: {quoted(key)} lies below a plain value, expected a section")
 
 
-def _position(items: list[Any], key: str, override: str) -> int:
+def _position(items: list[Any], key: str, where: str) -> int:
     for position, item in enumerate(items):
         if isinstance(item, dict) and item.get("name") == key:
             return position
@@ -140,7 +147,7 @@ def _position(items: list[Any], key: str, override: str) -> int:
         return int(key)
     names = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
     known = ", ".join(names) or f"0…{len(items) - 1}"
-    raise InputError(f"--set {override}: found no item {quoted(key)}, expected one of {known}")
+    raise InputError(f"{where}: found no item {quoted(key)}, expected one of {known}")
 
 
 def describe(error: ValidationError, root: type) -> str:
@@ -178,6 +185,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "less_than": "below {lt}",
     "literal_error": "one of {expected}",
+    "enum": "one of {expected}",
     "string_pattern_mismatch": "text of the form {pattern}",
     "string_too_short": "text of at least {min_length} characters",
     "too_long": "at most {max_length} items",

@@ -1,13 +1,31 @@
-"""What a configuration may say about an arrival rate that varies with time."""
+"""What a configuration may say about arrival rates: one with its unit, and one that varies with time."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from boundary.fields import NotBool, PositiveSeconds, Rate, Section
+from boundary.quoting import quoted
+
+_STATED: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*/\s*(s|min|h|d)\s*")
+_SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+
+
+def _per_second(stated: Any) -> Any:
+    """``600/min`` as 10."""
+    if not isinstance(stated, str):
+        return stated
+    if (found := _STATED.fullmatch(stated)) is None:
+        raise ValueError(f"found {quoted(stated)}, expected requests per time, as 10/s, 600/min or 36000/h")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+StatedRate = Annotated[Rate, BeforeValidator(_per_second)]
+"""Requests per second, or text with its unit of time."""
 
 RateOrNone = Annotated[float, NotBool, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """Requests per second; zero: nobody comes."""

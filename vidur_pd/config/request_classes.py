@@ -1,4 +1,4 @@
-"""What a configuration may say about classes of requests: their shares, priorities and objectives."""
+"""What a configuration may say about classes of requests: their shares and priorities."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from boundary.fields import NotBool, PositiveSeconds, Section
+from boundary.fields import NotBool, Section
 from vidur_pd.config.lengths import Lengths
 
 Priority = Annotated[int, NotBool, Field(ge=-(2**31), le=2**31 - 1)]
@@ -26,13 +26,6 @@ class RequestClass(Section):
 
 
 RequestClasses = Annotated[dict[ClassName, RequestClass], Field(min_length=1, max_length=1000)]
-
-
-class ClassObjectives(Section):
-    """Service-level objectives of a class of requests; what is left out is as for all others."""
-
-    ttft_s: PositiveSeconds | None = None
-    tpot_s: PositiveSeconds | None = None
 
 
 def check_shares(classes: RequestClasses) -> None:

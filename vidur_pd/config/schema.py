@@ -22,7 +22,8 @@ from vidur_pd.config.division import divided
 from vidur_pd.config.engines import DEEPEP_KERNELS, complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.frontend import FrontendConfig, NoFrontend
-from vidur_pd.config.request_classes import ClassName, ClassObjectives
+from vidur_pd.config.gpu_names import with_listed_gpus
+from vidur_pd.config.objectives import SloConfig
 from vidur_pd.config.speculative import SpeculativeConfig
 from vidur_pd.config.workload import WorkloadConfig
 
@@ -472,19 +473,6 @@ class NetworkConfig(Section):
         return tree
 
 
-class SloConfig(Section):
-    """Service-level objectives for goodput."""
-
-    ttft_s: PositiveSeconds = 2.0
-    tpot_s: PositiveSeconds = 0.05
-    attainment: Annotated[float, NotBool, Field(ge=1e-6, le=1)] = 0.99
-    """Share of the requests of a window that have to meet both for the window to count as good (`slo_loss_minutes`)."""
-    window_s: PositiveSeconds = 60.0
-    """Length of the windows in which attainment is measured."""
-    classes: Annotated[dict[ClassName, ClassObjectives], Field(min_length=1, max_length=1000)] | None = None
-    """Objectives of classes of requests, where they are not those of all."""
-
-
 class OutputConfig(Section):
     """Files in addition to the table of requests, ``summary.json``, ``config.yaml`` and ``report.html``."""
 
@@ -517,7 +505,7 @@ class SimulationConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_engine_defaults(cls, tree: Any) -> Any:
-        return complete(tree) if isinstance(tree, Mapping) else tree
+        return complete(with_listed_gpus(tree)) if isinstance(tree, Mapping) else tree
 
     @model_validator(mode="after")
     def _has_one_frontend(self) -> SimulationConfig:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from boundary.fields import Count, PositiveSeconds, Ratio, Seconds, Section, Seed
 from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
 from vidur_pd.config.lengths import EarlyEnd, Lengths
+from vidur_pd.config.rates import StatedRate
 from vidur_pd.config.request_classes import RequestClasses, check_shares
 from vidur_pd.config.sessions import DrawnSessions, SharedPrefixes, TurnTiming
 
@@ -32,7 +33,14 @@ class TimeWindow(Section):
         return self
 
 
-class TraceWorkload(Section):
+class _AtRate(Section):
+    """A workload whose arrivals may be brought to a rate."""
+
+    rate: StatedRate | None = None
+    """Mean rate of arrivals, as ``10/s``: all arrival times are scaled by one factor, after all else is done."""
+
+
+class TraceWorkload(_AtRate):
     """Requests read from a file. What is done to them is done in the order of these fields."""
 
     kind: Literal["trace"]
@@ -67,6 +75,8 @@ class TraceWorkload(Section):
     def _fits_together(self) -> TraceWorkload:
         if self.limit is not None and self.requests is not None:
             raise ValueError("requests: found together with limit, expected one of them")
+        if self.rate is not None and self.time_scale != 1:
+            raise ValueError("rate: found together with time_scale, expected one of them")
         for name, given in (("window", self.window is not None), ("jitter_s", self.jitter_s > 0)):
             if given and self.arrivals is not None:
                 raise ValueError(f"{name}: found together with arrivals, expected one of them")
@@ -74,7 +84,7 @@ class TraceWorkload(Section):
         return self
 
 
-class SyntheticWorkload(Section):
+class SyntheticWorkload(_AtRate):
     """Requests drawn from distributions."""
 
     kind: Literal["synthetic"]
@@ -104,7 +114,7 @@ def _check_timing(arrivals: Arrivals | None, sessions: TurnTiming | None) -> Non
         raise ValueError("sessions.next_turn: found at_time with closed arrivals, expected after_answer")
 
 
-class ServeGenWorkload(Section):
+class ServeGenWorkload(_AtRate):
     """Requests of the clients that a folder of ServeGen describes."""
 
     kind: Literal["servegen"]
@@ -116,7 +126,7 @@ class ServeGenWorkload(Section):
     """Takes at most this many requests."""
 
 
-class MixWorkload(Section):
+class MixWorkload(_AtRate):
     """Several workloads at the same time, merged by arrival; they share no prefix with each other."""
 
     kind: Literal["mix"]

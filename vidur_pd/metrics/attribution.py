@@ -27,6 +27,8 @@ PARTS: Final = (
     "stall",  # the rest: the step in progress, a place in the batch, pipeline bubbles, preemption
 )
 """Parts of the end-to-end latency of a request, in their order."""
+WAITING: Final = [PARTS.index(name) for name in ("queue", "kv_wait", "stall")]
+"""Places of the parts in which nothing is done for the request."""
 
 
 def attribute(table: RequestTable) -> Times:

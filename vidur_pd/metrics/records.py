@@ -19,7 +19,10 @@ LOOK_EVERY_PS: Final = 10 * PS_PER_S
 
 
 class Stream(Protocol):
-    """Keeps what it is given outside the memory of the simulation."""
+    """Takes what has ended: to keep it outside the memory of the simulation, or to judge it meanwhile."""
+
+    requests_at_once: int
+    """So many are handed over together, or more."""
 
     def add_requests(self, table: RequestTable) -> None:
         """Requests that have ended, in the order of their ends."""
@@ -58,7 +61,7 @@ class Records:
         """Hands over what has become enough for a row group."""
         if self._stream is None:
             return
-        if len(self._loop.requests) >= REQUESTS_AT_ONCE:
+        if len(self._loop.requests) >= self._stream.requests_at_once:
             self._pass_on_requests(self._stream)
         if self._log.iterations - self._taken_iterations >= ITERATIONS_AT_ONCE:
             self._pass_on_iterations(self._stream)

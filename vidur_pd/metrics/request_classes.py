@@ -29,7 +29,7 @@ def _summary(tally: RequestTally, slo: SloConfig, name: str) -> ClassSummary:
         ttft_s=distribution(seconds(tally.ttft_ps[own])),
         tpot_s=distribution(seconds(tpot_ps[tpot_ps != NEVER])),
         e2e_s=distribution(seconds(tally.e2e_ps[own])),
-        slo=ClassSlo(ttft_s=objectives.ttft_s, tpot_s=objectives.tpot_s),
+        slo=ClassSlo(ttft_s=objectives.ttft_s, tpot_s=objectives.tpot_s, e2e_s=objectives.e2e_s),
         goodput=met / makespan_s if makespan_s > 0 else None,
         goodput_share=met / requests if requests else None,
     )

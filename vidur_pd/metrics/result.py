@@ -17,6 +17,7 @@ from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import CapacityChange, link_columns
 from vidur_pd.metrics.requests import RequestRecord, RequestTable
 from vidur_pd.metrics.summary import Summary
+from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.workload import Workload
 
 
@@ -28,6 +29,8 @@ class Result:
     workload: Workload
     table: RequestTable
     """In the order of the workload; empty where a stream has taken the requests."""
+    tally: RequestTally
+    """Latencies of all requests, also where a stream has taken their rows."""
     iterations: IterationLog
     links: LinkLog
     capacity_changes: list[CapacityChange]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from vidur_pd.metrics.iterations import Columns
+from vidur_pd.metrics.records import REQUESTS_AT_ONCE
 from vidur_pd.metrics.request_rows import request_columns
 from vidur_pd.metrics.requests import RequestTable
 
@@ -40,6 +41,8 @@ class ParquetStream:
 
     A file exists after the first call with rows, or at the end; leaving the ``with`` block completes both.
     """
+
+    requests_at_once = REQUESTS_AT_ONCE
 
     def __init__(self, folder: Path, *, with_iterations: bool) -> None:
         self._folder = folder

@@ -62,17 +62,48 @@ class ClassSlo:
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSummary:
+    """What a percentile, a mean, or a share of requests had to be, and was (``metrics/slo.py``)."""
+
+    name: str = ""
+    latency: str = ""
+    """``ttft``, ``tpot`` or ``e2e``; empty for a share of requests."""
+    limit: float | None = None
+    """Seconds, or the share that is the least."""
+    found: float | None = None
+    """``None``: too many requests were not served for it to be finite, or none counts."""
+    margin: float | None = None
+    """Part of the limit that is left, below 0 what it is passed by; of a share, what it is above its limit."""
+    is_met: bool = False
+    requests: int = 0
+    """Those that count; one that was not served is beyond every limit."""
+    beyond: int = 0
+    """Requests beyond the limit."""
+    beyond_allowed: float | None = None
+    """Share that may be beyond it; ``None`` for a mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """Service-level objectives of the configuration."""
+    """Service-level objectives of the configuration, and whether the run has met them."""
 
     ttft_s: float | None = None
+    """Of each request, as the next two."""
     tpot_s: float | None = None
+    e2e_s: float | None = None
     attainment: float | None = None
-    """Share of the requests of a window that have to meet both."""
+    """Share of the requests of a window, and without percentiles of all, that have to meet them."""
     window_s: float | None = None
+    targets: tuple[TargetSummary, ...] = ()
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all targets are."""
+        return all(target.is_met for target in self.targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.config import SloConfig
-from vidur_pd.config.request_classes import ClassObjectives
-from vidur_pd.metrics.attribution import PARTS, attribute
+from vidur_pd.config.objectives import ClassObjectives
+from vidur_pd.metrics.attribution import PARTS, WAITING, attribute
 from vidur_pd.metrics.quantities import exact_sum, to_seconds
 from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.metrics.requests import NEVER, RequestTable, Times, seconds
@@ -19,11 +19,13 @@ from vidur_pd.workload.source import RequestSource
 def objectives_of(slo: SloConfig, name: str) -> ClassObjectives:
     """What requests of a class have to meet."""
     own = (slo.classes or {}).get(name, ClassObjectives())
-    return ClassObjectives(ttft_s=own.ttft_s or slo.ttft_s, tpot_s=own.tpot_s or slo.tpot_s)
+    return ClassObjectives(
+        ttft_s=own.ttft_s or slo.ttft_s, tpot_s=own.tpot_s or slo.tpot_s, e2e_s=own.e2e_s or slo.e2e_s
+    )
 
 
 class RequestTally:
-    """Latencies and counts of the requests of a workload, 25 bytes each.
+    """Latencies and counts of the requests of a workload, 33 bytes each.
 
     Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of arrival,
     so that figures do not depend on it. Requests of the workload that were never sent are not among them.
@@ -33,7 +35,8 @@ class RequestTally:
         self._source, self._workload = source, source.workload
         workload = source.workload
         self._status = np.zeros(len(workload), dtype=np.int8)
-        self._ttft_ps, self._tpot_ps, self._e2e_ps = (np.zeros(len(workload), dtype=np.int64) for _ in range(3))
+        zeros = [np.zeros(len(workload), dtype=np.int64) for _ in range(4)]
+        self._ttft_ps, self._tpot_ps, self._e2e_ps, self._waited_ps = zeros
         self._parts_ps = [0] * len(PARTS)
         self._has_frontend = False
         self.not_served = Outcomes()
@@ -57,9 +60,9 @@ class RequestTally:
         self._has_frontend |= table.came_through_frontend
         has_arrived = table.kv_arrived_ps != NEVER
         self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
-        self._parts_ps = [
-            total + exact_sum(part) for total, part in zip(self._parts_ps, attribute(table).T, strict=True)
-        ]
+        parts = attribute(table)
+        self._waited_ps[table.index[table.has(RequestStatus.COMPLETED)]] = parts[:, WAITING].sum(axis=1)
+        self._parts_ps = [total + exact_sum(part) for total, part in zip(self._parts_ps, parts.T, strict=True)]
 
     def __len__(self) -> int:
         return len(self.arrived_ps)
@@ -82,14 +85,22 @@ class RequestTally:
         sent = self._source.sent
         in_time = seconds(self._ttft_ps[sent]) <= self._objectives(slo, "ttft_s")
         steady = seconds(np.maximum(self._tpot_ps[sent], 0)) <= self._objectives(slo, "tpot_s")
-        return np.asarray(self.is_completed & in_time & steady)
+        soon = seconds(self._e2e_ps[sent]) <= self._objectives(slo, "e2e_s")
+        return np.asarray(self.is_completed & in_time & steady & soon)
 
     def _objectives(self, slo: SloConfig, field: str) -> NDArray[np.float64]:
         """[requests] what each has to meet."""
         common, classes = getattr(slo, field), self._workload.classes
         of_classes = [] if classes is None else [getattr(objectives_of(slo, name), field) for name in classes.names]
         places = np.full(len(self), NOBODY) if classes is None else classes.of[self._source.sent]
-        return np.array([*of_classes, common])[places]  # `NOBODY` is the last position
+        limits = [np.inf if limit is None else limit for limit in (*of_classes, common)]
+        return np.array(limits)[places]  # `NOBODY` is the last position
+
+    def latency_s(self, name: str) -> NDArray[np.float64]:
+        """[requests] seconds of ``ttft``, ``tpot`` or ``e2e``: infinite if one was not served, NaN for no TPOT."""
+        found_ps = {"ttft": self._ttft_ps, "tpot": self._tpot_ps, "e2e": self._e2e_ps}[name][self._source.sent]
+        found_s = np.where(found_ps == NEVER, np.nan, seconds(found_ps))
+        return np.where(self.is_completed, found_s, np.inf)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -121,6 +132,11 @@ class RequestTally:
     def e2e_ps(self) -> Times:
         """[completed requests]"""
         return self._completed(self._e2e_ps)
+
+    @property
+    def waited_ps(self) -> Times:
+        """[completed requests] in which nothing was done for each: queue, wait for KV room, stalls."""
+        return self._completed(self._waited_ps)
 
     @property
     def makespan_ps(self) -> int:

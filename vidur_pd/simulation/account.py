@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.config import PoolConfig
+from vidur_pd.config import PoolConfig, SloConfig
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.faults import fault_summary
@@ -16,6 +16,7 @@ from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
 from vidur_pd.metrics.request_classes import class_summaries
 from vidur_pd.metrics.requests import NEVER, seconds
+from vidur_pd.metrics.slo import judge
 from vidur_pd.metrics.summary import (
     Effort,
     EstimatedOperator,
@@ -88,7 +89,7 @@ class Account:
             tpot_s=distribution(seconds(tpot_ps[tpot_ps != NEVER])),
             itl_s=distribution(gap_s, gap_count),
             e2e_s=distribution(seconds(tally.e2e_ps)),
-            slo=Objectives(**slo.model_dump(exclude={"classes"})),
+            slo=_objectives(tally, slo),
             goodput=_rate(met, makespan_s),
             goodput_share=met / len(tally) if len(tally) else None,
             estimates=log.estimated_ps / log.compute_ps if log.compute_ps else 0.0,
@@ -174,6 +175,17 @@ class Account:
             kv_use_mean=mean,
             kv_use_max=peak,
         )
+
+
+def _objectives(tally: RequestTally, slo: SloConfig) -> Objectives:
+    return Objectives(
+        ttft_s=slo.ttft_s,
+        tpot_s=slo.tpot_s,
+        e2e_s=slo.e2e_s,
+        attainment=slo.attainment,
+        window_s=slo.window_s,
+        targets=judge(tally, slo),
+    )
 
 
 def _not_served(tally: RequestTally) -> tuple[NotServed, ...]:

@@ -49,15 +49,15 @@ def prepare(config: Configuration, workload: Workload | None = None, *, settings
         workload = load_workload(parsed.workload, base_dir=folder, rng=lambda name: generator(parsed.seed, name))
     hashes = workload.block_hashes
     try:
-        _check_classes(parsed, workload)
+        check_classes(parsed, workload)
         plan = plan_simulation(parsed, hashes.block_tokens if hashes is not None else None)
         return Simulation(assemble(plan), workload)
     except InputError as error:
         raise InputError(f"{where}{error}") from error
 
 
-def _check_classes(config: SimulationConfig, workload: Workload) -> None:
-    """Objectives are those of classes that there are."""
+def check_classes(config: SimulationConfig, workload: Workload) -> None:
+    """Raises: InputError, where objectives are those of a class that the workload has not."""
     known = () if workload.classes is None else workload.classes.names
     for name in config.slo.classes or {}:
         if name not in known:

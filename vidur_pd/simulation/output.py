@@ -79,7 +79,7 @@ def stream_result(simulation: Simulation, out: Path, progress: Progress | None =
 
 
 def stream_files(simulation: Simulation, folder: ResultFolder, progress: Progress | None = None) -> Result:
-    """Runs a simulation and writes requests and iterations while it runs: it keeps 25 bytes of each request.
+    """Runs a simulation and writes requests and iterations while it runs: it keeps 33 bytes of each request.
 
     Requests go to ``requests.parquet``, in the order in which they end, and not to ``requests.csv``.
 

@@ -15,7 +15,7 @@ from vidur_pd.config import Role, SimulationConfig
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.kv_transfer.modes.registry import mode_class
-from vidur_pd.simulation.pools import Estimators, PoolModel, gpu_of, pool_model, with_policy_options
+from vidur_pd.simulation.pools import Estimators, PoolModel, PoolModels, gpu_of, known_pool, with_policy_options
 
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
@@ -79,8 +79,15 @@ class SimulationPlan:
         return int(any(drafting is not None and drafting.is_by_layer for drafting in handing))
 
 
-def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = None) -> SimulationPlan:
-    """The plan for a configuration; ``hash_block_tokens`` is the block size of the workload's hashes.
+def plan_simulation(
+    config: SimulationConfig, hash_block_tokens: int | None = None, known: PoolModels | None = None
+) -> SimulationPlan:
+    """The plan for a configuration.
+
+    Args:
+        config: what is simulated.
+        hash_block_tokens: the block size of the workload's hashes.
+        known: pools of earlier plans, to which those of this one are added: they keep the prices that runs have met.
 
     Raises: InputError of any package, for what model, partitions, GPUs, topology and engines do not allow.
     """
@@ -92,7 +99,8 @@ def plan_simulation(config: SimulationConfig, hash_block_tokens: int | None = No
     config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
     cluster = build_cluster(config.cluster, {name: gpu.name for name, gpu in gpus.items()})
     estimators: Estimators = {}
-    pools = {pool.name: pool_model(config, pool, model, estimators) for pool in config.cluster.pools}
+    known = {} if known is None else known
+    pools = {pool.name: known_pool(config, pool, model, estimators, known) for pool in config.cluster.pools}
     _check_kv(config, pools)
     _check_own_classes(config)
     config = _with_routing_options(with_policy_options(config, pools))

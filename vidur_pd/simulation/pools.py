@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -122,6 +123,30 @@ def _of_built_in(name: str, gpu: str, precision: Precision) -> Estimator:
 
 Estimators = dict[tuple[str, str, Precision], Estimator]
 """Estimators of kernel times by (name, GPU, number formats): pools that agree in them share what it remembers."""
+
+
+PoolModels = dict[str, PoolModel]
+"""Pools by all that they are made of; only their number of instances may differ."""
+
+
+def known_pool(
+    config: SimulationConfig, pool: PoolConfig, model: Model, estimators: Estimators, known: PoolModels
+) -> PoolModel:
+    """`pool_model`, or an equal one of ``known``, which otherwise gets it."""
+    drafting = [config.engine_of(other).speculative for other in config.cluster.pools]
+    made_of = (
+        config.model,
+        config.seed,
+        config.hardware_of(pool),
+        config.routing.has_mixed_pool,
+        pool.model_dump(mode="json", exclude={"instances"}),
+        config.engine_of(pool).model_dump(mode="json"),
+        [None if each is None else each.model_dump(mode="json") for each in drafting],
+    )
+    key = json.dumps(made_of)
+    if key not in known:
+        known[key] = pool_model(config, pool, model, estimators)
+    return replace(known[key], pool=pool)
 
 
 def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimators: Estimators) -> PoolModel:

@@ -155,6 +155,7 @@ class Simulation:
             config=self.config,
             workload=self._source.workload,
             table=table,
+            tally=tally,
             iterations=self._log,
             links=self._links,
             capacity_changes=self._control.capacity_changes,

@@ -18,7 +18,7 @@ from vidur_pd.workload.prefixes import sample_conversations
 from vidur_pd.workload.reading import TraceSelection, read_trace
 from vidur_pd.workload.servegen import client_files, draw_servegen
 from vidur_pd.workload.sessions import draw_sessions, follow_trace
-from vidur_pd.workload.transform import jittered, length_scaled, merged, time_scaled, trimmed
+from vidur_pd.workload.transform import at_rate, jittered, length_scaled, merged, time_scaled, trimmed
 from vidur_pd.workload.workload import PS_PER_S, Workload
 
 Streams = Callable[[str], np.random.Generator]
@@ -35,6 +35,11 @@ def load_workload(config: WorkloadConfig, *, base_dir: Path, rng: Streams) -> Wo
     Raises:
         InputError: the trace is malformed or too short, or the numbers lead out of the range of the simulation.
     """
+    loaded = _load(config, base_dir, rng)
+    return loaded if config.rate is None else at_rate(loaded, config.rate)
+
+
+def _load(config: WorkloadConfig, base_dir: Path, rng: Streams) -> Workload:
     match config:
         case TraceWorkload():
             return _replay(config, base_dir, rng)

@@ -71,21 +71,28 @@ def describe_workload(workload: Workload) -> WorkloadStatistics:
 def perfect_cache_hit_share(workload: Workload, hashes: BlockHashes) -> float:
     """Share of all prompt blocks that an infinite prefix cache, filled when a request arrives, already holds.
 
+    This is the upper bound that real caches (finite, filled when a prefill ends) approach from below.
+    """
+    return int(perfect_cache_hits(workload, hashes).sum()) / int(prompt_blocks(workload, hashes).sum())
+
+
+def perfect_cache_hits(workload: Workload, hashes: BlockHashes) -> NDArray[np.int64]:
+    """[requests] prompt blocks that an infinite prefix cache, filled when a request arrives, already holds.
+
     A block hits if an earlier request had it, in its prompt or in its answer, and all blocks before it in the prompt
-    hit too. Partial blocks count as blocks. This is the upper bound that real caches (finite, filled when a prefill
-    ends) approach from below.
+    hit too. Partial blocks count as blocks.
     """
     seen: set[int] = set()
-    hits = 0
+    hits = []
     ids = hashes.ids.tolist()
     prompts = prompt_blocks(workload, hashes)
     for start, end, blocks in zip(
         hashes.offsets[:-1].tolist(), hashes.offsets[1:].tolist(), prompts.tolist(), strict=True
     ):
         prompt = ids[start : start + blocks]
-        hits += next((i for i, block in enumerate(prompt) if block not in seen), blocks)
+        hits.append(next((i for i, block in enumerate(prompt) if block not in seen), blocks))
         seen.update(ids[start:end])
-    return hits / int(prompts.sum())
+    return np.array(hits, dtype=np.int64)
 
 
 def prompt_blocks(workload: Workload, hashes: BlockHashes) -> NDArray[np.int64]:

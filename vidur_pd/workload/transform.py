@@ -41,6 +41,24 @@ def time_scaled(workload: Workload, factor: float) -> Workload:
     return _noted(replace(workload, arrived_ps=scaled), f"time × {factor:g}")
 
 
+def at_rate(workload: Workload, per_s: float) -> Workload:
+    """Scales arrival times so that ``per_s`` requests arrive per second in the mean, the inverse of the mean gap.
+
+    Raises:
+        InputError: all requests arrive at once, or some are sent after answers, at times that are not known before.
+    """
+    expected = "expected arrivals at known times that differ"
+    if workload.pacing is not None:
+        raise InputError(f"workload.rate: found {per_s:g}/s for requests that wait for answers, {expected}")
+    if not workload.span_ps:
+        raise InputError(f"workload.rate: found {per_s:g}/s for requests that all arrive at once, {expected}")
+    factor = (len(workload) - 1) * PS_PER_S / workload.span_ps / per_s
+    if int(workload.arrived_ps[-1]) / PS_PER_S * factor > MAX_ARRIVAL_S:
+        raise InputError(f"workload.rate: found {per_s:g}/s, expected a last arrival before {MAX_ARRIVAL_S} s")
+    scaled = np.rint(workload.arrived_ps * factor).astype(np.int64)
+    return _noted(replace(workload, arrived_ps=scaled), f"{per_s:g} requests/s")
+
+
 def length_scaled(workload: Workload, prefill_factor: float, decode_factor: float) -> Workload:
     """Multiplies prompt and output lengths, rounded and at least 1; shorter prompts keep their leading blocks.
 

@@ -1,0 +1,296 @@
+"""Searches, plans and capacities of real simulations, by their command lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.forked_commands import run_forked
+from tests.vidur_pd.search.spaces import BASE, space
+from vidur_pd.config.file import load_config
+from vidur_pd.search.evaluation import Evaluator, Task, without_repeats
+from vidur_pd.search.launch import dynamo_graph, launch_text
+from vidur_pd.search.screening import INVALID, screen
+from vidur_pd.simulation.api import simulate
+
+REPOSITORY = Path(__file__).parents[3]
+EXAMPLE = REPOSITORY / "examples" / "qwen3-8b-colocated.yaml"
+CHOICES = {
+    "cluster.pools.server": [{"tp": 1}, {"tp": 2}, {"tp": 3}],
+    "cluster.pools.server.instances": [1, 2, 4],
+}
+
+
+def written(folder: Path, **fields: Any) -> Path:
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump({"base": BASE, "choices": CHOICES, "objective": "min_gpus"} | fields))
+    return path
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return run_forked("vidur_pd", *words)
+
+
+def test_the_best_of_a_real_space_is_that_of_running_all_of_it(tmp_path: Path) -> None:
+    """Oracle: every valid point, simulated by itself without anything kept from one to the next."""
+    base = {**BASE, "workload": {**BASE["workload"], "rate": "60/s"}}
+    done = command("search", str(written(tmp_path, base=base)), "-o", str(tmp_path / "out"), "--workers", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert json.loads((tmp_path / "out" / "search.json").read_text()) == found
+    real = space(CHOICES, base=base)
+    by_itself = {each.point: simulate(real.config(each.point)).summary.slo.is_met for each in screen(real).candidates}
+    least = min(gpus_of(real, point) for point, is_met in by_itself.items() if is_met)
+    assert found["ranking"][0]["gpus"] == least
+    assert found["is_exhausted"]
+    assert found["points"] == {
+        "points": 9,
+        "invalid": 3,
+        "other_gpus": 0,
+        "beyond_load": found["points"]["beyond_load"],
+        "run": found["points"]["run"],
+        "full": found["points"]["full"],
+        "not_run": 6 - found["points"]["beyond_load"] - found["points"]["run"],
+    }
+    assert found["left_out"][0]["reason"].startswith("cluster.pools.server")
+    repeated = load_config(tmp_path / "out" / "config.yaml")
+    assert simulate(repeated).summary.slo.is_met
+    with (tmp_path / "out" / "points.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["number"] for row in rows}) == found["points"]["run"]
+    page = (tmp_path / "out" / "search.html").read_text()
+    assert found["answer"].split("\n")[0].split(":")[0] in page
+    assert "vllm serve Qwen/Qwen3-8B" in (tmp_path / "out" / "launch.txt").read_text()
+
+
+def gpus_of(real: Any, point: tuple[int, ...]) -> int:
+    return sum(pool.instances * pool.gpus_per_instance for pool in real.config(point).cluster.pools)
+
+
+def test_an_evaluation_keeps_prices_and_changes_nothing_by_it() -> None:
+    """One process for all points, again and in another order: the same outcomes."""
+    real = without_repeats(space(CHOICES))
+    assert len(real.file.fidelities) == 2  # of 120 requests the middle one is the whole
+    tasks = [Task(each.point, 1, None) for each in screen(real).candidates[:5]]
+    forwards, backwards = Evaluator(real), Evaluator(real)
+    first = [forwards(task) for task in tasks]
+    assert [forwards(task) for task in tasks] == first
+    assert [backwards(task) for task in reversed(tasks)] == first[::-1]
+
+
+def test_a_search_of_processes_that_is_killed_twice_goes_on(tmp_path: Path) -> None:
+    """kill -9 while points are run: the study has what was done, and the end is that of an undisturbed search."""
+    choices = {"cluster.pools.server.instances": [1, 2, 3, 4, 5, 6, 7, 8]}
+    fields: dict[str, Any] = {"objective": "min_latency", "batch": 2, "choices": choices}
+    path = written(tmp_path, **fields)
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "vidur_pd", "search", str(path), "-o", str(out), "--workers", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    for kept in (1, 3):
+        process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while outcomes_in(out / "study.sqlite") < kept and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (out / "search.json").exists()
+    assert outcomes_in(out / "study.sqlite") >= 3
+    last = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr
+    alone = command("search", str(path), "-o", str(tmp_path / "alone"), "--workers", "1")
+    assert alone.returncode == 0, alone.stderr
+    found, expected = (json.loads((folder / "search.json").read_text()) for folder in (out, tmp_path / "alone"))
+    assert without_effort(found) == without_effort(expected)
+
+
+def outcomes_in(study: Path) -> int:
+    import sqlite3
+
+    if not study.exists():
+        return 0
+    try:
+        with sqlite3.connect(f"file:{study}?mode=ro", uri=True) as file:
+            return int(file.execute("SELECT count(*) FROM outcomes").fetchone()[0])
+    except sqlite3.OperationalError:  # being made
+        return 0
+
+
+def without_effort(tree: Any) -> Any:
+    """Without times that the search took."""
+    if isinstance(tree, dict):
+        return {key: without_effort(value) for key, value in tree.items() if key not in ("cpu_s", "answer")}
+    return [without_effort(each) for each in tree] if isinstance(tree, list) else tree
+
+
+@pytest.mark.slow
+def test_two_workers_of_ray_find_the_same(tmp_path: Path) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("needs ray: pip install 'vidur-pd[ray]'")
+    path = written(tmp_path, evaluations=4, fidelities=[{}])
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **NO_TOKENS}
+    with subprocess.Popen(
+        [sys.executable, "-c", RAY_CLUSTER], env=environment, stdout=subprocess.PIPE, text=True
+    ) as cluster:
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        words = [sys.executable, "-m", "vidur_pd", "search", str(path), "-o", str(tmp_path / "ray"), "--ray", address]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        cluster.terminate()
+    assert done.returncode == 0, done.stderr
+    alone = command("search", str(path), "-o", str(tmp_path / "alone"), "--workers", "1")
+    assert alone.returncode == 0, alone.stderr
+    found, expected = (json.loads((tmp_path / name / "search.json").read_text()) for name in ("ray", "alone"))
+    assert without_effort(found) == without_effort(expected)
+
+
+NO_TOKENS = {"RAY_AUTH_MODE": "disabled"}
+"""Processes of one user on one machine: Ray asks for a token otherwise."""
+RAY_CLUSTER = """
+import time
+import ray
+context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+print(context.address_info["address"], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"objective": "cheapest"}, "objective: found 'cheapest', expected one of min_gpus, min_cost"),
+        ({"choices": {}}, "choices: found an empty list, expected at least one item"),
+        (
+            {"choices": {"cluster.pools.nobody.tp": [1]}},
+            "choices.cluster.pools.nobody.tp: found no item 'nobody', expected",
+        ),
+        ({"choices": {"engine.max_seqs": [0]}}, "found no point that can be run (1 invalid: engine.max_seqs: found 0"),
+        ({"objective": "min_cost"}, "prices: missing, expected the price of each GPU per hour, as {h200: 3.5}"),
+        ({"objective": "min_cost", "prices": {"h100": 2}}, "prices: found none for h200"),
+        (
+            {"choices": {f"engine.x{n}": list(range(10)) for n in range(5)}},
+            "choices: found 100000 points, expected at most",
+        ),
+        (
+            {"gpus_max": 1, "gpus_min": 1, "choices": {"cluster.pools.server.tp": [2]}},
+            "found no point that can be run (1 GPUs",
+        ),
+        ({"base": "nowhere.yaml"}, "nowhere.yaml"),
+        ({"sampler": "gues"}, "sampler: found 'gues', expected one of bound, tpe, random, nsga2"),
+    ],
+)
+def test_bad_spaces_are_refused_in_one_line(fields: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    done = command("search", str(written(tmp_path, **fields)), "-o", str(tmp_path / "out"), "--workers", "1")
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "search.json").exists()
+
+
+def test_capacity_lies_between_a_load_that_is_met_and_one_that_is_not(tmp_path: Path) -> None:
+    """Recomputed: `vidur-pd run`'s own verdict at the capacity, and at the lowest load that was missed."""
+    settings = ["--set", "workload.requests=250", "--slo", "ttft:p90:0.4", "--slo", "tpot:p90:0.02"]
+    done = command("capacity", str(EXAMPLE), *settings, "-o", str(tmp_path / "out"), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["capacity"] < found["lowest_missed"] <= found["capacity"] * 1.02
+    assert found["surely_met"] <= found["capacity"] <= found["surely_missed"]
+    assert simulate(tmp_path / "out" / "config.yaml").summary.slo.is_met
+    beyond = simulate(tmp_path / "out" / "config.yaml", settings=[f"workload.rate={found['lowest_missed']}"]).summary
+    assert not beyond.slo.is_met
+    lines = found["answer"].split("\n")
+    assert lines[0].startswith(f"{found['capacity']:.3g} requests/s within the SLO: TTFT p90 ")
+    assert "With 95 % confidence between " in lines[1]
+
+
+def test_capacity_of_clients_is_a_whole_number(tmp_path: Path) -> None:
+    settings = ["--set", "workload.requests=150", "--clients", "4", "--slo", "tpot:p90:0.008"]
+    done = command("capacity", str(EXAMPLE), *settings, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kind"] == "clients"
+    assert found["capacity"] == round(found["capacity"])
+    assert found["lowest_missed"] <= max(found["capacity"] + 1, found["capacity"] * 1.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--slo", "ttft:2.0"], "--slo: found 'ttft:2.0', expected latency:percentile:seconds, as ttft:p90:2.0"),
+        (["--slo", "ttft:q90:2.0"], "slo.ttft.q90.[key]: found 'q90', expected mean or a percentile"),
+        (["--set", "workload.arrivals={kind: static}"], "workload.rate: found"),
+    ],
+)
+def test_a_load_that_cannot_be_scaled_and_bad_targets_are_refused(words: list[str], expected: str) -> None:
+    done = command("capacity", str(EXAMPLE), "--set", "workload.requests=20", *words)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+
+
+def test_several_seeds_need_workloads_that_they_change(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,2\n1,10,2\n")
+    words = ["--set", f"workload={{kind: trace, path: {trace}}}", "--seeds", "2"]
+    done = command("capacity", str(EXAMPLE), *words)
+    assert done.returncode == 2
+    assert "--seeds: found 2 for a workload that is the same for every seed, expected 1" in done.stderr
+
+
+def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = "".join(f"{0.1 * number},{800 + 37 * (number % 11)},{20 + number % 7}\n" for number in range(150))
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    words = ["--model", "qwen3-8b", "--gpu", "H200", "--trace", str(trace), "--rate", "40/s", "--gpus-max", "4"]
+    done = command(
+        "plan", *words, "--ttft", "p90:1.0", "--tpot", "p90:0.05", "-o", str(tmp_path / "out"), "--workers", "1"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 × H200 as 1 × tp1 prefill and 1 × tp1 decode: 40 requests/s")
+    assert "TTFT p90" in done.stdout.split("\n")[0] + done.stdout.split("\n")[1]
+    config = load_config(tmp_path / "out" / "config.yaml")
+    assert [pool.role for pool in config.cluster.pools] == ["prefill", "decode"]
+    missing = command("plan", *words[:4], "--trace", "none.csv", "-o", str(tmp_path / "no"))
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "vidur-pd: --trace: found no file none.csv, expected a trace of requests\n",
+    )
+    small = command("plan", "--model", "deepseek-v3", *words[2:6], "--gpus-max", "8", "-o", str(tmp_path / "no"))
+    assert small.returncode == 2
+    assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 H200 per instance" in small.stderr
+
+
+def test_what_to_launch_says_every_pool_with_its_role() -> None:
+    config = load_config(REPOSITORY / "examples" / "deepseek-v3-trace.yaml")
+    text = launch_text(config)
+    assert "# pool prefill (prefill): 4 instances of 8 h200" in text
+    assert text.count("vllm serve deepseek-ai/DeepSeek-V3") == 2
+    assert '--kv-transfer-config \'{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}\'' in text
+    assert "--data-parallel-size 16" in text
+    graph: Any = dynamo_graph(config)
+    services = graph["spec"]["services"]
+    assert list(services) == ["Frontend", "VllmPrefillWorker", "VllmDecodeWorker"]
+    assert services["VllmPrefillWorker"]["replicas"] == 4
+    assert services["VllmDecodeWorker"]["resources"] == {"limits": {"gpu": "16"}}
+    sglang = launch_text(load_config(REPOSITORY / "examples" / "deepseek-v3-trace.yaml", ["engine.framework=sglang"]))
+    assert "--tp-size 16" in sglang
+    assert "--disaggregation-mode decode" in sglang
+    assert "DynamoGraphDeployment" not in sglang
+
+
+def test_nothing_that_does_not_fit_is_run() -> None:
+    """Llama-3.1-70B in bf16 takes 141 GB: one H200 has no room, two have."""
+    tree = {**BASE, "model": "llama-3.1-70b", "workload": {**BASE["workload"], "rate": "1/s"}}
+    screening = screen(space({"cluster.pools.server.tp": [1, 2]}, base=tree))
+    assert [each.gpus for each in screening.candidates] == [2]
+    assert screening.count_left_out(INVALID) == 1
+    assert "memory" in screening.left_out[0].reason or "fit" in screening.left_out[0].reason

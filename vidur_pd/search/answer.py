@@ -1,0 +1,158 @@
+"""The answer of a search in sentences: what to run, what it comes to, what limits it, what is next best."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vidur_pd.config import SimulationConfig
+from vidur_pd.metrics.summary import TargetSummary
+from vidur_pd.search.launch import partition_text
+from vidur_pd.search.objective import Objective
+from vidur_pd.search.outcome import Outcome
+from vidur_pd.search.screening import GPUS, INVALID, LOAD
+from vidur_pd.search.search import Evaluated, SearchResult
+
+
+def answer(result: SearchResult) -> str:
+    """One sentence first, then what it rests on."""
+    return "\n".join(_sentences(result))
+
+
+def _sentences(result: SearchResult) -> Iterator[str]:
+    objective, best = result.space.file.objective, result.best
+    if best is None:
+        yield _nothing(result)
+    else:
+        outcome = best.last()
+        yield (
+            f"{deployment(result.space.config(best.candidate.point))}: {_headline(objective, outcome)}; "
+            f"{targets_text(outcome.targets)}."
+        )
+        yield f"Limited by {outcome.limited_by}." if outcome.limited_by else "Nothing limits it."
+        if (other := next_best(result)) is not None:
+            second = deployment(result.space.config(other.candidate.point))
+            yield f"Next best: {second}: {_headline(objective, other.last())}."
+    yield effort(result)
+
+
+def next_best(result: SearchResult) -> Evaluated | None:
+    """The best deployment with other pools than the best."""
+    if result.best is None:
+        return None
+    first = deployment(result.space.config(result.best.candidate.point))
+    others = (each for each in result.ranking[1:] if deployment(result.space.config(each.candidate.point)) != first)
+    return next(others, None)
+
+
+def _nothing(result: SearchResult) -> str:
+    tried = [each.last() for each in result.evaluated]
+    text = f"No deployment of {result.space.size:,} meets the SLO"
+    if not tried:
+        return f"{text}: none could be run."
+    nearest = max(tried, key=lambda outcome: outcome.margin)
+    return f"{text}; the nearest misses it by {100 * -nearest.margin:.0f} %: limited by {nearest.limited_by}."
+
+
+def deployment(config: SimulationConfig) -> str:
+    """GPUs, and pools with their partitions."""
+    kinds = Counter[str]()
+    for pool in config.cluster.pools:
+        kinds[config.hardware_of(pool).upper()] += pool.instances * pool.gpus_per_instance
+    gpus = " + ".join(f"{number} × {kind}" for kind, number in kinds.items())
+    pools = " and ".join(f"{pool.instances} × {partition_text(pool)} {pool.name}" for pool in config.cluster.pools)
+    return f"{gpus} as {pools}"
+
+
+def _headline(objective: Objective, outcome: Outcome) -> str:
+    match objective:
+        case Objective.MAX_THROUGHPUT_PER_GPU:
+            return f"up to {outcome.rate_per_s:.3g} requests/s ({outcome.rate_per_s / outcome.gpus:.3g} per GPU)"
+        case Objective.MIN_LATENCY:
+            return f"mean end-to-end latency {outcome.e2e_mean_s:.3g} s at {outcome.rate_per_s:.3g} requests/s"
+        case Objective.MIN_COST:
+            return f"{outcome.cost_per_hour:.4g} per hour at {outcome.rate_per_s:.3g} requests/s"
+        case _:
+            tokens = outcome.output_tokens_per_s
+            return f"{outcome.rate_per_s:.3g} requests/s" + (
+                "" if tokens is None else f", {tokens:,.0f} output tokens/s"
+            )
+
+
+def targets_text(targets: tuple[TargetSummary, ...]) -> str:
+    """Each target with what was found and its limit."""
+    return ", ".join(_target_text(target) for target in targets) or "no targets"
+
+
+def _target_text(target: TargetSummary) -> str:
+    if target.latency == "":
+        share, least = 100 * (target.found or 0.0), 100 * (target.limit or 0.0)
+        return f"{share:.1f} % of the requests within their limits (at least {least:g} %)"
+    found = "never" if target.found is None else seconds_text(target.found)
+    return f"{target.name} {found} (limit {seconds_text(target.limit or 0.0)})"
+
+
+def seconds_text(value: float) -> str:
+    """Three digits, in milliseconds below a second."""
+    if value >= 1 or value == 0:
+        return f"{value:.3g} s"
+    return f"{1e3 * value:.{max(0, 2 - math.floor(math.log10(1e3 * value)))}f} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the points of a space."""
+
+    points: int
+    invalid: int
+    other_gpus: int
+    beyond_load: int
+    run: int
+    full: int
+    """At full fidelity."""
+    not_run: int
+
+    @property
+    def given_up(self) -> int:
+        """After a cheap run that missed the SLO, or the best value, by more than the slack."""
+        return self.run - self.full
+
+    @property
+    def valid(self) -> int:
+        return self.points - self.invalid - self.other_gpus
+
+
+def counts_of(result: SearchResult) -> Counts:
+    full = len(result.space.file.fidelities)
+    return Counts(
+        points=result.space.size,
+        invalid=result.screening.count_left_out(INVALID),
+        other_gpus=result.screening.count_left_out(GPUS),
+        beyond_load=result.screening.count_left_out(LOAD),
+        run=len(result.evaluated),
+        full=sum(len(each.outcomes) == full for each in result.evaluated),
+        not_run=result.not_run,
+    )
+
+
+def effort(result: SearchResult) -> str:
+    """How many points were run, how many not, and why."""
+    found = counts_of(result)
+    left_out = ", ".join(
+        f"{number:,} {text}"
+        for number, text in (
+            (found.invalid, "are invalid or do not fit into memory"),
+            (found.other_gpus, "have another number of GPUs"),
+            (found.beyond_load, "could not carry the load even with full batches"),
+            (found.not_run, "cannot be better, by their promise" if result.is_exhausted else "were not tried"),
+        )
+        if number
+    )
+    simulations = sum(result.simulations.values())
+    run = f"{found.full:,} in full, {found.given_up:,} given up after a cheap run"
+    return (
+        f"Of {found.points:,} points {found.run:,} were run ({run}; {simulations:,} simulations, "
+        f"{result.cpu_s:.0f} s of CPU time)" + (f"; {left_out}." if left_out else ".")
+    )

@@ -1,0 +1,141 @@
+"""What to launch for a configuration, as text: ``vllm serve`` or SGLang per pool, and a Dynamo graph.
+
+Options are those of vLLM 0.24 (``vllm serve --help``), SGLang 0.5.23 (``sglang/srt/server_args.py``) and Dynamo's
+``DynamoGraphDeployment``. Addresses, ports, images and the network's environment are the cluster's own and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+
+from aicb import load_model
+from boundary.yaml_text import dump_yaml
+from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+
+VLLM_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "mixed": "kv_both"}
+
+
+def launch_text(config: SimulationConfig) -> str:
+    """Commands for every pool, and the graph where the engine is vLLM; a line for what cannot be said in them."""
+    parts = [f"# {model_name(config)}: what the simulated deployment would be launched with."]
+    for pool in config.cluster.pools:
+        number = f"{pool.instances} instance{'s' if pool.instances > 1 else ''} of {pool.gpus_per_instance}"
+        parts.append(f"\n# pool {pool.name} ({pool.role}): {number} {config.hardware_of(pool)}")
+        parts.append(" \\\n  ".join(_lines(_command(config, pool))))
+    if config.engine.framework == "vllm":
+        parts.append(f"\n# The same as a Dynamo graph\n{dump_yaml(dynamo_graph(config))}")
+    return "\n".join(parts) + "\n"
+
+
+def model_name(config: SimulationConfig) -> str:
+    """The name on Hugging Face where the model's source says it, else the path or name of the configuration."""
+    found = re.match(r"https://huggingface\.co/([^/]+/[^/]+)/", load_model(config.model).source)
+    return found[1] if found else config.model
+
+
+def _command(config: SimulationConfig, pool: PoolConfig) -> list[str]:
+    match config.engine_of(pool).framework:
+        case "vllm":
+            return ["vllm", "serve", model_name(config), *vllm_arguments(config, pool)]
+        case "sglang":
+            return ["python", "-m", "sglang.launch_server", *sglang_arguments(config, pool)]
+        case framework:
+            return [f"# no command is known for {framework}:", str(partition_text(pool))]
+
+
+def partition_text(pool: PoolConfig) -> str:
+    """Degrees of parallelism that are more than 1."""
+    degrees = (("tp", pool.tp), ("ep", pool.ep), ("dp", pool.dp), ("pp", pool.pp))
+    return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "tp1"
+
+
+def vllm_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
+    """Of ``vllm serve``, after the model."""
+    engine = config.engine_of(pool)
+    found = ["--tensor-parallel-size", str(pool.tp)]
+    for option, degree in (("--data-parallel-size", pool.dp), ("--pipeline-parallel-size", pool.pp)):
+        found += [option, str(degree)] if degree > 1 else []
+    found += ["--enable-expert-parallel"] if pool.ep > 1 else []
+    found += [
+        "--max-num-batched-tokens",
+        str(engine.max_batched_tokens),
+        "--max-num-seqs",
+        str(engine.max_seqs),
+        "--gpu-memory-utilization",
+        f"{engine.gpu_memory_utilization:g}",
+        "--block-size",
+        str(engine.block_tokens),
+        "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching",
+        "--async-scheduling" if engine.async_scheduling else "--no-async-scheduling",
+    ]
+    found += _optional(engine)
+    if config.hands_over(pool):
+        transfer = {"kv_connector": "NixlConnector", "kv_role": VLLM_ROLES[pool.role]}
+        found += ["--kv-transfer-config", json.dumps(transfer)]
+    return found
+
+
+def _optional(engine: EngineConfig) -> list[str]:
+    """What differs from vLLM's own ways."""
+    found = [] if engine.max_model_len is None else ["--max-model-len", str(engine.max_model_len)]
+    found += ["--kv-cache-dtype", "fp8"] if engine.kv == "fp8" else []
+    found += [] if engine.chunked_prefill else ["--no-enable-chunked-prefill"]
+    return found + ([] if engine.cuda_graphs else ["--enforce-eager"])
+
+
+def sglang_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
+    """Of ``sglang.launch_server``. With data-parallel attention ``--tp-size`` counts all GPUs of a stage."""
+    engine = config.engine_of(pool)
+    found = ["--model-path", model_name(config), "--tp-size", str(pool.tp * pool.dp)]
+    found += ["--dp-size", str(pool.dp), "--enable-dp-attention"] if pool.dp > 1 else []
+    found += ["--ep-size", str(pool.ep)] if pool.ep > 1 else []
+    found += ["--pp-size", str(pool.pp)] if pool.pp > 1 else []
+    found += [
+        "--chunked-prefill-size",
+        str(engine.max_batched_tokens),
+        "--max-running-requests",
+        str(engine.max_seqs * pool.dp),
+        "--mem-fraction-static",
+        f"{engine.gpu_memory_utilization:g}",
+    ]
+    found += [] if engine.prefix_caching else ["--disable-radix-cache"]
+    found += ["--kv-cache-dtype", "fp8_e4m3"] if engine.kv == "fp8" else []
+    if config.hands_over(pool) and pool.role != "mixed":
+        found += ["--disaggregation-mode", pool.role, "--disaggregation-transfer-backend", "nixl"]
+    return found
+
+
+def dynamo_graph(config: SimulationConfig) -> dict[str, object]:
+    """A ``DynamoGraphDeployment`` with a frontend and a service per pool."""
+    services: dict[str, object] = {"Frontend": {"componentType": "frontend", "replicas": 1}}
+    for pool in config.cluster.pools:
+        arguments = ["--model", model_name(config), *vllm_arguments(config, pool)]
+        if pool.role == "prefill":
+            arguments.append("--is-prefill-worker")
+        services[f"Vllm{''.join(part.capitalize() for part in re.split(r'[-_.]', pool.name))}Worker"] = {
+            "componentType": "worker",
+            **({"subComponentType": pool.role} if pool.role != "mixed" else {}),
+            "replicas": pool.instances,
+            "resources": {"limits": {"gpu": str(pool.gpus_per_instance)}},
+            "extraPodSpec": {"mainContainer": {"command": ["python3", "-m", "dynamo.vllm"], "args": arguments}},
+        }
+    return {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": {"name": re.sub(r"[^a-z0-9]+", "-", config.model.rpartition("/")[2].lower()).strip("-")},
+        "spec": {"services": services},
+    }
+
+
+def _lines(words: list[str]) -> Iterator[str]:
+    """An option with its value per line, the program on the first."""
+    line: list[str] = []
+    for word in words:
+        if word.startswith("--") and line:
+            yield " ".join(line)
+            line = []
+        line.append(word if word.startswith("#") else shlex.quote(word))
+    yield " ".join(line)
