@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from boundary.errors import InputError
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
@@ -120,6 +121,12 @@ class RequestLifecycle:
 
         if config.routing.is_splitwise:
             return SplitwiseRoutes(self._instances, config.routing, must_travel, lambda: self._queue.now_ps)
+        if "session" in (config.routing.policy, config.routing.decode_policy) and not self._source.workload.sessions:
+            field = "policy" if config.routing.policy == "session" else "decode_policy"
+            raise InputError(
+                f"routing.{field}: found session with a workload that does not say which requests are turns of one "
+                "conversation, expected workload.sessions, or a trace with session or chat_id"
+            )
         knowledge = RoutingKnowledge(
             seed=config.seed,
             now_ps=lambda: self._queue.now_ps,
@@ -132,7 +139,7 @@ class RequestLifecycle:
     def _session_of(self, request: RequestView) -> int:
         """Number of the conversation; a request of a workload without any is one of its own."""
         sessions = self._source.workload.sessions
-        return request.index if sessions is None else int(sessions.session[request.index])
+        return int(sessions.session[request.index]) if sessions else request.index
 
     def _transfer_s(self, destination: Rank, request: RequestView) -> float:
         """Expected time of the KV transfer of a request that has been routed to a prefill instance; else 0."""
