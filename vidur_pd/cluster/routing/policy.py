@@ -30,7 +30,7 @@ HOOKS: Final = ("choose",)
 class Candidate:
     """An instance, or one data-parallel rank of it, as it is at this instant."""
 
-    __slots__ = ("_transfer_s", "block_tokens", "name", "place", "ranks", "role")
+    __slots__ = ("_only", "_transfer_s", "block_tokens", "name", "place", "ranks", "role")
 
     def __init__(
         self,
@@ -51,26 +51,27 @@ class Candidate:
         self.place = place
         """Index among all candidates of the router, out of service or not."""
         self.ranks = ranks
+        self._only = ranks[0] if len(ranks) == 1 else None
 
     @property
     def waiting_requests(self) -> int:
         """Requests that do not run yet, those whose KV is on its way included."""
-        return sum(rank.waiting_requests for rank in self.ranks)
+        return self._only.waiting_requests if self._only else sum(rank.waiting_requests for rank in self.ranks)
 
     @property
     def running_requests(self) -> int:
         """Requests admitted to the batch."""
-        return sum(rank.running_requests for rank in self.ranks)
+        return self._only.running_requests if self._only else sum(rank.running_requests for rank in self.ranks)
 
     @property
     def load_tokens(self) -> int:
         """Tokens to compute before all is decode; where decodes run, plus the context of all requests."""
-        return sum(rank.load_tokens for rank in self.ranks)
+        return self._only.load_tokens if self._only else sum(rank.load_tokens for rank in self.ranks)
 
     @property
     def prefill_tokens(self) -> int:
         """Tokens of prompts that no ended iteration has computed."""
-        return sum(rank.outstanding_tokens for rank in self.ranks)
+        return self._only.outstanding_tokens if self._only else sum(rank.outstanding_tokens for rank in self.ranks)
 
     @property
     def context_tokens(self) -> int:
@@ -80,12 +81,12 @@ class Candidate:
     @property
     def used_blocks(self) -> int:
         """KV blocks that requests and transfers hold."""
-        return sum(rank.used_blocks for rank in self.ranks)
+        return self._only.used_blocks if self._only else sum(rank.used_blocks for rank in self.ranks)
 
     @property
     def usable_blocks(self) -> int:
         """KV blocks in all."""
-        return sum(rank.usable_blocks for rank in self.ranks)
+        return self._only.usable_blocks if self._only else sum(rank.usable_blocks for rank in self.ranks)
 
     @property
     def free_blocks(self) -> int:
@@ -95,6 +96,8 @@ class Candidate:
     def cached_tokens(self, request: RequestView) -> int:
         """Tokens of the request whose KV is in the prefix cache of a rank here: of that which has most."""
         assert isinstance(request, Request)
+        if self._only:
+            return self._only.cached_tokens(request)
         return max(rank.cached_tokens(request) for rank in self.ranks)
 
     def transfer_s(self, request: RequestView) -> float:

@@ -35,23 +35,23 @@ class KvAware(Routing):
     options: Options
 
     def choose(self, request: RequestView, candidates: Sequence[Candidate]) -> Candidate:
-        costs = np.array([self._cost(request, each) for each in candidates])
-        spread, temperature = float(costs.max() - costs.min()), self.options.temperature
-        if temperature and spread:
-            weights = np.exp(-(costs - costs.min()) / (spread * temperature))
+        costs = [self._cost(request, each) for each in candidates]
+        least, most, temperature = min(costs), max(costs), self.options.temperature
+        if temperature and most > least:
+            weights = np.exp((least - np.array(costs)) / ((most - least) * temperature))
             return candidates[int(self.context.random.choice(len(candidates), p=weights / weights.sum()))]
-        lowest = np.flatnonzero(costs == costs.min())
-        return candidates[int(lowest[0] if len(lowest) == 1 else self.context.random.choice(lowest))]
-
-    def _prefill_cost(self, request: RequestView, candidate: Candidate) -> float:
-        to_compute = candidate.prefill_tokens + request.prompt_tokens
-        credit = self.options.overlap_weight and self.options.overlap_weight * candidate.cached_tokens(request)
-        return self.options.prefill_weight * max(0.0, to_compute - credit) / candidate.block_tokens
+        lowest = [place for place, cost in enumerate(costs) if cost == least]
+        return candidates[lowest[0] if len(lowest) == 1 else int(self.context.random.choice(lowest))]
 
     def _cost(self, request: RequestView, candidate: Candidate) -> float:
-        cost = self.options.requests_weight * (candidate.waiting_requests + candidate.running_requests)
-        if candidate.role != "decode":
-            cost += self._prefill_cost(request, candidate)
-        if candidate.role != "prefill":
-            cost += (candidate.context_tokens + request.prompt_tokens) / candidate.block_tokens
+        options, role, tokens = self.options, candidate.role, 0.0
+        if role != "decode":
+            cached = options.overlap_weight * candidate.cached_tokens(request) if options.overlap_weight else 0.0
+            to_compute = candidate.prefill_tokens + request.prompt_tokens - cached
+            tokens += options.prefill_weight * max(0.0, to_compute)
+        if role != "prefill":
+            tokens += candidate.context_tokens + request.prompt_tokens
+        cost = tokens / candidate.block_tokens
+        if options.requests_weight:
+            cost += options.requests_weight * (candidate.waiting_requests + candidate.running_requests)
         return cost
