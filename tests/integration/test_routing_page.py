@@ -20,7 +20,7 @@ def transfer_ms(result: Result) -> float:
 
 
 def test_choosing_by_links_keeps_kv_in_its_rack() -> None:
-    settings = ["workload.requests=150", "cluster.topology.oversubscription=16"]
+    settings = ["workload.requests=80", "cluster.topology.oversubscription=16"]
     example = EXAMPLES / "oversubscribed.yaml"
     aware = simulate(example, settings=settings)
     other = simulate(example, settings=[*settings, "routing.decode_policy=kv_aware"])

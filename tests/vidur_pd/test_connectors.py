@@ -14,7 +14,7 @@ import pytest
 from boundary.errors import InputError
 from netsim.units import PS_PER_MS, PS_PER_S, PS_PER_US
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.config.connector import known_connectors
+from vidur_pd.config.kv_transfer import known_connectors
 from vidur_pd.metrics.requests import RequestRecord
 from vidur_pd.metrics.result import Result
 from vidur_pd.workload.request import RequestStatus

@@ -1,33 +1,34 @@
 """The configuration: its schema, its file, the files and classes that it names."""
 
+from vidur_pd.config.kv_transfer import TRANSFER_MODES, KvTransferConfig
 from vidur_pd.config.objectives import SloConfig
-from vidur_pd.config.schema import (
-    CORE_POLICY,
+from vidur_pd.config.routing import (
     CORE_ROUTING,
-    NAMED_POLICIES,
     NAMED_ROUTING,
     RANK_POLICIES,
     ROUTING_POLICIES,
-    SCHEDULING_POLICIES,
     SPLITWISE,
-    TRANSFER_MODES,
-    ClusterConfig,
     DisaggregateConfig,
+    RankPolicy,
+    RoutingConfig,
+    RoutingPolicy,
+    SplitwiseConfig,
+)
+from vidur_pd.config.schema import (
+    CORE_POLICY,
+    NAMED_POLICIES,
+    SCHEDULING_POLICIES,
+    ClusterConfig,
     EngineConfig,
     EngineOverrides,
     EplbConfig,
     ExpertDriftConfig,
-    KvTransferConfig,
     NetworkConfig,
     OutputConfig,
     OverlapConfig,
     PoolConfig,
-    RankPolicy,
     Role,
-    RoutingConfig,
-    RoutingPolicy,
     SimulationConfig,
-    SplitwiseConfig,
 )
 
 __all__ = [

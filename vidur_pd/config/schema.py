@@ -17,27 +17,17 @@ from boundary.quoting import quoted
 from netsim.backends.contract import capabilities_of
 from netsim.roce.config import RoceConfig
 from netsim.topologies.build import TopologySpec
-from vidur_pd.config.connector import IDEAL, ConnectorConfig, with_connector
 from vidur_pd.config.division import divided
 from vidur_pd.config.engines import DEEPEP_KERNELS, complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.frontend import FrontendConfig, NoFrontend
 from vidur_pd.config.gpu_names import with_listed_gpus
+from vidur_pd.config.kv_transfer import IDEAL, KvTransferConfig
+from vidur_pd.config.names import Milliseconds, one_of
 from vidur_pd.config.objectives import SloConfig
+from vidur_pd.config.routing import RoutingConfig
 from vidur_pd.config.speculative import SpeculativeConfig
 from vidur_pd.config.workload import WorkloadConfig
-
-
-def _one_of(*built_in: str) -> AfterValidator:
-    """A policy of ours by its name, or a class of the user's own; that is looked for when the simulation is built."""
-
-    def check(policy: str) -> str:
-        if policy not in built_in and not all(policy.rpartition(":")):
-            expected = ", ".join((*built_in, "module:Class", "file.py:Class"))
-            raise ValueError(f"found {quoted(policy)}, expected one of {expected}")
-        return policy
-
-    return AfterValidator(check)
 
 
 def _known_framework(name: str) -> str:
@@ -62,21 +52,8 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
 Role = Literal["prefill", "decode", "mixed"]
 Degree = Annotated[Count, Field(le=2**20)]
 """GPUs, ranks or instances."""
-Milliseconds = Annotated[float, NotBool, Field(ge=0, le=1e6, allow_inf_nan=False)]
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
-RANK_POLICIES: Final = ("least_tokens", "least_requests", "round_robin")
-CORE_ROUTING: Final = (*RANK_POLICIES, "random")
-NAMED_ROUTING: Final = {
-    "prefix_affine": "PrefixAffine",
-    "kv_aware": "KvAware",
-    "session": "Session",
-    "power_of_two": "PowerOfTwo",
-    "free_memory": "FreeMemory",
-    "network_aware": "NetworkAware",
-}
-"""Module in ``vidur_pd/cluster/routing/policies``, and the class in it."""
-ROUTING_POLICIES: Final = (*CORE_ROUTING, *NAMED_ROUTING)
 CORE_POLICY: Final = "vllm_v1"
 NAMED_POLICIES: Final = {
     "vllm_v0": "VllmV0",
@@ -90,13 +67,7 @@ NAMED_POLICIES: Final = {
 }
 """Module in ``vidur_pd/scheduling/policies``, and the class in it."""
 SCHEDULING_POLICIES: Final = (CORE_POLICY, *NAMED_POLICIES)
-SchedulingPolicy = Annotated[str, _one_of(*SCHEDULING_POLICIES)]
-RoutingPolicy = Annotated[str, _one_of(*ROUTING_POLICIES)]
-SPLITWISE: Final = "splitwise"
-EntryPolicy = Annotated[str, _one_of(*ROUTING_POLICIES, SPLITWISE)]
-RankPolicy = Annotated[str, _one_of(*RANK_POLICIES)]
-TRANSFER_MODES: Final = ("pull", "push", "chunked", "layerwise")
-TransferModeName = Annotated[str, _one_of(*TRANSFER_MODES)]
+SchedulingPolicy = Annotated[str, one_of(*SCHEDULING_POLICIES)]
 EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline"]
 
 
@@ -302,129 +273,6 @@ class ClusterConfig(Section):
             missing = "decode" if "prefill" in roles else "prefill"
             raise ValueError(f"found no pool with role {missing}, expected prefill and decode pools together")
         return self
-
-
-class SplitwiseConfig(Section):
-    """How Splitwise chooses the two machines of a request (`vidur_pd.cluster.routing.splitwise`)."""
-
-    scheduler: Literal["mixed_pool", "kv_jsq", "kv_token_jsq", "kv_round_robin"] = "mixed_pool"
-    max_pending_tokens: Count = 8192
-    """A prompt machine on which requests queue gets no prompt that makes more tokens pending; of ``mixed_pool``."""
-
-
-class DisaggregateConfig(Section):
-    """Which requests get a prefill instance of their own; the others are prefilled where they decode.
-
-    Both limits have to be met from below for a request to stay (Dynamo's conditional disaggregation).
-    """
-
-    min_prompt_tokens: Count = 2048
-    """Tokens of the prompt that the decode instance has not cached; so many are worth a prefill instance."""
-    min_new_share: Annotated[float, NotBool, Field(ge=0, le=1e6)] = 0.7
-    """The same as a share of the prompt; 1 and above: it does not matter, but for a cached prompt with 1."""
-
-
-class RoutingConfig(Section):
-    """How requests are assigned to the instances of some roles, and to the data-parallel ranks of an instance.
-
-    ``least_tokens``: the fewest prompt tokens that are not computed yet; where decodes run, plus the context of all
-    requests there. ``least_requests``: the lowest 4 · waiting + running. Of equal candidates the first.
-    """
-
-    policy: EntryPolicy = "least_tokens"
-    """Among prefill and mixed instances when a request arrives, and among decode instances if they have no other."""
-    policy_options: dict[str, Any] = Field(default_factory=dict)
-    """What only this policy knows (`Routing.Options` of its class says which fields there are)."""
-    decode_policy: RoutingPolicy | None = None
-    """Among decode instances: at the arrival in modes that push, else at the end of the prefill."""
-    decode_policy_options: dict[str, Any] = Field(default_factory=dict)
-    """The same of the policy among decode instances; without ``decode_policy``, those of ``policy_options``."""
-    index_delay_s: Annotated[float, NotBool, Field(ge=0, le=1000)] = 0.0
-    """How late routers among instances hear of loads and of what is cached."""
-    disaggregate: DisaggregateConfig | None = None
-    """``None``: every request that needs a decode instance is prefilled on another."""
-    rank_policy: RankPolicy | None = None
-    """Within an instance. ``None``: ``least_tokens`` where it prefills only, as the rank with the most prompt tokens
-    holds up the others, else ``least_requests``, as vLLM's data-parallel front end."""
-    splitwise: SplitwiseConfig | None = None
-    """With ``policy: splitwise``, which chooses the prefill and the decode instance of a request together."""
-
-    @property
-    def is_splitwise(self) -> bool:
-        return self.policy == SPLITWISE
-
-    @property
-    def has_mixed_pool(self) -> bool:
-        """Any instance may have to prefill, decode, or both."""
-        return self.is_splitwise and (self.splitwise or SplitwiseConfig()).scheduler == "mixed_pool"
-
-    @property
-    def watches_links(self) -> bool:
-        """The choice of decode instances may look at links: a policy that does, or one of the user's own."""
-        policy = self.decode_policy or self.policy
-        return policy == "network_aware" or ":" in policy
-
-    @property
-    def decode_instances_prefill(self) -> bool:
-        """Decode instances may have to prefill."""
-        return self.has_mixed_pool or self.disaggregate is not None
-
-    def options_of(self, field: str) -> dict[str, Any]:
-        """Stated options of ``policy`` or ``decode_policy``."""
-        is_own = field == "decode_policy" and (self.decode_policy is not None or self.decode_policy_options)
-        return self.decode_policy_options if is_own else self.policy_options
-
-    @model_validator(mode="after")
-    def _network_is_for_transfers(self) -> RoutingConfig:
-        if self.policy == "network_aware":
-            raise ValueError(
-                "policy: found network_aware, expected it as decode_policy: it chooses by the transfer from the "
-                "prefill instance"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _splitwise_is_alone(self) -> RoutingConfig:
-        if self.is_splitwise and (self.disaggregate is not None or self.index_delay_s):
-            field = "index_delay_s" if self.disaggregate is None else "disaggregate"
-            raise ValueError(f"{field}: found with policy splitwise, expected it without: it has rules of its own")
-        if self.splitwise is not None and not self.is_splitwise:
-            raise ValueError(f"splitwise: found with policy {quoted(self.policy)}, expected policy splitwise")
-        if self.is_splitwise and self.decode_policy is not None:
-            raise ValueError(
-                f"decode_policy: found {quoted(self.decode_policy)}, expected none with policy splitwise, which "
-                "chooses both instances"
-            )
-        return self
-
-
-class KvTransferConfig(Section):
-    """How the KV cache of a finished prefill reaches the decode instance.
-
-    ``pull``: the decode side reserves blocks after the prefill has ended and reads. ``push``: it reserves when
-    the request arrives, the prefill side writes as soon as it is done. ``chunked``: as push, but each chunk leaves as
-    soon as it is computed; ``layerwise``: each layer.
-
-    ``first_token`` says which token a user sees first: the one sampled by the prefill instance at once (Splitwise,
-    DistServe), the same token once its KV has arrived (SGLang), or a token the decode instance recomputes from the
-    last prompt position (vLLM's connectors).
-    """
-
-    mode: TransferModeName
-    """``pull``, ``push``, ``chunked``, ``layerwise``, or ``module:Class``, a mode of one's own
-    (`vidur_pd.kv_transfer.modes`). Left out: as the connector does."""
-    connector: ConnectorConfig
-    """What carries KV, and what that costs in addition to the bytes: a name, or a name as ``kind`` with costs of one's
-    own. Left out: ``ideal``."""
-    first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"]
-    """Left out: as the engine does."""
-    setup_ms: Milliseconds
-    """Time before the first byte of a transfer (first round trip). Left out: that of the connector."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_its_connector(cls, tree: Any) -> Any:
-        return with_connector(tree) if isinstance(tree, Mapping) else tree
 
 
 class NetworkConfig(Section):

@@ -12,7 +12,7 @@ import simccl
 from netsim import FlowGraph
 from netsim.units import PS_PER_S, PS_PER_US
 from vidur_pd.cluster.instance import Instance, Rank
-from vidur_pd.config.connector import ConnectorConfig
+from vidur_pd.config.kv_transfer import ConnectorConfig
 from vidur_pd.kv_transfer.transfer import LayerTimes
 
 Times = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Connectors: what carries KV from one engine to another, and what that costs in addition to the bytes.
+"""KV transfers in the configuration: their mode, and the connector that carries them at a cost beyond the bytes.
 
 A connector is a YAML file in ``vidur_pd/data/connectors``: the ``mode`` of its transfers and their ``setup_ms``, which
 are fields of ``kv_transfer``, and what of `ConnectorConfig` is not zero. A configuration names one by
@@ -17,11 +17,14 @@ from pydantic import Field, field_validator, model_validator
 from boundary.fields import Count, NotBool, PositiveFloat, Probability, Section
 from boundary.quoting import quoted
 from boundary.yaml_text import read_yaml_mapping
+from vidur_pd.config.names import Milliseconds, one_of
 
 IDEAL: Final = "ideal"
 """The connector that costs the bytes and a set-up alone."""
 FOLDER: Final = Path(__file__).parents[1] / "data" / "connectors"
 
+TRANSFER_MODES: Final = ("pull", "push", "chunked", "layerwise")
+TransferModeName = Annotated[str, one_of(*TRANSFER_MODES)]
 Microseconds = Annotated[float, NotBool, Field(ge=0, le=1e8, allow_inf_nan=False)]
 
 
@@ -55,7 +58,8 @@ class ConnectorConfig(Section):
     descriptor_tokens: Count | None = None
     """Tokens of a descriptor; ``None``: a KV block."""
     posted_by: Literal["decode", "prefill"]
-    """The instance that reads or writes. Left out: ``decode`` with mode ``pull``, else ``prefill``."""
+    """The instance that reads or writes. Left out: that of the connector; ``decode`` with mode ``pull``, else
+    ``prefill``."""
     path: Literal["direct", "host"] = "direct"
     """``direct``: NICs and GPUs reach the memory of GPUs. ``host``: the CPU of the one who posts copies, as where GPUs
     of virtual machines do not see each other, or NICs do not see them."""
@@ -117,6 +121,35 @@ def with_connector(tree: Mapping[str, Any]) -> dict[str, Any]:
     kind = connector.get("kind") if isinstance(connector, Mapping) else None
     file = connector_file(kind if kind in known_connectors() else IDEAL)  # what is not known is said by validation
     mode = tree.get("mode", file["mode"])
-    side = {"posted_by": "decode" if mode == "pull" else "prefill"}
+    side = {"posted_by": file["connector"].get("posted_by", "decode" if mode == "pull" else "prefill")}
     completed = {**side, **connector} if isinstance(connector, Mapping) else connector
     return {"setup_ms": file["setup_ms"], **tree, "mode": mode, "connector": completed}
+
+
+class KvTransferConfig(Section):
+    """How the KV cache of a finished prefill reaches the decode instance.
+
+    ``pull``: the decode side reserves blocks after the prefill has ended and reads. ``push``: it reserves when
+    the request arrives, the prefill side writes as soon as it is done. ``chunked``: as push, but each chunk leaves as
+    soon as it is computed; ``layerwise``: each layer.
+
+    ``first_token`` says which token a user sees first: the one sampled by the prefill instance at once (Splitwise,
+    DistServe), the same token once its KV has arrived (SGLang), or a token the decode instance recomputes from the
+    last prompt position (vLLM's connectors).
+    """
+
+    mode: TransferModeName
+    """``pull``, ``push``, ``chunked``, ``layerwise``, or ``module:Class``, a mode of one's own
+    (`vidur_pd.kv_transfer.modes`). Left out: as the connector does."""
+    connector: ConnectorConfig
+    """What carries KV, and what that costs in addition to the bytes: a name, or a name as ``kind`` with costs of one's
+    own. Left out: ``ideal``."""
+    first_token: Literal["prefill", "decode_after_transfer", "decode_recompute"]
+    """Left out: as the engine does."""
+    setup_ms: Milliseconds
+    """Time before the first byte of a transfer (first round trip). Left out: that of the connector."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_its_connector(cls, tree: Any) -> Any:
+        return with_connector(tree) if isinstance(tree, Mapping) else tree
