@@ -90,7 +90,7 @@ def print_search(result: SearchResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from vidur_pd.search.answer import answer, deployment, seconds_text
+    from vidur_pd.search.answer import answer, best_of_each_deployment, deployment, seconds_text
 
     console = Console()
     first, *others = answer(result).split("\n")
@@ -101,7 +101,7 @@ def print_search(result: SearchResult) -> None:
         return
     objective = result.space.file.objective
     table = Table("deployment", objective.unit, "TTFT p90", "TPOT p90", "margin", "limited by")
-    for each in result.ranking[:5]:
+    for each in best_of_each_deployment(result)[:5]:
         outcome = each.last()
         table.add_row(
             escape(deployment(result.space.config(each.candidate.point))),

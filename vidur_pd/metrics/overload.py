@@ -19,7 +19,7 @@ from vidur_pd.metrics.tally import RequestTally
 
 BATCHES: Final = 12
 LEAST_REQUESTS: Final = 10 * BATCHES
-"""Of the second half: with fewer there is no telling."""
+"""Of the second half: with fewer nothing can be said."""
 SIGNIFICANCE: Final = 0.01
 LEAST_GROWTH: Final = 0.01
 """Seconds of waiting that each second of arrivals adds: at 1 % too much load, and what a significant trend has to

@@ -40,11 +40,15 @@ def _sentences(result: SearchResult) -> Iterator[str]:
 
 def next_best(result: SearchResult) -> Evaluated | None:
     """The best deployment with other pools than the best."""
-    if result.best is None:
-        return None
-    first = deployment(result.space.config(result.best.candidate.point))
-    others = (each for each in result.ranking[1:] if deployment(result.space.config(each.candidate.point)) != first)
-    return next(others, None)
+    return next(iter(best_of_each_deployment(result)[1:]), None)
+
+
+def best_of_each_deployment(result: SearchResult) -> list[Evaluated]:
+    """Of points whose pools are the same the best one; the best first."""
+    found: dict[str, Evaluated] = {}
+    for each in result.ranking:
+        found.setdefault(deployment(result.space.config(each.candidate.point)), each)
+    return list(found.values())
 
 
 def _nothing(result: SearchResult) -> str:

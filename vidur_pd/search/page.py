@@ -108,14 +108,13 @@ def _ranking(result: SearchResult) -> str:
     if not result.ranking:
         return note_html("No point meets the SLO.")
     objective = result.space.file.objective
-    figures = ("GPUs", "TTFT p90", "TPOT p90", "Margin", "Targets")
-    columns = ("Deployment", "Other choices", _value_name(objective), *figures)
+    figures = ("TTFT p90", "TPOT p90", "Margin", "Targets")
+    columns = ("Deployment", "Choices", _value_name(objective), *figures)
     rows = [
         [
             deployment(result.space.config(each.candidate.point)),
             result.space.label(each.candidate.point),
             digits(objective.value_of(each.last())),
-            str(each.last().gpus),
             duration(each.last().ttft_p90_s),
             duration(each.last().tpot_p90_s),
             percent(each.last().margin),
@@ -159,7 +158,7 @@ def _matters(result: SearchResult) -> str:
 
 def _not_tried(result: SearchResult) -> str:
     left_out = result.screening.left_out[:MOST_ROWS]
-    rows = [[each.status, each.reason, f"{each.requests:,}", each.example] for each in left_out]
+    rows = [[each.status, each.reason, each.example, f"{each.requests:,}"] for each in left_out]
     if result.not_run:
         why = (
             "by its promise it cannot be better than the best"
@@ -168,14 +167,14 @@ def _not_tried(result: SearchResult) -> str:
         )
         left = {each.candidate.point for each in result.evaluated}
         example = next(each for each in result.screening.candidates if each.point not in left)
-        rows.append(["not run", why, f"{result.not_run:,}", result.space.label(example.point)])
+        rows.append(["not run", why, result.space.label(example.point), f"{result.not_run:,}"])
     pruned = [each for each in result.evaluated if len(each.outcomes) < len(result.space.file.fidelities)]
     if pruned:
         why = "a cheap run missed the SLO or the best value by more than the slack"
-        rows.append(["run in part", why, f"{len(pruned):,}", result.space.label(pruned[0].candidate.point)])
+        rows.append(["run in part", why, result.space.label(pruned[0].candidate.point), f"{len(pruned):,}"])
     if not rows:
         return note_html("Every point was run in full.")
-    return table_html(("Kind", "Reason", "Points", "Example"), rows, text_columns=2)
+    return table_html(("Kind", "Reason", "Example", "Points"), rows, text_columns=3)
 
 
 def _launch(result: SearchResult) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import threading
@@ -85,7 +86,7 @@ class OnRay:
                 "--ray: found no package ray, expected it (pip install 'vidur-pd[ray]'), or --workers"
             ) from None
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise Failure(f"--ray {address}: found no cluster ({error}), expected the address of one") from None
         self._ray = ray

@@ -1,4 +1,4 @@
-"""Outcomes of every point of a space, which stand in for simulations."""
+"""Every valid point of a space with its promise and its outcome, which stand in for checks and simulations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,36 @@ import csv
 import gzip
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from vidur_pd.search.evaluation import Task
 from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.space import Point
+from vidur_pd.search.promise import Promise
+from vidur_pd.search.screening import Candidate, Screening
+from vidur_pd.search.space import Point, Space
 
 FOLDER: Final = Path(__file__).parents[2] / "data" / "search"
 SPACE: Final = FOLDER / "deepseek-v3-64-h200.yaml"
 KEPT: Final = FOLDER / "deepseek-v3-64-h200.csv.gz"
+PROMISED: Final = ("ceiling_per_s", "ttft_s", "tpot_s", "e2e_s")
 FIGURES: Final = ("margin", "rate_per_s", "output_tokens_per_s", "e2e_mean_s", "ttft_p90_s", "tpot_p50_s", "tpot_p90_s")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was kept."""
+
+    valid: int
+    """Points that are configurations, fit into memory, and have a number of GPUs that was asked for."""
+    candidates: Mapping[Point, Candidate]
+    """Those of them that could carry the load, by their promise."""
+    outcomes: Mapping[Point, Outcome]
+
+    def screening(self, space: Space) -> Screening:
+        ranked = sorted(self.candidates.values(), key=lambda each: (each.rank(space.file.objective), each.point))
+        return Screening(tuple(ranked), ())
 
 
 class KeptOutcomes:
@@ -24,38 +43,41 @@ class KeptOutcomes:
 
     def __init__(self, kept: Mapping[Point, Outcome]) -> None:
         self._kept = kept
-        self.asked: list[Point] = []
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            self.asked.append(task.point)
             yield task, self._kept[task.point]
 
     def close(self) -> None:
         pass
 
 
-def write_kept(path: Path, outcomes: Mapping[Point, Outcome]) -> None:
-    """One row per point; times to a microsecond."""
+def write_kept(path: Path, valid: int, candidates: Sequence[Candidate], outcomes: Mapping[Point, Outcome]) -> None:
+    """One row per candidate, after a line with the number of valid points; six digits."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(("point", "met", "gpus", "early", *FIGURES))
-    for point, found in sorted(outcomes.items()):
+    table.writerow(("point", "gpus", *(f"promised_{name}" for name in PROMISED), "met", "early", *FIGURES))
+    table.writerow(("valid", valid))
+    for each in sorted(candidates, key=lambda candidate: candidate.point):
+        found = outcomes[each.point]
+        promised = (f"{getattr(each.promise, name):.6g}" for name in PROMISED)
         figures = ("" if (value := getattr(found, name)) is None else f"{value:.6g}" for name in FIGURES)
-        row = (" ".join(map(str, point)), int(found.is_met), found.gpus, int(found.stopped_early), *figures)
-        table.writerow(row)
+        place = " ".join(map(str, each.point))
+        table.writerow((place, each.gpus, *promised, int(found.is_met), int(found.stopped_early), *figures))
     with path.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
         file.write(text.getvalue().encode())
 
 
-def read_kept(path: Path = KEPT) -> dict[Point, Outcome]:
+def read_kept(path: Path = KEPT) -> Kept:
+    candidates: dict[Point, Candidate] = {}
+    outcomes: dict[Point, Outcome] = {}
     with gzip.open(path, "rt", newline="") as file:
-        return {
-            tuple(map(int, row["point"].split())): Outcome(
-                is_met=row["met"] == "1",
-                gpus=int(row["gpus"]),
-                stopped_early=row["early"] == "1",
-                **{name: float(row[name]) for name in FIGURES if row[name]},  # type: ignore[arg-type]
-            )
-            for row in csv.DictReader(file)
-        }
+        table = csv.DictReader(file)
+        valid = int(next(table)["gpus"])
+        for row in table:
+            point, gpus = tuple(map(int, row["point"].split())), int(row["gpus"])
+            promise = Promise(*(float(row[f"promised_{name}"]) for name in PROMISED))
+            figures: dict[str, Any] = {name: float(row[name]) for name in FIGURES if row[name]}
+            candidates[point] = Candidate(point, gpus, None, promise)
+            outcomes[point] = Outcome(is_met=row["met"] == "1", gpus=gpus, stopped_early=row["early"] == "1", **figures)
+    return Kept(valid, candidates, outcomes)
