@@ -1,4 +1,4 @@
-"""Routing in the configuration: which policies there are, and what they may be told."""
+"""Routing in the configuration: which policies there are, and their options."""
 
 from __future__ import annotations
 

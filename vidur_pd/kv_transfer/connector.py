@@ -54,6 +54,8 @@ class Connector:
         """By bytes of a token in one layer of a flow."""
         self._known_ps: dict[tuple[int, int], int] = {}
         """By indices of two instances: when they know each other."""
+        self._first_until_ps: dict[tuple[int, int], int] = {}
+        """The same: when all that has waited for that is posted."""
         self._posting_until_ps: dict[int, int] = {}
         """By index of an instance whose steps post: when all that it has to post is posted."""
 
@@ -71,13 +73,18 @@ class Connector:
         known_ps = self._handshake(source, destination, now_ps)
         handshake_ps = known_ps - now_ps
         poster = (destination if self._config.posted_by == "decode" else source).instance
-        begins_ps = self._setup_ps + (handshake_ps or self._occupy(poster, agents_ps, now_ps))
+        if handshake_ps:
+            waits_ps = self._follow(source, destination, agents_ps) - now_ps
+        else:
+            waits_ps = self._occupy(poster, agents_ps, now_ps)
+        begins_ps = self._setup_ps + waits_ps
         graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting_ps)
         return Posted(graph, begins_ps, handshake_ps, agents_ps)
 
     def forget(self, instance: Instance) -> None:
         """An instance has failed: nobody knows it any more."""
         self._known_ps = {pair: at for pair, at in self._known_ps.items() if instance.index not in pair}
+        self._first_until_ps = {pair: at for pair, at in self._first_until_ps.items() if instance.index not in pair}
         self._posting_until_ps.pop(instance.index, None)
 
     def _handshake(self, source: Rank, destination: Rank, now_ps: int) -> int:
@@ -89,6 +96,16 @@ class Connector:
             pieces = peer.state.usable_blocks * memory.layers * memory.regions // peer.instance.placement.partition.pp
             self._known_ps[pair] = now_ps + _ps(config.handshake_us + pieces * config.handshake_descriptor_us)
         return max(self._known_ps[pair], now_ps)
+
+    def _follow(self, source: Rank, destination: Rank, posting_ps: int) -> int:
+        """When a transfer that waits for a handshake is posted, after those that have waited longer.
+
+        Steps of the engine are not held up by these: they are the first of a pair.
+        """
+        pair = (source.instance.index, destination.instance.index)
+        begins_ps = self._first_until_ps.get(pair, self._known_ps[pair])
+        self._first_until_ps[pair] = begins_ps + (posting_ps if self._config.share_of_step else 0)
+        return begins_ps
 
     def _occupy(self, poster: Instance, posting_ps: int, now_ps: int) -> int:
         """Lets an instance post after what it posts already, where its steps do; returns the wait until it begins."""
