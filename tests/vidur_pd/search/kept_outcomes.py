@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vidur_pd.search.evaluation import Task
-from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.promise import Promise
-from vidur_pd.search.screening import Candidate, Screening
-from vidur_pd.search.space import Point, Space
+from vidur_pd.search.evaluation.evaluation import Task
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.promise.promise import Promise
+from vidur_pd.search.promise.screening import Candidate, Screening
+from vidur_pd.search.space.space import Point, Space
 
 FOLDER: Final = Path(__file__).parents[2] / "data" / "search"
 SPACE: Final = FOLDER / "deepseek-v3-64-h200.yaml"
