@@ -13,7 +13,7 @@ from vidur_pd.commands.slo_options import Slo, slo_settings
 
 if TYPE_CHECKING:
     from vidur_pd.config import SimulationConfig
-    from vidur_pd.search.capacity import AtLoad, Capacity
+    from vidur_pd.search.capacity.capacity import AtLoad, Capacity
 
 
 def capacity(
@@ -37,7 +37,7 @@ def capacity(
     miss end early.
     """
     from vidur_pd.config.file import load_config
-    from vidur_pd.search.capacity import find_capacity
+    from vidur_pd.search.capacity.capacity import find_capacity
 
     overrides = [*(settings or []), *slo_settings(slo or []), *load_settings(rate, clients)]
     parsed = load_config(config, overrides)
@@ -98,8 +98,8 @@ def capacity_tree(found: Capacity) -> dict[str, Any]:
 
 def sentences(found: Capacity) -> list[str]:
     """The answer first, then how sure it is and what limits it."""
-    from vidur_pd.search.answer import targets_text
-    from vidur_pd.search.capacity import UNIT
+    from vidur_pd.search.capacity.capacity import UNIT
+    from vidur_pd.search.output.answer import targets_text
 
     unit, at = UNIT[found.kind], found.at_capacity
     if at is None:
@@ -139,8 +139,8 @@ def print_capacity(found: Capacity) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from vidur_pd.search.answer import seconds_text
-    from vidur_pd.search.capacity import UNIT
+    from vidur_pd.search.capacity.capacity import UNIT
+    from vidur_pd.search.output.answer import seconds_text
 
     console = Console()
     for place, line in enumerate(sentences(found)):

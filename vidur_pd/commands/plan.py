@@ -37,7 +37,7 @@ def plan(
 
     Tries every partition that fits into memory in every number, by what they promise; writes what search writes.
     """
-    from vidur_pd.search.plan import Wish, plan_space
+    from vidur_pd.search.space.plan import Wish, plan_space
 
     targets = [f"{name}:{value}" for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if value]
     workload: dict[str, Any] = {"kind": "trace", "path": str(trace.absolute())}

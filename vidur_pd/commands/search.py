@@ -13,9 +13,9 @@ import typer
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
-    from vidur_pd.search.outcome import Outcome
+    from vidur_pd.search.evaluation.outcome import Outcome
     from vidur_pd.search.search import SearchResult
-    from vidur_pd.search.space import Space
+    from vidur_pd.search.space.space import Space
     from vidur_pd.search.workers import Workers
 
 WorkerCount = Annotated[
@@ -43,7 +43,7 @@ def search(
 
     Writes search.json, points.csv, search.html, and of the best point config.yaml and launch.txt.
     """
-    from vidur_pd.search.space import read_space
+    from vidur_pd.search.space.space import read_space
 
     found = read_space(space, settings or [])
     carry_out(found, out, [space], workers=workers, ray=ray, as_json=as_json)
@@ -54,9 +54,9 @@ def carry_out(
 ) -> None:
     """Searches, writes the files and prints the answer."""
     from boundary.result_folder import ResultFolder
-    from vidur_pd.search.evaluation import without_repeats
-    from vidur_pd.search.files import SEARCH_FILES, STUDY_FILE, search_tree, write_search
-    from vidur_pd.search.screening import screen
+    from vidur_pd.search.evaluation.evaluation import without_repeats
+    from vidur_pd.search.output.files import SEARCH_FILES, STUDY_FILE, search_tree, write_search
+    from vidur_pd.search.promise.screening import screen
     from vidur_pd.search.search import Search
     from vidur_pd.search.study import Study
 
@@ -90,7 +90,7 @@ def print_search(result: SearchResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from vidur_pd.search.answer import answer, best_of_each_deployment, deployment, seconds_text
+    from vidur_pd.search.output.answer import answer, best_of_each_deployment, deployment, seconds_text
 
     console = Console()
     first, *others = answer(result).split("\n")

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vidur_pd.search.evaluation import Task
-from vidur_pd.search.objective import Objective
-from vidur_pd.search.outcome import Outcome
+from vidur_pd.search.evaluation.evaluation import Task
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.promise.screening import Candidate, Screening
 from vidur_pd.search.proposals import proposer_of
-from vidur_pd.search.screening import Candidate, Screening
-from vidur_pd.search.space import Point, Space
+from vidur_pd.search.space.objective import Objective
+from vidur_pd.search.space.space import Point, Space
 from vidur_pd.search.study import Study
 from vidur_pd.search.workers import Workers
 

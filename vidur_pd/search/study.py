@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from boundary.errors import InputError
-from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.space import Point
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.space.space import Point
 
 FORMAT: Final = 1
 """Of the file; another one is refused."""

@@ -13,9 +13,9 @@ from multiprocessing.connection import wait as wait_for_sentinel
 from typing import Any, Protocol
 
 from boundary.errors import Failure
-from vidur_pd.search.evaluation import Evaluator, Task
-from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.space import Space
+from vidur_pd.search.evaluation.evaluation import Evaluator, Task
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.space.space import Space
 
 _evaluator: Evaluator | None = None
 

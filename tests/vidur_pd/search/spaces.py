@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidur_pd.search.evaluation import Task
-from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.promise import Promise
-from vidur_pd.search.screening import Candidate, Screening
-from vidur_pd.search.space import Point, Space, make_space
+from vidur_pd.search.evaluation.evaluation import Task
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.promise.promise import Promise
+from vidur_pd.search.promise.screening import Candidate, Screening
+from vidur_pd.search.space.space import Point, Space, make_space
 
 BASE: dict[str, Any] = {
     "model": "qwen3-8b",

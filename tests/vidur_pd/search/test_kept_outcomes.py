@@ -8,7 +8,7 @@ import pytest
 
 from tests.vidur_pd.search.kept_outcomes import SPACE, Kept, KeptOutcomes, read_kept
 from vidur_pd.search.search import Search, SearchResult
-from vidur_pd.search.space import read_space
+from vidur_pd.search.space.space import read_space
 from vidur_pd.search.study import Study
 
 

@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 import yaml
 
+from boundary.errors import Failure
 from tests.forked_commands import run_forked
 from tests.vidur_pd.search.spaces import BASE, space
 from vidur_pd.config.file import load_config
-from vidur_pd.search.evaluation import Evaluator, Task, without_repeats
-from vidur_pd.search.launch import dynamo_graph, launch_text
-from vidur_pd.search.screening import INVALID, screen
+from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repeats
+from vidur_pd.search.output.launch import dynamo_graph, launch_text
+from vidur_pd.search.promise.screening import INVALID, screen
+from vidur_pd.search.proposals import proposer_of
+from vidur_pd.search.workers import OnRay
 from vidur_pd.simulation.api import simulate
 
 REPOSITORY = Path(__file__).parents[3]
@@ -294,3 +297,37 @@ def test_nothing_that_does_not_fit_is_run() -> None:
     assert [each.gpus for each in screening.candidates] == [2]
     assert screening.count_left_out(INVALID) == 1
     assert "memory" in screening.left_out[0].reason or "fit" in screening.left_out[0].reason
+
+
+def test_prices_decide_between_gpus() -> None:
+    """Two of three H200s at 2 per hour are 4, one H100 at 1 is the cheapest."""
+    choices = {"hardware": ["h100", "h200"], "cluster.pools.server.instances": [1, 2]}
+    found = screen(space(choices, objective="min_cost", prices={"h100": 1.0, "h200": 2.0}))
+    costs = {each.point: each.cost_per_hour for each in found.candidates}
+    assert costs.items() <= {(0, 0): 1.0, (0, 1): 2.0, (1, 0): 2.0, (1, 1): 4.0}.items()
+    assert [each.cost_per_hour for each in found.candidates] == sorted(costs.values())
+
+
+def test_a_sampler_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(
+        Failure, match=r"found tpe without the package optuna, expected it \(pip install 'vidur-pd\[search"
+    ):
+        proposer_of(space(sampler="tpe"), ())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(Failure, match=r"--ray: found no package ray, expected it \(pip install 'vidur-pd\[ray\]'\)"):
+        OnRay(space(), "somewhere:1")
+
+
+def test_where_nothing_meets_the_slo_the_answer_says_by_how_much(tmp_path: Path) -> None:
+    slo = {"ttft": {"p90": 0.5}, "tpot": {"p90": 0.002}}
+    path = written(tmp_path, base={**BASE, "slo": slo}, choices={"cluster.pools.server.instances": [1, 2]})
+    done = command("search", str(path), "-o", str(tmp_path / "out"), "--workers", "1")
+    assert done.returncode == 2
+    assert "even with full batches it could not carry the load within its SLO" in done.stderr
+    slo = {"ttft": {"p90": 0.030}, "tpot": {"p90": 0.05}}
+    path = written(tmp_path, base={**BASE, "slo": slo}, choices={"cluster.pools.server.instances": [1]})
+    done = command("search", str(path), "-o", str(tmp_path / "out"), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("No deployment of 1 meets the SLO; the nearest misses it by ")
+    assert not (tmp_path / "out" / "config.yaml").exists()

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from tests.vidur_pd.search.spaces import Arithmetic, screened, space
-from vidur_pd.search.evaluation import Task
-from vidur_pd.search.objective import Objective
-from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.promise import Promise
+from vidur_pd.search.evaluation.evaluation import Task
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.promise.promise import Promise
 from vidur_pd.search.search import Search, SearchResult
-from vidur_pd.search.space import Point, Space
+from vidur_pd.search.space.objective import Objective
+from vidur_pd.search.space.space import Point, Space
 from vidur_pd.search.study import Study
 
 CHOICES = {"a": [1, 2, 3, 4, 5, 6], "b": [1, 2, 3, 4], "c": [0, 1, 2]}

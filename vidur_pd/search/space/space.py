@@ -20,7 +20,7 @@ from boundary.fields import Count, PositiveFloat, Ratio, Section, Seed
 from boundary.yaml_text import read_yaml_mapping
 from vidur_pd.config import SimulationConfig
 from vidur_pd.config.file import Tree, anchor_paths, apply_override, describe, parse_config, set_field
-from vidur_pd.search.objective import Objective
+from vidur_pd.search.space.objective import Objective
 
 MOST_POINTS: Final = 50_000
 """Every point is checked, some milliseconds each, before the first is run."""

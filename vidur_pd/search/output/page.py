@@ -8,12 +8,12 @@ from typing import Final
 from vidur_pd.report.charts import Chart, Frame, axis, bars, draw, label, rows_axis, scatter, series_colour
 from vidur_pd.report.page import Section, charts_html, page_html
 from vidur_pd.report.text import Tile, digits, duration, escape, note_html, percent, table_html, tiles_html
-from vidur_pd.search.analysis import importance, pareto_front, tokens_per_gpu, tokens_per_user
-from vidur_pd.search.answer import answer, counts_of, deployment, targets_text
-from vidur_pd.search.launch import launch_text
-from vidur_pd.search.objective import Objective
+from vidur_pd.search.output.analysis import importance, pareto_front, tokens_per_gpu, tokens_per_user
+from vidur_pd.search.output.answer import answer, counts_of, deployment, targets_text
+from vidur_pd.search.output.launch import launch_text
 from vidur_pd.search.search import Evaluated, SearchResult
-from vidur_pd.search.space import short_name
+from vidur_pd.search.space.objective import Objective
+from vidur_pd.search.space.space import short_name
 
 MOST_ROWS: Final = 20
 MET, MISSED = series_colour(2), series_colour(7)

@@ -13,13 +13,13 @@ from typing import Any, Final
 from boundary.output_files import naming_failures
 from boundary.result_folder import ResultFolder
 from vidur_pd.config.file import dump_config
-from vidur_pd.search.analysis import importance, pareto_front
-from vidur_pd.search.answer import answer, counts_of
-from vidur_pd.search.launch import launch_text
-from vidur_pd.search.outcome import Outcome
-from vidur_pd.search.page import search_page
+from vidur_pd.search.evaluation.outcome import Outcome
+from vidur_pd.search.output.analysis import importance, pareto_front
+from vidur_pd.search.output.answer import answer, counts_of
+from vidur_pd.search.output.launch import launch_text
+from vidur_pd.search.output.page import search_page
 from vidur_pd.search.search import Evaluated, SearchResult
-from vidur_pd.search.space import choice_text
+from vidur_pd.search.space.space import choice_text
 
 STUDY_FILE: Final = "study.sqlite"
 SEARCH_FILES: Final = frozenset({"search.json", "points.csv", "config.yaml", "launch.txt", "search.html"})

@@ -43,8 +43,8 @@ def importance(result: SearchResult) -> dict[str, float]:
     """Share of the differences in rank between points that each choice explains by itself, the largest first.
 
     The sum of squares between the choices of a dimension over the total one (η²), of ranks at the cheapest fidelity,
-    where all points that were run have been. Points were not drawn at random, and effects of choices together are not
-    told apart.
+    where all points that were run have been. Points were not drawn at random, and what choices do together is in none
+    of the shares.
     """
     objective = result.space.file.objective
     scores = np.array([objective.score(each.outcomes[0]) for each in result.evaluated])

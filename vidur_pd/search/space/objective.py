@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from vidur_pd.search.outcome import Outcome
+from vidur_pd.search.evaluation.outcome import Outcome
 
 MISSED: Final = 1e9
 """Score of a point that just misses its SLO: beyond every score of one that meets it."""

@@ -21,11 +21,11 @@ from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.metrics.overload import waiting_trend
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.result import Result
-from vidur_pd.search.bisection import bisect_load
-from vidur_pd.search.early import CertainMiss, EarlyJudge
-from vidur_pd.search.limits import limited_by
-from vidur_pd.search.outcome import Outcome, worst_margin
-from vidur_pd.search.space import Fidelity, Point, Space
+from vidur_pd.search.capacity.bisection import bisect_load
+from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge
+from vidur_pd.search.evaluation.limits import limited_by
+from vidur_pd.search.evaluation.outcome import Outcome, worst_margin
+from vidur_pd.search.space.space import Fidelity, Point, Space
 from vidur_pd.simulation.api import check_classes
 from vidur_pd.simulation.plan import SimulationPlan, plan_simulation
 from vidur_pd.simulation.pools import PoolModels

@@ -21,7 +21,7 @@ from aicb import Batch, IterationCost
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.config import SloConfig
 from vidur_pd.execution.communication.pricer import CommunicationPricer
-from vidur_pd.search.demand import Demand
+from vidur_pd.search.promise.demand import Demand
 from vidur_pd.simulation.plan import SimulationPlan
 from vidur_pd.simulation.pools import PoolModel
 

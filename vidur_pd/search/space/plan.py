@@ -10,9 +10,9 @@ from typing import Any, Final
 from aicb import Partition, Precision, canonical_gpu, get_gpu, load_model
 from boundary.errors import InputError
 from vidur_pd.config.file import apply_override
-from vidur_pd.search.objective import Objective
-from vidur_pd.search.partitions import SERVER_GPUS, fitting_partitions
-from vidur_pd.search.space import MOST_POINTS, Space, make_space
+from vidur_pd.search.space.objective import Objective
+from vidur_pd.search.space.partitions import SERVER_GPUS, fitting_partitions
+from vidur_pd.search.space.space import MOST_POINTS, Space, make_space
 
 MOST_INSTANCES: Final = 16
 """Of a pool."""

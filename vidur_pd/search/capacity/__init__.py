@@ -1,0 +1,1 @@
+"""The highest load within an SLO, and how sure that is."""

@@ -1,0 +1,1 @@
+"""What a search leaves: the answer, files, a page, and what to launch."""

@@ -1,0 +1,1 @@
+"""What deployments could do, in closed form, and which of them are worth running."""
