@@ -312,10 +312,20 @@ def overlapped_ps(not_overlapped_ps: float, segments: Sequence[OverlapSegment], 
     """The longer of compute and communication in every segment, and what no communication overlaps."""
 
 class HostTimes:
-    """Host times of one stage: exposed [µs], launching [ps]."""
+    """Host times of one stage, and what launches cost the device (aicb/core/stage_pricing.hpp)."""
 
     def __init__(
-        self, *, step_us: float, request_us: float, full_ps: int, piecewise_ps: int, eager_ps: int
+        self,
+        *,
+        step_ps: int,
+        gaps_ps: int,
+        prepare_ps: int,
+        prompt_ps: int,
+        token_ps: int,
+        request_ps: int,
+        full_ps: int,
+        piecewise_ps: int,
+        eager_ps: int,
     ) -> None: ...
 
 class StageRules:
@@ -336,6 +346,10 @@ class IterationCost:
     def host_ps(self) -> int: ...
     @property
     def estimated_ps(self) -> int: ...
+    @property
+    def prepare_ps(self) -> int: ...
+    @property
+    def launch_ps(self) -> int: ...
     @property
     def phase_ps(self) -> list[int]: ...
     @property

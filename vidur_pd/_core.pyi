@@ -416,6 +416,27 @@ class GroupBatch:
     def rank_logit_rows(self) -> list[int]:
         """[ranks]"""
 
+class HostClock:
+    """When the host of an instance is ready (vidur_pd/core/host_clock.hpp); instances have one of their own."""
+
+    def __init__(self, *, plans_ahead: bool) -> None: ...
+    def expose(
+        self,
+        work: tuple[int, int],
+        *,
+        decided_ps: int,
+        start_ps: int,
+        device_ps: NDArray[np.int64],
+        communication_ps: int = 0,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[steps] what each takes in all, and when the host has launched it; ``work``: preparing and launching."""
+
+    def end(self, *, launched_ps: int, began_ps: int, ended_ps: int) -> None:
+        """Of an iteration: when its last step had been launched, began and ended."""
+
+    def ready(self, decided_ps: int) -> int:
+        """When the host turns to an iteration."""
+
 class Stage:
     """One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now."""
 
@@ -429,8 +450,11 @@ class Stage:
         estimated_ps: int = 0,
         not_overlapped_ps: float = 0.0,
         overlapped: Sequence[tuple[float, float, float]] = ...,
+        prepare_ps: int = 0,
+        launch_ps: int = 0,
     ) -> None:
         """``communication_ps``: all collectives one after another; ``load``: number of what it leaves on links;
+        ``prepare_ps``, ``launch_ps``: what the host does for it, of which the loop adds what it exposes;
         ``estimated_ps``: part of compute that rests on estimates; ``not_overlapped_ps``, ``overlapped``: see
         ``aicb.TwoBatchOverlap``, less ``compute_ps``."""
 

@@ -63,9 +63,7 @@ def _rows(folder: Path, name: str, **chosen: str) -> list[dict[str, str]]:
 def _steady(kernels: Sequence[Kernel], time_us: Floats) -> Floats:
     """Times as benchmarks take them: each kernel back to back, at the clock it sustains."""
     pricing = Pricing(InterpolationEstimator(GPU), GPU, Precision())
-    clocked, tensor = np.array(
-        [pricing.load(kernel.cost(pricing.precision), time) for kernel, time in zip(kernels, time_us, strict=True)]
-    ).T
+    clocked, tensor = np.array([pricing.load(kernel, time) for kernel, time in zip(kernels, time_us, strict=True)]).T
     assert GPU.clock is not None
     return steady_us(GPU.clock, time_us, clocked, tensor)
 

@@ -6,12 +6,6 @@
 
 namespace aicb {
 
-namespace {
-
-constexpr double kPsPerUs = 1e6;
-
-}  // namespace
-
 std::int32_t InternTable::of_estimated(std::uint64_t names) {
     if (const std::int32_t* found = estimated_numbers_.find(names)) return *found;
     const auto number = static_cast<std::int32_t>(estimated_.size());
@@ -46,7 +40,8 @@ bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps,
         most_tokens = std::max(most_tokens, rank.tokens);
     }
     const Padding padding = pad(most_tokens, is_decode);
-    Shared shared{0, *std::max_element(batches.requests, batches.requests + batches.ranks), rows, is_decode};
+    Shared shared{0, most_tokens, *std::max_element(batches.requests, batches.requests + batches.ranks), rows,
+                  is_decode};
     loads_.assign(static_cast<std::size_t>(steps));
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         shared.group_tokens += padded(padding, ranks_[rank].tokens);
@@ -60,7 +55,7 @@ bool StagePricing::price_timed(const TimedAttention& timed, IterationCost& first
     std::int64_t most_tokens = 0;
     for (const auto& rank : timed.ranks) most_tokens = std::max(most_tokens, rank.tokens);
     const Padding padding = pad(most_tokens, timed.is_decode);
-    Shared shared{0, timed.most_requests, timed.logit_rows, timed.is_decode};
+    Shared shared{0, most_tokens, timed.most_requests, timed.logit_rows, timed.is_decode};
     loads_.assign(static_cast<std::size_t>(timed.steps));
     for (std::size_t rank = 0; rank < timed.ranks.size(); ++rank) {
         const auto& own = timed.ranks[rank];
@@ -83,22 +78,30 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
     const PricedOperators all = common(padding, shared, lists);
     if (!groups.missing.empty() || !attention.missing_sizes.empty()) return false;
 
-    const HostTimes& host = rules_.host;
-    const auto exposed_ps = static_cast<TimePs>(
-        std::nearbyint((host.step_us + host.request_us * static_cast<double>(shared.most_requests)) * kPsPerUs));
+    const HostWork host = host_work(shared.most_tokens, shared.most_requests, shared.is_decode);
+    const TimePs added_ps = rules_.host.step_ps + (padding.is_captured ? rules_.host.gaps_ps : 0);
     slowest_.add(all);
     compute_ps.resize(slowest_.total_ps.size());
     for (std::size_t step = 0; step < compute_ps.size(); ++step) {
         compute_ps[step] = at_clock(slowest_.total_ps[step], slowest_.clocked_ps[step], slowest_.tensor_ps[step],
-                                    exposed_ps, padding.launch_ps);
+                                    added_ps, host.total_ps());
     }
     PricedOperators whole = slowest_first_;
     whole += all;
     whole = whole.scaled_to(compute_ps[0]);
-    for (TimePs& busy_ps : compute_ps) busy_ps = exposed_ps + std::max(busy_ps, padding.launch_ps);
-    first = {compute_ps[0],  compute_ps[0] - whole.total_ps,           whole.estimated_ps,
-             whole.phase_ps, interned_->of_estimated(whole.estimated), interned_->of_communications(lists)};
+    for (TimePs& busy_ps : compute_ps) busy_ps += added_ps;
+    first = {compute_ps[0],
+             added_ps,
+             whole.estimated_ps,
+             host,
+             whole.phase_ps,
+             interned_->of_estimated(whole.estimated),
+             interned_->of_communications(lists)};
     return true;
+}
+
+HostWork StagePricing::host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const {
+    return {rules_.host.prepare(tokens, requests, is_decode), pad(tokens, is_decode).launch_ps};
 }
 
 // Sorts the requests of every rank into decodes and prefills; whether there are decodes only.
@@ -202,10 +205,11 @@ PricedOperators StagePricing::common(const Padding& padding, const Shared& share
     return made;
 }
 
-TimePs StagePricing::at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs exposed_ps,
-                              TimePs launch_ps) const {
+// `added_ps`: of the device besides, at any clock. The load is that of iterations one after another.
+TimePs StagePricing::at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs added_ps,
+                              TimePs host_ps) const {
     if (!rules_.clock) return busy_ps;
-    const TimePs step_ps = exposed_ps + std::max(busy_ps, launch_ps);
+    const TimePs step_ps = std::max(added_ps + busy_ps, host_ps);
     const double slowdown = rules_.clock->slowdown(static_cast<double>(tensor_ps) / static_cast<double>(step_ps));
     return busy_ps + static_cast<TimePs>(std::nearbyint(static_cast<double>(clocked_ps) * (slowdown - 1.0)));
 }

@@ -16,10 +16,16 @@
 
 namespace aicb {
 
-// Host times of one stage (aicb.iteration.host.HostModel).
+// Host times of one stage (aicb.iteration.host.HostModel), and what launches cost the device.
 struct HostTimes {
-    double step_us, request_us;
-    TimePs full_ps, piecewise_ps, eager_ps;  // launching
+    TimePs step_ps;                                      // of the device: kernels besides those of layers and head
+    TimePs gaps_ps;                                      // of the device: between the kernels of graphs
+    TimePs prepare_ps, prompt_ps, token_ps, request_ps;  // preparing: always, with prompts, by their tokens, by request
+    TimePs full_ps, piecewise_ps, eager_ps;              // launching and sampling
+
+    TimePs prepare(std::int64_t tokens, std::int64_t requests, bool is_decode) const {
+        return prepare_ps + request_ps * requests + (is_decode ? 0 : prompt_ps + token_ps * tokens);
+    }
 };
 
 // How the ranks of a stage run an iteration.
@@ -71,6 +77,7 @@ class StagePricing final : public IterationPricing {
 
     bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
                std::vector<TimePs>& compute_ps) override;
+    HostWork host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const override;
 
     // Decodes that each compute so many queries; `rows` of logits.
     bool price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries, std::int64_t rows,
@@ -93,6 +100,7 @@ class StagePricing final : public IterationPricing {
     bool split(const RankBatches& batches);
     struct Shared {
         std::int64_t group_tokens;   // of all ranks, padded
+        std::int64_t most_tokens;    // of a rank
         std::int64_t most_requests;  // of a rank
         std::int64_t rows;
         bool is_decode;
@@ -103,7 +111,7 @@ class StagePricing final : public IterationPricing {
     bool finish(const Padding& padding, const Shared& shared, IterationCost& first, std::vector<TimePs>& compute_ps);
     void keep_slower(std::size_t rank);
     PricedOperators common(const Padding& padding, const Shared& shared, InternTable::Collectives& lists);
-    TimePs at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs exposed_ps, TimePs launch_ps) const;
+    TimePs at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs added_ps, TimePs host_ps) const;
 
     StageRules rules_;
     std::shared_ptr<InternTable> interned_;

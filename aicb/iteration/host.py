@@ -1,32 +1,39 @@
-"""Host time of an iteration: a small model of vLLM 0.24 (V1 engine, asynchronous scheduling).
+"""Host of an engine: a small model of vLLM 0.24 (V1 engine, asynchronous scheduling).
 
-Three effects, each with one or two parameters.
+One Python thread of the engine core does, for every iteration, one after another:
 
-- *Launching*. Work outside CUDA graphs is launched kernel by kernel from Python (`aicb.iteration.launches`). The host
-  runs ahead of the GPU, so launching costs time only where it takes longer than the kernels. A full graph is one
-  launch; piecewise graphs leave the attention of each layer outside; eager iterations launch everything. Batches with
-  prefills beyond the largest captured size (512 tokens) are eager in vLLM's default, compiled or not, which is why a
-  prefill of 600 and one of 2,000 tokens of Qwen3-30B-A3B take the same time. A launch outside graphs takes about as
-  long in all models: on one host 71 to 89 us in Qwen3-30B-A3B and Qwen3-Next-80B-A3B, 55 to 68 in DeepSeek-V3.
-- *Step*. Scheduling, input preparation, sampling and output processing overlap the previous step; what remains
-  exposed is a constant and a share per request.
-- *Request latency*. From the client's send to the scheduler and from the sampled token back to the client. It delays a
-  request but does not occupy the GPU; a serving simulator adds it to arrivals and never to iterations.
+    prepare (take the result before, schedule, fill inputs) · launch the forward pass · sample (launch, copy back)
 
-Launching is a property of the host: the same engine on the same kind of machine took 53 ms for an eager forward pass of
+and then waits for the result of the iteration before, so that it works one iteration ahead of the device. What of this
+delays the device follows from when each can begin (``vidur_pd/core/host_clock.hpp``): nothing while kernels take longer
+than the host; all of it where the host takes longer; *prepare* when the engine was idle, or decides after the result
+(no asynchronous scheduling). A first token is handed out once the host has launched the iteration after, which lets
+the tokens of short prompts, launched kernel by kernel, wait for it.
+
+- *Launching*. Work outside CUDA graphs is launched kernel by kernel from Python (`aicb.iteration.launches`). A full
+  graph is one launch; piecewise graphs leave the attention of each layer outside; eager iterations launch everything.
+  Batches with prefills beyond the largest captured size (512 tokens) are eager in vLLM's default, compiled or not,
+  which is why a prefill of 600 and one of 2,000 tokens of Qwen3-30B-A3B take the same time. A launch outside graphs
+  takes about as long in all models: on one host 71 to 89 us in Qwen3-30B-A3B and Qwen3-Next-80B-A3B, 55 to 68 in
+  DeepSeek-V3.
+- *Gaps*. Between the kernels of a graph, in which the device starts the next one: what a step of one request takes
+  beyond the kernels' durations in a trace of the same engine.
+- *Request latency*. From the client's call in the engine's own process to the scheduler, and from the result back to
+  the client. It delays a request but does not occupy the GPU; a serving simulator adds it to arrivals and never to
+  iterations.
+
+Times are a property of the host: the same engine on the same kind of machine took 53 ms for an eager forward pass of
 Qwen3-30B-A3B in one session, 36 in another and 71 in a third. Hosts that were measured are in ``aicb/data/hosts``, each
-with its source; another is a YAML file like those. The other parameters are least-squares values over the calibration
-half of the ``prefill`` and ``decode`` tables of vLLM 0.24.0 on one H200;
-``tests/validation/iteration_vs_engine.py --calibrate`` repeats the fit, and without the option it prints the residuals
-of both halves. Ignored: what vLLM launches besides layers (some 20 kernels that prepare inputs and sample),
-tokenisation and detokenisation of text, structured output, stalls of the Python runtime, and that ranks wait for each
-other's hosts.
+with its source; another is a YAML file like those. ``python -m tests.validation.iteration_vs_engine`` prints what
+results. Ignored: that hosts which have waited for 60 ms prepare and launch up to 1.5 times as long for some 10 ms,
+tokenisation and detokenisation of text (`frontend` of the simulator has them), structured output, stalls of the Python
+runtime, and that ranks wait for each other's hosts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -55,34 +62,58 @@ class GraphMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostModel:
-    """Exposed host time of one iteration and latency of one request [µs]."""
+    """Times of a host for one iteration, of gaps on the device, and the latency of a request [µs].
 
-    launch_us: float = 6.3
-    """Host time of one launch of a graph or a kernel (H200 table, ``eager_launch_host``, mean of two runs: 6.27)."""
+    Defaults are those of ``aicb/data/hosts/xeon-vm-32.yaml``.
+    """
+
+    launch_us: float = 54.0
+    """One replay of a full graph."""
     piece_launch_us: float = 29.8
-    """Of one launch where graphs replay what lies between attentions (``aicb/data/hosts/xeon-vm-32.yaml``)."""
+    """One launch where graphs replay what lies between attentions."""
     eager_launch_us: float = 43.9
-    """Of one launch where nothing is replayed (the same file)."""
-    step_us: float = 450.0
-    """Exposed per iteration: asynchronous scheduling hides nearly all of it. From the decode tables (fit: 449.5)."""
-    request_us: float = 0.0
-    """Exposed per request of the batch. From the decode tables, 1 to 225 requests (fit: 0)."""
-    request_latency_us: float = 2910.0
-    """Client to scheduler plus sampled token to client. From the prefill tables (fit: 2907)."""
+    """One launch where nothing is replayed."""
+    prepare_us: float = 570.0
+    """From the result before to the first kernel: output, schedule, inputs of decodes."""
+    prompt_us: float = 740.0
+    """More for it where a batch has prompts."""
+    prompt_token_us: float = 0.08
+    """And for each token of such a batch."""
+    request_us: float = 11.0
+    """More for each request of a batch."""
+    sample_us: float = 460.0
+    """From the last launch of the forward pass to where the result can be waited for."""
+    step_us: float = 36.0
+    """Of the device: kernels and copies that prepare inputs (``tests/data/engine/vllm-idle-qwen3-8b.json.gz``)."""
+    gap_us: float = 0.44
+    """Of the device, after each kernel of a graph: 0.13, 0.36 and 0.22 ms for the 432, 816 and 224 of a decode of
+    Qwen3-8B, Qwen3-30B-A3B and DeepSeek-V3 with 8 layers, least squares."""
+    request_latency_us: float = 1340.0
+    """Client to scheduler, and result to client."""
 
     def launching_us(self, mode: GraphMode, launches: Launches) -> float:
-        """Host time to launch one iteration of a stage with so many ``launches``; ``mode``: what is replayed."""
+        """Host time to launch and sample one iteration of a stage; ``mode``: what is replayed."""
         match mode:
             case GraphMode.FULL:
-                return self.launch_us
+                passed_us = self.launch_us
             case GraphMode.PIECEWISE:
-                return self.launch_us + self.piece_launch_us * launches.pieces
+                passed_us = self.launch_us + self.piece_launch_us * launches.pieces
             case GraphMode.EAGER:
-                return self.eager_launch_us * launches.eager
+                passed_us = self.eager_launch_us * launches.eager
+        return passed_us + self.sample_us
 
-    def exposed_us(self, requests: int) -> float:
-        """Host time per iteration that no kernel hides."""
-        return self.step_us + self.request_us * requests
+    def of_drafts(self) -> HostModel:
+        """Of a pass that drafts, within an iteration of the model's."""
+        return replace(
+            self,
+            prepare_us=0.0,
+            prompt_us=0.0,
+            prompt_token_us=0.0,
+            request_us=0.0,
+            sample_us=0.0,
+            step_us=0.0,
+            gap_us=0.0,
+        )
 
 
 def known_hosts() -> list[str]:

@@ -3,7 +3,7 @@
 An instance runs ``dp`` ranks in lockstep; each prices its own batch and every layer waits for the slowest. Groups of
 operators depend on few integers (tokens, rows) and are priced once; only attention depends on the lengths.
 
-    iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + host
+    iteration = [max over ranks (token part + attention part) + routed experts + head] at the clock of the load + gaps
 
 The sum is taken in C++ (``aicb.iteration.stage``); this module prices the groups that are not attention.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -38,7 +37,7 @@ from aicb.iteration.launches import Launches, count_launches
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
-from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, host_times, stage_rules
+from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, stage_rules
 from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
@@ -200,7 +199,7 @@ class IterationModel:
 
     def _stage(self, stage: int) -> StagePricer:
         if stage not in self._stages:
-            host = host_times(self.host.step_us, self.host.request_us, lambda mode: self._launch_ps(mode, stage))
+            host = self._host_times(stage)
             rules = stage_rules(self._sizes, self._shares_experts, host, self.gpu)
             self._stages[stage] = StagePricer(
                 rules, self._attention, lambda keys: self._groups(keys, stage), self._names, stage
@@ -241,7 +240,7 @@ class IterationModel:
                 return self._attention.group_operators(key, stage)
 
     def price(self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1) -> IterationCost:
-        """Cost of one iteration of one pipeline stage.
+        """Cost of one iteration of one pipeline stage among others like it (`IterationCost.in_sequence`).
 
         Args:
             batches: one per data-parallel rank; an empty batch is an idle rank, which runs a dummy batch.
@@ -251,6 +250,12 @@ class IterationModel:
         Raises:
             InputError: the number of batches is not dp, all are empty, or drafts are verified together with prefills.
         """
+        return self.price_device(batches, stage=stage, queries=queries).in_sequence()
+
+    def price_device(
+        self, batches: Sequence[Batch] | RankBatches, *, stage: int = 0, queries: int = 1
+    ) -> IterationCost:
+        """The same of the device alone; when the host had time for its part is up to who asks."""
         ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
         return self._iteration(ranks, stage, queries, max(ranks.logit_rows, default=0) * queries)
 
@@ -276,6 +281,13 @@ class IterationModel:
         Raises:
             InputError: the number of ranks is not dp, all are empty, or there are prefills.
         """
+        cost, compute_ps = self.price_device_run(batches, steps, stage=stage)
+        return cost.in_sequence(), np.maximum(compute_ps, cost.prepare_ps + cost.launch_ps)
+
+    def price_device_run(
+        self, batches: Sequence[Batch] | RankBatches, steps: int, *, stage: int = 0
+    ) -> tuple[IterationCost, NDArray[np.int64]]:
+        """``price_run`` of the device alone."""
         ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
         self._check(ranks)
         if not ranks.is_decode:
@@ -325,7 +337,7 @@ class IterationModel:
             inputs = [first_inputs(batch, drafting.queries, extra) for batch in batches]
             first = layer._iteration(RankBatches.of(inputs), 0, 1, rows)
         newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in batches] if drafting.drafts > 1 else []
-        return (first, *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
+        return (first.in_sequence(), *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
 
     @cached_property
     def _drafting_model(self) -> _DraftingModel:
@@ -341,7 +353,7 @@ class IterationModel:
             max_batched_tokens=self._max_batched_tokens,
             queries=self._queries,
             estimator=self._estimator,
-            host=replace(self.host, step_us=0.0, request_us=0.0),
+            host=self.host.of_drafts(),
             expert_load=self.expert_load,
             seed=self._seed,
             overlap=self.overlap if self._drafter.is_layer else None,
@@ -365,8 +377,27 @@ class IterationModel:
         if not any(ranks.requests):
             raise InputError("batches: all are empty, expected work on at least one rank")
 
-    def _launch_ps(self, mode: GraphMode, stage: int) -> int:
-        return round(self.host.launching_us(mode, self._launches(stage)) * PS_PER_US)
+    def _host_times(self, stage: int) -> _core.HostTimes:
+        """For C++."""
+        host, launches = self.host, self._launches(stage)
+
+        def picoseconds(time_us: float) -> int:
+            return round(time_us * PS_PER_US)
+
+        return _core.HostTimes(
+            step_ps=picoseconds(host.step_us),
+            gaps_ps=picoseconds(host.gap_us * launches.eager),
+            prepare_ps=picoseconds(host.prepare_us),
+            prompt_ps=picoseconds(host.prompt_us),
+            token_ps=picoseconds(host.prompt_token_us),
+            request_ps=picoseconds(host.request_us),
+            full_ps=picoseconds(self._launching_us(GraphMode.FULL, launches)),
+            piecewise_ps=picoseconds(self._launching_us(GraphMode.PIECEWISE, launches)),
+            eager_ps=picoseconds(self._launching_us(GraphMode.EAGER, launches)),
+        )
+
+    def _launching_us(self, mode: GraphMode, launches: Launches) -> float:
+        return self.host.launching_us(mode, launches)
 
     def _launches(self, stage: int) -> Launches:
         """Of a prompt; a batch of decodes launches as much, but for latent attention."""
@@ -433,6 +464,6 @@ class _DraftingModel(IterationModel):
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
         return self._as_run(self._drafter.token_operators(tokens))
 
-    def _launch_ps(self, mode: GraphMode, stage: int) -> int:
+    def _launching_us(self, mode: GraphMode, launches: Launches) -> float:
         """vLLM replays no full graphs of drafters."""
-        return super()._launch_ps(GraphMode.PIECEWISE if mode is GraphMode.FULL else mode, stage)
+        return super()._launching_us(GraphMode.PIECEWISE if mode is GraphMode.FULL else mode, launches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aicb.estimators.estimator import CostTable, Estimator
 from aicb.kernels.elementwise import Elementwise
-from aicb.kernels.kernel import KernelCost
+from aicb.kernels.kernel import Kernel
 from aicb.measurements.clock import clocked_share, clocked_shares
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
@@ -32,8 +32,9 @@ class IterationCost:
     """Time of one iteration without its communication."""
 
     compute_ps: int
-    """All phases and the exposed host time."""
+    """All phases, and what the host adds (``host_ps``)."""
     host_ps: int
+    """Kernels that prepare inputs, gaps between kernels; in a sequence what the host takes longer than the device."""
     phase_ps: tuple[int, ...]
     """By ``PHASES``, of the slowest rank; communication is 0."""
     communications: tuple[tuple[Communication, int], ...]
@@ -42,6 +43,15 @@ class IterationCost:
     """Part of ``compute_ps`` that comes from flagged estimates."""
     estimated_operators: tuple[str, ...]
     """Their names, sorted."""
+    prepare_ps: int = 0
+    """Of the host, from the result before to the first kernel; hidden where iterations are decided ahead."""
+    launch_ps: int = 0
+    """Of the host from there on, until its result can be waited for; hidden as far as kernels take longer."""
+
+    def in_sequence(self) -> IterationCost:
+        """The same where such iterations follow each other, decided ahead: the host's time where that is longer."""
+        longer_ps = max(self.prepare_ps + self.launch_ps - self.compute_ps, 0)
+        return replace(self, compute_ps=self.compute_ps + longer_ps, host_ps=self.host_ps + longer_ps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class PricedOperators:
     clocked_ps: int
     """Part of ``total_ps`` that follows the SM clock."""
     tensor_ps: int
-    """Time of the matrix products at the nominal peak of the tensor cores."""
+    """Load on the power budget, as time of dense products at the nominal peak of the tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +82,19 @@ class Pricing:
         """Time that a fused operator saves: that of a kernel with nothing to do."""
         return self.estimator.price(Elementwise("add", 1, 1, 0)).time_us
 
-    def load(self, cost: KernelCost, time_us: float) -> tuple[float, float]:
-        """(part of the time that follows the clock, time at the tensor cores' nominal peak) [µs]."""
+    def load(self, kernel: Kernel, time_us: float) -> tuple[float, float]:
+        """(part of the time that follows the clock, load as time at the tensor cores' nominal peak) [µs]."""
+        cost = kernel.cost(self.precision)
         share = clocked_share(time_us, cost.moved_bytes, self.gpu.hbm_bytes_per_s)
-        return share * time_us, cost.flops / self.gpu.peak_flops[cost.dtype] * 1e6
+        tensor_us = cost.flops / self.gpu.peak_flops[cost.dtype] * 1e6
+        return share * time_us, kernel.power_load.time_us(time_us, tensor_us)
 
     def loads(self, costs: CostTable, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[3, kernels] time, the part of it that follows the clock, time at the tensor cores' nominal peak [µs]."""
+        """[3, kernels] time, the part of it that follows the clock, load as in `load` [µs]."""
         shares = clocked_shares(time_us, costs.moved_bytes, self.gpu.hbm_bytes_per_s)
-        return np.array([time_us, shares * time_us, costs.flops / costs.peak_flops(self.gpu) * 1e6])
+        bases, slopes = np.array([(load.base, load.slope) for load in (each.power_load for each in costs.kernels)]).T
+        tensor_us = costs.flops / costs.peak_flops(self.gpu) * 1e6
+        return np.array([time_us, shares * time_us, bases * time_us + slopes * tensor_us])
 
 
 def price_operators(operators: Sequence[Operator], pricing: Pricing) -> PricedOperators:

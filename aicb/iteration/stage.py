@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 import aicb._core as _core
 from aicb._core import OperatorGroup
 from aicb.iteration.attention import AttentionPricing
-from aicb.iteration.host import GraphMode
 from aicb.iteration.pricing import IterationCost, PricedOperators
 from aicb.measurements.gpu import Gpu
 from aicb.operators.batch import RankBatches
@@ -97,6 +96,8 @@ class NameTable:
             self.communications(found.communications),
             found.estimated_ps,
             self.estimated(found.estimated),
+            found.prepare_ps,
+            found.launch_ps,
         )
 
 
@@ -135,7 +136,10 @@ class StagePricer:
     def price(
         self, ranks: RankBatches, *, rows: int, steps: int = 1, queries: int = 1
     ) -> tuple[IterationCost, NDArray[np.int64]]:
-        """The first of ``steps`` iterations that compute ``rows`` of logits, and [steps] ``compute_ps`` of all."""
+        """The first of ``steps`` iterations that compute ``rows`` of logits, and [steps] ``compute_ps`` of all.
+
+        Times of the device: nothing of the host is exposed.
+        """
         ask = self._of_lengths if self.knows_attention else self._of_times
         price = ask(ranks, rows, steps, queries)
         while (found := price()) is None:
@@ -221,14 +225,3 @@ def stage_rules(graph_sizes: Sequence[int], shares_experts: bool, host: _core.Ho
     """``StageRules`` with the clock of a GPU."""
     clock = None if gpu.clock is None else gpu.clock.core
     return _core.StageRules(graph_sizes=list(graph_sizes), shares_experts=shares_experts, host=host, clock=clock)
-
-
-def host_times(step_us: float, request_us: float, launch_ps: Callable[[GraphMode], int]) -> _core.HostTimes:
-    """``HostTimes`` with the launching times [ps] of one stage."""
-    return _core.HostTimes(
-        step_us=step_us,
-        request_us=request_us,
-        full_ps=launch_ps(GraphMode.FULL),
-        piecewise_ps=launch_ps(GraphMode.PIECEWISE),
-        eager_ps=launch_ps(GraphMode.EAGER),
-    )

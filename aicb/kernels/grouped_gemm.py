@@ -18,6 +18,7 @@ from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.product_times import grouped_reference
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
+from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.architecture import MoeFfn
@@ -89,6 +90,11 @@ class GroupedGemm(Kernel):
         per_row = activation_bytes_per_row(self.k, self.compute_dtype) + ELEMENT_BYTES["bf16"] * self.n
         moved = self.rows * per_row + weight
         return KernelCost(2.0 * self.rows * self.n * self.k, moved, weight, self.compute_dtype)
+
+    @property
+    def power_load(self) -> PowerLoad:
+        is_fused = self.layout == "gathered" and self.compute_dtype == "fp8"
+        return FP8_EXPERTS if is_fused else DENSE_PRODUCTS
 
     @property
     def compute_dtype(self) -> GemmDtype:

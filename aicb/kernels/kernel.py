@@ -19,6 +19,7 @@ from aicb.kernels.columns import Columns
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.point import ListedPlace, Point, SweptModel
+from aicb.measurements.clock import DENSE_PRODUCTS, PowerLoad
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.key_span import KeySpan
 from aicb.model.precision import GemmDtype, KvDtype, Precision
@@ -63,6 +64,11 @@ class Kernel(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Text of the shape, for tables on the command line."""
+
+    @property
+    def power_load(self) -> PowerLoad:
+        """What it adds to the load that lowers the SM clock."""
+        return DENSE_PRODUCTS
 
     @classmethod
     @abstractmethod

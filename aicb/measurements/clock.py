@@ -6,7 +6,14 @@ one kernel, a function of the tensor cores' share of their nominal peak (``aicb/
 ``scripts/measure_clocks.py``). Between a light and a heavy share it falls linearly. GPUs without such a measurement
 have the law of one that was measured, scaled by published figures (`ClockLaw.on`).
 
-An iteration runs at the clock of its mean share, idle times of the device included. Assumes that iterations like it go
+Not all kernels draw the power of dense products at equal shares. What others add is a `PowerLoad`: the share at which
+dense products would run at the clock that was counted while the kernel was measured. vLLM's Triton kernel of fp8
+experts, which scales partial sums outside the tensor cores, lowers the clock at any share. Others count as dense
+products: attention, bf16 experts and FlashMLA were measured at higher clocks than these have, but for some 12 ms each,
+in which the clock need not have settled, and whole prompts of Qwen3-30B-A3B in an engine take as long as at the clock
+of dense products.
+
+An iteration runs at the clock of its mean load, idle times of the device included. Assumes that iterations like it go
 before and after: a single prompt after a pause runs its first 65 ms at the clock of the reference and is up to 15 %
 faster than a prompt under steady load. Ignores temperature, and boards that differ by some per cent.
 """
@@ -22,6 +29,28 @@ import aicb._core as _core
 
 STREAMED_SHARE = 0.83
 """Of the nominal bandwidth that large weights are read at on the H200: 4.0 of 4.8 TB/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLoad:
+    """Load of a kind of kernel on the power budget: the share of dense products that lowers the clock as much.
+
+    ``base + slope · share`` of the kernel's own share of the tensor cores' nominal peak. Fitted to the clocks that the
+    SMs counted while kernels of 1.5 ms and more were measured on the H200 (``scripts/fit_power_loads.py`` repeats it);
+    as the clock may have been on its way down, the load is at least this.
+    """
+
+    base: float = 0.0
+    slope: float = 1.0
+
+    def time_us(self, time_us: float, tensor_us: float) -> float:
+        """Time at the nominal peak whose load is that of a kernel of ``time_us``, ``tensor_us`` of it at that peak."""
+        return self.base * time_us + self.slope * tensor_us
+
+
+DENSE_PRODUCTS = PowerLoad()
+FP8_EXPERTS = PowerLoad(base=0.32, slope=0.43)
+"""Of vLLM's fused kernel: 63 rows, 121 MHz root mean square; as dense products 223."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +116,7 @@ def steady_us(
         law: of the device.
         time_us: times at the reference clock.
         clocked_us: the part of them that follows the clock.
-        tensor_us: times at the tensor cores' nominal peak.
+        tensor_us: times at the tensor cores' nominal peak, as `PowerLoad.time_us` has them.
     """
     return time_us + clocked_us * (law.slowdown(tensor_us / time_us) - 1.0)
 

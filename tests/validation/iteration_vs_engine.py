@@ -15,11 +15,10 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import minimize_scalar, nnls
 
 from aicb.iteration.host import HostModel
 from aicb.iteration.model import PS_PER_US, IterationModel
@@ -28,6 +27,7 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
+from vidur_pd._core import HostClock
 
 MEASUREMENTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured" / "serving"
 FILES = {"qwen3-8b": "vllm-qwen3-8b-tp1.json.gz", "qwen3-30b-a3b": "vllm-qwen3-30b-a3b-tp1.json.gz"}
@@ -59,15 +59,24 @@ class Comparison:
 
 
 def first_token_ms(model: IterationModel, prompt: int) -> float:
-    """Time to first token of one prompt alone, in chunks of the token budget."""
-    total_us, past = model.host.request_latency_us, 0
-    while past < prompt:
+    """Time to first token of one prompt alone on an idle engine, in chunks of the token budget; a decode follows."""
+    host, latency_ps = HostClock(plans_ahead=True), round(model.host.request_latency_us * PS_PER_US)
+    start_ps = decided_ps = 0
+    for past in range(0, prompt, TOKEN_BUDGET):
         new = min(prompt - past, TOKEN_BUDGET)
-        rows = 1 if past + new == prompt else 0
-        batch = Batch(np.array([new]), np.array([past + new]), rows)
-        total_us += model.price([batch]).compute_ps / PS_PER_US
-        past += new
-    return total_us / 1e3
+        batch = Batch(np.array([new]), np.array([past + new]), int(past + new == prompt))
+        cost = model.price_device([batch])
+        taken_ps, launched_ps = host.expose(
+            (cost.prepare_ps, cost.launch_ps),
+            decided_ps=decided_ps,
+            start_ps=start_ps,
+            device_ps=np.array([cost.compute_ps]),
+        )
+        decided_ps, start_ps = start_ps, start_ps + int(taken_ps[0])
+        host.end(launched_ps=int(launched_ps[0]), began_ps=decided_ps, ended_ps=start_ps)
+    following = model.price_device([Batch.decode([prompt + 1])])
+    launched_next_ps = host.ready(decided_ps) + following.prepare_ps + following.launch_ps
+    return (latency_ps + max(start_ps, launched_next_ps)) / PS_PER_US / 1e3
 
 
 def submit_together_ms(model: IterationModel, context: int, requests: int) -> float:
@@ -117,47 +126,6 @@ def iteration_model(name: str, host: HostModel | None = None) -> IterationModel:
     return IterationModel(load_model(name), Partition(), Precision(), gpu, max_seqs=MAX_REQUESTS, host=host)
 
 
-def calibrate() -> HostModel:
-    """Host parameters of least squared relative error, none negative, over the calibration rows of both models.
-
-    Step times are linear in ``step_us`` and ``request_us`` to first order, so unit changes give the regressors. The
-    latency and the launching of eager layers follow from the prompts with those two in place.
-    """
-    none = replace(HostModel(), step_us=0.0, request_us=0.0, request_latency_us=0.0)
-    rows = [(name, row) for name in FILES for row in load_tables(name)["decode"][CALIBRATION["decode"]]]
-    measured = np.array([row[2] for _, row in rows]) * 1e3
-
-    def steps_ms(host: HostModel) -> np.ndarray:  # type: ignore[type-arg]
-        models = {name: iteration_model(name, host) for name in FILES}
-        return np.array([submit_together_ms(models[name], int(row[0]), int(row[1])) for name, row in rows])
-
-    base = steps_ms(none)
-    slopes = [steps_ms(replace(none, step_us=1.0)) - base, steps_ms(replace(none, request_us=1.0)) - base]
-    relative = np.column_stack(slopes) / measured[:, None]
-    (step_us, request_us), _ = nnls(relative, 1.0 - base / measured)
-    return _fit_prompts(replace(none, step_us=float(step_us), request_us=float(request_us)))
-
-
-def _fit_prompts(host: HostModel) -> HostModel:
-    """``host`` with the latency and the launching of eager layers that fit the calibration prompts best."""
-    rows = [(name, row) for name in FILES for row in load_tables(name)["prefill"][CALIBRATION["prefill"]]]
-    ttft_ms = np.array([row[1] for _, row in rows]) * 1e3
-
-    def with_latency(eager_launch_us: float) -> tuple[HostModel, float]:
-        """The host with the best latency for these launches, and the squared relative error left."""
-        fitted = replace(host, eager_launch_us=eager_launch_us)
-        models = {name: iteration_model(name, fitted) for name in FILES}
-        rest_ms = ttft_ms - np.array([first_token_ms(models[name], int(row[0])) for name, row in rows])
-        latency_ms = max(float(np.average(rest_ms, weights=1.0 / ttft_ms**2)), 0.0)
-        error = float((((rest_ms - latency_ms) / ttft_ms) ** 2).sum())
-        return replace(fitted, request_latency_us=latency_ms * 1e3), error
-
-    found = minimize_scalar(
-        lambda us: with_latency(us)[1], bounds=LAUNCH_RANGE_US, method="bounded", options={"xatol": 0.3}
-    )
-    return with_latency(float(found.x))[0]
-
-
 def compare(name: str) -> list[Comparison]:
     """All points of the prefill and decode tables of one model."""
     tables = load_tables(name)
@@ -194,9 +162,6 @@ def summarise(points: list[Comparison]) -> dict[str, dict[str, float]]:
 def main() -> int:
     if not MEASUREMENTS.is_dir():
         print(f"skipped: no measurements at {MEASUREMENTS.name}")
-        return 0
-    if "--calibrate" in sys.argv[1:]:
-        print(calibrate())
         return 0
     points = [point for name in FILES for point in compare(name)]
     summary = summarise(points)

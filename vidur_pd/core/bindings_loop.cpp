@@ -8,8 +8,9 @@ namespace {
 
 Stage make_stage(TimePs compute_ps, TimePs communication_ps, std::int32_t load, TimePs host_ps,
                  const std::vector<TimePs>& phase_ps, TimePs estimated_ps, double not_overlapped_ps,
-                 const std::vector<std::array<double, 3>>& overlapped) {
+                 const std::vector<std::array<double, 3>>& overlapped, TimePs prepare_ps, TimePs launch_ps) {
     Stage stage;
+    stage.host = {prepare_ps, launch_ps};
     stage.not_overlapped_ps = not_overlapped_ps;
     for (const auto& [compute, communication, share] : overlapped)
         stage.overlapped.push_back({compute, communication, share});
@@ -157,7 +158,8 @@ void bind_running_iteration(py::module_& module) {
     py::class_<Stage>(module, "Stage")
         .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("load"),
              py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(), py::arg("estimated_ps") = 0,
-             py::arg("not_overlapped_ps") = 0.0, py::arg("overlapped") = std::vector<std::array<double, 3>>())
+             py::arg("not_overlapped_ps") = 0.0, py::arg("overlapped") = std::vector<std::array<double, 3>>(),
+             py::arg("prepare_ps") = 0, py::arg("launch_ps") = 0)
         .def_readonly("compute_ps", &Stage::compute_ps)
         .def_readonly("communication_ps", &Stage::communication_ps)
         .def_readonly("exposed_ps", &Stage::exposed_ps)
@@ -188,7 +190,26 @@ void bind_running_iteration(py::module_& module) {
             py::arg("stages"), py::arg("compute_ps"));
 }
 
+void bind_host_clock(py::module_& module) {
+    py::class_<HostClock>(module, "HostClock")
+        .def(py::init<bool>(), py::kw_only(), py::arg("plans_ahead"))
+        .def(
+            "expose",
+            [](const HostClock& clock, const std::array<TimePs, 2>& work, TimePs decided_ps, TimePs start_ps,
+               const Numbers& device_ps, TimePs communication_ps) {
+                std::vector<TimePs> taken_ps = values_of(device_ps);
+                const auto launched_ps =
+                    clock.expose({work[0], work[1]}, decided_ps, start_ps, communication_ps, taken_ps);
+                return std::pair(array(taken_ps), array(launched_ps));
+            },
+            py::arg("work"), py::kw_only(), py::arg("decided_ps"), py::arg("start_ps"), py::arg("device_ps"),
+            py::arg("communication_ps") = 0)
+        .def("end", &HostClock::end, py::kw_only(), py::arg("launched_ps"), py::arg("began_ps"), py::arg("ended_ps"))
+        .def("ready", &HostClock::ready, py::arg("decided_ps"));
+}
+
 void bind_loop(py::module_& module) {
+    bind_host_clock(module);
     bind_logs(module);
     bind_instance(module);
     bind_notices(module);

@@ -35,6 +35,7 @@ struct Communicated {
 struct Plan {
     std::shared_ptr<GroupBatch> batch;
     std::int64_t steps = 0;
+    TimePs decided_ps = 0;
 };
 
 using Pricing = std::shared_ptr<aicb::IterationPricing>;
@@ -43,7 +44,7 @@ using Pricing = std::shared_ptr<aicb::IterationPricing>;
 struct Instance {
     Instance(std::int32_t index, std::vector<std::shared_ptr<RankState>> ranks, std::shared_ptr<Policy> policy,
              std::int64_t stages)
-        : index(index), group(std::move(ranks), std::move(policy)) {
+        : index(index), group(std::move(ranks), std::move(policy)), host(group.plans_ahead()) {
         communicated.resize(static_cast<std::size_t>(stages));
         stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
     }
@@ -57,6 +58,7 @@ struct Instance {
     std::int32_t index;
     Loop* loop = nullptr;
     RankGroup group;
+    HostClock host;
     Traits traits;
     std::vector<Pricing> pricing;                                        // [stages]
     std::vector<std::vector<std::optional<Communicated>>> communicated;  // [stages][number]

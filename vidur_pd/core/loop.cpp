@@ -195,9 +195,9 @@ std::optional<Notice> Loop::decide(Instance& instance) {
 // The run, or the next micro-batch; it begins now, unless an iteration is under way that has to end first.
 void Loop::plan(Instance& instance) {
     if (work_.steps) {
-        instance.plan = Plan{nullptr, work_.steps};
+        instance.plan = Plan{nullptr, work_.steps, now_ps()};
     } else if (auto batch = instance.group.schedule(now_ps())) {
-        instance.plan = Plan{std::move(batch)};
+        instance.plan = Plan{std::move(batch), 0, now_ps()};
     }
     note_kv_use(work_.instance);
     work_.step = instance.plan && !instance.is_full() ? Step::kForm : Step::kNone;
@@ -218,6 +218,7 @@ RunningIterationPtr Loop::form(Instance& instance) {
     iteration->kv_blocks = note_kv_use(work_.instance);
     iteration->number = ++launched_;
     iteration->instance = work_.instance;
+    iteration->decided_ps = plan.decided_ps;
     iteration->start_ps = now_ps();
     collect(instance.group, iteration->batch.get());
     return iteration;
@@ -248,6 +249,7 @@ void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
 // Prices an iteration by the instance's own pricing as far as that knows it, or asks for what is missing.
 std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteration) {
     if (!iteration.stages.empty()) {
+        expose_host(iteration, instance.host);
         if (instance.compute_slowdown != 1.0) slow_down(iteration, instance.compute_slowdown);
         work_.step = Step::kLaunch;
         return std::nullopt;
@@ -266,6 +268,7 @@ std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteratio
         Stage& stage = stages[number];
         stage.compute_ps = cost.compute_ps;
         stage.host_ps = cost.host_ps;
+        stage.host = cost.host;
         stage.estimated_ps = cost.estimated_ps;
         std::copy_n(cost.phase_ps.begin(), kComputePhases, stage.phase_ps.begin());
         stage.communication_ps = stage.idle_exposed_ps = stage.exposed_ps = known[list]->communication_ps;
@@ -310,7 +313,12 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
     const InstanceTime took = iterations.add(iteration);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
-    const StepTimes times{iteration.ends_ps.front(), iteration.ends_ps.back()};
+    const auto steps = static_cast<std::size_t>(iteration.steps());
+    if (!iteration.launched_ps.empty()) {
+        const TimePs began_ps = steps > 1 ? iteration.ends_ps[steps - 2] : iteration.start_ps;
+        instance.host.end(iteration.launched_ps[steps - 1], began_ps, iteration.ends_ps.back());
+    }
+    const StepTimes times{iteration.ends_ps.front(), iteration.ends_ps.back(), handed_out_late(instance, iteration)};
     GroupOutcome outcome;
     if (frontend_) pass_tokens(&iteration);
     if (iteration.is_run()) {
@@ -327,6 +335,23 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
                                 batch ? batch->decode_tokens : produced, instance.group.waiting_requests(),
                                 instance.group.running_requests(), instance.group.used_blocks()});
     return outcome;
+}
+
+// By how much the host hands out tokens later than the device has them: it launches the next iteration first, where
+// that has been decided. Between decodes it is taken to be ahead: runs of them have no such delay.
+TimePs Loop::handed_out_late(const Instance& instance, const RunningIteration& iteration) const {
+    if (!instance.group.plans_ahead() || iteration.is_run()) return 0;
+    if (!instance.plan || instance.pricing.empty()) return 0;
+    const auto ranks = static_cast<std::int64_t>(instance.group.rank_count());
+    const GroupBatch* next = instance.plan->batch.get();
+    const std::int64_t requests = next ? next->requests : instance.group.running_requests();
+    const std::int64_t tokens = next ? next->prefill_tokens + next->decode_tokens : requests;
+    const auto of_rank = [ranks](std::int64_t of_all) { return (of_all + ranks - 1) / ranks; };
+    const bool is_decode = !next || !next->prefill_tokens;
+    if (is_decode && !iteration.batch->prefill_tokens) return 0;
+    const HostWork work = instance.pricing[0]->host_work(of_rank(tokens), of_rank(requests), is_decode);
+    const TimePs launched_ps = instance.host.ready(instance.plan->decided_ps) + work.total_ps();
+    return std::max<TimePs>(launched_ps - iteration.ends_ps.back(), 0);
 }
 
 // Gives the frontend the tokens of all steps of runs that have ended by now, in the order of their ends; `ending` is an

@@ -162,6 +162,7 @@ class Loop {
     std::optional<Notice> price(Instance& instance, RunningIteration& iteration);
     bool price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost);
     GroupOutcome credit(Instance& instance, RunningIteration& iteration);
+    TimePs handed_out_late(const Instance& instance, const RunningIteration& iteration) const;
     void pass_tokens(RunningIteration* ending);
     static void cut_plan(Instance& instance);
     void cut_short(Instance& instance);

@@ -116,7 +116,7 @@ void Loop::deliver(const RequestPtr& request) {
 
 void Loop::complete(Request& request) {
     request.status = Status::kCompleted;
-    request.completed_ps = now_ps();
+    request.completed_ps = std::max(now_ps(), request.last_token_ps.value_or(now_ps()));
     if (frontend_) {
         request.sampled_ps = now_ps();
         request.completed_ps = request.last_token_ps;

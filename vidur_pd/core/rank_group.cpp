@@ -170,7 +170,7 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const DraftResults& resu
         for (const RequestPtr& request : outcome.finished) request->count(done);
         group.completed.insert(group.completed.end(), outcome.finished.begin(), outcome.finished.end());
     }
-    if (frontend_) frontend_->deliver(for_frontend, times.last_end_ps, *gaps_);
+    if (frontend_) frontend_->deliver(for_frontend, times.last_end_ps + times.late_ps, *gaps_);
     return group;
 }
 
@@ -222,7 +222,9 @@ std::vector<RequestPtr> RankGroup::running() const {
 
 // Stamps the tokens that requests have got: one at the end of the first step, the last at the end of the last.
 void RankGroup::deliver(const std::vector<RequestPtr>& produced, StepTimes times) {
-    for (const RequestPtr& request : produced) get_tokens(*request, times.first_end_ps, times.last_end_ps, *gaps_);
+    for (const RequestPtr& request : produced) {
+        get_tokens(*request, times.first_end_ps + times.late_ps, times.last_end_ps + times.late_ps, *gaps_);
+    }
 }
 
 void get_tokens(Request& request, TimePs first_ps, TimePs last_ps, GapCounts& gaps) {

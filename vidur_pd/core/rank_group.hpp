@@ -55,10 +55,11 @@ struct GroupOutcome {
     std::int64_t produced = 0;          // requests that got tokens which are delivered here
 };
 
-// End of the first step and of the last one.
+// End of the first step and of the last one, and how much later their tokens are handed out.
 struct StepTimes {
     TimePs first_end_ps;
     TimePs last_end_ps;
+    TimePs late_ps = 0;
 };
 
 class RankGroup {
@@ -90,6 +91,7 @@ class RankGroup {
     // Appends the KV length that each running request's next decode sees; returns the requests of each rank.
     std::vector<std::int64_t> decode_kv_tokens(std::vector<Tokens>& kv_tokens) const;
     // The next iteration is decided as soon as one begins.
+    std::size_t rank_count() const { return ranks_.size(); }
     bool plans_ahead() const { return ranks_.front()->limits().plans_ahead; }
     // The next micro-batch of every rank; none if all idle.
     std::shared_ptr<GroupBatch> schedule(TimePs now_ps);

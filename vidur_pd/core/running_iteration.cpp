@@ -43,6 +43,27 @@ double Stage::slowdown_for(TimePs exposed_ps) const {
     return (static_cast<double>(exposed_ps) - not_overlapped_ps) / communicating_ps;
 }
 
+// In a pipeline every stage has a host of its own, which is taken to work ahead.
+void expose_host(RunningIteration& iteration, const HostClock& host) {
+    const auto add = [](Stage& stage, TimePs exposed_ps) {
+        stage.compute_ps += exposed_ps;
+        stage.host_ps += exposed_ps;
+    };
+    if (iteration.is_pipelined()) {
+        for (Stage& stage : iteration.stages) {
+            const TimePs exposed_ps = std::max<TimePs>(stage.host.total_ps() - stage.compute_ps, 0);
+            add(stage, exposed_ps);
+            iteration.compute_ps[0] += exposed_ps;
+        }
+        return;
+    }
+    Stage& stage = iteration.stages[0];
+    const TimePs device_ps = iteration.compute_ps[0];
+    iteration.launched_ps =
+        host.expose(stage.host, iteration.decided_ps, iteration.start_ps, stage.exposed_ps, iteration.compute_ps);
+    add(stage, iteration.compute_ps[0] - device_ps);
+}
+
 // The whole is rounded as such, as in a run; the largest phase takes what its parts differ by.
 void slow_down(RunningIteration& iteration, double factor) {
     const auto scaled = [factor](TimePs time_ps) {

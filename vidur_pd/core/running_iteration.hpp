@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "host_clock.hpp"
 #include "rank_group.hpp"
 #include "request.hpp"
 
@@ -21,6 +22,7 @@ using OverlapSegment = aicb::OverlapSegment;
 struct Stage {
     TimePs compute_ps = 0;  // of the first step
     TimePs host_ps = 0;
+    HostWork host;            // what the host does for it
     TimePs estimated_ps = 0;  // part of `compute_ps` that rests on flagged estimates
     std::array<TimePs, kComputePhases> phase_ps{};
     TimePs communication_ps = 0;             // all collectives one after another on an idle fabric
@@ -48,8 +50,10 @@ struct RunningIteration {
     std::int32_t instance = 0;
     std::shared_ptr<GroupBatch> batch;
     std::vector<Stage> stages;
+    TimePs decided_ps = 0;
     TimePs start_ps = 0;
     std::vector<TimePs> compute_ps;                      // [steps] summed over pipeline stages
+    std::vector<TimePs> launched_ps;                     // [steps] when the host is done with it; not in a pipeline
     std::vector<TimePs> ends_ps;                         // [steps] as far as known; set when launched
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
@@ -70,6 +74,9 @@ struct RunningIteration {
 };
 
 using RunningIterationPtr = std::shared_ptr<RunningIteration>;
+
+// Adds what the host exposes to an iteration that has the price of the device and begins now.
+void expose_host(RunningIteration& iteration, const HostClock& host);
 
 // Makes an iteration that has its price compute so many times as long, host included.
 void slow_down(RunningIteration& iteration, double factor);

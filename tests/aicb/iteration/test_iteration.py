@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb.estimators.interpolation import InterpolationEstimator
-from aicb.iteration.host import GraphMode, HostModel, load_host
-from aicb.iteration.launches import Launches
+from aicb.iteration.host import HostModel, load_host
 from aicb.iteration.model import PHASES, IterationModel, capture_sizes
 from aicb.kernels.grouped_gemm import ENGINE_KERNEL, GroupedGemm
 from aicb.measurements.gpu import get_gpu
@@ -196,25 +195,48 @@ def test_launching_every_layer_from_the_host_slows_small_decodes_down():
     graphs = IterationModel(model, Partition(), Precision(), H200).price(batch)
     eager = IterationModel(model, Partition(), Precision(), H200, cuda_graphs=False).price(batch)
     assert sum(eager.phase_ps) == sum(graphs.phase_ps)
-    launching_ps = round(28 * 12 * HostModel().eager_launch_us * 1e6)
+    host = HostModel()
+    launching_ps = round((28 * 12 * host.eager_launch_us + host.sample_us) * 1e6)
     assert launching_ps > sum(graphs.phase_ps)
-    assert eager.compute_ps == launching_ps + round(HostModel().exposed_us(1) * 1e6)
+    assert eager.compute_ps == launching_ps + round((host.prepare_us + host.request_us) * 1e6)
 
 
-def test_host_time_is_launches_and_a_constant_and_a_share_per_request():
-    host = HostModel(launch_us=5.0, piece_launch_us=30.0, eager_launch_us=40.0, step_us=100.0, request_us=2.0)
-    launches = Launches(pieces=144, eager=432)
-    assert host.exposed_us(10) == 120.0
-    assert host.launching_us(GraphMode.FULL, launches) == 5.0
-    assert host.launching_us(GraphMode.PIECEWISE, launches) == 5.0 + 30.0 * 144
-    assert host.launching_us(GraphMode.EAGER, launches) == 40.0 * 432
+def test_the_host_takes_so_long_for_an_iteration():
+    """Qwen3-8B, 36 layers: 4 launches each beside graphs, 12 without. Ten decodes prepare for 200 + 10 · 2 µs; with
+    prompts, 300 tokens in all, 500 + 300 · 0.1 more. The device has 50 µs, and 0.5 after each of 432 kernels of graphs.
+    """
+    host = HostModel(
+        launch_us=5.0,
+        piece_launch_us=30.0,
+        eager_launch_us=40.0,
+        prepare_us=200.0,
+        prompt_us=500.0,
+        prompt_token_us=0.1,
+        request_us=2.0,
+        sample_us=100.0,
+        step_us=50.0,
+        gap_us=0.5,
+    )
+    model = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), STEADY, host=host)
+    decodes, captured = Batch.decode([100] * 10), Batch.prefill([30] * 10)
+    long = Batch.prefill([60] * 10)
+    found = {batch.tokens: model.price_device([batch]) for batch in (decodes, captured, long)}
+    assert [cost.prepare_ps for cost in found.values()] == [220_000_000, 750_000_000, 780_000_000]
+    assert found[10].launch_ps == 105_000_000
+    assert found[300].launch_ps == (5 + 30 * 36 * 4 + 100) * 1_000_000
+    assert found[600].launch_ps == (40 * 36 * 12 + 100) * 1_000_000
+    assert [cost.host_ps for cost in found.values()] == [266_000_000, 266_000_000, 50_000_000]
+    in_sequence = found[10].in_sequence()
+    assert in_sequence.compute_ps == max(found[10].compute_ps, 325_000_000)
+    assert found[600].in_sequence().compute_ps >= found[600].prepare_ps + found[600].launch_ps
 
 
 def test_prompts_beyond_the_graphs_take_the_time_of_launching():
     """vLLM 0.24.0, Qwen3-30B-A3B: 640, 768 and 1,024 tokens all took 53 to 55 ms in one session, 512 tokens 25 ms."""
     model = IterationModel(load_model("qwen3-30b-a3b"), Partition(), Precision(), H200)
     captured, *beyond = (model.price([Batch.prefill([tokens])]).compute_ps for tokens in (512, 640, 768, 1024))
-    assert max(beyond) == min(beyond) > 1.4 * captured
+    assert max(beyond) == pytest.approx(min(beyond), rel=1e-3)
+    assert min(beyond) > 1.4 * captured
 
 
 def test_tiles_of_the_engine_make_1024_tokens_dearer_than_512():
@@ -358,14 +380,8 @@ def test_the_replayed_experiment_admits_8192_tokens_per_step():
     assert validation.schedule(computed, produced, 4096).tolist() == [1, 0, 4096, 4095]
 
 
-@needs_engine
-def test_host_parameters_are_the_rounded_fit():
-    fitted, shipped = validation.calibrate(), HostModel()
-    assert shipped.step_us == pytest.approx(fitted.step_us, abs=10)
-    assert shipped.request_us == pytest.approx(fitted.request_us, abs=0.1)
-    assert shipped.eager_launch_us == pytest.approx(fitted.eager_launch_us, rel=0.02)
-    assert load_host("xeon-vm-32") == shipped
-    assert shipped.request_latency_us == pytest.approx(fitted.request_latency_us, abs=50)
+def test_the_default_host_is_the_one_with_32_cores():
+    assert load_host("xeon-vm-32") == HostModel()
 
 
 @needs_engine

@@ -251,10 +251,10 @@ def test_passes_of_a_draft_model_are_its_own_iterations() -> None:
     drafting = Drafting(3, 0.7, "draft_model")
     batch = [Batch.decode([1000] * 8)]
     step = drafted_by("draft_model", queries=4).speculative(batch, drafting)
-    host = HostModel(step_us=0.0, request_us=0.0)
+    host = HostModel().of_drafts()
     piecewise_us = host.launch_us + 28 * 4 * host.piece_launch_us
     alone = IterationModel(QWEN_0_6B, Partition(), BF16, H200, queries=4, host=replace(host, launch_us=piecewise_us))
-    at_1001 = alone._iteration(RankBatches.decode(np.full(8, 1001), [8]), 0, 5, 8)
+    at_1001 = alone._iteration(RankBatches.decode(np.full(8, 1001), [8]), 0, 5, 8).in_sequence()
     later = [alone.price([Batch.decode([kv] * 8)]) for kv in (1002, 1003)]
     assert [cost.compute_ps for cost in step.draft_passes] == [at_1001.compute_ps, *(each.compute_ps for each in later)]
 

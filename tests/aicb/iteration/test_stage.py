@@ -62,13 +62,13 @@ def ranks_of(batches: list[Batch], iterations: IterationModel) -> list[Batch]:
 @pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "deepseek-v3", "qwen3-next-80b-a3b", "deepseek-v3.2"])
 def test_a_captured_iteration_takes_as_long_as_its_operators_one_by_one(name):
     """At a fixed clock and without host: four decodes fill a captured size, so that nothing is padded."""
-    silent = HostModel(launch_us=0.0, step_us=0.0)
+    silent = HostModel(step_us=0.0, gap_us=0.0)
     iterations = model(name, Partition(tp=2, ep=1), FP8, has_clock=False, host=silent)
     batch = Batch.decode([17, 900, 4000, 12345])
     pricing = Pricing(select_estimator("auto", iterations.gpu, FP8), iterations.gpu, FP8)
     operators = iteration_operators(iterations.model, iterations.partition, FP8, batch, load=slowest_rank(iterations))
     alone_ps = price_operators(operators, pricing).total_ps
-    assert iterations.price([batch]).compute_ps == pytest.approx(alone_ps, rel=1e-9)
+    assert iterations.price_device([batch]).compute_ps == pytest.approx(alone_ps, rel=1e-9)
 
 
 def slowest_rank(iterations: IterationModel):
@@ -81,7 +81,7 @@ def slowest_rank(iterations: IterationModel):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_event_loop_gets_the_cost_that_python_gets(name):
-    """The numbers of names and collectives resolve to what ``price`` returns; sparse attention is left to Python."""
+    """Numbers of names and collectives resolve to what ``price_device`` returns; sparse attention is left to Python."""
     iterations = MODELS[name]
     pricing, ranks = iterations.core_pricing(), RankBatches.of(ranks_of(CAPTURED, iterations))
     if name.startswith("deepseek-v3.2"):
@@ -89,7 +89,7 @@ def test_an_event_loop_gets_the_cost_that_python_gets(name):
         return
     assert isinstance(pricing, _core.IterationPricing)
     requests, rows = np.array(ranks.requests), np.array(ranks.logit_rows)
-    expected = iterations.price(ranks)
+    expected = iterations.price_device(ranks)
     found, run_ps = pricing.price(ranks.new_tokens, ranks.kv_tokens, requests, rows)
     assert run_ps.tolist() == [found.compute_ps] == [expected.compute_ps]
     assert (found.host_ps, tuple(found.phase_ps)) == (expected.host_ps, expected.phase_ps)
@@ -106,7 +106,7 @@ def test_what_is_missing_is_named_until_it_is_supplied():
         asked += 1
     assert asked == 1
     batch = Batch(np.array([700, 1]), np.array([900, 40]), 1)
-    assert iterations.price([batch]).compute_ps == found[0].compute_ps
+    assert iterations.price_device([batch]).compute_ps == found[0].compute_ps
 
 
 def test_decodes_without_new_tokens_are_decodes_of_one():

@@ -67,6 +67,8 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
         communications=tuple(what for cost in costs for what in cost.communications),
         estimated_ps=sum(cost.estimated_ps for cost in costs),
         estimated_operators=tuple(sorted({name for cost in costs for name in cost.estimated_operators})),
+        prepare_ps=costs[0].prepare_ps,
+        launch_ps=sum(cost.launch_ps for cost in costs),
     )
 
 
@@ -83,15 +85,15 @@ def price_with_drafts(
     Layers and models draft as many for every request: its last steps, which can use fewer, are priced as others.
     """
     if drafts is None:
-        verification = model.price(batches, stage=stage)
+        verification = model.price_device(batches, stage=stage)
     elif (drafting.method != "ngram" or np.all(drafts == drafting.drafts)) and all(
         batch.is_decode.all() for batch in batches
     ):
-        verification = model.price(batches, stage=stage, queries=drafting.queries)
+        verification = model.price_device(batches, stage=stage, queries=drafting.queries)
     else:
         made = np.full(len(drafts), drafting.drafts) if drafting.method != "ngram" else drafts
         ranks = np.split(made + 1, np.cumsum([len(batch.new_tokens) for batch in batches])[:-1])
         verified = [one_by_one(batch, queries) for batch, queries in zip(batches, ranks, strict=True)]
-        verification = model.price(verified, stage=stage)
+        verification = model.price_device(verified, stage=stage)
     passes = (verification, *model.draft_passes(batches, drafting, stage=stage))
     return in_turn(passes, host_ps=sum(cost.host_ps for cost in passes))

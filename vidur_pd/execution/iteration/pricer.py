@@ -145,7 +145,7 @@ class IterationPricer:
         if self._before_pricing is not None:
             self._before_pricing(iteration.start_ps, int(batches.new_tokens.sum()))
         if iteration.is_run:
-            cost, compute_ps = self._model.price_run(batches, iteration.steps)
+            cost, compute_ps = self._model.price_device_run(batches, iteration.steps)
             iteration.set_stages([self._priced(cost, 0)], compute_ps)
             return
         drafts = 0 if iteration.batch is None else iteration.batch.most_drafts
@@ -158,7 +158,7 @@ class IterationPricer:
                 cost = self._with_drafts(self._drafting, iteration, batches.split(), stage)
                 stages.append(self._priced(cost, stage))
             else:
-                stages.append(self._priced(self._model.price(batches, stage=stage), stage))
+                stages.append(self._priced(self._model.price_device(batches, stage=stage), stage))
         iteration.set_stages(stages, np.array([sum(stage.compute_ps for stage in stages)], dtype=np.int64))
 
     def _batches(self, iteration: RunningIteration) -> RankBatches:
@@ -192,6 +192,8 @@ class IterationPricer:
             estimated_ps=cost.estimated_ps,
             not_overlapped_ps=not_overlapped_ps,
             overlapped=list(overlapped),
+            prepare_ps=cost.prepare_ps,
+            launch_ps=cost.launch_ps,
         )
 
     def _with_drafts(
@@ -204,7 +206,7 @@ class IterationPricer:
     def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], whole: list[Batch], stage: int) -> Stage:
         """Two half batches that hide communication behind each other's compute; a layer then runs over the whole."""
         assert self._halves is not None
-        costs = (self._model.price(halved[0], stage=stage), self._model.price(halved[1], stage=stage))
+        costs = (self._model.price_device(halved[0], stage=stage), self._model.price_device(halved[1], stage=stage))
         first, second = (self._communication(stage, cost) for cost in costs)
         both_ps = (first.communication_ps, second.communication_ps)
         overlap = two_batch_overlap(costs, both_ps, communication_sm_share=self._halves.communication_sm_share)

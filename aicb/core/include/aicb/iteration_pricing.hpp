@@ -21,9 +21,18 @@ struct RankBatches {
 
 constexpr std::size_t kPhases = 6;  // aicb.iteration.pricing.PHASES
 
-// Of one iteration without its communication; aicb.iteration.pricing.IterationCost says what the times are.
+// Host time of one iteration: up to its first kernel, and from there to where its result can be waited for.
+struct HostWork {
+    TimePs prepare_ps = 0, launch_ps = 0;
+
+    TimePs total_ps() const { return prepare_ps + launch_ps; }
+};
+
+// Of one iteration without its communication, as far as it occupies the device: aicb.iteration.pricing.IterationCost
+// says what the times are.
 struct IterationCost {
     TimePs compute_ps, host_ps, estimated_ps;
+    HostWork host;
     std::array<TimePs, kPhases> phase_ps;
     std::int32_t estimated;       // number of the set of operators that are estimates, see IterationModel.estimated_of
     std::int32_t communications;  // number of the list of collectives, see IterationModel.communications_of
@@ -38,6 +47,9 @@ class IterationPricing {
     // False where parts have not been priced yet: IterationModel.price_missing prices them, then ask again.
     virtual bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
                        std::vector<TimePs>& compute_ps) = 0;
+
+    // Host time of an iteration in which the rank with the most has so many tokens of so many requests.
+    virtual HostWork host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const = 0;
 };
 
 }  // namespace aicb
