@@ -69,11 +69,11 @@ def fitted(kind: Kind) -> PowerLoad:
     def load_of(values: NDArray[np.float64]) -> PowerLoad:
         return PowerLoad(slope=values[0]) if len(values) == 1 else PowerLoad(base=values[1], slope=values[0])
 
+    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return errors_mhz(kind, load_of(values))
+
     starts = [[slope, 0.2] if kind.load.base else [slope] for slope in (0.4, 0.7, 1.0, 1.5)]
-    found = [
-        least_squares(lambda values: errors_mhz(kind, load_of(values)), start, loss="soft_l1", f_scale=SPREAD_MHZ)
-        for start in starts
-    ]
+    found = [least_squares(residuals, start, loss="soft_l1", f_scale=SPREAD_MHZ) for start in starts]
     return load_of(min(found, key=lambda each: each.cost).x)
 
 
