@@ -15,8 +15,12 @@ import typer
 from boundary.command_line import run_command_line
 from boundary.errors import InputError
 from vidur_pd.commands.capacity import capacity
+from vidur_pd.commands.diff import diff
+from vidur_pd.commands.explain import explain
+from vidur_pd.commands.init import init
 from vidur_pd.commands.load_options import Clients, Rate, load_settings
 from vidur_pd.commands.plan import plan
+from vidur_pd.commands.schema import schema
 from vidur_pd.commands.search import search
 from vidur_pd.commands.validate import validate
 from vidur_pd.commands.workload import app as workload_app
@@ -78,6 +82,10 @@ def run(
     rate: Rate = None,
     clients: Clients = None,
     stream: Streamed = False,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Runs with so many seeds: means and intervals; files of the first.")
+    ] = 1,
+    no_report: Annotated[bool, typer.Option("--no-report", help="No report.html: as output.report=false.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -87,11 +95,18 @@ def run(
     from vidur_pd.simulation.api import prepare
     from vidur_pd.simulation.input_files import input_files
     from vidur_pd.simulation.output import result_folder, stream_files, write_files
+    from vidur_pd.simulation.seeds import with_seeds
 
-    simulation = prepare(config, settings=[*(settings or []), *load_settings(rate, clients)])
+    shortened = ["output.report=false"] if no_report else []
+    if stream and seeds > 1:
+        raise InputError(f"--seeds: found {seeds} with --stream, expected 1 (its files are written while it runs)")
+    given = [*(settings or []), *load_settings(rate, clients), *shortened]
+    simulation = prepare(config, settings=given)
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
         with _progress(is_shown=not (quiet or as_json)) as progress:
             result = stream_files(simulation, folder, progress) if stream else simulation.run(progress)
+            if seeds > 1:
+                result = with_seeds(result, config, given, seeds, progress)
         if not stream:
             write_files(result, folder)
         folder.place()
@@ -100,13 +115,17 @@ def run(
         _warn_of_losses({str(out): result.summary})
     else:
         print_result(result.summary)
-        print(f"report {out / 'report.html'}")
+        if simulation.config.output.report:
+            print(f"report {out / 'report.html'}")
 
 
 @app.command()
 def report(
     outs: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Result folders.")],
     target: Annotated[Path | None, typer.Option("-o", "--out", help="HTML file of a comparison.")] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Show changes between runs of other requests as well.")
+    ] = False,
 ) -> None:
     """Write report.html again for one folder, or a comparison of several."""
     from boundary.result_folder import finish_result
@@ -123,8 +142,8 @@ def report(
         raise InputError(
             f"{COMPARISON_FILE}: found a file, expected -o to say that it may be replaced, or another name"
         )
-    print(write_comparison(outs, target or Path(COMPARISON_FILE)))
-    _print_comparison(outs)
+    print(write_comparison(outs, target or Path(COMPARISON_FILE), ranks_unlike=anyway))
+    _print_comparison(outs, ranks_unlike=anyway)
 
 
 @app.command()
@@ -184,16 +203,16 @@ def _settings_for(config: Path, settings: list[str], backend: str) -> list[str]:
     return [*with_backend, "network.coupling=isolated"]
 
 
-def _print_comparison(outs: list[Path]) -> None:
+def _print_comparison(outs: list[Path], *, ranks_unlike: bool = False) -> None:
     """Headline figures of several runs, each with its change against the first; what else differs goes to stderr."""
     from rich.console import Console
     from rich.table import Table
 
-    from vidur_pd.report import comparison_table, comparison_warnings
+    from vidur_pd.report import comparison_table, comparison_warnings, unranked_runs
 
     for warning in comparison_warnings(outs):
         sys.stderr.write(f"vidur-pd: {warning}\n")
-    rows = comparison_table(outs)
+    rows = comparison_table(outs, ranks_unlike=ranks_unlike)
     table = Table("", *(rows[0]["texts"] if rows else ()))
     for row in rows:
         cells = []
@@ -201,9 +220,18 @@ def _print_comparison(outs: list[Path]) -> None:
             change = row["change_texts"].get(run)
             cells.append(f"{text} ({change})" if change else text)
         table.add_row(row["metric"], *cells)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if not ranks_unlike and (unranked := unranked_runs(outs)):
+        console.print(
+            f"changes of {', '.join(unranked)} are left out, as requests differ; --anyway shows them", markup=False
+        )
 
 
+app.command()(init)
+app.command()(schema)
+app.command()(explain)
+app.command()(diff)
 app.command()(validate)
 app.command()(capacity)
 app.command()(search)

@@ -696,8 +696,17 @@ class IterationLog:
         """[instances]"""
 
     @property
+    def busy_at_arrival_ps(self) -> NDArray[np.int64]:
+        """[instances] the same when the last request had arrived."""
+
+    @property
     def computing_ps(self) -> NDArray[np.int64]:
         """[instances]"""
+
+    @property
+    def activity(self) -> list[dict[str, NDArray[Any]]]:
+        """[kinds] of iterations with prompts and of those of decodes alone: ``Activity`` of
+        ``core/iteration_log.hpp``, [instances] by name."""
 
     @property
     def compute_ps(self) -> int: ...
@@ -715,6 +724,10 @@ class IterationLog:
         """Columns of the runs kept since the last call; arrays over runs, ``ends_ps``, ``compute_ps`` and
         ``communication_ps`` over their iterations, ``phase_ps`` a list of columns."""
 
+    def take_members(self) -> dict[str, NDArray[np.int64]]:
+        """Columns of the members kept since the last call: ``number`` of the run, row of the ``request``,
+        ``new_tokens`` and ``kv_tokens`` of the first step."""
+
 class RequestLog:
     """Rows of requests that have ended."""
 
@@ -730,7 +743,7 @@ class RequestLog:
 class Loop:
     """The simulation loop (``core/loop.hpp``)."""
 
-    def __init__(self, instances: int, keeps_runs: bool, links: LinkLog | None) -> None:
+    def __init__(self, instances: int, keeps_runs: bool, links: LinkLog | None, keeps_members: bool = False) -> None:
         """``links`` gets what priced collectives carry, as traffic 1."""
 
     def add(
@@ -754,6 +767,9 @@ class Loop:
 
     def deliver(self, request: Request) -> None:
         """A request gets a token that the loop does not deliver by itself."""
+
+    def note_arrival(self) -> None:
+        """A request arrives: ``iterations.busy_at_arrival_ps`` is what instances have done up to the last one."""
 
     def report_completions(self) -> None:
         """`RequestsCompleted` tells of the requests that complete here from now on."""

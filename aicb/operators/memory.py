@@ -148,6 +148,10 @@ def expert_weights(model: Model, partition: Partition, precision: Precision, sta
     return max((op.count for op, _ in held), default=0), sum(weight_bytes(op) // slots for op, slots in held)
 
 
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"
+
+
 def _stage_memory(
     model: Model, partition: Partition, precision: Precision, gpu: Gpu, limits: _Limits, stage: int
 ) -> InstanceMemory:
@@ -161,8 +165,8 @@ def _stage_memory(
     where = f"{gpu.name} at gpu_memory_utilization {limits.gpu_memory_utilization}"
     if weights > usable:
         raise InputError(
-            f"model {model.name}: found {weights} bytes of {precision.weights} weights per GPU ({partition}),"
-            f" expected at most {usable} bytes available ({where})"
+            f"model {model.name}: found {weights} bytes of {precision.weights} weights ({_gb(weights)}) per GPU"
+            f" ({partition}), expected at most {usable} bytes available ({_gb(usable)}; {where})"
         )
     activations = _activation_bytes(model, partition, precision, limits, stage)
     if drafter is not None and not drafter.is_layer:  # one after the other
@@ -176,8 +180,9 @@ def _stage_memory(
     available = usable - needed
     if available < limits.block_tokens * groups.token_bytes:
         raise InputError(
-            f"model {model.name}: found {needed} bytes of weights, activations, state and runtime per GPU"
-            f" ({partition}), expected room for a KV block within {usable} bytes available ({where})"
+            f"model {model.name}: found {needed} bytes of weights, activations, state and runtime ({_gb(needed)}) "
+            f"per GPU"
+            f" ({partition}), expected room for a KV block within {usable} bytes available ({_gb(usable)}; {where})"
         )
     blocks = available // (limits.block_tokens * groups.token_bytes) if per_token else 0
     return InstanceMemory(weights, per_token, state, activations, runtime, available, blocks, groups)

@@ -156,7 +156,8 @@ def test_the_command_line_streams_and_replaces_an_earlier_result_as_a_whole(tmp_
     rows = read_rows(tmp_path / "out")
     finished = vidur_pd("run", path, "-o", tmp_path / "out", "--stream", "--json")
     assert finished.returncode == 0, finished.stderr
-    written = {"requests.parquet", "summary.json", "config.yaml", "report.html", "iterations.parquet", "links.parquet"}
+    tables = {"requests.parquet", "attribution.parquet", "iterations.parquet", "links.parquet"}
+    written = {*tables, "summary.json", "config.yaml", "report.html"}
     assert {entry.name for entry in (tmp_path / "out").iterdir()} == {*written, RECORD_FILE}
     assert json.loads(finished.stdout) == json.loads((tmp_path / "out" / "summary.json").read_text())
     streamed = pd.read_parquet(tmp_path / "out" / "requests.parquet")

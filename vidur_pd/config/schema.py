@@ -327,7 +327,10 @@ class OutputConfig(Section):
     iterations: bool = True
     links: bool = True
     flows: bool = False
+    batches: bool = False
+    """Who is in each iteration, with how many tokens: ``batches.parquet``."""
     trace: bool = False
+    report: bool = True
     link_windows: Annotated[Count, Field(le=10_000)] = 120
     """Time windows of ``links.parquet``."""
 

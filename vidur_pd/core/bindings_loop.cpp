@@ -37,6 +37,25 @@ py::dict columns_of(const Runs& runs) {
     return columns;
 }
 
+// [instances]
+py::dict columns_of(const std::vector<Activity>& activity) {
+    py::dict columns;
+    const auto add = [&](const char* name, auto member) {
+        std::vector<std::decay_t<decltype(Activity{}.*member)>> values;
+        for (const Activity& of_instance : activity) values.push_back(of_instance.*member);
+        columns[name] = array(values);
+    };
+    add("iterations", &Activity::iterations);
+    add("busy_ps", &Activity::busy_ps);
+    add("computing_ps", &Activity::computing_ps);
+    add("requests", &Activity::requests);
+    add("new_tokens", &Activity::new_tokens);
+    add("kv_tokens", &Activity::kv_tokens);
+    add("token_pairs", &Activity::token_pairs);
+    add("request_s", &Activity::request_s);
+    return columns;
+}
+
 py::dict columns_of(const RequestColumns& rows) {
     py::dict columns;
     columns["index"] = array(rows.index);
@@ -51,7 +70,15 @@ void bind_logs(py::module_& module) {
     py::class_<IterationLog>(module, "IterationLog")
         .def_readonly("iterations", &IterationLog::iterations)
         .def_property_readonly("busy_ps", [](const IterationLog& log) { return array(log.busy_ps); })
+        .def_property_readonly("busy_at_arrival_ps",
+                               [](const IterationLog& log) { return array(log.busy_at_arrival_ps); })
         .def_property_readonly("computing_ps", [](const IterationLog& log) { return array(log.computing_ps); })
+        .def_property_readonly("activity",
+                               [](const IterationLog& log) {
+                                   py::list kinds;
+                                   for (const auto& of_kind : log.activity) kinds.append(columns_of(of_kind));
+                                   return kinds;
+                               })
         .def_readonly("compute_ps", &IterationLog::compute_ps)
         .def_readonly("communication_ps", &IterationLog::communication_ps)
         .def_readonly("idle_communication_ps", &IterationLog::idle_communication_ps)
@@ -60,7 +87,16 @@ void bind_logs(py::module_& module) {
         .def("kv_block_seconds",
              [](IterationLog& log, std::int32_t instance) { return log.kv_use().block_seconds(instance); })
         .def("kv_peak", [](IterationLog& log, std::int32_t instance) { return log.kv_use().peak(instance); })
-        .def("take_runs", [](IterationLog& log) { return columns_of(log.take_runs()); });
+        .def("take_runs", [](IterationLog& log) { return columns_of(log.take_runs()); })
+        .def("take_members", [](IterationLog& log) {
+            const Members members = log.take_members();
+            py::dict columns;
+            columns["number"] = array(members.number);
+            columns["request"] = array(members.request);
+            columns["new_tokens"] = array(members.new_tokens);
+            columns["kv_tokens"] = array(members.kv_tokens);
+            return columns;
+        });
     py::class_<RequestLog>(module, "RequestLog")
         .def_property_readonly("ended", &RequestLog::ended)
         .def("__len__", &RequestLog::size)
@@ -214,8 +250,11 @@ void bind_loop(py::module_& module) {
     bind_instance(module);
     bind_notices(module);
     py::class_<Loop>(module, "Loop")
-        .def(py::init<std::int64_t, bool, std::shared_ptr<netsim::LinkLog>>(), py::arg("instances"),
-             py::arg("keeps_runs"), py::arg("links"))
+        .def(py::init([](std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links,
+                         bool keeps_members) {
+                 return std::make_unique<Loop>(instances, keeps_runs, keeps_members, std::move(links));
+             }),
+             py::arg("instances"), py::arg("keeps_runs"), py::arg("links"), py::arg("keeps_members") = false)
         .def(
             "add",
             [](Loop& loop, InstancePtr instance, bool has_runs, bool has_drafts, bool reports_launches,
@@ -234,6 +273,7 @@ void bind_loop(py::module_& module) {
             py::arg("servers"), py::kw_only(), py::arg("message_ps"), py::arg("process_ps"), py::arg("send_ps"))
         .def("work_of_server", &Loop::work_of_server, py::arg("server"), py::arg("work_ps"))
         .def("deliver", &Loop::deliver, py::arg("request"))
+        .def("note_arrival", &Loop::note_arrival)
         .def("report_completions", &Loop::report_completions)
         .def("run", &Loop::run, py::arg("before_ps"), py::call_guard<py::gil_scoped_release>())
         .def("batches",

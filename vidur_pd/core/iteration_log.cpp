@@ -30,8 +30,15 @@ void KvUse::move_to(std::int32_t instance, TimePs at_ps, std::int64_t twice_the_
     use.peak = std::max(use.peak, used);
 }
 
-IterationLog::IterationLog(std::size_t instances, bool keeps_runs)
-    : busy_ps(instances, 0), computing_ps(instances, 0), kv_use_(instances), keeps_runs_(keeps_runs) {}
+IterationLog::IterationLog(std::size_t instances, bool keeps_runs, bool keeps_members)
+    : busy_ps(instances, 0),
+      computing_ps(instances, 0),
+      busy_at_arrival_ps(instances, 0),
+      kv_use_(instances),
+      keeps_runs_(keeps_runs),
+      keeps_members_(keeps_members) {
+    for (auto& of_kind : activity) of_kind.resize(instances);
+}
 
 InstanceTime IterationLog::add(const RunningIteration& iteration) {
     InstanceTime time;
@@ -45,11 +52,31 @@ InstanceTime IterationLog::add(const RunningIteration& iteration) {
     computing_ps[instance] += time.compute_ps;
     compute_ps += time.compute_ps;
     communication_ps += time.communication_ps;
+    time.contention_ps = time.communication_ps;
     for (const Stage& stage : iteration.stages) {
-        idle_communication_ps += stage.idle_exposed_ps * iteration.steps();
+        const TimePs idle_ps = stage.idle_exposed_ps * iteration.steps();
+        idle_communication_ps += idle_ps;
+        time.contention_ps -= idle_ps;
         estimated_ps += stage.estimated_ps * iteration.steps();
     }
+    add_activity(iteration, time);
     return time;
+}
+
+// In each step of a run every request attends to one more token.
+void IterationLog::add_activity(const RunningIteration& iteration, const InstanceTime& time) {
+    const BatchSums& first = iteration.sums;
+    const std::int64_t steps = iteration.steps(), later = first.requests * (steps * (steps - 1) / 2);
+    Activity& of = activity[first.has_prompts ? 0 : 1][static_cast<std::size_t>(iteration.instance)];
+    of.iterations += steps;
+    of.busy_ps += time.compute_ps + time.communication_ps;
+    of.computing_ps += time.compute_ps;
+    of.requests += steps * first.requests;
+    of.new_tokens += steps * first.new_tokens;
+    of.kv_tokens += steps * first.kv_tokens + later;
+    of.token_pairs += static_cast<double>(steps * first.token_pairs + later);
+    const TimePs length_ps = iteration.ends_ps.back() - iteration.start_ps;
+    of.request_s += static_cast<double>(first.requests) * static_cast<double>(length_ps) / kPsPerSecond;
 }
 
 void IterationLog::keep(const RunningIteration& iteration, const Served& served) {
@@ -61,6 +88,7 @@ void IterationLog::keep(const RunningIteration& iteration, const Served& served)
         sum.estimated_ps += stage.estimated_ps;
         for (std::size_t phase = 0; phase < kComputePhases; ++phase) sum.phase_ps[phase] += stage.phase_ps[phase];
     }
+    runs_.number.push_back(iteration.number);
     runs_.instance.push_back(iteration.instance);
     runs_.steps.push_back(iteration.steps());
     runs_.start_ps.push_back(iteration.start_ps);
@@ -79,6 +107,21 @@ void IterationLog::keep(const RunningIteration& iteration, const Served& served)
     runs_.compute_ps.insert(runs_.compute_ps.end(), iteration.compute_ps.begin(), iteration.compute_ps.end());
     for (std::size_t step = 0; step < iteration.ends_ps.size(); ++step) {
         runs_.communication_ps.push_back(step_communication_ps(iteration, step));
+    }
+}
+
+void IterationLog::keep_members(const RunningIteration& iteration, const RankGroup& group) {
+    if (!keeps_members_) return;
+    if (iteration.is_run()) {
+        for (const RequestPtr& request : group.running()) {
+            members_.add(iteration.number, *request, 1, request->computed_tokens + 1);
+        }
+        return;
+    }
+    for (const BatchPtr& batch : iteration.batch->batches) {
+        for (std::size_t place = 0; batch && place < batch->requests.size(); ++place) {
+            members_.add(iteration.number, *batch->requests[place], batch->new_tokens[place], batch->kv_tokens[place]);
+        }
     }
 }
 

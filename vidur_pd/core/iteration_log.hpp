@@ -48,6 +48,7 @@ class KvUse {
 // clang-format off
 #define RUN_COLUMNS(X)                          \
     /* [runs] */                                \
+    X(number)                                   \
     X(instance)                                 \
     X(steps)                                    \
     X(start_ps)                                 \
@@ -76,6 +77,30 @@ struct Runs {
     std::array<std::vector<std::int64_t>, kComputePhases> phase_ps;
 };
 
+// Who takes part in the iterations of `Runs`, and with what, as columns: [runs and their requests].
+struct Members {
+    std::vector<std::int64_t> number;                 // of the iteration
+    std::vector<std::int64_t> request;                // row in the workload
+    std::vector<std::int64_t> new_tokens, kv_tokens;  // of the first step
+
+    void add(std::int64_t of, const Request& member, Tokens computes, Tokens reads) {
+        number.push_back(of);
+        request.push_back(member.index);
+        new_tokens.push_back(computes);
+        kv_tokens.push_back(reads);
+    }
+};
+
+// What the iterations of one instance have computed.
+struct Activity {
+    std::int64_t iterations = 0;
+    TimePs busy_ps = 0, computing_ps = 0;  // summed over pipeline stages
+    std::int64_t requests = 0;             // [iterations] summed, as the next three
+    Tokens new_tokens = 0, kv_tokens = 0;
+    double token_pairs = 0.0;
+    double request_s = 0.0;  // requests times the length of their iterations
+};
+
 // How many requests an iteration served, and what was there when it had ended.
 struct Served {
     std::int64_t requests, prefill_tokens, decode_tokens, waiting, running, kv_blocks;
@@ -83,30 +108,40 @@ struct Served {
 
 class IterationLog {
   public:
-    // Without `keeps_runs` only sums and gaps remain of iterations.
-    IterationLog(std::size_t instances, bool keeps_runs);
+    // Without `keeps_runs` only sums and gaps remain of iterations, and of their members with `keeps_members` alone.
+    IterationLog(std::size_t instances, bool keeps_runs, bool keeps_members);
 
     // An iteration has ended; returns the compute and communication time of all its steps.
     InstanceTime add(const RunningIteration& iteration);
     // The same iteration's place in the table of runs.
     void keep(const RunningIteration& iteration, const Served& served);
+    // Its members: those of its batches, or of a run, which has none, all that run.
+    void keep_members(const RunningIteration& iteration, const RankGroup& group);
     // Gaps between the ends of the steps of a run, each seen by so many requests.
     void add_gaps(const RunningIteration& iteration, std::int64_t requests);
     // Takes the runs kept so far.
     Runs take_runs() { return std::exchange(runs_, {}); }
+    Members take_members() { return std::exchange(members_, {}); }
 
     const std::shared_ptr<GapCounts>& gaps() const { return gaps_; }
     KvUse& kv_use() { return kv_use_; }
 
     std::int64_t iterations = 0;
     std::vector<TimePs> busy_ps, computing_ps;  // [instances]
+    // [instances] `busy_ps` when the last request had arrived.
+    std::vector<TimePs> busy_at_arrival_ps;
+    // [instances] of iterations with prompts, and of those of decodes alone.
+    std::array<std::vector<Activity>, 2> activity;
     TimePs compute_ps = 0, communication_ps = 0, idle_communication_ps = 0, estimated_ps = 0;
 
   private:
+    void add_activity(const RunningIteration& iteration, const InstanceTime& time);
+
     std::shared_ptr<GapCounts> gaps_ = std::make_shared<GapCounts>();
     KvUse kv_use_;
-    bool keeps_runs_;
+    bool keeps_runs_, keeps_members_;
     Runs runs_;
+    Members members_;
 };
 
 }  // namespace serving

@@ -11,8 +11,8 @@ constexpr netsim::Traffic kCollectives = 1;  // as in vidur_pd.execution.couplin
 
 }  // namespace
 
-Loop::Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links)
-    : iterations(static_cast<std::size_t>(instances), keeps_runs),
+Loop::Loop(std::int64_t instances, bool keeps_runs, bool keeps_members, std::shared_ptr<netsim::LinkLog> links)
+    : iterations(static_cast<std::size_t>(instances), keeps_runs, keeps_members),
       announced_(static_cast<std::size_t>(instances)),
       links_(std::move(links)) {
     instances_.reserve(announced_);
@@ -221,7 +221,21 @@ RunningIterationPtr Loop::form(Instance& instance) {
     iteration->decided_ps = plan.decided_ps;
     iteration->start_ps = now_ps();
     collect(instance.group, iteration->batch.get());
+    iteration->sums = batches_.sums();
+    iteration->sums.has_prompts = iteration->batch && iteration->batch->prefill_tokens > 0;
     return iteration;
+}
+
+BatchSums PricedBatches::sums() const {
+    BatchSums sums;
+    sums.requests = static_cast<std::int64_t>(new_tokens.size());
+    for (std::size_t place = 0; place < new_tokens.size(); ++place) {
+        const Tokens tokens = new_tokens[place], kv = kv_tokens[place];
+        sums.new_tokens += tokens;
+        sums.kv_tokens += kv;
+        sums.token_pairs += tokens * kv - tokens * (tokens - 1) / 2;
+    }
+    return sums;
 }
 
 // Notes what an iteration computes; without a batch it decodes one token of every running request.
@@ -313,6 +327,8 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
     const InstanceTime took = iterations.add(iteration);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
+    instance.group.done.contention_ps += took.contention_ps;
+    iterations.keep_members(iteration, instance.group);
     const auto steps = static_cast<std::size_t>(iteration.steps());
     if (!iteration.launched_ps.empty()) {
         const TimePs began_ps = steps > 1 ? iteration.ends_ps[steps - 2] : iteration.start_ps;

@@ -29,12 +29,14 @@ namespace serving {
 struct PricedBatches {
     std::vector<Tokens> new_tokens, kv_tokens;       // [requests of all ranks]
     std::vector<std::int64_t> requests, logit_rows;  // [ranks]
+
+    BatchSums sums() const;
 };
 
 class Loop {
   public:
     // `links`: log of the bytes that priced collectives put on links; none where nobody reads it.
-    Loop(std::int64_t instances, bool keeps_runs, std::shared_ptr<netsim::LinkLog> links);
+    Loop(std::int64_t instances, bool keeps_runs, bool keeps_members, std::shared_ptr<netsim::LinkLog> links);
 
     // Adds the next instance; `pricing` is [stages], empty where Python prices.
     void add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing);
@@ -45,6 +47,9 @@ class Loop {
     TimePs work_of_server(std::int64_t server, TimePs work_ps);
     // A request gets a token that Python has kept back, or its prefill instance has sampled.
     void deliver(const RequestPtr& request);
+
+    // A request arrives; what instances have done up to the last one is known apart.
+    void note_arrival() { iterations.busy_at_arrival_ps = iterations.busy_ps; }
 
     // Python hears of requests that complete here from now on.
     void report_completions() { reports_completions_ = true; }

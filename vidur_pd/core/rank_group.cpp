@@ -130,10 +130,13 @@ void RankGroup::begin(const GroupBatch& group, TimePs now_ps) {
         if (!batch) continue;
         for (const RequestPtr& request : batch->preempted) {
             request->count(done);
-            request->is_counting = false;
+            request->lose_blocks(now_ps);
         }
         for (const RequestPtr& request : batch->admitted) {
             if (!request->scheduled_ps) request->scheduled_ps = now_ps;
+            const bool joins = request->prefill_completed_ps && !request->preempted_at_ps;
+            if (joins && !request->joined_ps) request->joined_ps = now_ps;
+            request->run_again(now_ps);
             request->begin(done);
         }
     }
@@ -213,7 +216,6 @@ std::vector<RequestPtr> RankGroup::clear() {
     return lost;
 }
 
-// Requests that run on any rank.
 std::vector<RequestPtr> RankGroup::running() const {
     std::vector<RequestPtr> found;
     for (const auto& rank : ranks_) found.insert(found.end(), rank->running().begin(), rank->running().end());

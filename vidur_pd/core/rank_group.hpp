@@ -90,6 +90,8 @@ class RankGroup {
     bool is_steady();
     // Appends the KV length that each running request's next decode sees; returns the requests of each rank.
     std::vector<std::int64_t> decode_kv_tokens(std::vector<Tokens>& kv_tokens) const;
+    // Requests that run on any rank.
+    std::vector<RequestPtr> running() const;
     // The next iteration is decided as soon as one begins.
     std::size_t rank_count() const { return ranks_.size(); }
     bool plans_ahead() const { return ranks_.front()->limits().plans_ahead; }
@@ -115,7 +117,6 @@ class RankGroup {
 
   private:
     std::shared_ptr<GroupBatch> joined(std::vector<BatchPtr> batches) const;
-    std::vector<RequestPtr> running() const;
     void deliver(const std::vector<RequestPtr>& produced, StepTimes times);
 
     std::vector<std::shared_ptr<RankState>> ranks_;

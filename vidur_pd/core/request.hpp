@@ -27,6 +27,7 @@ enum class Role : std::uint8_t { kMixed, kPrefill, kDecode };
 struct InstanceTime {
     TimePs compute_ps = 0;
     TimePs communication_ps = 0;  // not hidden by compute
+    TimePs contention_ps = 0;     // part of it beyond that on an idle fabric; negative where that was priced too long
 };
 
 // Chained hash (63 bits) of a prefix and the next block: among a million prefixes, two collide in one of 20 million
@@ -88,7 +89,9 @@ struct Request {
 #include "request_figures.inc"
         if (kept == 0) first_token_ps = last_token_ps = std::nullopt;
         prefill_compute_ps = prefill_communication_ps = decode_compute_ps = decode_communication_ps = 0;
+        prefill_contention_ps = decode_contention_ps = prefill_preempted_ps = decode_preempted_ps = 0;
         is_counting = false;
+        preempted_at_ps.reset();
         ++restarts;
     }
 
@@ -120,10 +123,22 @@ struct Request {
     // Adds the time of its instance since the last call of `begin` or `count`.
     void count(const InstanceTime& done) {
         if (!is_counting) return;
-        (prefill_completed_ps ? decode_compute_ps : prefill_compute_ps) += done.compute_ps - counted_from.compute_ps;
-        (prefill_completed_ps ? decode_communication_ps : prefill_communication_ps) +=
+        const bool decodes = prefill_completed_ps.has_value();
+        (decodes ? decode_compute_ps : prefill_compute_ps) += done.compute_ps - counted_from.compute_ps;
+        (decodes ? decode_communication_ps : prefill_communication_ps) +=
             done.communication_ps - counted_from.communication_ps;
+        (decodes ? decode_contention_ps : prefill_contention_ps) += done.contention_ps - counted_from.contention_ps;
         counted_from = done;
+    }
+    // The first iteration that it is not in for having lost its KV blocks begins, or the first that it is in again.
+    void lose_blocks(TimePs now_ps) {
+        is_counting = false;
+        if (!preempted_at_ps) preempted_at_ps = now_ps;
+    }
+    void run_again(TimePs now_ps) {
+        if (!preempted_at_ps) return;
+        (prefill_completed_ps ? decode_preempted_ps : prefill_preempted_ps) += now_ps - *preempted_at_ps;
+        preempted_at_ps.reset();
     }
 
     // Loses what it was computing in iterations.
@@ -152,6 +167,7 @@ struct Request {
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`
     InstanceTime counted_from;                           // of its instance when it began to take part
     bool is_counting = false;
+    std::optional<TimePs> preempted_at_ps;
 };
 
 using RequestPtr = std::shared_ptr<Request>;

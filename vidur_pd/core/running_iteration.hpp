@@ -43,6 +43,15 @@ struct Stage {
     }
 };
 
+// What the batches of all ranks compute in one step.
+struct BatchSums {
+    std::int64_t requests = 0;
+    Tokens new_tokens = 0;
+    Tokens kv_tokens = 0;    // that attention reads: past and new ones of every request
+    Tokens token_pairs = 0;  // that attention computes: of every new token with all up to it
+    bool has_prompts = false;
+};
+
 // Work between a scheduling decision and its result; its owner is the instance that launched it. A run repeats the
 // running decodes of every rank; it has no batch because nothing is decided until it ends.
 struct RunningIteration {
@@ -57,6 +66,7 @@ struct RunningIteration {
     std::vector<TimePs> ends_ps;                         // [steps] as far as known; set when launched
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
+    BatchSums sums;                                      // of the first step
     std::int64_t end_event = 0;                          // number of the event that ends it
     TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
     double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction

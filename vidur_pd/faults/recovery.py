@@ -56,6 +56,7 @@ class Recovery:
         else:
             self.retried += 1
             request.restart(0)
+        request.again_ps = self._queue.now_ps
         self._queue.schedule(self._queue.now_ps, Priority.ARRIVAL, lambda: self._enter(request))
 
     def unserved(self, request: Request) -> None:

@@ -71,7 +71,7 @@ class Delivery:
             self._traffic_changes(now_ps)
             self._failed(transfer, part)
             return None
-        self._sender.arrived(handle)
+        self._sender.arrived(handle, transfer.request.index)
         self._traffic_changes(now_ps)
         return transfer
 

@@ -198,6 +198,7 @@ class HandOver:
             for each in self._polls.before_step(instance):
                 self._take_over(each.request, each.destination)
         for transfer in self._destinations.admit(instance):
+            transfer.request.room_ps = self._queue.now_ps
             if transfer.is_held_back:
                 transfer.is_held_back = False
                 self._outcomes.may_prefill(transfer.request, transfer.source)

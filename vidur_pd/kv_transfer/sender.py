@@ -15,6 +15,7 @@ from vidur_pd.kv_transfer.connector import Connector, KvMemory
 from vidur_pd.kv_transfer.link_loads import LinkLoads, Links
 from vidur_pd.kv_transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv_transfer.transfer import LayerTimes
+from vidur_pd.workload.pacing import NOBODY
 
 
 class Sent(NamedTuple):
@@ -48,6 +49,8 @@ class FlowRow:
     size_bytes: int
     start_ps: int
     end_ps: int
+    request: int
+    """Row of the request in the workload."""
 
 
 class KvSender:
@@ -137,13 +140,14 @@ class KvSender:
         """An instance has failed: others have to make contact with it again."""
         self._connector.forget(instance)
 
-    def arrived(self, handle: GraphHandle) -> None:
-        """Forgets a graph that has arrived, after its flows are recorded."""
+    def arrived(self, handle: GraphHandle, request: int = NOBODY) -> None:
+        """Forgets a graph that has arrived; its flows are recorded with the row of their request."""
         graph = self._take(handle).graph
         if self.flows is not None:
             times = self._network.flow_times(handle)
             columns = (graph.src, graph.dst, graph.size_bytes, times.start_ps, times.end_ps)
-            self.flows += [FlowRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+            rows = zip(*(column.tolist() for column in columns), [request] * len(graph), strict=True)
+            self.flows += [FlowRow(*row) for row in rows]
         self._network.forget(handle)
 
     def abandon(self, handle: GraphHandle, now_ps: int) -> int:

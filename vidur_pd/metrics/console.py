@@ -6,19 +6,25 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from vidur_pd.metrics.summary import Summary, Throughput, UnderLoad
+from vidur_pd.metrics.summary import Interval, PoolSummary, Summary, Throughput, UnderLoad
+from vidur_pd.metrics.verdict.limits import percent
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 QUANTILES = ("mean", "p50", "p90", "p99")
 MOST_REASONS = 3
+VERDICT_COLOURS = {"meets": "bold green"}
+"""By outcome; all others are red."""
 
 
 def print_result(summary: Summary) -> None:
-    """Headline figures, and what they leave out."""
+    """The verdict, headline figures, and what they leave out."""
     from rich.console import Console
     from rich.markup import escape
 
     console = Console()
+    if summary.verdict is not None:
+        color = VERDICT_COLOURS.get(summary.verdict.outcome, "bold red")
+        console.print(f"[{color}]{escape(summary.verdict.sentence)}[/]", highlight=False)
     for line in _headline(summary):
         console.print(escape(line), highlight=False)
     color = "bold red" if summary.requests and not summary.completed else "yellow"
@@ -52,11 +58,54 @@ def _headline(summary: Summary) -> Iterator[str]:
         f"{100 * (summary.goodput_share or 0.0):.1f} % of all requests meet the objectives: "
         f"{summary.goodput:.2f} requests/s over the whole run"
     )
+    for pool in summary.pools:
+        yield f"pool {pool.name}: {_use(pool)}"
+    yield from uncertainty(summary)
     for each in summary.classes or ():
         yield (
             f"class {each.name}: {each.completed} of {each.requests} requests completed, "
             f"{100 * (each.goodput_share or 0.0):.1f} % meet its objectives ({each.goodput or 0.0:.2f} requests/s)"
         )
+
+
+def uncertainty(summary: Summary) -> Iterator[str]:
+    """How far figures may be off: by what times rest on, and by chance, where several seeds say so."""
+    of = summary.model_error
+    errors = ((name, error) for name, error in (("TTFT", of.ttft), ("TPOT", of.tpot)) if error is not None)
+    if texts := [f"{name} ± {percent(error)}" for name, error in errors]:
+        rests = ", ".join(
+            f"{percent(share)} {name.replace('_', ' ')}"
+            for name, share in summary.time_sources.items()
+            if share >= 5e-4
+        )
+        yield f"error of the model: {', '.join(texts)} (times are {rests})"
+    if summary.seeds is None:
+        return
+    shown = {"TTFT p90": "ttft_s.p90", "TPOT p90": "tpot_s.p90", "requests/s": "throughput.requests_per_s"}
+    known = {name: summary.seeds.figures.get(path) for name, path in shown.items()}
+    parts = [f"{name} {_interval(each, name)}" for name, each in known.items() if each is not None]
+    count = len(summary.seeds.seeds)
+    yield f"over {count} seeds, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
+
+
+def _interval(of: Interval, name: str) -> str:
+    """Mean and 95 % interval, times in milliseconds."""
+    scale, unit = (1.0, "") if name == "requests/s" else (1e3, " ms")
+    mean, low, high = (scale * (value or 0.0) for value in (of.mean, of.low, of.high))
+    return f"{mean:.4g}{unit} ({low:.4g} to {high:.4g})"
+
+
+def _use(pool: PoolSummary) -> str:
+    """How long it was busy, and what of it was taken."""
+    shares = (
+        ("busy", pool.busy_share),
+        ("busy under load", pool.busy_under_load),
+        ("batch slots", pool.batch_use),
+        ("KV", pool.kv_use_mean),
+        ("MFU", pool.mfu),
+        ("memory bandwidth", pool.memory_use),
+    )
+    return ", ".join(f"{name} {percent(share)}" for name, share in shares if share is not None)
 
 
 def _tokens(rates: Throughput | UnderLoad) -> str:
@@ -71,7 +120,7 @@ def _warnings(summary: Summary) -> Iterator[str]:
     if workload.trimmed_requests:
         yield f"{workload.trimmed_requests} requests were trimmed to fit"
     if summary.estimates is not None and summary.estimates > 0.01:
-        yield f"{100 * summary.estimates:.1f} % of compute time rests on roofline estimates"
+        yield f"{100 * summary.estimates:.1f} % of the time rests on estimates (transferred times, or formulas)"
 
 
 def not_served(summary: Summary) -> Iterator[str]:

@@ -16,11 +16,12 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from vidur_pd.execution.communication.measured_file import MeasuredGraph
 from vidur_pd.metrics import summary
+from vidur_pd.metrics.attribution import ATTRIBUTION_COLUMNS
 from vidur_pd.metrics.columns import Column
 from vidur_pd.metrics.iteration_columns import ITERATION_COLUMNS
 from vidur_pd.metrics.link_columns import LINK_COLUMNS
 from vidur_pd.metrics.request_figures import OPTIONAL_COLUMNS, REQUEST_COLUMNS
-from vidur_pd.metrics.result import FLOW_COLUMNS
+from vidur_pd.metrics.result import BATCH_COLUMNS, FLOW_COLUMNS
 
 OPENING: Final = """# Result files
 
@@ -36,6 +37,17 @@ TABLES: Final[tuple[tuple[str, str, Sequence[Column[Any]]], ...]] = (
         (*REQUEST_COLUMNS, *OPTIONAL_COLUMNS),
     ),
     ("iterations.parquet", "One row per iteration, ordered by its end on each instance.", ITERATION_COLUMNS),
+    (
+        "attribution.parquet",
+        "One row per completed request: where its time went, in picoseconds. Parts add up to `e2e_ps` exactly; "
+        "`vidur-pd explain` prints them.",
+        ATTRIBUTION_COLUMNS,
+    ),
+    (
+        "batches.parquet",
+        "On request (`output.batches`): one row for every request of every batch of `iterations.parquet`.",
+        BATCH_COLUMNS,
+    ),
     ("links.parquet", "One row for every window, link and class of traffic that it carried.", LINK_COLUMNS),
     ("flows.parquet", "On request: one row per flow of a KV transfer.", FLOW_COLUMNS),
 )
@@ -55,6 +67,9 @@ UNITS: Final = (
     ("_j", "J"),
     ("_bytes", "bytes"),
     ("_minutes", "min"),
+    ("_under_load", "share"),
+    ("_use", "share"),
+    ("mfu", "share"),
     ("goodput", "1/s"),
     *(
         (name, "share")
@@ -95,7 +110,7 @@ def _fields(section: type[Any], prefix: str, unit: str) -> Iterator[tuple[str, s
         if get_origin(hint) is tuple:
             hint, path = get_args(hint)[0], path + "[]"
         if get_origin(hint) is Mapping:
-            path += ".*"
+            hint, path = get_args(hint)[1], path + ".*"
         if is_dataclass(hint):
             about = (inspect.getdoc(hint) or "").split("\n\n")[0].replace("\n", " ")
             yield path, "", _markdown(" ".join((*([texts[each.name]] if each.name in texts else []), about)))

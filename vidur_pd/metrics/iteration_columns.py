@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from vidur_pd.metrics.columns import TEXT, Column
+from vidur_pd.metrics.columns import KEY, TEXT, Column
 from vidur_pd.metrics.quantities import PS_PER_S
 
 
@@ -63,8 +63,10 @@ class IterationRows:
         return np.asarray(part_ps + compute_ps - np.repeat(compute_ps[self.first], self.runs["steps"]))
 
 
-def _of_runs(name: str, unit: str, meaning: str, *, in_report: bool = True) -> Column[IterationRows]:
-    return Column(name, unit, lambda rows: rows.spread(name), meaning, in_report=in_report)
+def _of_runs(
+    name: str, unit: str, meaning: str, *, of: str | None = None, in_report: bool = True
+) -> Column[IterationRows]:
+    return Column(name, unit, lambda rows: rows.spread(of or name), meaning, in_report=in_report)
 
 
 def _time(
@@ -82,6 +84,7 @@ ITERATION_COLUMNS: Final[tuple[Column[IterationRows], ...]] = (
         "instance", TEXT, lambda rows: rows.of_instance(tuple(name for name, _ in rows.instances), object), "instance"
     ),
     Column("pool", TEXT, lambda rows: rows.of_instance(tuple(pool for _, pool in rows.instances), object), "its pool"),
+    _of_runs("batch", KEY, "number of its batch, equal for decodes of the same requests", of="number", in_report=False),
     _time("start_s", lambda rows: rows.start_ps, "begin of the iteration"),
     _time("end_s", lambda rows: rows.runs["ends_ps"], "its end, with pipeline stages that of the last"),
     _of_runs("requests", "", "requests in its batches, of all ranks", in_report=False),

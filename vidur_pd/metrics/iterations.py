@@ -27,6 +27,7 @@ Columns = dict[str, NDArray[Any]]
 class IterationRun:
     """Consecutive iterations of one instance with one composition; one entry per iteration in the arrays."""
 
+    number: int
     instance: int
     start_ps: int
     ends_ps: NDArray[np.int64]
@@ -80,9 +81,23 @@ class IterationLog:
         return self._core.busy_ps
 
     @property
+    def busy_at_arrival_ps(self) -> NDArray[np.int64]:
+        """[instances] of iterations that had ended when the last request arrived."""
+        return self._core.busy_at_arrival_ps
+
+    @property
     def computing_ps(self) -> NDArray[np.int64]:
         """[instances]"""
         return self._core.computing_ps
+
+    @property
+    def activity(self) -> list[dict[str, NDArray[Any]]]:
+        """[kinds] sums over the iterations of each (`vidur_pd.metrics.utilisation.KINDS`): [instances] by name."""
+        return self._core.activity
+
+    def members(self) -> dict[str, NDArray[np.int64]]:
+        """Who took part in each run of iterations, with what: what the core has kept since the last call."""
+        return self._core.take_members()
 
     def kv_share(self, instances: list[int], makespan_s: float) -> tuple[float | None, float | None]:
         """Mean over the makespan and peak of the used share of the KV blocks of identical instances; ``None`` for no
@@ -109,7 +124,7 @@ class IterationLog:
         ends = np.cumsum(table["steps"])[:-1]
         arrays = (np.split(table[name], ends) for name in ("ends_ps", "compute_ps", "communication_ps"))
         names = ("requests", "prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_last")
-        numbers = (table[name].tolist() for name in ("instance", "start_ps"))
+        numbers = (table[name].tolist() for name in ("number", "instance", "start_ps"))
         figures = (table[name].tolist() for name in names)
         if len(table["steps"]):
             for row in zip(*numbers, *arrays, *figures, strict=True):

@@ -20,6 +20,7 @@ from vidur_pd.execution.coupling.plan import TRAFFIC, CouplingPlan, Treatment
 from vidur_pd.metrics.columns import values_of
 from vidur_pd.metrics.link_columns import LINK_COLUMNS, LinkRows
 from vidur_pd.metrics.quantities import PS_PER_S
+from vidur_pd.metrics.summary import LinkSummary
 
 USE: Final = "use"
 OFFERED: Final = "offered"
@@ -67,6 +68,49 @@ def link_columns(
         capacity_bytes=_capacity_bytes(topology, link, start_ps, until_ps, changes),
     )
     return values_of(LINK_COLUMNS, rows)
+
+
+def fullest_links(columns: dict[str, NDArray[Any]], run_s: float) -> tuple[LinkSummary, ...]:
+    """Of each kind of link that carries something, the one with the highest mean use over the run.
+
+    ``columns`` are those of ``links.parquet``.
+    """
+    if not len(columns["link"]) or run_s <= 0:
+        return ()
+    links, first, place = np.unique(columns["link"], return_index=True, return_inverse=True)
+    carried = np.bincount(place, weights=columns["carried_bytes"])
+    kv = np.bincount(place, weights=columns["carried_bytes"] * (columns["traffic"] == TRAFFIC[0]))
+    capacity_bps, kinds = columns["capacity_bps"][first], columns["kind"][first]
+    mean_use = carried * BITS_PER_BYTE / (capacity_bps * run_s)
+    found = []
+    for kind in sorted(set(kinds.tolist())):
+        of_kind = np.flatnonzero(kinds == kind)
+        at = int(of_kind[np.argmax(mean_use[of_kind])])
+        row = int(first[at])
+        mine = columns["link"] == links[at]
+        peak_use, window_s = _fullest_window({name: values[mine] for name, values in columns.items()})
+        found.append(
+            LinkSummary(
+                kind=kind,
+                src=str(columns["src"][row]),
+                dst=str(columns["dst"][row]),
+                capacity_bps=int(capacity_bps[at]),
+                mean_use=float(mean_use[at]),
+                peak_use=peak_use,
+                window_s=window_s,
+                kv_share=float(kv[at] / carried[at]) if carried[at] else None,
+                measure=OFFERED if bool((columns["measure"][mine] == OFFERED).any()) else USE,
+            )
+        )
+    return tuple(found)
+
+
+def _fullest_window(rows: dict[str, NDArray[Any]]) -> tuple[float, float]:
+    """Use of one link in its fullest window, all traffic together, and the width of that window in seconds."""
+    starts, first, place = np.unique(rows["window_start_s"], return_index=True, return_inverse=True)
+    use = np.bincount(place, weights=rows["carried_bytes"]) / np.maximum(rows["capacity_bytes"][first], 1e-12)
+    fullest = int(np.argmax(use))
+    return float(use[fullest]), float(rows["window_end_s"][first[fullest]] - starts[fullest])
 
 
 def _capacity_bytes(

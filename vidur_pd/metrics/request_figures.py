@@ -64,6 +64,8 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     """Arrival at the engines, behind a frontend that is simulated."""
     scheduled_ps: Stage
     prefill_completed_ps: Stage
+    room_ps: Stage
+    """Its decode instance has reserved KV blocks for it."""
     kv_forwarded_ps: Stage
     """The decode instance got its request, where it gets that only after the prefill."""
     kv_handshake_ps: Maybe
@@ -74,8 +76,12 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     kv_arrived_ps: Stage
     kv_noticed_ps: Stage
     """The decode engine knew that its KV had come, where it looks once in a step."""
+    joined_ps: Stage
+    """Begin of the first iteration after its prompt was computed on an instance that hands over."""
     first_token_ps: Maybe
     last_token_ps: Maybe
+    again_ps: Maybe
+    """It began again after a fault, for the last time."""
     sampled_ps: Maybe
     """Its last token left the engine for such a frontend."""
     completed_ps: Maybe
@@ -87,6 +93,13 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     """Compute time of the iterations after the end of its prompt."""
     decode_communication_ps: Value
     """Communication time of those that compute does not hide."""
+    prefill_contention_ps: Value
+    """Part of its communication time beyond that on an idle fabric; negative where that is priced too long."""
+    decode_contention_ps: Value
+    prefill_preempted_ps: Value
+    """Time without KV blocks, after others had taken them, up to the end of its prompt."""
+    decode_preempted_ps: Value
+    """The same after the end of its prompt."""
 
 
 def _figure(name: str, unit: str, figure: str, meaning: str, *, in_report: bool = True) -> Column[RequestTable]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from vidur_pd.metrics.attribution import attribution_columns
 from vidur_pd.metrics.iterations import Columns
 from vidur_pd.metrics.records import REQUESTS_AT_ONCE
 from vidur_pd.metrics.request_rows import request_columns
@@ -37,7 +38,8 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 class ParquetStream:
-    """``requests.parquet`` and, if wanted, ``iterations.parquet`` in a folder, one row group per call.
+    """``requests.parquet``, ``attribution.parquet`` and, if wanted, ``iterations.parquet`` in a folder, one row group
+    per call.
 
     A file exists after the first call with rows, or at the end; leaving the ``with`` block completes both.
     """
@@ -51,6 +53,7 @@ class ParquetStream:
 
     def add_requests(self, table: RequestTable) -> None:
         self._add("requests.parquet", arrow_table(request_columns(table)))
+        self._add("attribution.parquet", arrow_table(attribution_columns(table)))
 
     def add_iterations(self, columns: Columns) -> None:
         if self._with_iterations:

@@ -33,20 +33,6 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnderLoad:
-    """Rates while requests arrived, after a warm-up (``metrics/under_load.py``)."""
-
-    from_s: float = 0.0
-    until_s: float = 0.0
-    arrivals_per_s: float | None = None
-    requests_per_s: float | None = None
-    input_tokens_per_s: float | None = None
-    output_tokens_per_s: float | None = None
-    goodput: float | None = None
-    """Requests that met every objective, per second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
     """Mean and percentiles of a latency."""
 
@@ -54,6 +40,28 @@ class Distribution:
     p50: float | None = None
     p90: float | None = None
     p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderLoad:
+    """The steady state: without warm-up and drain (``metrics/under_load.py``). Offered load against served."""
+
+    from_s: float = 0.0
+    until_s: float = 0.0
+    arrivals_per_s: float | None = None
+    """Requests that were offered; tokens offered with them are the next two."""
+    offered_input_tokens_per_s: float | None = None
+    offered_output_tokens_per_s: float | None = None
+    requests_per_s: float | None = None
+    """Requests that completed."""
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    goodput: float | None = None
+    """Requests that met every objective, per second."""
+    ttft_s: Distribution = Distribution()
+    """Of completed requests that arrived in the window, as the next two."""
+    tpot_s: Distribution = Distribution()
+    e2e_s: Distribution = Distribution()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +153,8 @@ class WorkloadSummary:
     """Requests that were made shorter to fit."""
     skipped_rows: int = 0
     """Rows of the trace without output."""
+    names_prefixes: bool = False
+    """It says which prompts share a prefix; otherwise prefix caching cannot hit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +213,24 @@ class PoolSummary:
     kv_blocks_per_rank: int = 0
     busy_share: float | None = None
     """Of the makespan, mean over instances and pipeline stages."""
+    busy_share_max: float | None = None
+    """Of the busiest instance."""
+    busy_under_load: float | None = None
+    """Up to the last arrival, without the drain; ``None`` where all came at once."""
+    prompts_share: float | None = None
+    """Of the busy time, in iterations with prompts."""
+    communication_share: float | None = None
+    """Of the busy time, in collectives that compute does not hide."""
+    max_seqs: int = 0
+    """Batch slots of a rank."""
+    batch_mean: float | None = None
+    """Requests of a rank in an iteration."""
+    batch_use: float | None = None
+    """Share of all batch slots that requests in iterations hold, mean over the makespan."""
+    mfu: float | None = None
+    """Algorithmic FLOPs over what the peak rate does in the busy time (``metrics/utilisation.py``)."""
+    memory_use: float | None = None
+    """Bytes that operators read and write over what the nominal memory bandwidth moves in the busy time."""
     kv_use_mean: float | None = None
     """Share of the KV blocks, mean over the makespan."""
     kv_use_max: float | None = None
@@ -211,6 +239,58 @@ class PoolSummary:
     def partition(self) -> str:
         degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp), ("PP", self.pp))
         return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSummary:
+    """The fullest link of one kind."""
+
+    kind: str = ""
+    src: str = ""
+    dst: str = ""
+    capacity_bps: int = 0
+    mean_use: float | None = None
+    """Share of what it could carry over the run, all traffic together."""
+    peak_use: float | None = None
+    """In the fullest window."""
+    window_s: float | None = None
+    kv_share: float | None = None
+    """Of the bytes that it carried, those of KV transfers."""
+    measure: str = ""
+    """`use`, or `offered`: timed as if it was alone, so that more than 1 is possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingSummary:
+    """Whether waiting grows with the time for which requests have arrived (``metrics/overload.py``)."""
+
+    growth: float | None = None
+    """Seconds of waiting that each second of arrivals adds."""
+    p_value: float | None = None
+    is_overload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictSummary:
+    """What a run comes to (``metrics/verdict``)."""
+
+    outcome: str = ""
+    """`meets`, `misses`, `overloaded`, `not served` (some requests were refused or failed) or `nothing served`."""
+    sentence: str = ""
+    """All of it in words."""
+    limit: str = ""
+    """What limits it, or would be next to: one of `metrics/verdict/limits.py`."""
+    where: str = ""
+    """The pool, or the link."""
+    reason: str = ""
+    advice: str = ""
+    """The next thing to change."""
+    waiting: WaitingSummary | None = None
+    """``None``: too few requests to tell, or all at once."""
+    late_before_first_token: Mapping[str, float] = field(default_factory=dict)
+    """Of requests with a TTFT beyond its limit, the share whose largest part of it was this (``attribution_s``)."""
+    late_after_first_token: Mapping[str, float] = field(default_factory=dict)
+    """The same of a TPOT beyond its limit, and the time after the first token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +358,40 @@ class RebalancingSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelError:
+    """Relative error of mean latencies (68 %), from the errors of what times rest on (``metrics/sources.py``)."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Mean of a figure over seeds, and the interval in which that over all seeds lies."""
+
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    least: float | None = None
+    """Of the runs, as the next one."""
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsSummary:
+    """Headline figures over several seeds (``metrics/seeds.py``)."""
+
+    seeds: tuple[int, ...] = ()
+    """The first is that of the files."""
+    confidence: float | None = None
+    met: int = 0
+    """Runs that met all objectives."""
+    figures: Mapping[str, Interval] = field(default_factory=dict)
+    """By their path in this file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEvent:
     """Something that failed or was slow."""
 
@@ -333,6 +447,8 @@ class FaultSummary:
 class Summary:
     """The whole file. Latencies are those of completed requests."""
 
+    verdict: VerdictSummary | None = None
+    """``None`` in results of earlier versions."""
     requests: int
     completed: int
     rejected: int
@@ -360,7 +476,11 @@ class Summary:
     goodput_share: float | None = None
     """Their part of all requests."""
     estimates: float | None = None
-    """Share of compute time that rests on flagged estimates."""
+    """Share of the time of iterations, compute and communication, that rests on flagged estimates (transferred or
+    formula)."""
+    time_sources: Mapping[str, float] = field(default_factory=dict)
+    """Of all seconds of iterations and KV transfers, by what they rest on (``metrics/sources.py``)."""
+    model_error: ModelError = ModelError()
     preemptions: int = 0
     itl_histogram: Histogram = Histogram()
     model: str = ""
@@ -375,8 +495,13 @@ class Summary:
     communication: CommunicationSummary = CommunicationSummary()
     attribution_s: Mapping[str, float] = field(default_factory=dict)
     """Mean seconds of each part of the end-to-end latency (``metrics/attribution.py``); they add up to its mean."""
+    ttft_attribution_s: Mapping[str, float] = field(default_factory=dict)
+    """The same of TTFT."""
+    links: tuple[LinkSummary, ...] = ()
     energy: EnergySummary | None = None
     """``None`` where the power of some pool's GPU is not known."""
+    seeds: SeedsSummary | None = field(default=None, metadata={"left_out": True})
+    """Left out without ``--seeds``."""
     faults: FaultSummary | None = field(default=None, metadata={"left_out": True})
     """Left out where nothing failed."""
     rebalancing: RebalancingSummary | None = field(default=None, metadata={"left_out": True})

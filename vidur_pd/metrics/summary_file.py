@@ -31,7 +31,7 @@ def _tree(value: Any) -> Any:
         return {each.name: _tree(part) for each, part in named.items() if not _is_left_out(each, part)}
     if isinstance(value, tuple):
         return [_tree(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
+    return {key: _tree(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _is_left_out(each: Field[Any], value: object) -> bool:

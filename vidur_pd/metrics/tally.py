@@ -25,7 +25,7 @@ def objectives_of(slo: SloConfig, name: str) -> ClassObjectives:
 
 
 class RequestTally:
-    """Latencies and counts of the requests of a workload, 33 bytes each.
+    """Latencies and counts of the requests of a workload, 35 bytes each.
 
     Requests may come in any order and in any number of tables: sums are exact, and latencies keep the order of arrival,
     so that figures do not depend on it. Requests of the workload that were never sent are not among them.
@@ -37,7 +37,9 @@ class RequestTally:
         self._status = np.zeros(len(workload), dtype=np.int8)
         zeros = [np.zeros(len(workload), dtype=np.int64) for _ in range(4)]
         self._ttft_ps, self._tpot_ps, self._e2e_ps, self._waited_ps = zeros
+        self._before_first, self._after_first = (np.zeros(len(workload), dtype=np.int8) for _ in range(2))
         self._parts_ps = [0] * len(PARTS)
+        self._ttft_parts_ps = [0] * len(PARTS)
         self._has_frontend = False
         self.not_served = Outcomes()
         self.cached_tokens = 0
@@ -60,9 +62,17 @@ class RequestTally:
         self._has_frontend |= table.came_through_frontend
         has_arrived = table.kv_arrived_ps != NEVER
         self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
-        parts = attribute(table)
-        self._waited_ps[table.index[table.has(RequestStatus.COMPLETED)]] = parts[:, WAITING].sum(axis=1)
-        self._parts_ps = [total + exact_sum(part) for total, part in zip(self._parts_ps, parts.T, strict=True)]
+        self._add_parts(table)
+
+    def _add_parts(self, table: RequestTable) -> None:
+        """Where the time of completed requests went."""
+        parts_ps, to_first_ps = attribute(table), attribute(table, until_first_token=True)
+        self._parts_ps = _added(self._parts_ps, parts_ps)
+        self._ttft_parts_ps = _added(self._ttft_parts_ps, to_first_ps)
+        rows = table.index[table.is_completed]
+        self._waited_ps[rows] = parts_ps[:, WAITING].sum(axis=1)
+        self._before_first[rows] = to_first_ps.argmax(axis=1)
+        self._after_first[rows] = (parts_ps - to_first_ps).argmax(axis=1)
 
     def __len__(self) -> int:
         return len(self.arrived_ps)
@@ -119,6 +129,16 @@ class RequestTally:
         return self._source.arrived_ps[self._source.sent]
 
     @property
+    def offered_input_tokens(self) -> NDArray[np.int64]:
+        """[requests]"""
+        return self._workload.prefill_tokens[self._source.sent]
+
+    @property
+    def offered_output_tokens(self) -> NDArray[np.int64]:
+        """[requests]"""
+        return self._workload.decode_tokens[self._source.sent]
+
+    @property
     def ttft_ps(self) -> Times:
         """[completed requests]"""
         return self._completed(self._ttft_ps)
@@ -135,8 +155,13 @@ class RequestTally:
 
     @property
     def waited_ps(self) -> Times:
-        """[completed requests] in which nothing was done for each: queue, wait for KV room, stalls."""
+        """[completed requests] in which each waited for others (`attribution.WAITING`)."""
         return self._completed(self._waited_ps)
+
+    def largest_parts(self, *, of_ttft: bool) -> NDArray[np.int8]:
+        """[completed requests] place in `PARTS` of the largest part of the TTFT of each, or of the time after it."""
+        of = self._before_first if of_ttft else self._after_first
+        return of[self._source.sent][self.is_completed]
 
     @property
     def makespan_ps(self) -> int:
@@ -169,8 +194,19 @@ class RequestTally:
 
     def mean_parts_s(self) -> dict[str, float]:
         """Mean seconds of every part of end-to-end latency over completed requests; empty where there are none."""
+        return self._means(self._parts_ps)
+
+    def mean_ttft_parts_s(self) -> dict[str, float]:
+        """The same of TTFT."""
+        return self._means(self._ttft_parts_ps)
+
+    def _means(self, totals_ps: list[int]) -> dict[str, float]:
         completed = self.count(RequestStatus.COMPLETED)
         if not completed:
             return {}
-        parts = {name: to_seconds(total) / completed for name, total in zip(PARTS, self._parts_ps, strict=True)}
+        parts = {name: to_seconds(total) / completed for name, total in zip(PARTS, totals_ps, strict=True)}
         return parts if self._has_frontend else {name: mean for name, mean in parts.items() if name != "frontend"}
+
+
+def _added(totals_ps: list[int], parts_ps: Times) -> list[int]:
+    return [total + exact_sum(part) for total, part in zip(totals_ps, parts_ps.T, strict=True)]

@@ -15,6 +15,7 @@ __all__ = [
     "REPORT_FILE",
     "comparison_table",
     "comparison_warnings",
+    "unranked_runs",
     "write_comparison",
     "write_comparison_page",
     "write_page",
@@ -51,8 +52,10 @@ def write_report(out_dir: Path, *, title: str | None = None, path: Path | None =
     return own
 
 
-def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
+def write_comparison(out_dirs: Sequence[Path], path: Path, *, ranks_unlike: bool = False) -> Path:
     """Writes one page that overlays several runs, the first being the one compared with, and returns ``path``.
+
+    Changes against it are left out for runs of other requests, unless ``ranks_unlike``.
 
     Raises: as `write_report`, and InputError without any directory.
     """
@@ -63,7 +66,7 @@ def write_comparison(out_dirs: Sequence[Path], path: Path) -> Path:
     check_output(path, _run_files(out_dirs))
     for folder in out_dirs:
         finish_result(folder)
-    write_comparison_page(list(zip(labels, out_dirs, strict=True)), path)
+    write_comparison_page(list(zip(labels, out_dirs, strict=True)), path, ranks_unlike=ranks_unlike)
     return path
 
 
@@ -78,22 +81,33 @@ def write_page(folder: Path, path: Path, title: str | None = None, label: str | 
     _write(path, run_page(read_run(folder, label), title))
 
 
-def write_comparison_page(runs: Sequence[tuple[str, Path]], path: Path) -> None:
+def write_comparison_page(runs: Sequence[tuple[str, Path]], path: Path, *, ranks_unlike: bool = False) -> None:
     """Writes the page that overlays the runs in folders, each with its label. Raises: InputError, OutputError."""
     from vidur_pd.report.comparison import comparison_page
     from vidur_pd.report.load import read_run
 
-    _write(path, comparison_page([read_run(folder, label) for label, folder in runs]))
+    _write(path, comparison_page([read_run(folder, label) for label, folder in runs], ranks_unlike=ranks_unlike))
 
 
-def comparison_table(out_dirs: Sequence[Path]) -> list[ComparisonRow]:
+def comparison_table(out_dirs: Sequence[Path], *, ranks_unlike: bool = False) -> list[ComparisonRow]:
     """The headline figures of several runs, a row per metric, with the differences to the first run.
+
+    Those of runs of other requests are left out, unless ``ranks_unlike``.
 
     Raises: InputError where a ``summary.json`` is missing or malformed, or without any directory.
     """
     from vidur_pd.report.differences import compare_summaries
 
-    return compare_summaries(_summaries(out_dirs))
+    return compare_summaries(_summaries(out_dirs), ranks_unlike=ranks_unlike)
+
+
+def unranked_runs(out_dirs: Sequence[Path]) -> list[str]:
+    """Names of the runs whose requests are not those of the first. Raises: InputError as `comparison_table`."""
+    from vidur_pd.report.differences import has_other_requests
+
+    summaries = _summaries(out_dirs)
+    first, *others = summaries
+    return [run for run in others if has_other_requests(summaries[first], summaries[run])]
 
 
 def comparison_warnings(out_dirs: Sequence[Path]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, series_colour
-from vidur_pd.report.differences import compare_summaries, unlike
+from vidur_pd.report.differences import compare_summaries, has_other_requests, unlike
 from vidur_pd.report.figures_latency import (
     LATENCIES,
     distribution_chart,
@@ -27,10 +27,10 @@ from vidur_pd.report.text import NONE, note_html, percent, table_html
 MOST_DIFFERENCES = 60
 
 
-def comparison_page(runs: Sequence[RunOutput]) -> Iterable[str]:
+def comparison_page(runs: Sequence[RunOutput], *, ranks_unlike: bool = False) -> Iterable[str]:
     """The whole page, in pieces; the first run is the one that others are compared with."""
     sections = [
-        Section("headline", "Headline", _warnings(runs) + _headline_table(runs)),
+        Section("headline", "Headline", _warnings(runs) + _verdicts(runs) + _headline_table(runs, ranks_unlike)),
         Section("differences", "What differs", _differences(runs)),
         Section("latency", "Latency", _latency(runs)),
         Section("throughput", "Throughput", charts_html([output_rate_comparison(runs), efficiency_chart(runs)])),
@@ -54,12 +54,26 @@ def _warnings(runs: Sequence[RunOutput]) -> str:
     return "".join(notes)
 
 
-def _headline_table(runs: Sequence[RunOutput]) -> str:
+def _verdicts(runs: Sequence[RunOutput]) -> str:
+    rows = [[run.label, run.summary.verdict.sentence] for run in runs if run.summary.verdict is not None]
+    return table_html(("Run", "Verdict"), rows, text_columns=2) if rows else ""
+
+
+def _headline_table(runs: Sequence[RunOutput], ranks_unlike: bool) -> str:
     rows = []
-    for row in compare_summaries({run.label: run.summary for run in runs}):
+    for row in compare_summaries({run.label: run.summary for run in runs}, ranks_unlike=ranks_unlike):
         changes = {run: f" ({text})" for run, text in row["change_texts"].items() if text}
         rows.append([row["metric"], *(text + changes.get(run, "") for run, text in row["texts"].items())])
-    return table_html(("Figure (change against the first run)", *(run.label for run in runs)), rows)
+    head = "Figure (change against the first run; ≈ within the noise of seeds)"
+    return table_html((head, *(run.label for run in runs)), rows) + _unranked(runs, ranks_unlike)
+
+
+def _unranked(runs: Sequence[RunOutput], ranks_unlike: bool) -> str:
+    first, *others = runs
+    unlike_first = [run.label for run in others if has_other_requests(first.summary, run.summary)]
+    if ranks_unlike or not unlike_first:
+        return ""
+    return note_html(f"Changes are left out for runs of other requests: {', '.join(unlike_first)}.")
 
 
 def _differences(runs: Sequence[RunOutput]) -> str:

@@ -37,6 +37,22 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+SEEDED: Mapping[str, str] = {
+    "Requests/s, whole run": "throughput.requests_per_s",
+    "Output tokens/s, whole run": "throughput.output_tokens_per_s",
+    "TTFT p50": "ttft_s.p50",
+    "TTFT p99": "ttft_s.p99",
+    "TPOT p50": "tpot_s.p50",
+    "TPOT p99": "tpot_s.p99",
+    "ITL p99": "itl_s.p99",
+    "E2E p50": "e2e_s.p50",
+    "E2E p99": "e2e_s.p99",
+    "Goodput (requests/s)": "goodput",
+    "All requests within SLO": "goodput_share",
+}
+"""Metrics of which several seeds give an interval, by the path of the figure (`vidur_pd.metrics.seeds.FIGURES`)."""
+
+
 class ComparisonRow(TypedDict):
     """One figure of every run, keyed by the run's label, the run compared with first; ready for JSON."""
 
@@ -46,9 +62,11 @@ class ComparisonRow(TypedDict):
     texts: dict[str, str]
     """The values with their units."""
     changes_percent: dict[str, float | None]
-    """(value / first − 1) · 100 of the other runs; ``None`` where one is missing or the first is zero."""
+    """(value / first − 1) · 100 of the other runs; ``None`` where one is missing, the first is zero, or the requests
+    are not the same."""
     change_texts: dict[str, str]
-    """The changes, those of shares in percentage points; empty where there is none."""
+    """The changes, those of shares in percentage points; empty where there is none. ``≈`` before one that is within the
+    noise of the seeds of both runs."""
 
 
 CONDITIONS: tuple[tuple[str, Callable[[Summary], Any], Callable[[Any], str]], ...] = (
@@ -85,9 +103,29 @@ def _unlike(base: Summary, other: Summary) -> list[str]:
     return found if base.workload.digest == other.workload.digest else ["other arrivals or lengths of requests", *found]
 
 
-def compare_summaries(summaries: Mapping[str, Summary]) -> list[ComparisonRow]:
-    """One row per metric; the first summary is the one compared with."""
+def has_other_requests(base: Summary, other: Summary) -> bool:
+    """The runs were not asked to serve the same: which of them is better, their figures do not say."""
+    digests = base.workload.digest, other.workload.digest
+    return base.requests != other.requests or not all(digests) or digests[0] != digests[1]
+
+
+def is_noise(base: Summary, other: Summary, figure: str) -> bool:
+    """Whether the difference of a figure is within the intervals of both runs over their seeds; false without any."""
+    if base.seeds is None or other.seeds is None:
+        return False
+    first, second = (summary.seeds.figures.get(figure) for summary in (base, other) if summary.seeds is not None)
+    if first is None or second is None or None in (first.low, first.high, second.low, second.high):
+        return False
+    return max(first.low or 0.0, second.low or 0.0) <= min(first.high or 0.0, second.high or 0.0)
+
+
+def compare_summaries(summaries: Mapping[str, Summary], *, ranks_unlike: bool = False) -> list[ComparisonRow]:
+    """One row per metric; the first summary is the one compared with.
+
+    Runs of other requests than its own have no changes, unless ``ranks_unlike``.
+    """
     first, *others = summaries
+    ranked = [run for run in others if ranks_unlike or not has_other_requests(summaries[first], summaries[run])]
     rows = []
     for metric, value_of, show in METRICS:
         values = {run: value_of(summary) for run, summary in summaries.items()}
@@ -98,11 +136,20 @@ def compare_summaries(summaries: Mapping[str, Summary]) -> list[ComparisonRow]:
                 metric=metric,
                 values=values,
                 texts={run: show(value) for run, value in values.items()},
-                changes_percent={run: _percent(base, values[run]) for run in others},
-                change_texts={run: change_text(base, values[run]) for run in others},
+                changes_percent={run: _percent(base, values[run]) if run in ranked else None for run in others},
+                change_texts={
+                    run: _marked(change_text(base, values[run]), metric, summaries[first], summaries[run])
+                    if run in ranked
+                    else ""
+                    for run in others
+                },
             )
         )
     return rows
+
+
+def _marked(text: str, metric: str, base: Summary, other: Summary) -> str:
+    return f"≈ {text}" if text and is_noise(base, other, SEEDED.get(metric, "")) else text
 
 
 def _percent(base: float | None, value: float | None) -> float | None:

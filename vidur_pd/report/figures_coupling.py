@@ -30,13 +30,17 @@ MOST_LINKS = 24
 INSIDE_NODES = ("nvlink",)
 PART_COLOURS: Mapping[str, str] = {
     "frontend": "#6b4f3a",
+    "lost": "#c4262e",
     "queue": "#a3abb8",
     "prefill_compute": "#1f6fb4",
     "prefill_communication": "#8e4ec6",
-    "kv_wait": "#e3b341",
+    "kv_room": "#b58900",
+    "kv_setup": "#e3b341",
     "kv_transfer": "#c2407a",
+    "decode_queue": "#6b7f99",
     "decode_compute": "#16825d",
     "decode_communication": "#d9730d",
+    "preempted": "#7a1f2b",
     "stall": "#d8dce2",
 }
 SOURCES = {

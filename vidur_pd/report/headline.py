@@ -6,7 +6,7 @@ from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
 from vidur_pd.report.load import RunOutput
-from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
+from vidur_pd.report.text import Tile, digits, duration, escape, meaning_html, note_html, percent, tiles_html
 
 ESTIMATES_WARNING_SHARE = 0.01
 MOST_NAMED = 6
@@ -25,7 +25,16 @@ def headline(run: RunOutput) -> str:
     if lost := _not_served(run):
         banners.append(lost)
     warnings = "".join(note_html(text, is_warning=True) for text in banners)
-    return warnings + tiles_html(_tiles(run)) + meaning_html(_meaning(summary))
+    return verdict_html(summary) + warnings + tiles_html(_tiles(run)) + meaning_html(_meaning(summary))
+
+
+def verdict_html(summary: Summary) -> str:
+    """The verdict, green where the run meets its objectives and red elsewhere; empty for results without one."""
+    verdict = summary.verdict
+    if verdict is None or not verdict.sentence:
+        return ""
+    tone = "good" if verdict.outcome == "meets" else "bad"
+    return f'<p class="verdict {tone}" role="status"><strong>{escape(verdict.sentence)}</strong></p>'
 
 
 def _meaning(summary: Summary) -> str:

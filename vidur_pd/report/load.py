@@ -73,7 +73,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
     Raises: InputError naming file and column.
     """
     check_folder(folder)
-    config_text, config = _read_config(folder / "config.yaml")
+    config_text, config = read_configuration(folder / "config.yaml")
     path, links, iterations = folder / "iterations.parquet", folder / "links.parquet", None
     iteration_rows = _rows(path)
     if path.exists() and iteration_rows <= MOST_ITERATIONS:
@@ -232,7 +232,8 @@ def _require(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:
         raise InputError(f"{path}: column {missing[0]}: missing, expected columns {', '.join(expected)}")
 
 
-def _read_config(path: Path) -> tuple[str | None, Mapping[str, object]]:
+def read_configuration(path: Path) -> tuple[str | None, Mapping[str, object]]:
+    """Text and content of a run's ``config.yaml``; nothing where there is none. Raises: InputError."""
     if not path.exists():
         return None, {}
     text = read_text(path, "a configuration")

@@ -53,6 +53,9 @@ tr:last-child td{border-bottom:0}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .banner{background:#fff6ec;border:1px solid #d9730d;border-radius:8px;padding:8px 14px;margin:0 0 12px;
  overflow-wrap:anywhere}
+.verdict{border-radius:8px;padding:10px 14px;margin:0 0 12px;overflow-wrap:anywhere;font-size:16px;border:1px solid}
+.verdict.good{background:#eaf6f0;border-color:#16825d}
+.verdict.bad{background:#fdecec;border-color:#c4262e}
 .meaning{color:var(--faint);margin:0 0 12px}
 .left-out{color:var(--faint);background:var(--card);border:1px dashed #c3c9d2;border-radius:8px;padding:8px 14px;
  margin:0 0 14px;overflow-wrap:anywhere}

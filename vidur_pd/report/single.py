@@ -33,6 +33,7 @@ from vidur_pd.report.figures_phases import batch_chart, phase_charts
 from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
+from vidur_pd.report.slowest import slowest_requests
 from vidur_pd.report.text import (
     digits,
     duration,
@@ -44,6 +45,13 @@ from vidur_pd.report.text import (
 )
 
 MOST_REASONS = 25
+BUSY_MEANING = (
+    "Busy means that an iteration is under way, be it for one request: what is taken of a pool is in the columns "
+    "after it. "
+    "Batch slots are held over the whole run, requests a step are those of a rank. MFU and memory bandwidth are "
+    "of the busy "
+    "time, with FLOPs and bytes of the mean iteration; communication is what compute does not hide."
+)
 
 
 def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
@@ -110,6 +118,8 @@ def workload_text(run: RunOutput) -> str:
     cached = float(requests["cached_tokens"].sum()) / max(float(prompts.sum()), 1.0)
     if cached > 0:
         parts.append(f"{percent(cached)} of prompt tokens cached")
+    elif run.summary.workload.digest and not run.summary.workload.names_prefixes:
+        parts.append("no prompts that share a prefix by name, so that prefix caching cannot hit")
     workload = run.config.get("workload")
     if isinstance(workload, dict) and "kind" in workload:
         parts.insert(0, str(workload["kind"]))
@@ -123,9 +133,8 @@ def _latency(run: RunOutput) -> str:
     curves = latency_curves(run, run.label)
     objectives = {"ttft": summary.slo.ttft_s, "tpot": summary.slo.tpot_s}
     charts = [distribution_chart(metric, [curve], objectives.get(metric)) for metric, curve in curves.items()]
-    return _class_table(summary) + charts_html(
-        [attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)]
-    )
+    shown = [attribution_chart(summary), *charts, *ttft_stage_charts(run), ttft_over_time(run)]
+    return _class_table(summary) + charts_html(shown) + slowest_requests(run)
 
 
 def _class_table(summary: Summary) -> str:
@@ -167,13 +176,21 @@ def pool_table(pools: Sequence[PoolSummary]) -> str:
             f"{pool.instances} × {pool.partition}",
             f"{pool.gpus:,}",
             percent(pool.busy_share),
+            percent(pool.busy_share_max),
+            percent(pool.batch_use),
+            digits(pool.batch_mean),
             percent(pool.kv_use_mean),
             percent(pool.kv_use_max),
+            percent(pool.mfu),
+            percent(pool.memory_use),
+            percent(pool.communication_share),
         ]
         for pool in pools
     ]
-    columns = ("Pool", "Role", "Instances", "GPUs", "Busy share", "KV use, mean", "KV use, max")
-    return table_html(columns, rows, text_columns=3) if rows else ""
+    taken = ("Batch slots held", "Requests a step", "KV use, mean", "KV use, max")
+    busy = ("MFU while busy", "Memory bandwidth", "Communication")
+    columns = ("Pool", "Role", "Instances", "GPUs", "Busy share", "Busiest instance", *taken, *busy)
+    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) if rows else ""
 
 
 def _iterations(run: RunOutput) -> str:

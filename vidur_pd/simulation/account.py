@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import get_gpu
+from aicb.measurements.gpu import MEASURED_GPU
+from simccl.planning.calibration import shipped_calibration
+from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import PoolConfig, SloConfig
+from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.energy import PoolActivity, energy_estimate
 from vidur_pd.metrics.faults import fault_summary
@@ -17,11 +23,14 @@ from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
 from vidur_pd.metrics.request_classes import class_summaries
 from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.slo import judge
+from vidur_pd.metrics.sources import PoolTime, Source, TimeSources, time_sources
 from vidur_pd.metrics.summary import (
     Effort,
     EstimatedOperator,
     Histogram,
+    LinkSummary,
     MeasurementSummary,
+    ModelError,
     NetworkSummary,
     NotServed,
     Objectives,
@@ -34,6 +43,8 @@ from vidur_pd.metrics.summary import (
 )
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.metrics.under_load import under_load
+from vidur_pd.metrics.utilisation import Activity, RankWork
+from vidur_pd.metrics.verdict.verdict import verdict_of
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import RequestStatus
 
@@ -62,9 +73,10 @@ class Account:
         recovered: RecoveredRequests,
         transfers_retried: int,
         rebalancing: RebalancingSummary | None,
+        links: Sequence[LinkSummary],
         effort: Effort,
     ) -> Summary:
-        """Figures of requests, what was simulated, and where time and energy went.
+        """Figures of requests, what was simulated, where time and energy went, and what it comes to.
 
         The makespan runs from the first arrival to the last completion: ``throughput`` and ``goodput`` include the
         drain, as those of vLLM's benchmark do (``vllm bench serve`` divides by the duration of the whole run);
@@ -73,9 +85,11 @@ class Account:
         """
         slo, log = self._config.slo, self._log
         completed, makespan_s = tally.count(RequestStatus.COMPLETED), to_seconds(tally.makespan_ps)
+        arriving_s = float(np.ptp(tally.arrived_ps)) / PS_PER_S if len(tally) else 0.0
         met = int(np.count_nonzero(tally.is_served(slo)))
         tpot_ps, (gap_s, gap_count) = tally.tpot_ps, log.gaps()
-        return Summary(
+        sources = self._sources()
+        summary = Summary(
             requests=len(tally),
             completed=completed,
             rejected=tally.count(RequestStatus.REJECTED),
@@ -92,7 +106,9 @@ class Account:
             slo=_objectives(tally, slo),
             goodput=_rate(met, makespan_s),
             goodput_share=met / len(tally) if len(tally) else None,
-            estimates=log.estimated_ps / log.compute_ps if log.compute_ps else 0.0,
+            estimates=sources.estimates,
+            time_sources=sources.shares(to_seconds(tally.transfers_ps), self._transfers_from()),
+            model_error=_model_error(sources, tally),
             preemptions=tally.preemptions,
             itl_histogram=_histogram(gap_s, gap_count),
             model=self._plan.model.name,
@@ -100,16 +116,19 @@ class Account:
             seed=self._config.seed,
             workload=self._workload_summary(),
             network=self._network(),
-            pools=tuple(self._pool(pool, makespan_s) for pool in self._config.cluster.pools),
+            pools=tuple(self._pool(pool, makespan_s, arriving_s) for pool in self._config.cluster.pools),
             estimated_operators=self._estimated_operators(),
             simulator=effort,
             communication=communication_sources(self._plan.coupling, log, tally.transfers_ps),
             attribution_s=tally.mean_parts_s(),
+            ttft_attribution_s=tally.mean_ttft_parts_s(),
+            links=tuple(links),
             energy=energy_estimate(self._activities(), makespan_s, tally.output_tokens),
             classes=class_summaries(tally, slo),
             rebalancing=rebalancing,
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
+        return replace(summary, verdict=verdict_of(summary, tally, slo))
 
     def _workload_summary(self) -> WorkloadSummary:
         workload = self._workload
@@ -119,6 +138,7 @@ class Account:
             source=workload.source,
             trimmed_requests=workload.trimmed_requests,
             skipped_rows=workload.skipped_rows,
+            names_prefixes=workload.block_hashes is not None,
         )
 
     def _network(self) -> NetworkSummary:
@@ -139,6 +159,45 @@ class Account:
         }
         return tuple(EstimatedOperator(pool=pool, operator=operator) for pool, operator in sorted(met))
 
+    def _sources(self) -> TimeSources:
+        coupling, log = self._plan.coupling, self._log
+        return time_sources(
+            (self._pool_time(pool) for pool in self._config.cluster.pools),
+            to_seconds(log.estimated_ps),
+            coupling.collectives is Treatment.SIMULATED,
+            to_seconds(log.communication_ps - log.idle_communication_ps),
+        )
+
+    def _transfers_from(self) -> Source:
+        return Source.FORMULA if self._plan.coupling.transfers is Treatment.PRICED else Source.SIMULATED
+
+    def _pool_time(self, pool: PoolConfig) -> PoolTime:
+        indices, gpu = self._indices(pool), self._plan.pools[pool.name].gpu
+        compute_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
+        origin = None if gpu.times_as is None else get_gpu(gpu.times_as)
+        return PoolTime(
+            compute_s=compute_s,
+            communication_s=float(self._log.busy_ps[indices].sum()) / PS_PER_S - compute_s,
+            is_transferred=origin is not None,
+            is_other_architecture=origin is not None and origin.architecture != gpu.architecture,
+            collectives=self._collectives_from(pool),
+        )
+
+    def _collectives_from(self, pool: PoolConfig) -> Source:
+        """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""
+        own = self._plan.pools[pool.name]
+        if self._traffic is not None:
+            return Source.MEASURED_HERE
+        if pool.ep > 1 and "deepep" in f"{own.engine.expert_dispatch.prefill} {own.engine.expert_dispatch.decode}":
+            return Source.MEASURED_ELSEWHERE
+        topology = self._plan.topology
+        placed = next(each.placement for each in self._instances if each.placement.pool == pool.name)
+        nodes = {topology.node_of(gpu) for gpu in placed.stage_gpus(0)}
+        calibration = shipped_calibration(own.gpu.interconnect)
+        if len(nodes) > 1 or calibration is None:
+            return Source.FORMULA
+        return Source.MEASURED_HERE if own.gpu.interconnect == MEASURED_GPU else Source.MEASURED_ELSEWHERE
+
     def _activities(self) -> list[PoolActivity]:
         """What the GPUs of each pool did."""
         return [self._activity(pool) for pool in self._config.cluster.pools]
@@ -153,11 +212,21 @@ class Account:
     def _indices(self, pool: PoolConfig) -> list[int]:
         return [instance.index for instance in self._instances if instance.placement.pool == pool.name]
 
-    def _pool(self, pool: PoolConfig, makespan_s: float) -> PoolSummary:
+    def _pool(self, pool: PoolConfig, makespan_s: float, arriving_s: float) -> PoolSummary:
         indices = self._indices(pool)
-        busy_s = float(self._log.busy_ps[indices].sum()) / PS_PER_S
+        busy_s = self._log.busy_ps[indices] / PS_PER_S
+        loaded_s = float(self._log.busy_at_arrival_ps[indices].sum()) / PS_PER_S
+        stages_s = makespan_s * pool.pp
+        computing_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
         mean, peak = self._log.kv_share(indices, makespan_s)
-        gpu = self._plan.pools[pool.name].gpu
+        own = self._plan.pools[pool.name]
+        gpu, max_seqs = own.gpu, own.engine.max_seqs
+        kinds = [Activity.of(columns, indices) for columns in self._log.activity]
+        rank = RankWork(self._plan.model, partition_of(pool), own.precision, gpu)
+        work = [rank.of(activity) for activity in kinds]
+        ranks = pool.dp * sum(activity.iterations for activity in kinds)
+        slots_s = makespan_s * pool.instances * pool.dp * max_seqs
+        total_s = float(busy_s.sum())
         return PoolSummary(
             name=pool.name,
             role=pool.role,
@@ -171,10 +240,26 @@ class Account:
             pp=pool.pp,
             gpus=pool.instances * pool.gpus_per_instance,
             kv_blocks_per_rank=self._instances[indices[0]].ranks[0].state.usable_blocks,
-            busy_share=busy_s / (makespan_s * pool.instances * pool.pp) if makespan_s else None,
+            busy_share=_ratio(total_s, stages_s * pool.instances),
+            busy_share_max=_ratio(float(busy_s.max()), stages_s),
+            busy_under_load=_ratio(loaded_s, arriving_s * pool.pp * pool.instances),
+            prompts_share=_ratio(kinds[0].busy_s, total_s),
+            communication_share=_ratio(total_s - computing_s, total_s),
+            max_seqs=max_seqs,
+            batch_mean=_ratio(sum(activity.requests for activity in kinds), ranks),
+            batch_use=_ratio(sum(activity.request_s for activity in kinds), slots_s),
+            mfu=_ratio(sum(each.compute_s for each in work), total_s),
+            memory_use=_ratio(sum(each.memory_s for each in work), total_s),
             kv_use_mean=mean,
             kv_use_max=peak,
         )
+
+
+def _model_error(sources: TimeSources, tally: RequestTally) -> ModelError:
+    whole, to_first = tally.mean_parts_s(), tally.mean_ttft_parts_s()
+    after = {part: whole[part] - to_first.get(part, 0.0) for part in whole}
+    ttft, tpot, e2e = (sources.error_of(parts) for parts in (to_first, after, whole))
+    return ModelError(ttft=ttft, tpot=tpot, e2e=e2e)
 
 
 def _objectives(tally: RequestTally, slo: SloConfig) -> Objectives:
@@ -202,7 +287,11 @@ def _throughput(tally: RequestTally, completed: int, makespan_s: float) -> Throu
 
 
 def _rate(count: int, duration_s: float) -> float | None:
-    return count / duration_s if duration_s > 0 else None
+    return _ratio(count, duration_s)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
 
 
 def _histogram(values_s: NDArray[np.float64], counts: NDArray[np.int64]) -> Histogram:

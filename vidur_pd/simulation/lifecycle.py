@@ -79,6 +79,7 @@ class RequestLifecycle:
 
     def _arrive(self, sending: Sending) -> None:
         """A request has come to the frontend, or to the engines where there is none."""
+        self._loop.note_arrival()
         request = request_of(self._source.workload, sending.row, sending.at_ps)
         if self._frontend is None:
             self._enter(request)

@@ -23,6 +23,8 @@ RESULT_FILES = frozenset(
         "config.yaml",
         "report.html",
         "iterations.parquet",
+        "attribution.parquet",
+        "batches.parquet",
         "links.parquet",
         "flows.parquet",
         "measured.json",
@@ -56,8 +58,11 @@ def write_files(result: Result, folder: ResultFolder) -> None:
     with naming_failures(folder.path):
         with (files / "requests.csv").open("w", encoding="utf-8", newline="") as file:
             file.writelines(requests_csv(result.table))
+        write_parquet(files / "attribution.parquet", result.attribution_columns())
         if output.iterations:
             write_parquet(files / "iterations.parquet", result.iterations.columns())
+        if output.batches:
+            write_parquet(files / "batches.parquet", result.batch_columns())
         if output.flows:
             write_parquet(files / "flows.parquet", result.flow_columns())
         if output.trace:
@@ -79,7 +84,7 @@ def stream_result(simulation: Simulation, out: Path, progress: Progress | None =
 
 
 def stream_files(simulation: Simulation, folder: ResultFolder, progress: Progress | None = None) -> Result:
-    """Runs a simulation and writes requests and iterations while it runs: it keeps 33 bytes of each request.
+    """Runs a simulation and writes requests and iterations while it runs: it keeps 35 bytes of each request.
 
     Requests go to ``requests.parquet``, in the order in which they end, and not to ``requests.csv``.
 
@@ -91,7 +96,7 @@ def stream_files(simulation: Simulation, folder: ResultFolder, progress: Progres
     from vidur_pd.metrics.stream import ParquetStream
 
     output = simulation.config.output
-    for field in ("trace", "flows"):
+    for field in ("trace", "flows", "batches"):
         if getattr(output, field):
             raise InputError(f"output.{field}: found true with --stream, expected false (it keeps all in memory)")
     with naming_failures(folder.path):
@@ -114,6 +119,8 @@ def _write_rest(result: Result, folder: ResultFolder) -> None:
         (files / "measured.json").write_text(result.measured, encoding="utf-8")
     if result.config.output.links:
         write_parquet(files / "links.parquet", result.link_columns())
+    if not result.config.output.report:
+        return
     try:
         write_page(files, files / REPORT_FILE, label=folder.path.resolve().name)
     except OSError:

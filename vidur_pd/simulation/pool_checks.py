@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from aicb import Drafting, Model, MoeLayout, Partition
 from aicb.model.architecture import MoeFfn
@@ -36,6 +37,27 @@ def check_memory(pool: PoolConfig, engine: EngineConfig, model: Model, memory: I
             f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
             f"{memory.kv_groups.whole} groups of layers keep every token"
         )
+
+
+def that_fit(refused: Partition, memory_of: Callable[[Partition], InstanceMemory]) -> str:
+    """Partitions over more GPUs that fit into memory, the fewest first, as the end of a refusal; empty without any."""
+    found: list[str] = []
+    for more in (2, 4, 8, 16, 32):
+        for name in ("tp", "dp", "pp"):
+            sizes = {"tp": refused.tp, "dp": refused.dp, "pp": refused.pp}
+            sizes[name] *= more
+            if name == "dp" and refused.ep == 1:
+                continue  # its ranks share nothing
+            ep = sizes["tp"] * sizes["dp"] if refused.ep > 1 else 1
+            try:
+                divided = Partition(**sizes, ep=ep, redundant_experts=refused.redundant_experts)
+                blocks = memory_of(divided).num_kv_blocks
+            except ValueError:
+                continue
+            found.append(f"{divided} ({blocks:,} KV blocks a rank)")
+        if found:
+            return f"; what fits: {' or '.join(found)}"
+    return ""
 
 
 def check_policy(pool: PoolConfig, engine: EngineConfig, policy: type[Policy] | None, max_model_len: int) -> None:

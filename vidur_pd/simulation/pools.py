@@ -14,6 +14,7 @@ from aicb import (
     Drafting,
     ExpertLoad,
     Gpu,
+    InstanceMemory,
     IterationModel,
     Model,
     Overlap,
@@ -49,6 +50,7 @@ from vidur_pd.simulation.pool_checks import (
     engine_field,
     expert_kinds,
     is_own,
+    that_fit,
 )
 
 
@@ -165,10 +167,11 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     check_policy(pool, engine, policy, longest)
     if (asked := verified or fed) is not None:
         drafter = drafter_of(asked, engine_field(pool, "speculative"), (model, partition, precision), longest)
-    try:
-        memory = instance_memory(
+
+    def memory_of(divided: Partition) -> InstanceMemory:
+        return instance_memory(
             model,
-            partition,
+            divided,
             precision,
             gpu,
             gpu_memory_utilization=engine.gpu_memory_utilization,
@@ -179,6 +182,13 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             drafter=drafter,
             dispatch=dispatch,
         )
+
+    try:
+        memory = memory_of(partition)
+    except ValueError as error:
+        others = that_fit(partition, memory_of) if " bytes of " in str(error) else ""
+        raise InputError(f"cluster.pools.{pool.name}: {error}{others}") from error
+    try:
         load = _expert_load(engine)
         for holder, divided in ((model, partition), *([(drafter.model, drafter.partition)] if drafter else [])):
             for moe in expert_kinds(holder):

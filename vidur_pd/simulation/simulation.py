@@ -21,9 +21,10 @@ from vidur_pd.execution.iteration.pricer import StageCommunications
 from vidur_pd.kv_transfer.link_loads import LinkLoads
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
+from vidur_pd.metrics.links import fullest_links, link_columns
 from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.result import Result
-from vidur_pd.metrics.summary import Effort, RebalancingSummary, RecoveredRequests
+from vidur_pd.metrics.summary import Effort, LinkSummary, RebalancingSummary, RecoveredRequests
 from vidur_pd.simulation.account import Account
 from vidur_pd.simulation.cluster_control import ClusterControl
 from vidur_pd.simulation.driver import Driver, Progress
@@ -63,6 +64,7 @@ class Simulation:
         self._loop = Loop(
             len(state.instances),
             keeps_runs=config.output.iterations or config.output.trace,
+            keeps_members=config.output.batches,
             links=None if collectives_are_flows else self._links,
         )
         self._queue = EventQueue(self._loop)
@@ -169,9 +171,15 @@ class Simulation:
                 self._recovered(),
                 self._lifecycle.hand_over.retried_parts,
                 self._rebalancing(),
+                self._fullest_links(),
                 self._effort(),
             ),
         )
+
+    def _fullest_links(self) -> tuple[LinkSummary, ...]:
+        end_ps, changes = self._queue.now_ps, self._control.capacity_changes
+        columns = link_columns(self._links, self._plan.topology, self._plan.coupling, changes, end_ps)
+        return fullest_links(columns, end_ps / PS_PER_S)
 
     def _effort(self) -> Effort:
         from vidur_pd import __version__

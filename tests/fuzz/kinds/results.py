@@ -15,7 +15,14 @@ from tests.fuzz.case import Case, Special
 from tests.fuzz.kinds.configurations import PLAIN
 from tests.fuzz.mutation import as_csv, as_json, as_yaml, cells_of, document, mutated, mutated_cells
 
-READ: Final = ("summary.json", "requests.csv", "config.yaml", "iterations.parquet", "links.parquet")
+READ: Final = (
+    "summary.json",
+    "requests.csv",
+    "config.yaml",
+    "iterations.parquet",
+    "links.parquet",
+    "attribution.parquet",
+)
 
 
 @cache

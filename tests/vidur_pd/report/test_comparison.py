@@ -10,8 +10,10 @@ import pytest
 from boundary.errors import InputError
 from tests.vidur_pd.report.report_page import Page, parse_page
 from tests.vidur_pd.report.report_run import Shape, write_run
-from vidur_pd.report import comparison_table, comparison_warnings, write_comparison
+from vidur_pd.metrics.summary import Distribution, Interval, SeedsSummary, Summary, WorkloadSummary
+from vidur_pd.report import comparison_table, comparison_warnings, unranked_runs, write_comparison
 from vidur_pd.report.comparison import flatten
+from vidur_pd.report.differences import compare_summaries
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def page(folders: list[Path]) -> Page:
-    return parse_page(write_comparison(folders, folders[0].parent / "comparison.html"))
+    return parse_page(write_comparison(folders, folders[0].parent / "comparison.html", ranks_unlike=True))
 
 
 def test_the_page_overlays_every_run_in_one_colour_each(page: Page) -> None:
@@ -50,6 +52,39 @@ def test_the_headline_gives_the_change_against_the_first_run(folders: list[Path]
     assert change < 0  # half the requests per instance make shorter iterations
     assert table["TPOT p50"][1].endswith(f"(−{-change:.1f} %)")
     assert table["GPUs"] == ["48", "80 (+66.7 %)"]
+
+
+def test_runs_of_other_requests_are_not_ranked_unless_asked_for(folders: list[Path], tmp_path: Path) -> None:
+    """80 requests against 83: figures stand next to each other, without changes."""
+    page = parse_page(write_comparison(folders, tmp_path / "unlike.html"))
+    table = {row[0]: row[1:] for row in page.rows_of("headline")}
+    assert table["GPUs"] == ["48", "80"]
+    assert "Changes are left out for runs of other requests: four-decode." in (tmp_path / "unlike.html").read_text()
+    rows = comparison_table(folders)
+    assert all(row["change_texts"] == {"four-decode": ""} for row in rows)
+    assert all(row["changes_percent"] == {"four-decode": None} for row in rows)
+    assert unranked_runs(folders) == ["four-decode"]
+
+
+def test_differences_within_the_noise_of_seeds_are_marked() -> None:
+    """Intervals of TTFT p50 overlap, those of TPOT p50 do not; E2E has none."""
+    least = {"requests": 1, "completed": 1, "rejected": 0, "failed": 0, "workload": WorkloadSummary(digest="d")}
+
+    def of(ttft: tuple[float, float], tpot: tuple[float, float]) -> Summary:
+        middles = (sum(ttft) / 2, sum(tpot) / 2)
+        names = ("ttft_s.p50", "tpot_s.p50")
+        figures = {
+            name: Interval(mean=middle, low=ends[0], high=ends[1])
+            for name, middle, ends in zip(names, middles, (ttft, tpot), strict=True)
+        }
+        latencies = {"ttft_s": Distribution(p50=middles[0]), "tpot_s": Distribution(p50=middles[1])}
+        return Summary(**least, **latencies, e2e_s=Distribution(p50=sum(middles)), seeds=SeedsSummary(figures=figures))
+
+    first, second = of((1.0, 1.2), (0.010, 0.011)), of((1.1, 1.5), (0.012, 0.013))
+    rows = {row["metric"]: row["change_texts"]["b"] for row in compare_summaries({"a": first, "b": second})}
+    assert rows["TTFT p50"] == "≈ +18.2 %"
+    assert rows["TPOT p50"] == "+19.0 %"
+    assert not rows["E2E p50"].startswith("≈")
 
 
 def test_shares_change_in_points(page: Page) -> None:
@@ -137,14 +172,14 @@ def test_the_table_of_differences_is_that_of_the_page(folders: list[Path], page:
             text + (f" ({row['change_texts'][run]})" if row["change_texts"].get(run) else "")
             for run, text in row["texts"].items()
         ]
-        for row in comparison_table(folders)
+        for row in comparison_table(folders, ranks_unlike=True)
     }
     assert shown == {row[0]: row[1:] for row in page.rows_of("headline")}
 
 
 def test_the_table_of_differences_holds_values_and_changes_by_run(folders: list[Path]) -> None:
     """48 and 80 GPUs, each completing 80 requests; a change from no time on estimates at all has no per cent."""
-    rows = {row["metric"]: row for row in comparison_table([folders[0], folders[1], folders[0]])}
+    rows = {row["metric"]: row for row in comparison_table([folders[0], folders[1], folders[0]], ranks_unlike=True)}
     names = ["two-decode (1)", "four-decode", "two-decode (2)"]
     assert list(rows["GPUs"]["values"].items()) == list(zip(names, [48.0, 80.0, 48.0], strict=True))
     assert rows["GPUs"]["changes_percent"] == {names[1]: pytest.approx(200 / 3), names[2]: 0.0}

@@ -21,9 +21,9 @@ from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.metrics.overload import waiting_trend
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.verdict.verdict import limit_in_words
 from vidur_pd.search.capacity.bisection import bisect_load
 from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge
-from vidur_pd.search.evaluation.limits import limited_by
 from vidur_pd.search.evaluation.outcome import Outcome, worst_margin
 from vidur_pd.search.space.space import Fidelity, Point, Space
 from vidur_pd.simulation.api import check_classes
@@ -145,7 +145,7 @@ def outcome_of(result: Result, cost: float | None = None) -> Outcome:
         tpot_p50_s=summary.tpot_s.p50,
         tpot_p90_s=summary.tpot_s.p90,
         targets=summary.slo.targets,
-        limited_by=limited_by(summary),
+        limited_by=limit_in_words(summary),
         is_overload=is_overload,
         seed=result.config.seed,
     )

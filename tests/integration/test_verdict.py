@@ -1,0 +1,177 @@
+"""The first line of a run says what it comes to. Figures in golden lines are masked: those of kernels are measured
+anew at times."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.integration.small_runs import config, pool
+from vidur_pd.metrics.console import print_result
+from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.summary import Summary
+from vidur_pd.metrics.verdict.limits import Limit
+from vidur_pd.simulation import api
+
+PD = [pool("p", "prefill"), pool("d", "decode")]
+NIC_25G = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "25Gbps"}
+
+
+@cache
+def ran(case: str) -> Result:
+    pools, qps, sections = CASES[case]
+    sections = dict(sections)
+    requests, prompt, output = (
+        sections.pop(name, usual) for name, usual in (("n", 400), ("prompt", 2000), ("output", 64))
+    )
+    workload = {
+        "kind": "synthetic",
+        "requests": requests,
+        "arrivals": {"kind": "poisson", "qps": qps},
+        "lengths": {"kind": "fixed", "prefill": prompt, "decode": output},
+    }
+    return api.simulate(config(pools, workload=workload, **sections))
+
+
+CASES: dict[str, tuple[list[dict[str, Any]], float, dict[str, Any]]] = {
+    "overloaded": (PD, 40, {}),
+    "refused": (PD, 5, {"engine": {"max_model_len": 2048}, "prompt": 2100}),
+    "nearly idle": (PD, 0.2, {"n": 60}),
+    "KV-bound": (
+        [pool("p", "prefill", instances=2), pool("d", "decode", engine={"num_kv_blocks": 2000})],
+        16,
+        {"output": 400},
+    ),
+    "slot-bound": (
+        [pool("p", "prefill", instances=2), pool("d", "decode", engine={"max_seqs": 8})],
+        16,
+        {"output": 300},
+    ),
+    "link-bound": (PD, 18, {"topology": NIC_25G, "slo": {"ttft_s": 2.0, "tpot_s": 0.02}}),
+    "memory-bound": (PD, 14, {"output": 400, "slo": {"ttft_s": 2.0, "tpot_s": 0.009}}),
+}
+GOLDEN = {
+    "overloaded": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
+    "with about # % "
+    "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by prefill "
+    "compute (p): "
+    "prompts queue, and p is busy # % of the time in which they arrive (MFU # %). Next: more instances "
+    "(cluster.pools.p.instances: #).",
+    "refused": "Nothing was served: # of # requests were not served (rejected: # prompt and output tokens exceed "
+    "the context "
+    "window of #). Next: longer contexts or more KV blocks (engine.max_model_len, engine.num_kv_blocks).",
+    "nearly idle": "Meets the SLO: # % of the requests within their limits, wanted # %; nearly idle: p holds # % "
+    "of its batch "
+    "slots and computes # % of its FLOPs, d holds # % of its batch slots and computes # % of its FLOPs.",
+    "KV-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
+    "with about # % of "
+    "what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (d): "
+    "requests wait "
+    "for room: KV blocks are taken to # % on average, # % at most. Next: more instances "
+    "(cluster.pools.d.instances: #), or fp# "
+    "KV (engine.kv).",
+    "slot-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
+    "with about # % "
+    "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by batch slots "
+    "(d): a rank "
+    "has # requests in an iteration, of # slots. Next: more slots (engine.max_seqs: #), or more instances "
+    "(cluster.pools.d.instances: #).",
+    "link-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
+    "with about # % "
+    "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by a link: "
+    "gpu# → leaf#.# is "
+    "used to # %, # % in its fullest window. Next: faster NICs (cluster.topology.nic).",
+    "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode "
+    "memory bandwidth (d): "
+    "a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: more instances "
+    "(cluster.pools.d.instances: #), or weights over more GPUs.",
+}
+
+
+def masked(text: str) -> str:
+    """Numbers as ``#``, those that name nodes too."""
+    return re.sub(r"\d+(\.\d+)?", "#", text)
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_first_line_says_what_a_run_comes_to(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = ran(case).summary
+    assert summary.verdict is not None
+    assert masked(summary.verdict.sentence).replace("leaf#.#", "leaf#") == GOLDEN[case].replace("leaf#.#", "leaf#")
+    print_result(summary)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(" ".join(summary.verdict.sentence.split()))
+
+
+def test_the_limit_is_named_apart_from_the_sentence() -> None:
+    named = {case: ran(case).summary.verdict for case in CASES if case != "nearly idle"}
+    limits = {case: verdict.limit for case, verdict in named.items() if verdict is not None}
+    assert limits == {
+        "overloaded": Limit.PREFILL_COMPUTE,
+        "refused": Limit.REFUSALS,
+        "KV-bound": Limit.KV_ROOM,
+        "slot-bound": Limit.BATCH_SLOTS,
+        "link-bound": Limit.LINK,
+        "memory-bound": Limit.DECODE_MEMORY,
+    }
+
+
+def test_what_limits_is_what_helps() -> None:
+    """The advice, followed: twice the prefill instances, eight times the NIC, room for KV, all slots: all serve more
+    in time."""
+    followed: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+        "overloaded": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
+        "KV-bound": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
+        "slot-bound": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
+        "link-bound": (PD, {"topology": {**NIC_25G, "nic": "200Gbps"}}),
+    }
+    for case, (pools, changed) in followed.items():
+        _, qps, sections = CASES[case]
+        CASES[f"{case}, advice followed"] = (pools, qps, {**sections, **changed})
+        after = ran(f"{case}, advice followed").summary
+        del CASES[f"{case}, advice followed"]
+        before = ran(case).summary
+        assert (after.goodput_share or 0.0) > 2 * (before.goodput_share or 0.0), case
+
+
+def test_occupancy_tells_a_pool_that_holds_little_from_one_that_is_full() -> None:
+    """A decode instance that is never without a request is busy all the time, with 8 slots of 8 or with 4 of 1,024."""
+    full, light = (ran(case).summary.pools[-1] for case in ("slot-bound", "overloaded"))
+    assert (full.busy_share or 0.0) > 0.95 < (light.busy_share or 0.0)
+    assert full.batch_use == pytest.approx(1.0, abs=0.05)
+    assert (light.batch_use or 1.0) < 0.02
+
+
+def test_shares_are_those_of_the_table_of_iterations() -> None:
+    """Recomputed from what each iteration says: requests, lengths, compute and communication."""
+    result = ran("memory-bound")
+    summary, columns = result.summary, result.iterations.columns()
+    for each in summary.pools:
+        mine = columns["pool"] == each.name
+        length_s = (columns["end_s"] - columns["start_s"])[mine]
+        requests = columns["requests"][mine]
+        assert each.batch_mean == pytest.approx(requests.mean())
+        assert each.batch_use == pytest.approx(
+            (requests * length_s).sum() / summary.makespan_s / each.max_seqs, rel=1e-9
+        )
+        assert each.busy_share == pytest.approx(length_s.sum() / summary.makespan_s, rel=1e-9)
+        with_prompts = length_s[columns["prefill_tokens"][mine] > 0].sum()
+        assert each.prompts_share == pytest.approx(with_prompts / length_s.sum(), abs=1e-9)
+
+
+def test_a_verdict_without_targets_met_and_one_of_percentiles(capsys: pytest.CaptureFixture[str]) -> None:
+    sections = {**CASES["overloaded"][2], "slo": {"ttft": {"p90": 2.0}, "tpot": {"p90": 0.05}}}
+    CASES["percentiles"] = (PD, 10, sections)
+    summary: Summary = ran("percentiles").summary
+    del CASES["percentiles"]
+    assert summary.verdict is not None
+    assert masked(summary.verdict.sentence).startswith(
+        "Meets the SLO: TTFT p# # ms, limit # s (# % to spare), TPOT p# # ms, limit # ms (# % to spare); would be "
+        "limited next by "
+    )
+    print_result(replace(summary, verdict=None))
+    assert "SLO" not in capsys.readouterr().out

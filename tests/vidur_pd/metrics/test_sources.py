@@ -1,0 +1,65 @@
+"""What times rest on, and the error that follows from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.small_runs import config, pool, simulate
+from vidur_pd.metrics.sources import (
+    ERRORS,
+    MEASURED_ERROR,
+    SAME_ARCHITECTURE_ERROR,
+    PoolTime,
+    Source,
+    time_sources,
+)
+
+HERE = PoolTime(6.0, 2.0, False, False, Source.MEASURED_HERE)
+CARRIED = PoolTime(3.0, 1.0, True, False, Source.FORMULA)
+
+
+def test_seconds_are_split_by_pool_and_contention_is_a_formula() -> None:
+    """Of 9 s of compute 4 are flagged, 3 of which are those of the transferred pool. Of 3 s of collectives half a
+    second is contention, taken from each source in proportion: 2 and 1 become 5/3 and 5/6.
+    """
+    found = time_sources([HERE, CARRIED], estimated_s=4.0, simulated=False, contention_s=0.5)
+    assert found.compute_s == {Source.MEASURED_HERE: 5.0, Source.TRANSFERRED: 3.0, Source.FORMULA: 1.0}
+    assert found.collectives_s[Source.MEASURED_HERE] == pytest.approx(5 / 3)
+    assert found.collectives_s[Source.FORMULA] == pytest.approx(5 / 6 + 0.5)
+    assert found.estimates == pytest.approx((4.0 + 5 / 6 + 0.5) / 12)
+    shares = found.shares(4.0, Source.SIMULATED)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["simulated"] == pytest.approx(4 / 16)
+
+
+def test_collectives_that_are_flows_are_simulated() -> None:
+    found = time_sources([HERE], estimated_s=0.0, simulated=True, contention_s=1.0)
+    assert found.collectives_s[Source.SIMULATED] == 2.0
+    assert found.estimates == 0.0
+
+
+def test_the_error_of_a_latency_is_that_of_its_parts() -> None:
+    """3 s of compute that was measured, 1 s of collectives by a formula, and a wait in the same proportion."""
+    found = time_sources([PoolTime(6.0, 2.0, False, False, Source.FORMULA)], 0.0, simulated=False, contention_s=0.0)
+    parts = {"queue": 5.0, "prefill_compute": 3.0, "prefill_communication": 1.0}
+    assert found.error_of(parts) == pytest.approx((3 * MEASURED_ERROR + ERRORS[Source.FORMULA]) / 4)
+    assert found.error_of({"queue": 1.0}) is None
+    carried = time_sources([CARRIED], 3.0, simulated=False, contention_s=0.0)
+    assert carried.error_of({"decode_compute": 1.0}) == pytest.approx(SAME_ARCHITECTURE_ERROR)
+
+
+def test_runs_say_what_they_rest_on() -> None:
+    """An H200 is measured; an H100's times are carried over; a roofline is a formula; two nodes are NCCL's model."""
+    rows = [(0, 500, 10), (1000, 800, 10)]
+    measured = simulate(config([pool("m", "mixed", tp=2)]), rows).summary
+    assert measured.time_sources["measured_here"] == pytest.approx(1.0)
+    assert measured.estimates == 0.0
+    assert measured.model_error.ttft == pytest.approx(MEASURED_ERROR)
+    carried = simulate(config([pool("m", "mixed", hardware="h100")]), rows).summary
+    assert carried.time_sources["transferred"] > 0.9  # launches of the host are as measured
+    assert carried.estimates == pytest.approx(carried.time_sources["transferred"])
+    formula = simulate(config([pool("m", "mixed")], engine={"estimator": "roofline"}), rows).summary
+    assert formula.time_sources["formula"] > 0.9
+    two_nodes = simulate(config([pool("m", "mixed", tp=4)]), rows).summary
+    assert two_nodes.time_sources["formula"] > 0.2
+    assert two_nodes.estimates == pytest.approx(two_nodes.time_sources["formula"])

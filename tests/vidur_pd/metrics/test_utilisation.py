@@ -1,0 +1,64 @@
+"""MFU and memory bandwidth against FLOPs and bytes worked out from the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aicb import Partition, Precision, get_gpu, load_model
+from aicb.model.architecture import GroupedQueryAttention
+from vidur_pd.metrics.utilisation import Activity, RankWork
+
+MODEL = load_model("qwen3-8b")
+H200 = get_gpu("h200")
+RANK = RankWork(MODEL, Partition(tp=1, ep=1, dp=1, pp=1), Precision("bf16", "bf16"), H200)
+
+
+def activity(iterations: int, requests: int, new_tokens: int, kv_tokens: int, token_pairs: float) -> Activity:
+    """Of equal iterations; all but the first are per iteration."""
+    sums = (iterations * amount for amount in (requests, new_tokens, kv_tokens, token_pairs))
+    return Activity(iterations, 1.0, *sums, request_s=1.0)  # type: ignore[misc]
+
+
+def linear_flops(tokens: int, logit_rows: int) -> float:
+    """Two per parameter of layers and token, the LM head for rows that give logits: embeddings are looked up."""
+    embedding = MODEL.vocab * MODEL.hidden
+    return 2.0 * tokens * (MODEL.parameters - 2 * embedding) + 2.0 * logit_rows * embedding
+
+
+def attention_flops(token_pairs: float) -> float:
+    """Products with keys and with values: 4 per pair, head and element of a head."""
+    attention = MODEL.layers[0].attention
+    assert isinstance(attention, GroupedQueryAttention)
+    return 4.0 * token_pairs * attention.heads * attention.head_dim * len(MODEL.layers)
+
+
+def test_a_prompt_takes_two_flops_per_parameter_and_token_and_its_pairs() -> None:
+    tokens = 4096
+    pairs = tokens * (tokens + 1) / 2
+    work = RANK.of(activity(3, 1, tokens, tokens, pairs))
+    expected = 3 * (linear_flops(tokens, 1) + attention_flops(pairs)) / H200.peak_flops["bf16"]
+    assert work.compute_s == pytest.approx(expected, rel=0.03)  # norms, RoPE and activations come on top
+
+
+def test_a_decode_reads_the_weights_and_the_kv_of_its_requests() -> None:
+    requests, context = 64, 2048
+    work = RANK.of(activity(10, requests, requests, requests * context, requests * context))
+    weights = 2.0 * (MODEL.parameters - MODEL.vocab * MODEL.hidden)
+    cache = MODEL.kv_bytes_per_token("bf16") * requests * context
+    assert work.memory_s == pytest.approx(10 * (weights + cache) / H200.hbm_bytes_per_s, rel=0.05)
+    flops = linear_flops(requests, requests) + attention_flops(requests * context)
+    assert work.compute_s == pytest.approx(10 * flops / H200.peak_flops["bf16"], rel=0.03)
+
+
+def test_equal_work_in_other_batches_is_equal_flops() -> None:
+    """A chunk of 1,000 tokens with 24 decodes, and the mean of it: as many tokens and pairs."""
+    new_tokens, kv_tokens = np.array([1000, *[1] * 24]), np.array([1000, *[500] * 24])
+    pairs = float((new_tokens * kv_tokens - new_tokens * (new_tokens - 1) / 2).sum())
+    found = RANK.of(activity(1, 25, int(new_tokens.sum()), int(kv_tokens.sum()), pairs))
+    expected = (linear_flops(1024, 25) + attention_flops(pairs)) / H200.peak_flops["bf16"]
+    assert found.compute_s == pytest.approx(expected, rel=0.03)
+
+
+def test_nothing_is_computed_by_a_pool_without_iterations() -> None:
+    assert RANK.of(activity(0, 0, 0, 0, 0.0)).compute_s == 0.0

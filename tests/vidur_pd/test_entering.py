@@ -1,0 +1,121 @@
+"""``vidur-pd init`` and ``schema``: a configuration to start from, and what editors know of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.forked_commands import run_forked
+from vidur_pd.config.file import load_config
+from vidur_pd.config.json_schema import json_schema
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+def init(folder: Path, *options: str) -> Any:
+    return run_forked("vidur_pd", "init", "-o", str(folder / "c.yaml"), *options)
+
+
+def test_a_written_configuration_is_read_and_says_what_was_asked_for(tmp_path: Path) -> None:
+    found = init(tmp_path, "--model", "qwen3-8b", "--gpu", "H200", "--prefill", "2", "--rate", "7", "--ttft", "1.5")
+    assert (found.returncode, found.stdout) == (
+        0,
+        f"wrote {tmp_path}/c.yaml; next: vidur-pd run {tmp_path}/c.yaml -o out\n",
+    )
+    config = load_config(tmp_path / "c.yaml")
+    assert [(pool.role, pool.instances, pool.tp) for pool in config.cluster.pools] == [
+        ("prefill", 2, 1),
+        ("decode", 1, 1),
+    ]
+    assert config.slo.ttft == {"p90": 1.5}
+    assert "# " in (tmp_path / "c.yaml").read_text()
+
+
+def test_the_fewest_gpus_that_hold_the_model_are_taken(tmp_path: Path) -> None:
+    """141 GB of weights: two H200s."""
+    assert init(tmp_path, "--model", "llama-3.1-70b", "--gpu", "h200", "--prefill", "0").returncode == 0
+    (pool,) = load_config(tmp_path / "c.yaml").cluster.pools
+    assert (pool.role, pool.tp) == ("mixed", 2)
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    for options, said in (
+        (("--model", "qwen3-8b", "--gpu", "h201"), "gpu: found 'h201', expected one of"),
+        (("--model", "qwen3-8b"), "--gpu: found none, expected one where there is no terminal to ask at"),
+        (("--model", "qwen3-8b", "--gpu", "h200", "--tp", "3"), "cluster.pools.prefill"),
+        (("--model", "qwen3-8b", "--gpu", "h200", "--framework", "vlm"), "engine.framework"),
+    ):
+        found = init(tmp_path, *options)
+        assert (found.returncode, said in found.stderr) == (2, True), found.stderr
+        assert not (tmp_path / "c.yaml").exists()
+    (tmp_path / "c.yaml").write_text("mine")
+    found = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200")
+    assert (found.returncode, (tmp_path / "c.yaml").read_text()) == (2, "mine")
+
+
+def fits(node: Any, value: Any, definitions: dict[str, Any]) -> bool:
+    """The part of JSON Schema that the schema uses."""
+    if "$ref" in node:
+        return fits(definitions[node["$ref"].removeprefix("#/$defs/")], value, definitions)
+    for several in ("anyOf", "oneOf"):
+        if several in node:
+            return any(fits(each, value, definitions) for each in node[several])
+    if "const" in node or "enum" in node:
+        return value in node.get("enum", [node.get("const")])
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float, "boolean": bool}
+    wanted = node.get("type")
+    wanted = [wanted] if isinstance(wanted, str) else wanted or ["null", *kinds]
+    if not any(value is None if kind == "null" else isinstance(value, kinds[kind]) for kind in wanted):
+        return False
+    if isinstance(value, dict) and "properties" in node:
+        known = node["properties"]
+        if node.get("additionalProperties") is False and not set(value) <= set(known):
+            return False
+        return all(fits(known[name], item, definitions) for name, item in value.items() if name in known)
+    if isinstance(value, list) and isinstance(node.get("items"), dict):
+        return all(fits(node["items"], item, definitions) for item in value)
+    return True
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return json_schema()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_fit_the_schema(example: Path, schema: dict[str, Any]) -> None:
+    tree = yaml.safe_load(example.read_text())
+    for name, value in tree.items():
+        assert fits(schema["properties"][name], value, schema["$defs"]), name
+
+
+def test_unknown_fields_and_other_choices_do_not_fit(schema: dict[str, Any]) -> None:
+    engine = schema["properties"]["engine"]
+    assert not fits(engine, {"polisy": "vllm_v1"}, schema["$defs"])
+    assert not fits(schema["properties"]["slo"], {"window": 3}, schema["$defs"])
+    pools = schema["$defs"]["ClusterConfig"]["properties"]["pools"]
+    assert not fits(pools, [{"name": "p", "role": "prefil"}], schema["$defs"])
+
+
+def test_fields_are_described_by_their_docstrings(schema: dict[str, Any]) -> None:
+    output = schema["$defs"]["OutputConfig"]["properties"]
+    assert output["link_windows"]["description"] == "Time windows of links.parquet."
+    assert schema["$defs"]["SloConfig"]["properties"]["ttft"]["description"].startswith("Of arrival to first token")
+    described = [
+        name
+        for each in schema["$defs"].values()
+        for name, of in each.get("properties", {}).items()
+        if "description" in of
+    ]
+    assert len(described) > 150
+
+
+def test_the_command_prints_the_schema(schema: dict[str, Any], tmp_path: Path) -> None:
+    printed = run_forked("vidur_pd", "schema")
+    assert json.loads(printed.stdout) == json.loads(json.dumps(schema))
+    assert run_forked("vidur_pd", "schema", "-o", str(tmp_path / "s.json")).returncode == 0
+    assert json.loads((tmp_path / "s.json").read_text())["title"] == "vidur-pd configuration"

@@ -1,0 +1,148 @@
+"""``vidur-pd init``: a commented configuration to start from, by options or by questions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+MOST_TENSOR_PARALLEL: Final = 8
+"""GPUs of a node, over which an instance is divided before it takes more nodes."""
+
+TEMPLATE: Final = """# {model} on {gpus} × {gpu}: {about}.
+# vidur-pd run {name} -o out
+# All options: the README of vidur_pd; for editors: vidur-pd schema.
+seed: 0
+model: {model}                # a built-in name, or the path of a Hugging Face config.json
+hardware: {gpu}
+workload:
+{workload}
+cluster:
+  topology: {{kind: rail_optimized, gpus_per_node: 8, nic: 400Gbps}}      # oversubscription: 4 where uplinks are shared
+  pools:
+{pools}
+engine:
+  framework: {framework}            # its defaults hold for what is left out; version, max_batched_tokens, max_seqs, …
+{kv_transfer}slo:                       # what the verdict is about: percentiles of latencies, in seconds
+  ttft: {{p90: {ttft}}}
+  tpot: {{p90: {tpot}}}
+"""
+SYNTHETIC: Final = """  kind: synthetic
+  requests: {requests}
+  arrivals: {{kind: poisson, qps: {rate:g}}}
+  lengths:               # tokens; or a trace: {{kind: trace, path: t.csv}}
+    kind: lognormal
+    prefill: {{median: 1000, p90: 3000, max: 8000}}
+    decode: {{median: 200, p90: 600, max: 2000}}"""
+TRACE: Final = """  kind: trace
+  path: {path}           # Vidur, Azure, Mooncake, BurstGPT, Qwen-Bailian or own format, recognised by its columns
+  rate: {rate:g}/s              # arrivals rescaled to this mean; without it as in the trace"""
+
+
+def init(
+    target: Annotated[Path, typer.Option("-o", "--out", help="File to write, which must not exist.")] = Path(
+        "config.yaml"
+    ),
+    model: Annotated[str | None, typer.Option(help="Built-in name, or path of a config.json.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU, as h200 or h100.")] = None,
+    prefill: Annotated[int, typer.Option(min=0, help="Prefill instances; 0: one pool serves both phases.")] = 1,
+    decode: Annotated[int, typer.Option(min=1, help="Decode instances, or instances of the one pool.")] = 1,
+    tp: Annotated[int | None, typer.Option(min=1, help="GPUs of an instance; by default the fewest that fit.")] = None,
+    framework: Annotated[str, typer.Option(help="vllm, sglang or trtllm.")] = "vllm",
+    trace: Annotated[Path | None, typer.Option(help="Trace of requests; by default they are drawn.")] = None,
+    rate: Annotated[float, typer.Option(min=1e-6, help="Requests per second.")] = 4.0,
+    ttft: Annotated[float, typer.Option(min=1e-6, help="Limit of TTFT p90, seconds.")] = 2.0,
+    tpot: Annotated[float, typer.Option(min=1e-6, help="Limit of TPOT p90, seconds.")] = 0.05,
+) -> None:
+    """Write a commented configuration that runs; asks for model and GPU where they are not given."""
+    from boundary.errors import InputError
+    from vidur_pd.config.file import load_config
+    from vidur_pd.simulation.plan import plan_simulation
+
+    if target.exists():
+        raise InputError(f"{target}: found a file, expected none, or another name with -o")
+    model, gpu = _asked(model, "--model", "Model"), _asked(gpu, "--gpu", "GPU").lower()
+    tp = tp or _fewest(model, gpu)
+    text = _text(target, model, gpu, (prefill, decode), tp, framework, _workload(trace, rate), (ttft, tpot))
+    target.write_text(text, encoding="utf-8")
+    try:
+        plan_simulation(load_config(target))
+    except InputError:
+        target.unlink()
+        raise
+    typer.echo(f"wrote {target}; next: vidur-pd run {target} -o out")
+
+
+def _asked(value: str | None, option: str, what: str) -> str:
+    """An option, or what the user types at a terminal. Raises: InputError without either."""
+    from boundary.errors import InputError
+
+    if value is not None:
+        return value
+    if not sys.stdin.isatty():
+        raise InputError(f"{option}: found none, expected one where there is no terminal to ask at")
+    answer: str = typer.prompt(what)
+    return answer
+
+
+def _fewest(model: str, gpu: str) -> int:
+    """Tensor-parallel size of the fewest GPUs that hold the model, up to a node.
+
+    Raises: InputError, where none does, with the sizes of the last one.
+    """
+    from aicb import Partition, Precision, get_gpu, instance_memory, load_model
+    from boundary.errors import InputError
+
+    loaded, known = load_model(model), get_gpu(gpu)
+    sizes = [1 << power for power in range(MOST_TENSOR_PARALLEL.bit_length())]
+    for tp in sizes:
+        try:
+            instance_memory(loaded, Partition(tp=tp), Precision(weights="bf16", kv="bf16"), known)
+        except InputError:
+            if tp == sizes[-1]:
+                raise
+        else:
+            return tp
+    raise AssertionError("some size is the last one")
+
+
+def _workload(trace: Path | None, rate: float) -> str:
+    if trace is None:
+        return SYNTHETIC.format(requests=max(200, round(60 * rate)), rate=rate)
+    return TRACE.format(path=trace.resolve(), rate=rate)
+
+
+def _text(
+    target: Path,
+    model: str,
+    gpu: str,
+    instances: tuple[int, int],
+    tp: int,
+    framework: str,
+    workload: str,
+    limits: tuple[float, float],
+) -> str:
+    prefill, decode = instances
+    roles: tuple[tuple[str, int], ...]
+    if prefill:
+        roles = (("prefill", prefill), ("decode", decode))
+        about = "prefill and decode on instances of their own"
+        transfer = "kv_transfer: {mode: pull}              # pull | push | layerwise\n"
+    else:
+        roles, about, transfer = (("mixed", decode),), "prefill and decode together", ""
+    pools = "\n".join(f"    - {{name: {role}, role: {role}, instances: {count}, tp: {tp}}}" for role, count in roles)
+    return TEMPLATE.format(
+        model=model,
+        gpu=gpu,
+        gpus=tp * sum(count for _, count in roles),
+        about=about,
+        name=target.name,
+        workload=workload,
+        pools=pools,
+        framework=framework,
+        kv_transfer=transfer,
+        ttft=f"{limits[0]:g}",
+        tpot=f"{limits[1]:g}",
+    )

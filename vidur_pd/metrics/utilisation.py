@@ -1,0 +1,106 @@
+"""How much of a pool its work has taken: batch slots, tensor cores, memory bandwidth, next to how long it was busy.
+
+An instance is busy while an iteration is under way, be it for one request. What it holds and computes is apart from
+that:
+
+- batch slots: requests in iterations over ``max_seqs`` of every rank, mean over the makespan;
+- tensor cores (MFU): algorithmic FLOPs of the operators over what the peak rate does in the busy time;
+- memory bandwidth: bytes that the operators read and write, each operand once, over what the nominal bandwidth moves
+in it.
+
+FLOPs and bytes are those of the mean iteration of a pool (of those with prompts, and of those of decodes alone), with
+as many requests, tokens and pairs of tokens that attend to each other; both follow these almost linearly. Drafters are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb import Batch, Gpu, Model, Operator, Partition, Precision
+from vidur_pd.metrics.quantities import PS_PER_S
+
+KINDS: Final = ("prompts", "decodes")
+"""Kinds of iterations, in the order of the core: those with prompts, those of decodes alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the iterations of one kind of a pool have computed, summed over its instances."""
+
+    iterations: int
+    busy_s: float
+    """Summed over pipeline stages."""
+    requests: int
+    """Summed over iterations, as the next three."""
+    new_tokens: int
+    kv_tokens: int
+    token_pairs: float
+    request_s: float
+    """Requests times the length of their iterations."""
+
+    @classmethod
+    def of(cls, columns: dict[str, NDArray[np.generic]], instances: list[int]) -> Activity:
+        """From the columns of the core's log."""
+        total = {name: values[instances].sum().item() for name, values in columns.items()}
+        names = ("requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
+        return cls(total["iterations"], total["busy_ps"] / PS_PER_S, *(total[name] for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What iterations ask of a GPU: seconds that its peak rate and its nominal bandwidth would take."""
+
+    compute_s: float
+    memory_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankWork:
+    """Work of one rank of a pool."""
+
+    model: Model
+    partition: Partition
+    precision: Precision
+    gpu: Gpu
+
+    def of(self, activity: Activity) -> Work:
+        """Of all iterations of an activity, per GPU and summed over pipeline stages, as their busy time is."""
+        batch, tokens_share, active_share = self._mean_batch(activity)
+        if batch is None:
+            return Work(0.0, 0.0)
+        operators = [operator for stage in range(self.partition.pp) for operator in self._operators(batch, stage)]
+        compute_s = sum(each.count * each.flops / self.gpu.peak_flops[each.cost.dtype] for each in operators)
+        memory_s = sum(each.count * _moved_bytes(each) for each in operators) / self.gpu.hbm_bytes_per_s
+        return Work(compute_s * tokens_share * activity.iterations, memory_s * active_share * activity.iterations)
+
+    def _operators(self, batch: Batch, stage: int) -> Iterable[Operator]:
+        from aicb import iteration_operators
+
+        return iteration_operators(self.model, self.partition, self.precision, batch, stage=stage)
+
+    def _mean_batch(self, activity: Activity) -> tuple[Batch | None, float, float]:
+        """The mean batch of a rank in whole requests and tokens, what the true one has of its tokens, and the share of
+        ranks that have any."""
+        ranks = activity.iterations * self.partition.dp
+        if not ranks or not activity.new_tokens:
+            return None, 0.0, 0.0
+        requests, tokens = activity.requests / ranks, activity.new_tokens / ranks
+        whole = max(1, round(requests))
+        each = max(1, round(tokens / whole))
+        # A request of q new tokens up to position s has q·s − q(q − 1)/2 pairs of tokens.
+        reached = activity.token_pairs / activity.new_tokens + (activity.new_tokens / activity.requests - 1) / 2
+        kv_tokens = np.full(whole, max(each + (each == 1), round(reached)), dtype=np.int64)
+        batch = Batch(np.full(whole, each, dtype=np.int64), kv_tokens, whole)
+        return batch, tokens / (whole * each), min(1.0, requests)
+
+
+def _moved_bytes(operator: Operator) -> float:
+    """Bytes from and to memory: operands that were written just before may be in the cache."""
+    kernel = operator.kernel
+    return operator.cost.cold_bytes if getattr(kernel, "stays_in_cache", False) else operator.moved_bytes

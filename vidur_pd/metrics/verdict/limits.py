@@ -1,0 +1,234 @@
+"""What limits a run: from the part of latency that most late requests spend most of their time in, to a resource.
+
+A part says where requests wait or what they wait for; which resource that is, pools and links say: how busy they are,
+what of their batch slots, KV blocks, tensor cores and memory bandwidth is taken. `limit_of` is the table of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from vidur_pd.metrics.summary import LinkSummary, PoolSummary, Summary
+
+FULL: Final = 0.9
+"""Share of slots, blocks, or of a link in its fullest window, from which on it is taken as full. Our choice."""
+NEAR_ROOF: Final = 0.5
+"""Share of a roof (tensor cores, memory bandwidth) from which on a kernel mix is bound by it: measured tables of large
+products and of decode attention reach 0.6 to 0.9 (docs/accuracy.md), so that half of it on average means that most
+kernels are. Our choice."""
+UNEVEN: Final = 1.5
+"""The busiest instance against the mean of its pool, from which on routing is uneven. Our choice."""
+AMONG_DECODES: Final = 0.3
+"""Share of a pool's busy time in iterations with prompts, from which on these delay decodes. Our choice."""
+
+
+MUCH_COMMUNICATION: Final = 1 / 3
+"""Share of a pool's busy time in exposed collectives, from which on they are named before its compute. Our choice."""
+
+
+class Limit(StrEnum):
+    """What there is too little of."""
+
+    PREFILL_COMPUTE = "prefill compute"
+    DECODE_COMPUTE = "decode compute"
+    DECODE_MEMORY = "decode memory bandwidth"
+    DECODE_STEPS = "decode step time"
+    PROMPTS_IN_DECODES = "prompts in the iterations of decodes"
+    KV_ROOM = "KV room"
+    BATCH_SLOTS = "batch slots"
+    ROUTING = "routing imbalance"
+    LINK = "a link"
+    COLLECTIVES = "collectives"
+    KV_TRANSFER = "KV transfer"
+    PIPELINE = "pipeline"
+    FRONTEND = "frontend"
+    FAULTS = "faults"
+    REFUSALS = "refusals"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A limit, where it is, how it shows, and the next thing to change."""
+
+    limit: Limit
+    where: str
+    reason: str
+    advice: str
+
+
+def limit_of(part: str, summary: Summary) -> Found:
+    """The limit behind a part of latency (`attribution.PARTS`)."""
+    prefill, decode = _pool(summary, "prefill"), _pool(summary, "decode")
+    match part:
+        case "queue":
+            return _before_prefill(prefill)
+        case "prefill_compute":
+            return _prefill_itself(prefill)
+        case "prefill_communication":
+            return _communication(summary, prefill)
+        case "kv_room" | "preempted":
+            return _kv_room(decode)
+        case "kv_setup" | "kv_transfer":
+            return _transfer(summary, part)
+        case "decode_queue":
+            return _before_decode(decode)
+        case "decode_compute":
+            if (decode.communication_share or 0.0) >= MUCH_COMMUNICATION:
+                return _communication(summary, decode)
+            return _decode(decode)
+        case "decode_communication":
+            return _communication(summary, decode)
+        case "frontend":
+            advice = "more API servers (frontend.servers)"
+            return Found(Limit.FRONTEND, "frontend", "requests and tokens wait for API servers", advice)
+        case "lost":
+            return Found(Limit.FAULTS, "", "attempts are lost to faults", "more spare instances, or fewer faults")
+        case _:
+            return _between_iterations(decode)
+
+
+def _pool(summary: Summary, role: str) -> PoolSummary:
+    """The pool of a role that is busiest, or the busiest that serves both."""
+    pools = [pool for pool in summary.pools if pool.role == role]
+    return max(pools or summary.pools, key=lambda pool: pool.busy_share or 0.0)
+
+
+def percent(share: float | None) -> str:
+    """A share in words, with a digit more where it is small."""
+    if share is None:
+        return "?"
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
+
+
+def _field(pool: PoolSummary, name: str) -> str:
+    return f"cluster.pools.{pool.name}.{name}"
+
+
+def _more(pool: PoolSummary) -> str:
+    return f"more instances ({_field(pool, 'instances')}: {pool.instances})"
+
+
+def _uneven(pool: PoolSummary) -> Found | None:
+    """The busiest instance has much more to do than the mean."""
+    most, mean = pool.busy_share_max, pool.busy_share
+    if pool.instances == 1 or most is None or not mean or most < UNEVEN * mean:
+        return None
+    reason = f"its busiest instance is busy {percent(most)} of the time, the mean one {percent(mean)}"
+    return Found(Limit.ROUTING, pool.name, reason, "routing by load (routing.policy: least_tokens)")
+
+
+def _full(pool: PoolSummary) -> Found | None:
+    """KV blocks or batch slots of the pool are taken."""
+    slots = (pool.batch_mean or 0.0) / pool.max_seqs if pool.max_seqs else 0.0
+    if slots >= FULL:
+        reason = f"a rank has {pool.batch_mean:.0f} requests in an iteration, of {pool.max_seqs} slots"
+        return Found(
+            Limit.BATCH_SLOTS, pool.name, reason, f"more slots (engine.max_seqs: {pool.max_seqs}), or {_more(pool)}"
+        )
+    if (pool.kv_use_max or 0.0) >= FULL and (pool.kv_use_mean or 0.0) >= NEAR_ROOF:
+        return _kv_room(pool)
+    return None
+
+
+def _before_prefill(pool: PoolSummary) -> Found:
+    if found := _uneven(pool) or _full(pool):
+        return found
+    if (pool.communication_share or 0.0) >= MUCH_COMMUNICATION:
+        reason = f"collectives take {percent(pool.communication_share)} of its busy time"
+        return Found(Limit.COLLECTIVES, pool.name, reason, "fewer ranks in a group, or faster links")
+    busy = pool.busy_share if pool.busy_under_load is None else pool.busy_under_load
+    reason = f"prompts queue, and {pool.name} is busy {percent(busy)} of the time in which they arrive"
+    if (busy or 0.0) < NEAR_ROOF:
+        reason += ", in bursts"
+    return Found(Limit.PREFILL_COMPUTE, pool.name, f"{reason} (MFU {percent(pool.mfu)})", _more(pool))
+
+
+def _prefill_itself(pool: PoolSummary) -> Found:
+    reason = f"prompts take that long by themselves (MFU {percent(pool.mfu)})"
+    advice = f"prompts over more GPUs ({_field(pool, 'tp')}: {pool.tp}), or a faster GPU"
+    return Found(Limit.PREFILL_COMPUTE, pool.name, reason, advice)
+
+
+def _kv_room(pool: PoolSummary) -> Found:
+    reason = f"KV blocks are taken to {percent(pool.kv_use_mean)} on average, {percent(pool.kv_use_max)} at most"
+    advice = f"{_more(pool)}, or fp8 KV (engine.kv)"
+    if (pool.kv_use_max or 0.0) >= FULL:
+        return Found(Limit.KV_ROOM, pool.name, f"requests wait for room: {reason}", advice)
+    reason = f"KV has room ({percent(pool.kv_use_max)} at most); requests wait for the end of the step in progress"
+    return Found(Limit.DECODE_STEPS, pool.name, reason, f"shorter steps: {_more(pool)}")
+
+
+def _before_decode(pool: PoolSummary) -> Found:
+    if found := _uneven(pool) or _full(pool):
+        return found
+    reason = "KV that has arrived waits for the end of the step in progress"
+    return Found(Limit.DECODE_STEPS, pool.name, reason, f"shorter steps: {_more(pool)}")
+
+
+def _decode(pool: PoolSummary) -> Found:
+    if pool.role != "decode" and (pool.prompts_share or 0.0) >= AMONG_DECODES:
+        reason = f"{percent(pool.prompts_share)} of its busy time are iterations that compute prompts as well"
+        advice = "smaller chunks (engine.max_batched_tokens), or prefill and decode on instances of their own"
+        return Found(Limit.PROMPTS_IN_DECODES, pool.name, reason, advice)
+    batch = f"a rank decodes {pool.batch_mean:.0f} requests a step" if pool.batch_mean is not None else "decodes"
+    roofs = f"memory bandwidth {percent(pool.memory_use)}, MFU {percent(pool.mfu)}"
+    memory, compute = pool.memory_use or 0.0, pool.mfu or 0.0
+    others = "launches, small kernels and the host"
+    if (pool.communication_share or 0.0) >= 0.1:
+        others = f"collectives ({percent(pool.communication_share)}), {others}"
+    if max(memory, compute) < NEAR_ROOF:
+        reason = f"{batch}, near neither roof ({roofs}): {others} take the rest"
+        return Found(Limit.DECODE_STEPS, pool.name, reason, f"fewer requests a step: {_more(pool)}")
+    limit = Limit.DECODE_MEMORY if memory >= compute else Limit.DECODE_COMPUTE
+    advice = f"fewer requests a step: {_more(pool)}, or weights over more GPUs"
+    return Found(limit, pool.name, f"{batch} ({roofs})", advice)
+
+
+def _fullest(links: Sequence[LinkSummary]) -> LinkSummary | None:
+    between_nodes = [link for link in links if link.kind != "nvlink"] or list(links)
+    return max(between_nodes, key=lambda link: link.peak_use or 0.0, default=None)
+
+
+def _link(link: LinkSummary) -> Found:
+    name = f"{link.src} → {link.dst}"
+    reason = f"{name} is used to {percent(link.mean_use)}, {percent(link.peak_use)} in its fullest window"
+    advice = "faster NICs (cluster.topology.nic)" if link.kind == "nic" else "less oversubscription (cluster.topology)"
+    return Found(Limit.LINK, name, reason, advice)
+
+
+def _transfer(summary: Summary, part: str) -> Found:
+    link = _fullest(summary.links)
+    if part == "kv_transfer" and link is not None and (link.peak_use or 0.0) >= NEAR_ROOF:
+        return _link(link)
+    what = "set-up of KV transfers" if part == "kv_setup" else "KV on its way"
+    used = "" if link is None else f"; the fullest link is used to {percent(link.peak_use)} in its fullest window"
+    advice = "KV sent while prompts are computed (kv_transfer.mode: layerwise)"
+    return Found(Limit.KV_TRANSFER, "", f"{what} is exposed{used}", advice)
+
+
+def _communication(summary: Summary, pool: PoolSummary) -> Found:
+    link, of = _fullest(summary.links), summary.communication
+    contention = (of.contention_s or 0.0) / of.collectives_s if of.collectives_s else 0.0
+    if link is not None and (contention >= 0.1 or (link.peak_use or 0.0) >= FULL):
+        found = _link(link)
+        return Found(
+            found.limit,
+            found.where,
+            f"{found.reason}; contention is {percent(contention)} of collectives",
+            found.advice,
+        )
+    reason = f"collectives take {percent(pool.communication_share)} of the busy time of {pool.name}"
+    return Found(
+        Limit.COLLECTIVES, pool.name, reason, "groups within a node, or compute that hides them (engine.overlap)"
+    )
+
+
+def _between_iterations(pool: PoolSummary) -> Found:
+    if pool.pp > 1:
+        advice = f"fewer stages ({_field(pool, 'pp')}: {pool.pp})"
+        return Found(Limit.PIPELINE, pool.name, "requests wait between pipeline stages", advice)
+    reason = "requests wait while iterations of others run on their instance"
+    return Found(Limit.BATCH_SLOTS, pool.name, reason, f"larger batches (engine.max_batched_tokens), or {_more(pool)}")

@@ -1,0 +1,221 @@
+"""The verdict on a run: its outcome, what limits it, and the sentence that says both.
+
+A run whose waiting grows to the last arrival is overloaded, whatever its percentiles are: they would be worse with more
+requests. Requests that were refused or failed come first, as no figure of the others makes up for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from vidur_pd.config import SloConfig
+from vidur_pd.metrics.attribution import PARTS
+from vidur_pd.metrics.overload import WaitingTrend, waiting_trend
+from vidur_pd.metrics.requests import seconds
+from vidur_pd.metrics.summary import PoolSummary, Summary, TargetSummary, VerdictSummary, WaitingSummary
+from vidur_pd.metrics.tally import RequestTally
+from vidur_pd.metrics.verdict.limits import Found, Limit, limit_of, percent
+
+IDLE: Final = 0.1
+"""Share of its batch slots, KV blocks and FLOPs below which a pool is called nearly idle. Our choice."""
+OUTCOMES: Final = ("nothing served", "not served", "overloaded", "misses", "meets")
+"""From the worst to the best."""
+
+
+def verdict_of(summary: Summary, tally: RequestTally, slo: SloConfig) -> VerdictSummary | None:
+    """The verdict on a run that has ended; ``None`` where it had no requests."""
+    if not summary.requests:
+        return None
+    trend = waiting_trend(tally)
+    before, after = (_late_parts(tally, slo, of_ttft=of_ttft) for of_ttft in (True, False))
+    outcome = _outcome(summary, trend)
+    found = _limit(summary, tally, outcome, before, after)
+    return VerdictSummary(
+        outcome=outcome,
+        sentence=_sentence(summary, outcome, found, trend),
+        limit="" if found is None else found.limit.value,
+        where="" if found is None else found.where,
+        reason="" if found is None else found.reason,
+        advice="" if found is None else found.advice,
+        waiting=None
+        if trend is None
+        else WaitingSummary(growth=trend.growth, p_value=trend.p_value, is_overload=trend.is_overload),
+        late_before_first_token=before,
+        late_after_first_token=after,
+    )
+
+
+def limit_in_words(summary: Summary) -> str:
+    """What limits the run, or would be next to, in one phrase; empty where nothing is known."""
+    verdict = summary.verdict
+    if verdict is None or not verdict.limit:
+        return ""
+    where = f" ({verdict.where})" if verdict.where and verdict.limit != Limit.LINK else ""
+    return f"{verdict.limit}{where}: {verdict.reason}"
+
+
+def _outcome(summary: Summary, trend: WaitingTrend | None) -> str:
+    if not summary.completed:
+        return "nothing served"
+    if summary.completed < summary.requests:
+        return "not served"
+    if trend is not None and trend.is_overload:
+        return "overloaded"
+    return "meets" if summary.slo.is_met else "misses"
+
+
+def _late_parts(tally: RequestTally, slo: SloConfig, *, of_ttft: bool) -> dict[str, float]:
+    """Shares of the requests beyond the limit of TTFT, or TPOT, by the largest part of theirs; the largest first."""
+    values_ps, limit_s = (tally.ttft_ps, slo.ttft_s) if of_ttft else (tally.tpot_ps, slo.tpot_s)
+    is_late = seconds(values_ps) > limit_s
+    return _shares(tally.largest_parts(of_ttft=of_ttft)[is_late])
+
+
+def _shares(places: np.ndarray[tuple[int], np.dtype[np.int8]]) -> dict[str, float]:
+    counts = Counter(PARTS[place] for place in places.tolist())
+    return {part: count / len(places) for part, count in counts.most_common()}
+
+
+def _tightest(summary: Summary) -> TargetSummary | None:
+    """The target with the least margin; one without a finite value is beyond all."""
+    known = [target for target in summary.slo.targets if target.limit is not None]
+    return min(known, key=lambda target: -np.inf if target.margin is None else target.margin, default=None)
+
+
+def _limit(
+    summary: Summary, tally: RequestTally, outcome: str, before: dict[str, float], after: dict[str, float]
+) -> Found | None:
+    if outcome == "nothing served" or (outcome == "not served" and not before and not after):
+        return _refusals(summary)
+    if outcome == "overloaded":
+        shares = before or after or _shares(tally.largest_parts(of_ttft=True))
+    else:
+        shares = _shares_of_tightest(summary, tally, before, after)
+    return limit_of(next(iter(shares)), summary) if shares else None
+
+
+def _shares_of_tightest(
+    summary: Summary, tally: RequestTally, before: dict[str, float], after: dict[str, float]
+) -> dict[str, float]:
+    """Parts of the latency that is nearest to its limit, or beyond it; of all requests where none is late."""
+    tightest = _tightest(summary)
+    latency = "" if tightest is None else tightest.latency
+    if not latency:  # a share of requests: the objective of each that more of them miss
+        late_ttft, late_tpot = _late_counts(summary, tally)
+        latency = "ttft" if late_ttft > late_tpot or (late_ttft == late_tpot and _ttft_is_nearer(summary)) else "tpot"
+    if latency == "e2e":
+        return _shares_of_whole(summary)
+    if latency == "tpot":
+        return after or _shares(tally.largest_parts(of_ttft=False))
+    return before or _shares(tally.largest_parts(of_ttft=True))
+
+
+def _shares_of_whole(summary: Summary) -> dict[str, float]:
+    """Parts of the mean end-to-end latency, the largest first."""
+    parts = summary.attribution_s
+    total = sum(parts.values())
+    return {part: parts[part] / total for part in sorted(parts, key=lambda part: -parts[part])} if total else {}
+
+
+def _late_counts(summary: Summary, tally: RequestTally) -> tuple[int, int]:
+    pairs = ((tally.ttft_ps, summary.slo.ttft_s), (tally.tpot_ps, summary.slo.tpot_s))
+    first, second = (int(np.count_nonzero(seconds(values) > limit)) if limit else 0 for values, limit in pairs)
+    return first, second
+
+
+def _ttft_is_nearer(summary: Summary) -> bool:
+    of = summary.slo
+    ttft, tpot = (
+        (summary.ttft_s.p99 or 0.0) / (of.ttft_s or np.inf),
+        (summary.tpot_s.p99 or 0.0) / (of.tpot_s or np.inf),
+    )
+    return ttft >= tpot
+
+
+def _refusals(summary: Summary) -> Found:
+    first = summary.not_served[0]
+    advice = "longer contexts or more KV blocks (engine.max_model_len, engine.num_kv_blocks)"
+    if first.status == "failed":
+        advice = "recovery (recovery.requests: recompute), or spare instances"
+    return Found(Limit.REFUSALS, "", f"{first.reason} ({first.requests} {first.status})", advice)
+
+
+def _sentence(summary: Summary, outcome: str, found: Found | None, trend: WaitingTrend | None) -> str:
+    lost = summary.requests - summary.completed
+    parts = []
+    if lost:
+        first = summary.not_served[0]
+        parts.append(f"{lost} of {summary.requests} requests were not served ({first.status}: {first.reason})")
+    if outcome == "nothing served":
+        return f"Nothing was served: {parts[0]}. Next: {found.advice if found else ''}."
+    if trend is not None and trend.is_overload:
+        kept_up = percent(1 / (1 + trend.growth))  # waiting grows by ρ − 1 at a load ρ
+        parts.append(
+            f"overloaded: waiting grows by {trend.growth:.2f} s per second to the last arrival, so that the "
+            f"cluster keeps up "
+            f"with about {kept_up} of what arrives"
+        )
+    parts.append(_targets(summary))
+    if outcome == "meets" and (idle := _idle(summary)):
+        parts.append(idle)
+    elif found is not None:
+        verb = "would be limited next by" if outcome == "meets" else "limited by"
+        where = f" ({found.where})" if found.where and found.limit is not Limit.LINK else ""
+        parts.append(f"{verb} {found.limit}{where}: {found.reason}")
+    text = "; ".join(part for part in parts if part)
+    advice = f". Next: {found.advice}" if found is not None and outcome != "meets" else ""
+    return f"{text[0].upper()}{text[1:]}{advice}."
+
+
+def _targets(summary: Summary) -> str:
+    """Whether the objectives are met and by how much: those that are missed, or else the tightest."""
+    missed = [target for target in summary.slo.targets if not target.is_met]
+    if missed:
+        return f"misses the SLO: {', '.join(_target(target) for target in missed)}"
+    return f"meets the SLO: {', '.join(_target(target) for target in summary.slo.targets)}"
+
+
+def _target(target: TargetSummary) -> str:
+    if not target.latency:
+        return f"{percent_of(target.found)} of the requests within their limits, wanted {percent_of(target.limit)}"
+    if target.found is None:
+        return f"{target.name} without end, limit {_time(target.limit)}"
+    margin = target.margin or 0.0
+    gap = f"{percent(margin)} to spare" if margin >= 0 else f"{1 - margin:.1f} times"
+    return f"{target.name} {_time(target.found)}, limit {_time(target.limit)} ({gap})"
+
+
+def percent_of(share: float | None) -> str:
+    """A share with one digit after the point, as goodput is stated."""
+    return "?" if share is None else f"{100 * share:.1f} %"
+
+
+def _time(seconds_: float | None) -> str:
+    if seconds_ is None:
+        return "?"
+    return f"{seconds_:.3g} s" if seconds_ >= 1 else f"{1e3 * seconds_:.3g} ms"
+
+
+def _idle(summary: Summary) -> str:
+    """Names pools that hardly anything was asked of; empty where some pool had work."""
+    if any(_taken(pool) >= IDLE for pool in summary.pools):
+        return ""
+    shares = ", ".join(
+        f"{pool.name} holds {percent(pool.batch_use)} of its batch slots and computes {percent(_computing(pool))} "
+        f"of its FLOPs"
+        for pool in summary.pools
+    )
+    return f"nearly idle: {shares}"
+
+
+def _computing(pool: PoolSummary) -> float:
+    """FLOPs over what the peak rate does in the whole run."""
+    return (pool.mfu or 0.0) * (pool.busy_share or 0.0)
+
+
+def _taken(pool: PoolSummary) -> float:
+    """The largest share of what a pool has that its work takes; to be busy is none."""
+    return max(pool.batch_use or 0.0, pool.kv_use_mean or 0.0, _computing(pool))
