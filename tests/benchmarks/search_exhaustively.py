@@ -52,9 +52,8 @@ def compare() -> None:
     values = {point: objective.value_of(outcome) for point, outcome in kept.outcomes.items()}
     met = {point: value for point, value in values.items() if value is not None}
     optimum = min(met.values())
-    print(
-        f"{kept.valid} valid points, {len(values)} run, {len(met)} within the SLO; best {optimum:.4f} {objective.unit}"
-    )
+    run = sum(outcome.runs for outcome in kept.outcomes.values())
+    print(f"{kept.valid} valid points, {run} run, {len(met)} within the SLO; best {optimum:.4f} {objective.unit}")
     for sampler in SAMPLERS:
         for seed in (0, 1, 2):
             own = read_space(SPACE, [f"sampler={sampler}", f"seed={seed}", f"evaluations={budget}"])
