@@ -61,7 +61,7 @@ def test_collectives_are_launched_too() -> None:
 
 
 def test_hosts_are_files_with_a_source(tmp_path: Path) -> None:
-    assert known_hosts() == ["xeon-vm-16", "xeon-vm-32"]
+    assert known_hosts() == ["xeon-vm-16", "xeon-vm-16-traced", "xeon-vm-32"]
     assert load_host("xeon-vm-16").eager_launch_us > 1.5 * load_host("xeon-vm-32").eager_launch_us
     own = tmp_path / "own.yaml"
     own.write_text("source: measured\neager_launch_us: 20\n", encoding="utf-8")
@@ -85,5 +85,6 @@ def test_wrong_hosts_end_in_one_line(text: str, message: str, tmp_path: Path) ->
 
 
 def test_an_unknown_host_is_answered_with_those_there_are() -> None:
-    with pytest.raises(InputError, match="host: found 'mainframe', expected one of xeon-vm-16, xeon-vm-32, or a YAML"):
+    listed = ", ".join(known_hosts())
+    with pytest.raises(InputError, match=f"host: found 'mainframe', expected one of {listed}, or a YAML"):
         load_host("mainframe")
