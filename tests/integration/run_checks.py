@@ -141,7 +141,7 @@ def check_flows(result: Result) -> None:
 def check_stream(result: Result, folder: Path) -> None:
     """Rows, iterations and summary of a streamed run are those of this one."""
     with (
-        patch.object(records, "REQUESTS_AT_ONCE", 16),
+        patch.object(ParquetStream, "requests_at_once", 16),
         patch.object(records, "ITERATIONS_AT_ONCE", 100),
         ParquetStream(folder, with_iterations=result.config.output.iterations) as stream,
     ):

@@ -83,7 +83,7 @@ def test_a_slower_prefill_lets_fewer_requests_decode_at_once() -> None:
             "network": {"backend": "analytical"},
             "kv_transfer": {"first_token": "decode_after_transfer"},
         }
-        return run_rows(config(pools, **sections), [(0, 3000, 40)] * 16)
+        return run_rows(config(pools, **sections), [(0, 3000, 60)] * 16)
 
     fast, slow = run(400), run(200)
     found = gains([fast], [slow])

@@ -260,7 +260,8 @@ def test_an_instance_on_packets_returns_when_routing_has_heard_of_the_repair(rer
 
 
 def test_packets_of_a_collective_survive_an_outage_shorter_than_their_patience() -> None:
-    """The cable is out for 150 µs; three timeouts of 100 µs later the iteration would have failed."""
+    """The cable is out for 150 µs; three timeouts of 100 µs later the iteration would have failed. Some of it passes in
+    what the iteration waits for its launches anyway."""
     rows = [(10_000, 300, 6)]
     network = {"backend": "packet", "coupling": "exact", "roce": QUICK}
     pools = [pool("m", "mixed", tp=2)]
@@ -274,7 +275,7 @@ def test_packets_of_a_collective_survive_an_outage_shorter_than_their_patience()
     )
     assert result.summary.completed == 1
     assert acted(result) == {}
-    assert 150e-6 < result.summary.makespan_s - plain.summary.makespan_s < 500e-6
+    assert 100e-6 < result.summary.makespan_s - plain.summary.makespan_s < 500e-6
 
 
 def test_a_slow_link_slows_the_transfers_over_it_by_what_it_lost() -> None:

@@ -20,6 +20,7 @@ from tests.integration.test_command_line import read_rows, vidur_pd, write_confi
 from vidur_pd.metrics import records
 from vidur_pd.metrics.quantities import exact_sum
 from vidur_pd.metrics.request_figures import OPTIONAL_COLUMNS, REQUEST_COLUMNS
+from vidur_pd.metrics.stream import ParquetStream
 from vidur_pd.report import comparison_table, load, write_comparison, write_report
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.api import prepare
@@ -28,6 +29,9 @@ from vidur_pd.workload import Workload
 
 from .small_runs import config, pool
 
+LATEST_TOKEN_PS = 20 * 10**9
+"""Rows come in the order of the iterations that end requests; a host may hand a last token out that much later, once it
+has launched the next iteration: 468 calls of some 40 µs for a prompt of Qwen3-8B."""
 POOLS = {
     "mixed": [pool("m", "mixed", instances=2)],
     "disaggregated": [pool("p", "prefill", instances=2), pool("d", "decode", instances=2)],
@@ -51,7 +55,7 @@ def simulation(pools: str, requests: int = 120, **output: Any) -> Simulation:
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "REQUESTS_AT_ONCE", 16)
+    monkeypatch.setattr(ParquetStream, "requests_at_once", 16)
     monkeypatch.setattr(records, "ITERATIONS_AT_ONCE", 100)
 
 
@@ -107,7 +111,8 @@ def test_a_streamed_run_has_the_rows_and_figures_of_one_that_is_written_at_the_e
     assert [by_id[row["request_id"]] for row in whole] == whole
     assert len(rows) == len(whole)
     ends = [value for value in rows["completed_at_ps"] if value is not None]
-    assert ends == sorted(ends)
+    late_ps = np.maximum.accumulate(ends) - ends
+    assert late_ps.max() < LATEST_TOKEN_PS
 
     iterations = [pd.read_parquet(tmp_path / name / "iterations.parquet") for name in ("streamed", "whole")]
     assert pq.ParquetFile(tmp_path / "streamed" / "iterations.parquet").num_row_groups > 1

@@ -141,11 +141,11 @@ def known_pool(
         config.seed,
         config.hardware_of(pool),
         config.routing.has_mixed_pool,
-        pool.model_dump(mode="json", exclude={"instances"}),
-        config.engine_of(pool).model_dump(mode="json"),
-        [None if each is None else each.model_dump(mode="json") for each in drafting],
+        pool.model_dump(exclude={"instances"}),
+        config.engine_of(pool).model_dump(),
+        [None if each is None else each.model_dump() for each in drafting],
     )
-    key = json.dumps(made_of)
+    key = json.dumps(made_of, default=str)
     if key not in known:
         known[key] = pool_model(config, pool, model, estimators)
     return replace(known[key], pool=pool)

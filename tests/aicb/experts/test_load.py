@@ -226,9 +226,7 @@ def expert_time_us(ep: int, tokens: int, load: ExpertLoad) -> float:
     down = GroupedGemm(rows, 256 // ep, active, 7168, 2048, "fp8", "masked", largest)
     silu = Elementwise("silu_mul_quant", math.ceil(rows), 2048, math.ceil(rows * 2048 * 5))
     times = [(work, pricing.estimator.price(work).time_us) for work in (up, silu, down)]
-    clocked, tensor = np.array([pricing.load(work.cost(pricing.precision), time_us) for work, time_us in times]).sum(
-        axis=0
-    )
+    clocked, tensor = np.array([pricing.load(work, time_us) for work, time_us in times]).sum(axis=0)
     assert gpu.clock is not None
     return float(steady_us(gpu.clock, np.array(sum(time for _, time in times)), clocked, tensor))
 
