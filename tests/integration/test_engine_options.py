@@ -148,7 +148,7 @@ def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
     """Host time rests on no kernel estimate and is part of the whole; 13 % of it, kernels and collectives, do."""
     roofline, forest = (run(rows=LONG_ROWS, estimator=name) for name in ("roofline", "forest"))
     assert long.summary.estimates < 0.15
-    assert roofline.summary.estimates > 0.9
+    assert roofline.summary.estimates > 0.85
     assert mean_ms(forest, "tpot") == pytest.approx(mean_ms(long, "tpot"), rel=0.2)
     assert mean_ms(forest, "tpot") != mean_ms(long, "tpot")
 
