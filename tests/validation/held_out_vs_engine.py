@@ -9,12 +9,10 @@ engine's profile and the name of the host, ``xeon-vm-16``, whose launches were m
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,33 +27,17 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
+from tests.validation.engine_figures import Comparison, read_measurement
 from tests.validation.iteration_vs_engine import MAX_REQUESTS, first_token_ms
 from vidur_pd.metrics.requests import seconds
 from vidur_pd.simulation.api import prepare
 
-FILE = Path(__file__).resolve().parents[1] / "data" / "engine" / "vllm-held-out-qwen3-30b-a3b.json.gz"
 MODEL, HOST = "qwen3-30b-a3b", "xeon-vm-16"
 BLOCK_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One figure."""
-
-    name: str
-    measured_ms: float
-    simulated_ms: float
-
-    @property
-    def error(self) -> float:
-        """Relative; positive where the simulation is slower."""
-        return self.simulated_ms / self.measured_ms - 1.0
-
-
 def measurement() -> dict[str, Any]:
-    with gzip.open(FILE, "rt", encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+    return read_measurement("vllm-held-out-qwen3-30b-a3b")
 
 
 def compare_iterations() -> list[Comparison]:

@@ -8,11 +8,7 @@ Host times are those of ``xeon-vm-16-traced``, parts of the same trace; when tok
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,32 +17,16 @@ from aicb.iteration.host import load_host
 from aicb.iteration.model import IterationModel
 from aicb.iteration.pricing import PS_PER_US
 from aicb.operators.batch import Batch
+from tests.validation.engine_figures import Comparison, read_measurement
 from tests.validation.iteration_vs_engine import first_token_ms, iteration_model
 
-FILE = Path(__file__).resolve().parents[1] / "data" / "engine" / "vllm-idle-qwen3-8b.json.gz"
 HOST = "xeon-vm-16-traced"
 MIDDLE = 36
 """Tokens after the prompt in the middle of a measured decode, of 70."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One figure."""
-
-    name: str
-    measured_ms: float
-    simulated_ms: float
-
-    @property
-    def error(self) -> float:
-        """Relative; positive where the simulation is slower."""
-        return self.simulated_ms / self.measured_ms - 1.0
-
-
 def measurement() -> dict[str, Any]:
-    with gzip.open(FILE, "rt", encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+    return read_measurement("vllm-idle-qwen3-8b")
 
 
 def model() -> IterationModel:
