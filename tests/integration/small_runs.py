@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ ANY_WORKLOAD = {
 
 def pool(name: str, role: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "role": role, **fields}
+
+
+NO_HOST = {"host": str(Path(__file__).with_name("no_host.yaml"))}
+"""Fields of ``engine``: no time of a host."""
 
 
 def config(pools: list[dict[str, Any]], **sections: Any) -> SimulationConfig:

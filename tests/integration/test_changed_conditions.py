@@ -89,7 +89,7 @@ def test_a_slower_prefill_lets_fewer_requests_decode_at_once() -> None:
     found = gains([fast], [slow])
     assert found["tpot_s"] > 2 * BOUND
     assert found["e2e_s"] < -10 * BOUND
-    assert decodes_at_once(slow) < 0.95 * decodes_at_once(fast)
+    assert decodes_at_once(slow) < 0.8 * decodes_at_once(fast)
 
 
 def run_rows(tree: SimulationConfig, rows: list[tuple[int, int, int]]) -> Result:

