@@ -33,7 +33,7 @@ class Part:
     """What a part holds."""
 
     operation: str
-    library: str
+    kernel_library: str
     """End of the name of the library that ran it."""
     points: str
     cautions: Sequence[str]
@@ -105,7 +105,7 @@ def main() -> None:
     first = json.loads((arguments.directories[0] / PROVENANCE_FILE).read_text(encoding="utf-8"))
     facts = {
         "gpu": "h200",
-        "libraries": [name for name in first["libraries"] if name.endswith(part.library)],
+        "libraries": [name for name in first["libraries"] if name.endswith(part.kernel_library)],
         **{name: first[name] for name in ("environment", "timing", "check_share")},
         "checked_rows": sum("error" in row for row in rows),
         "points": part.points,
