@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vidur_pd.metrics.attribution import MEANINGS, PARTS
+from vidur_pd.metrics.quantities import to_seconds
 from vidur_pd.report.charts import FAINT, Chart, Frame, axis, bars, draw, label, rows_axis
 from vidur_pd.report.figures_coupling import PART_COLOURS
 from vidur_pd.report.load import RunOutput
@@ -58,7 +59,7 @@ def _table(found: Sequence[Waterfall]) -> str:
             f"{each.facts['prefill_instance']} → {each.facts['decode_instance'] or 'same'}",
             f"{each.facts['prefill_tokens']:,.0f} + {each.facts['decode_tokens']:,.0f}",
             duration(each.facts["ttft_s"]),
-            duration(each.e2e_ps / 1e12),
+            duration(to_seconds(each.e2e_ps)),
             _waits(each),
         ]
         for each in found

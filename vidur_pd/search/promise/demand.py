@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from netsim.units import PS_PER_S
 from vidur_pd.workload import Workload
 from vidur_pd.workload.statistics import perfect_cache_hits
 
@@ -44,7 +45,7 @@ def demand_of(workload: Workload) -> Demand:
     span_ps = workload.span_ps
     is_timed = workload.pacing is None and span_ps > 0
     return Demand(
-        rate_per_s=(len(workload) - 1) * 1e12 / span_ps if is_timed else None,
+        rate_per_s=(len(workload) - 1) * PS_PER_S / span_ps if is_timed else None,
         prompts=prompts[places],
         cached=cached[places],
         output_tokens=float(outputs.mean()),

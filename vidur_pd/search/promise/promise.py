@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import simccl
 from aicb import Batch, IterationCost
+from netsim.units import PS_PER_S
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.config import SloConfig
 from vidur_pd.execution.communication.pricer import CommunicationPricer
@@ -199,7 +200,7 @@ class _Times:
         """[pipeline stages] seconds."""
         ranks = [batch] * self._place.partition.dp
         costs = (self._model.price(ranks, stage=stage) for stage in range(self._place.partition.pp))
-        return [(cost.compute_ps + self._exposed_ps(cost, stage)) / 1e12 for stage, cost in enumerate(costs)]
+        return [(cost.compute_ps + self._exposed_ps(cost, stage)) / PS_PER_S for stage, cost in enumerate(costs)]
 
     def _exposed_ps(self, cost: IterationCost, stage: int) -> int:
         if self._hides_communication:
