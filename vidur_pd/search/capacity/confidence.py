@@ -56,7 +56,9 @@ def wilson(share: float, number: float, quantile: float) -> tuple[float, float]:
     squared = quantile**2 / number
     center = (share + squared / 2) / (1 + squared)
     half = quantile / (1 + squared) * math.sqrt(share * (1 - share) / number + squared / (4 * number))
-    return max(0.0, center - half), min(1.0, center + half)
+    low = center - half if share > 0 else 0.0  # as it is, but for rounding
+    high = center + half if share < 1 else 1.0
+    return max(0.0, low), min(1.0, high)
 
 
 def _batch_means(run: NDArray[np.bool_]) -> NDArray[np.float64]:
