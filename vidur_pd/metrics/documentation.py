@@ -64,6 +64,8 @@ UNITS: Final = (
     ("_per_s", "1/s"),
     ("_j_per_output_token", "J"),
     ("_s", "s"),
+    ("pools_j", "J"),
+    ("pools_w", "W"),
     ("_j", "J"),
     ("_bytes", "bytes"),
     ("_minutes", "min"),

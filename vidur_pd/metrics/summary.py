@@ -332,15 +332,45 @@ class CommunicationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergySummary:
-    """An estimate of the energy of the GPUs (``metrics/energy.py``)."""
+    """An estimate of the energy of a run (``metrics/energy.py``)."""
 
     is_estimate: bool = True
     gpu_j: float | None = None
     gpu_j_per_output_token: float | None = None
     pools_j: Mapping[str, float] = field(default_factory=dict)
-    """By pool."""
+    """Of GPUs, by pool."""
+    pools_w: Mapping[str, float] = field(default_factory=dict)
+    """Mean power of one GPU, by pool."""
+    network_j: float | None = None
+    """Of NICs and switches, as far as ``power`` says what they draw; 0: it does not."""
+    host_j: float | None = None
+    """Of the rest of the servers, likewise."""
+    total_j: float | None = None
+    """All of it, times the building's ``power.pue``."""
+    total_j_per_output_token: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     """Of the powers, by GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSummary:
+    """What the run cost by the price list of the configuration (``metrics/costs.py``), in its currency."""
+
+    currency: str = ""
+    as_of: str = ""
+    """Date and origin of the prices, as the list says."""
+    gpus_per_hour: float | None = None
+    electricity_per_hour: float | None = None
+    """In the mean over the run; ``None`` where electricity has a price and its amount is not known."""
+    per_hour: float | None = None
+    total: float | None = None
+    """Of the makespan."""
+    per_million_input_tokens: float | None = None
+    """What serves prompts, over the input tokens of completed requests, cached ones included."""
+    per_million_output_tokens: float | None = None
+    """What decodes, over their output tokens."""
+    all_per_million_output_tokens: float | None = None
+    """Everything, over their output tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +530,8 @@ class Summary:
     links: tuple[LinkSummary, ...] = ()
     energy: EnergySummary | None = None
     """``None`` where the power of some pool's GPU is not known."""
+    cost: CostSummary | None = None
+    """``None`` without a price list."""
     seeds: SeedsSummary | None = field(default=None, metadata={"left_out": True})
     """Left out without ``--seeds``."""
     faults: FaultSummary | None = field(default=None, metadata={"left_out": True})

@@ -23,7 +23,7 @@ from vidur_pd.report.charts import (
 )
 from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
-from vidur_pd.report.text import digits, duration, percent, table_html
+from vidur_pd.report.text import digits, percent, table_html
 
 MOST_LINKS = 24
 """Rows of the heat map, the links with the fullest windows."""
@@ -129,12 +129,35 @@ def sources_table(summary: Summary) -> str:
 
 def energy_text(summary: Summary) -> str | None:
     """Energy in words, or ``None`` where it is not known."""
-    if summary.energy is None or summary.energy.gpu_j is None:
+    energy = summary.energy
+    if energy is None or energy.gpu_j is None:
         return None
-    gpu_j, makespan_s = summary.energy.gpu_j, summary.makespan_s
-    mean_w = gpu_j / makespan_s / summary.gpus if makespan_s and summary.gpus else None
-    per_gpu = f", {digits(mean_w)} W per GPU over {duration(makespan_s)}" if mean_w is not None else ""
-    return f"{digits(gpu_j / 1e3)} kJ in GPUs{per_gpu}: board limit while computing, idle power otherwise"
+    parts = [f"{digits(energy.gpu_j / 1e3)} kJ in GPUs"]
+    if energy.pools_w:
+        parts.append(", ".join(f"{digits(watts)} W a GPU of {pool}" for pool, watts in energy.pools_w.items()))
+    if (around_j := (energy.network_j or 0.0) + (energy.host_j or 0.0)) > 0:
+        parts.append(f"{digits(around_j / 1e3)} kJ around them")
+    if energy.total_j_per_output_token is not None:
+        parts.append(f"{digits(energy.total_j_per_output_token)} J per output token")
+    return "; ".join(parts)
+
+
+def cost_text(summary: Summary) -> str | None:
+    """Cost in words, or ``None`` without a price list."""
+    cost = summary.cost
+    if cost is None:
+        return None
+    if cost.per_hour is None:
+        return "not known: electricity has a price, and the power of some GPU is not known"
+    tokens = (
+        ("per million input tokens", cost.per_million_input_tokens),
+        ("per million output tokens", cost.per_million_output_tokens),
+        ("per million output tokens with everything on them", cost.all_per_million_output_tokens),
+    )
+    unit = f"{cost.currency} " if cost.currency else ""
+    parts = [f"{unit}{digits(cost.per_hour)} per hour"]
+    parts += [f"{unit}{digits(amount)} {name}" for name, amount in tokens if amount is not None]
+    return "; ".join(parts) + (f" (prices of {cost.as_of})" if cost.as_of else "")
 
 
 def _words(name: str) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PoolSummary, Summary
 from vidur_pd.metrics.summary_file import plain_text
-from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
+from vidur_pd.report.figures_coupling import attribution_chart, cost_text, energy_text, link_heat_map, sources_table
 from vidur_pd.report.figures_faults import fault_tables, fault_timeline
 from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
 from vidur_pd.report.figures_latency import (
@@ -78,7 +78,7 @@ def run_title(run: RunOutput) -> str:
 def run_facts(run: RunOutput) -> list[tuple[str, str]]:
     """Model, hardware, cluster, network and workload in one line each."""
     summary = run.summary
-    energy = energy_text(summary)
+    money = (("Energy (estimate)", energy_text(summary)), ("Cost", cost_text(summary)))
     pools = "; ".join(
         f"{pool.name}: {pool.instances} × {pool.partition} ({_gpus(pool.gpus)})" for pool in summary.pools
     )
@@ -88,7 +88,7 @@ def run_facts(run: RunOutput) -> list[tuple[str, str]]:
         ("Cluster", f"{pools}; {_gpus(summary.gpus)} in all" if pools else "not recorded"),
         ("Network", _network_text(summary.network) or "not recorded"),
         ("Workload", workload_text(run)),
-        *([("Energy (estimate)", energy)] if energy is not None else []),
+        *((name, text) for name, text in money if text is not None),
     ]
 
 

@@ -129,6 +129,7 @@ def _value_name(objective: Objective) -> str:
     return {
         Objective.MIN_GPUS: "GPUs",
         Objective.MIN_COST: "Price per hour",
+        Objective.MIN_COST_PER_TOKEN: "Price per million output tokens",
         Objective.MAX_THROUGHPUT_PER_GPU: "Requests/s per GPU",
         Objective.MIN_LATENCY: "Mean E2E (s)",
     }[objective]
