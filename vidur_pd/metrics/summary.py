@@ -305,6 +305,8 @@ class EstimatedOperator:
 class Effort:
     """What simulating it took."""
 
+    began_at: str = ""
+    """UTC, as 2026-11-26T08:15:00Z."""
     wall_s: float | None = None
     cpu_s: float | None = None
     peak_rss_bytes: int = 0

@@ -6,21 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.summary import Summary
-from vidur_pd.report.charts import (
-    FAINT,
-    ROW_FONT,
-    Chart,
-    Frame,
-    axis,
-    bars,
-    draw,
-    heat_map,
-    label,
-    rows_axis,
-)
+from vidur_pd.report.charts import ROW_FONT, Chart, Frame, axis, bars, draw, heat_map, label, rows_axis
+from vidur_pd.report.colours import FAINT
 from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
 from vidur_pd.report.text import digits, percent, table_html
@@ -63,17 +54,20 @@ def link_heat_map(links: pd.DataFrame) -> Chart | None:
     rows = rows[np.argsort(-use[rows].mean(axis=1), kind="stable")]
     titles = [f"{src} → {dst}" for src, dst in known[["src", "dst"]].astype(str).to_numpy()]
     _, inside = measure_words(outside)
-    trace = {
-        **heat_map(edges, [label(titles[row]) for row in rows], use[rows] * 100, f"{inside} (%)"),
-        "ygap": 1,
-        "hovertemplate": "%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
-    }
+    trace = heat_map(
+        edges,
+        [label(titles[row]) for row in rows],
+        use[rows] * 100,
+        f"{inside} (%)",
+        ygap=1,
+        hovertemplate="%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
+    )
     what = "offered most" if inside == "offered load" else "full"
     shown = "" if len(rows) == len(names) else f" The {len(rows)} with the fullest windows of {len(names)}."
     frame = Frame(
         "links-heat",
         f"Which links are {what}, and when",
-        f"NICs and links between switches: where a row is dark, what crosses it waits.{shown}",
+        f"NICs and links between switches: where a row comes near 100 %, what crosses it waits.{shown}",
         height_px=110 + 22 * len(rows),
         is_wide=True,
     )
@@ -115,7 +109,7 @@ def attribution_chart(summary: Summary) -> Chart | None:
     return draw(frame, traces, axis("Mean time (s)"), unnamed, barmode="stack", showlegend=True)
 
 
-def sources_table(summary: Summary) -> str:
+def sources_table(summary: Summary) -> Markup:
     """Shares of communication time by what they rest on; empty for results that do not record them."""
     rows = [
         [SOURCES.get(source, source), percent(share)]
@@ -123,7 +117,7 @@ def sources_table(summary: Summary) -> str:
         if share > 0
     ]
     if not rows:
-        return ""
+        return Markup()
     return table_html(("Communication time", "Share"), rows, text_columns=1)
 
 

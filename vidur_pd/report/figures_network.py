@@ -11,19 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from vidur_pd.metrics.summary import PoolSummary
-from vidur_pd.report.charts import (
-    FAINT,
-    LINK_COLOURS,
-    Chart,
-    Frame,
-    axis,
-    draw,
-    label,
-    log_axis,
-    scatter,
-    series_colour,
-    time_axis,
-)
+from vidur_pd.report.charts import Chart, Frame, axis, draw, label, log_axis, scatter, time_axis
+from vidur_pd.report.colours import FAINT, LINK_COLOURS, series_colour
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
 from vidur_pd.report.text import duration

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
 from vidur_pd.report.load import RunOutput
-from vidur_pd.report.text import Tile, digits, duration, escape, meaning_html, note_html, percent, tiles_html
+from vidur_pd.report.templating import part
+from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
 
 ESTIMATES_WARNING_SHARE = 0.01
 MOST_NAMED = 6
 
 
-def headline(run: RunOutput) -> str:
+def headline(run: RunOutput) -> Markup:
     """Warnings, tiles, and what the tiles count."""
     summary = run.summary
     banners = []
@@ -24,17 +27,17 @@ def headline(run: RunOutput) -> str:
         banners.append(f"{percent(share)} of the time rests on estimates, not on measurements{where}.")
     if lost := _not_served(run):
         banners.append(lost)
-    warnings = "".join(note_html(text, is_warning=True) for text in banners)
+    warnings = Markup().join(note_html(text, is_warning=True) for text in banners)
     return verdict_html(summary) + warnings + tiles_html(_tiles(run)) + meaning_html(_meaning(summary))
 
 
-def verdict_html(summary: Summary) -> str:
+def verdict_html(summary: Summary) -> Markup:
     """The verdict, green where the run meets its objectives and red elsewhere; empty for results without one."""
     verdict = summary.verdict
     if verdict is None or not verdict.sentence:
-        return ""
+        return Markup()
     tone = "good" if verdict.outcome == "meets" else "bad"
-    return f'<p class="verdict {tone}" role="status"><strong>{escape(verdict.sentence)}</strong></p>'
+    return part("verdict", verdict.sentence, tone)
 
 
 def _meaning(summary: Summary) -> str:
@@ -57,7 +60,7 @@ def _not_served(run: RunOutput) -> str:
     """How many requests were refused or failed, the most frequent reason, and what that means for other figures."""
     summary, outcomes = run.summary, outcomes_of(run)
     if not outcomes:
-        return ""
+        return Markup()
     lost, first = summary.requests - summary.completed, outcomes[0]
     return (
         f"{lost:,} of {summary.requests:,} requests were not served ({summary.rejected:,} rejected, {summary.failed:,} "

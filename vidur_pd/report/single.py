@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
 from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PoolSummary, Summary
 from vidur_pd.metrics.summary_file import plain_text
@@ -37,7 +38,7 @@ from vidur_pd.report.slowest import slowest_requests
 from vidur_pd.report.text import (
     digits,
     duration,
-    escape,
+    folded_html,
     meaning_html,
     note_html,
     percent,
@@ -67,12 +68,17 @@ def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
         Section("requests", "Requests not served", _not_served(run)),
         Section("configuration", "Configuration", _configuration(run)),
     ]
-    return page_html(title or run_title(run), run_facts(run), sections)
+    return page_html(title or run_title(run), run_facts(run), sections, (run.label, day_of(run.summary)))
 
 
 def run_title(run: RunOutput) -> str:
     about = " on ".join(text for text in (run.summary.model, run.summary.hardware) if text)
     return about or "Simulation report"
+
+
+def day_of(summary: Summary) -> str:
+    """When it was simulated; empty for results without it."""
+    return summary.simulator.began_at[: len("2026-11-26")]
 
 
 def run_facts(run: RunOutput) -> list[tuple[str, str]]:
@@ -126,7 +132,7 @@ def workload_text(run: RunOutput) -> str:
     return ", ".join(parts)
 
 
-def _latency(run: RunOutput) -> str:
+def _latency(run: RunOutput) -> Markup:
     if run.completed.empty:
         return note_html("Left out: no request completed, so there is no latency to show.")
     summary = run.summary
@@ -137,7 +143,7 @@ def _latency(run: RunOutput) -> str:
     return _class_table(summary) + charts_html(shown) + slowest_requests(run)
 
 
-def _class_table(summary: Summary) -> str:
+def _class_table(summary: Summary) -> Markup:
     """Classes of requests, each against its own objectives."""
     rows = [
         [
@@ -152,14 +158,14 @@ def _class_table(summary: Summary) -> str:
     ]
     figures = [f"{name}, {at}" for at in ("p50", "p99") for name in ("TTFT", "TPOT", "E2E")]
     columns = ("Class", "Completed", *figures, "Objectives (TTFT, TPOT)", "Meet both")
-    return table_html(columns, rows) if rows else ""
+    return table_html(columns, rows) if rows else Markup()
 
 
-def _faults(run: RunOutput, faults: FaultSummary) -> str:
+def _faults(run: RunOutput, faults: FaultSummary) -> Markup:
     return charts_html([fault_timeline(run)]) + fault_tables(faults)
 
 
-def _instances(run: RunOutput) -> str:
+def _instances(run: RunOutput) -> Markup:
     pools = pool_table(run.summary.pools)
     if run.iterations is None or run.iterations.empty:
         return pools + _no_iterations(run, "Queue, running requests, busy share and KV use over time")
@@ -168,7 +174,7 @@ def _instances(run: RunOutput) -> str:
     return pools + charts_html([busy_heat_map(activity), *instance_charts(activity, names)])
 
 
-def pool_table(pools: Sequence[PoolSummary]) -> str:
+def pool_table(pools: Sequence[PoolSummary]) -> Markup:
     rows = [
         [
             pool.name,
@@ -190,30 +196,32 @@ def pool_table(pools: Sequence[PoolSummary]) -> str:
     taken = ("Batch slots held", "Requests a step", "KV use, mean", "KV use, max")
     busy = ("MFU while busy", "Memory bandwidth", "Communication")
     columns = ("Pool", "Role", "Instances", "GPUs", "Busy share", "Busiest instance", *taken, *busy)
-    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) if rows else ""
+    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) if rows else Markup()
 
 
-def _iterations(run: RunOutput) -> str:
+def _iterations(run: RunOutput) -> Markup:
     return _phases(run) + _estimates_table(run.summary)
 
 
-def _phases(run: RunOutput) -> str:
+def _phases(run: RunOutput) -> Markup:
     if run.iterations is None or run.iterations.empty:
         return _no_iterations(run, "The breakdown of iterations")
     names = [pool.name for pool in run.summary.pools]
     return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
 
 
-def _estimates_table(summary: Summary) -> str:
+def _estimates_table(summary: Summary) -> Markup:
     """Operators whose time is a formula, by pool."""
     by_pool: dict[str, list[str]] = {}
     for item in summary.estimated_operators:
         by_pool.setdefault(item.pool, []).append(item.operator)
     rows = [[pool, ", ".join(operators)] for pool, operators in by_pool.items()]
-    return table_html(("Pool", "Operators without a measurement near enough"), rows, text_columns=2) if rows else ""
+    return (
+        table_html(("Pool", "Operators without a measurement near enough"), rows, text_columns=2) if rows else Markup()
+    )
 
 
-def _network(run: RunOutput) -> str:
+def _network(run: RunOutput) -> Markup:
     transfers = charts_html([transfer_chart(run), exposed_chart(run)])
     if not transfers:
         transfers = note_html("Left out: no request moved KV between instances, so there are no transfers to show.")
@@ -228,7 +236,7 @@ def _network(run: RunOutput) -> str:
     )
 
 
-def _link_table(links: pd.DataFrame, seconds: float) -> str:
+def _link_table(links: pd.DataFrame, seconds: float) -> Markup:
     rows = [
         [
             f"{link.src} → {link.dst}",
@@ -247,7 +255,7 @@ def _link_table(links: pd.DataFrame, seconds: float) -> str:
     return table_html(columns, rows, text_columns=2)
 
 
-def _not_served(run: RunOutput) -> str:
+def _not_served(run: RunOutput) -> Markup:
     outcomes = outcomes_of(run)
     if not outcomes:
         return note_html("Every request completed.")
@@ -262,20 +270,18 @@ def _not_served(run: RunOutput) -> str:
     return table_html(("Outcome", "Reason", "Requests", "Share", "First request id"), rows, text_columns=2)
 
 
-def _configuration(run: RunOutput) -> str:
+def _configuration(run: RunOutput) -> Markup:
     if run.config_text is None:
         return note_html("Left out: the directory holds no config.yaml.")
-    return (
-        f'<details class="card"><summary>Resolved configuration</summary><pre>{escape(run.config_text)}</pre></details>'
-    )
+    return folded_html("Resolved configuration", run.config_text)
 
 
-def _no_iterations(run: RunOutput, what: str) -> str:
+def _no_iterations(run: RunOutput, what: str) -> Markup:
     if run.iterations is not None or not run.iteration_rows:
         return _no_rows("iterations.parquet", run.iterations, what)
     return note_html(f"{what} left out: of {run.iteration_rows:,} iterations; at most {MOST_ITERATIONS:,} are drawn.")
 
 
-def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> str:
+def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> Markup:
     why = f"the run wrote no {name}" if table is None else f"{name} has no rows"
     return note_html(f"{what} left out: {why}.")
