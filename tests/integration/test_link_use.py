@@ -78,7 +78,20 @@ def test_transfers_that_meet_fill_a_link_and_no_more(network: dict[str, Any]) ->
     else:
         assert set(kv["measure"]) == {USE}
         assert fullest(kv) <= 1 + ROUNDING
+        assert kv["burst_use"].max() <= 1 + ROUNDING
         assert fullest(kv) > 0.95 or len(rows) < len(BURST)
+
+
+def test_a_burst_of_20_ms_shows_in_windows_of_a_second() -> None:
+    """KV of 2,000 tokens, 147,456 B each, over two NICs of 50 Gbit/s: 23.6 ms at line rate, at the beginning of 150 s
+    with hardly any traffic. The mean of its window is 2 %; of two neighbouring 15.6 ms one has at least half of it."""
+    pools = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
+    rows = [(3_000, 2_000, 2), (150_000_000, 100, 2)]
+    sent = rows_of(simulate(config(pools, topology={**UPLINKS, "nic": "50Gbps", "oversubscription": 1}), rows))
+    nics = sent[(sent["kind"] == "nic") & (sent["window_start_s"] == 0)]
+    assert (nics["window_end_s"] - nics["window_start_s"]).min() >= 1
+    assert (nics["carried_bytes"] / nics["capacity_bytes"]).max() < 0.03
+    assert 23.6 / 2 / 15.625 < nics["burst_use"].max() <= 1 + ROUNDING
 
 
 TENSOR = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4, instances=2)]

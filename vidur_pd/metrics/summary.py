@@ -254,6 +254,8 @@ class LinkSummary:
     peak_use: float | None = None
     """In the fullest window."""
     window_s: float | None = None
+    burst_use: float | None = None
+    """In the fullest 15.6 ms, without regard to faults."""
     kv_share: float | None = None
     """Of the bytes that it carried, those of KV transfers."""
     measure: str = ""

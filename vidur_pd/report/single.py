@@ -20,6 +20,7 @@ from vidur_pd.report.figures_latency import (
 )
 from vidur_pd.report.figures_load import arrivals_chart, throughput_charts
 from vidur_pd.report.figures_network import (
+    BURST,
     MEANING,
     OFFERED_MEANING,
     busiest_links,
@@ -244,13 +245,14 @@ def _link_table(links: pd.DataFrame, seconds: float) -> Markup:
             digits(link.capacity_bps / 1e9),
             percent(link.mean_use),
             percent(link.peak_use),
+            percent(link.burst_use),
             digits(link.kv_bytes / 1e9),
             digits(link.collective_bytes / 1e9),
         ]
         for link in busiest_links(links, seconds)
     ]
     _, measure = measure_words(links)
-    shares = (f"Mean {measure}", f"{measure.capitalize()}, peak window")
+    shares = (f"Mean {measure}", f"{measure.capitalize()}, peak window", f"{measure.capitalize()}, peak {BURST}")
     columns = ("Busiest links of each kind", "Kind", "Gbit/s", *shares, "KV (GB)", "Collectives (GB)")
     return table_html(columns, rows, text_columns=2)
 

@@ -28,7 +28,7 @@ def links_of(rows: list[tuple[str, str, str, float, float, float]]) -> pd.DataFr
     table = pd.DataFrame(rows, columns=names).assign(capacity_bps=8e9)
     table = table.assign(src=table["link"], dst="b")
     seconds = table["window_end_s"] - table["window_start_s"]
-    table = table.assign(measure="use", capacity_bytes=10**9 * seconds)
+    table = table.assign(measure="use", capacity_bytes=10**9 * seconds, burst_use=np.nan)
     return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
 
 
