@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Simulate LLM inference clusters with prefill/decode disaggregation on a contended network.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(workload_app, name="workload")

@@ -211,6 +211,7 @@ class PoolSummary:
     gpus: int
     """Of all instances."""
     kv_blocks_per_rank: int = 0
+    prefix_caching: bool = False
     busy_share: float | None = None
     """Of the makespan, mean over instances and pipeline stages."""
     busy_share_max: float | None = None
@@ -549,6 +550,13 @@ class Summary:
     def gpus(self) -> int:
         """Of all pools."""
         return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def caches_in_vain(self) -> bool:
+        """A trace that does not say which prompts share a prefix, on pools that cache prefixes."""
+        workload = self.workload
+        is_trace = workload.source.startswith("trace ")
+        return is_trace and not workload.names_prefixes and any(pool.prefix_caching for pool in self.pools)
 
     def per_gpu(self, rate: float | None) -> float | None:
         return rate / self.gpus if rate is not None and self.gpus else None

@@ -288,6 +288,7 @@ class Account:
             pp=pool.pp,
             gpus=pool.instances * pool.gpus_per_instance,
             kv_blocks_per_rank=self._instances[indices[0]].ranks[0].state.usable_blocks,
+            prefix_caching=own.engine.prefix_caching,
             busy_share=_ratio(total_s, stages_s * pool.instances),
             busy_share_max=_ratio(float(busy_s.max()), stages_s),
             busy_under_load=_ratio(loaded_s, arriving_s * pool.pp * pool.instances),
