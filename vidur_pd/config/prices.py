@@ -1,4 +1,4 @@
-"""What a cluster costs, and what it draws beside its GPUs. Nothing has a default: prices are those of a contract."""
+"""What a cluster costs, and what it draws in addition to its GPUs. Nothing has a default: prices are those of contracts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PricesConfig(Section):
     """Of a kilowatt-hour of all that `power` counts; 0: it is in the price of GPUs."""
     currency: Annotated[str, Field(max_length=20)] = ""
     as_of: Annotated[str, Field(max_length=40)] = ""
-    """When, and from whom: shown beside every cost."""
+    """When, and from whom: shown with every cost."""
 
     @model_validator(mode="before")
     @classmethod

@@ -2,7 +2,7 @@
 
 GPUs draw what the law of their GPU says (`aicb.measurements.power`): ready for all of the makespan, more while kernels
 run by the bytes and FLOPs of the iterations, with prompts and without apart, and that of polling kernels while they
-wait for collectives. Compute and communication divide the time of both kinds of iterations alike, since only its sum
+wait for collectives. Compute and communication divide the time of both kinds of iterations equally, since only its sum
 is known. NICs, switches and the rest of a server count if the configuration says what they draw (``power``), all the
 time: they hardly draw less when they are idle.
 """
@@ -43,7 +43,7 @@ class PoolActivity:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What draws power beside GPUs."""
+    """What draws power in addition to GPUs."""
 
     nics: int
     switch_ports: int
