@@ -1,4 +1,4 @@
-"""What a cluster costs, and what it draws in addition to its GPUs. Nothing has a default: prices are those of contracts."""
+"""What a cluster costs, and what it draws in addition to its GPUs. No price has a default: prices are of contracts."""
 
 from __future__ import annotations
 
