@@ -176,3 +176,23 @@ def test_the_last_window_ends_with_the_run() -> None:
     assert table["window_end_s"].max() == pytest.approx(last_s)
     assert result.links.total_bytes(KV).sum() == pytest.approx(table.query("traffic == 'kv'")["carried_bytes"].sum())
     assert np.unique(table["window_start_s"]).size <= 120
+
+
+def test_no_link_log_says_more_than_the_cut_of_the_fabric() -> None:
+    """KV of two prefill instances to one decode instance over uplinks of 4 to 1: what NICs of the decode instance
+    received, over the time in which it came, is no more than the most that fits through."""
+    result = simulate(config(SENDERS, topology=UPLINKS, engine=ROOFLINE, output=FINE), BURST)
+    fabric = result.summary.network.fabric
+    assert fabric is not None
+    assert fabric.prefill_to_decode_bps is not None
+    assert fabric.prefill_to_decode_bps <= 2 * 20e9
+    rows = rows_of(result)
+    into = (result.topology.link_dst[rows["link"]] < result.topology.gpus) & (rows["kind"] == "nic")
+    received = rows[into & (rows["traffic"] == "kv")].groupby("window_start_s")["carried_bytes"].sum()
+    width_s = float((rows["window_end_s"] - rows["window_start_s"]).max())
+    assert 0.5 < received.max() * 8 / width_s / fabric.prefill_to_decode_bps <= 1 + ROUNDING
+
+
+def test_a_run_without_link_files_asks_nothing_of_its_fabric() -> None:
+    result = simulate(config(SENDERS, topology=UPLINKS, engine=ROOFLINE, output={"links": False}), BURST[:3])
+    assert result.summary.network.fabric is None

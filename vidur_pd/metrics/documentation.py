@@ -61,6 +61,7 @@ CALIBRATION: Final = (
 )
 UNITS: Final = (
     ("_ps", "ps"),
+    ("_bps", "bit/s"),
     ("_per_s", "1/s"),
     ("_j_per_output_token", "J"),
     ("_s", "s"),

@@ -179,6 +179,32 @@ class MeasurementSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FabricLoss:
+    """Cables of one kind; the loss of any of them cuts GPUs off from other servers."""
+
+    kind: str = ""
+    cables: int = 0
+    gpus: int = 0
+    """That each cuts off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSummary:
+    """What the links between servers could carry at most, however traffic is routed (`netsim/cuts.py`)."""
+
+    halves_bps: int | None = None
+    """From the first half of the servers to the second: no less than the bisection bandwidth."""
+    prefill_to_decode_bps: int | None = None
+    """From all GPUs that prefill to all that decode, NVLink left out; ``None`` without both."""
+    shortest_ways: int | None = None
+    """From the first GPU that prefills to the first that decodes, or from the first to the last GPU: among these ECMP
+    chooses."""
+    disjoint_ways: int | None = None
+    """Of these two, ways without a common cable."""
+    losses: tuple[FabricLoss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSummary:
     """The network that was simulated."""
 
@@ -188,6 +214,8 @@ class NetworkSummary:
     topology: Mapping[str, object] = field(default_factory=dict)
     """As in the configuration."""
     gpus: int = 0
+    fabric: FabricSummary | None = None
+    """``None`` on a single server, and for fabrics of more than 3,000 links; only with ``output.links``."""
     measured: MeasurementSummary | None = field(default=None, metadata={"left_out": True})
     """Left out unless backend `rdma` has sent the flows."""
 

@@ -9,12 +9,12 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from vidur_pd.metrics.summary import Summary
+from vidur_pd.metrics.summary import NetworkSummary, Summary
 from vidur_pd.report.charts import ROW_FONT, Chart, Frame, axis, bars, draw, heat_map, label, rows_axis
 from vidur_pd.report.colours import FAINT
 from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
-from vidur_pd.report.text import digits, percent, table_html
+from vidur_pd.report.text import count, digits, percent, table_html
 
 MOST_LINKS = 24
 """Rows of the heat map, the links with the fullest windows."""
@@ -119,6 +119,24 @@ def sources_table(summary: Summary) -> Markup:
     if not rows:
         return Markup()
     return table_html(("Communication time", "Share"), rows, text_columns=1)
+
+
+def fabric_table(network: NetworkSummary) -> Markup:
+    """What fits between servers at most, over how many ways, and what a cable takes with it; empty where not known."""
+    fabric = network.fabric
+    if fabric is None:
+        return Markup()
+    rates = (
+        ("From the first half of the servers to the second, at most", fabric.halves_bps),
+        ("From prefill to decode over NICs, at most", fabric.prefill_to_decode_bps),
+    )
+    rows = [[name, f"{digits(bps / 1e9)} Gbit/s"] for name, bps in rates if bps is not None]
+    rows.append(["Shortest ways from one server to another", count(fabric.shortest_ways)])
+    rows.append(["Ways without a common cable", count(fabric.disjoint_ways)])
+    for loss in fabric.losses:
+        named = f"A {loss.kind} cable cuts off when it is lost ({loss.cables:,} such cables)"
+        rows.append([named, f"{loss.gpus:,} GPU" if loss.gpus == 1 else f"{loss.gpus:,} GPUs"])
+    return table_html(("Fabric, however traffic is routed", ""), rows, text_columns=1)
 
 
 def energy_text(summary: Summary) -> str | None:

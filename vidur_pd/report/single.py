@@ -9,7 +9,14 @@ from markupsafe import Markup
 
 from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PoolSummary, Summary
 from vidur_pd.metrics.summary_file import plain_text
-from vidur_pd.report.figures_coupling import attribution_chart, cost_text, energy_text, link_heat_map, sources_table
+from vidur_pd.report.figures_coupling import (
+    attribution_chart,
+    cost_text,
+    energy_text,
+    fabric_table,
+    link_heat_map,
+    sources_table,
+)
 from vidur_pd.report.figures_faults import fault_tables, fault_timeline
 from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
 from vidur_pd.report.figures_latency import (
@@ -227,6 +234,7 @@ def _network(run: RunOutput) -> Markup:
     if not transfers:
         transfers = note_html("Left out: no request moved KV between instances, so there are no transfers to show.")
     transfers += sources_table(run.summary)
+    transfers += fabric_table(run.summary.network)
     if run.links is None or run.links.empty:
         return transfers + _no_rows("links.parquet", run.links, "Link use")
     return (

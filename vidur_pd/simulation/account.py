@@ -19,6 +19,7 @@ from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.costs import PoolPrice, cost_summary, prompts_share
 from vidur_pd.metrics.energy import PoolActivity, Surroundings, energy_estimate
+from vidur_pd.metrics.fabric import fabric_summary
 from vidur_pd.metrics.faults import fault_summary
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
@@ -31,6 +32,7 @@ from vidur_pd.metrics.summary import (
     Effort,
     EnergySummary,
     EstimatedOperator,
+    FabricSummary,
     Histogram,
     LinkSummary,
     MeasurementSummary,
@@ -158,8 +160,18 @@ class Account:
             coupling=self._plan.coupling.in_force,
             topology=self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
             gpus=self._plan.topology.gpus,
+            fabric=self._fabric(),
             measured=None if self._traffic is None else MeasurementSummary(**asdict(self._traffic.totals())),
         )
+
+    def _fabric(self) -> FabricSummary | None:
+        if not self._config.output.links:
+            return None
+        prefill, decode = (
+            [gpu for place in self._plan.placements if self._plan.role_of(place) == role for gpu in place.gpus]
+            for role in ("prefill", "decode")
+        )
+        return fabric_summary(self._plan.topology, prefill, decode)
 
     def _estimated_operators(self) -> tuple[EstimatedOperator, ...]:
         """Operators priced by flagged estimates at least once, by pool."""
