@@ -119,7 +119,7 @@ def test_the_page_of_options_is_that_of_the_schema() -> None:
 
 @pytest.mark.parametrize(
     ("program", "begun", "expected"),
-    [("vidur-pd", "se", "search"), ("vidur-pd", "workload in", "inspect"), ("netsim", "to", "topology")],
+    [("vidur-pd", "workload in", "inspect"), ("netsim", "to", "topology")],
 )
 def test_a_shell_completes_commands(program: str, begun: str, expected: str) -> None:
     """As bash asks, after what --install-completion has written."""
