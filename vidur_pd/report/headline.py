@@ -97,6 +97,7 @@ def _tiles(run: RunOutput) -> list[Tile]:
         _latency_tile("ITL", summary.itl_s, summary),
         _latency_tile("E2E", summary.e2e_s, summary),
         _goodput_tile(run),
+        *_money_tiles(summary),
         Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
         Tile(
             "Time on estimates",
@@ -106,6 +107,21 @@ def _tiles(run: RunOutput) -> list[Tile]:
         ),
         Tile("Simulator", duration(summary.simulator.wall_s), f"wall time, version {summary.simulator.version or '?'}"),
     ]
+
+
+def _money_tiles(summary: Summary) -> list[Tile]:
+    """What a token takes in energy, and costs by the price list; none of what is not known."""
+    energy, cost, tiles = summary.energy, summary.cost, []
+    if energy is not None and energy.total_j_per_output_token is not None:
+        watts = ", ".join(f"{pool} {digits(power)}" for pool, power in energy.pools_w.items())
+        joules = f"{digits(energy.total_j_per_output_token)} J per output token"
+        tiles.append(Tile("Energy (estimate)", joules, f"W per GPU: {watts}"))
+    if cost is not None and cost.per_million_output_tokens is not None:
+        unit = f"{cost.currency} " if cost.currency else ""
+        of_input, per_hour = digits(cost.per_million_input_tokens), digits(cost.per_hour)
+        note = f"per million output tokens; {of_input} of input; {per_hour} an hour"
+        tiles.append(Tile("Cost", f"{unit}{digits(cost.per_million_output_tokens)}", note))
+    return tiles
 
 
 def _goodput_tile(run: RunOutput) -> Tile:
