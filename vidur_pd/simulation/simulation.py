@@ -119,6 +119,11 @@ class Simulation:
         """What is simulated, with everything that was left open filled in."""
         return self._plan.config
 
+    def close(self) -> None:
+        """Frees the network, of which some backends have one per process; results stay as they are."""
+        self._loop.advance_with(None)
+        self._network.close()
+
     def run(self, progress: Progress | None = None, stream: Stream | None = None) -> Result:
         """Runs until every request has completed, has failed or was refused; ``stream`` takes their rows meanwhile.
 

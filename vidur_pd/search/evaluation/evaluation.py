@@ -6,6 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -112,7 +113,8 @@ def run_once(plan: SimulationPlan, workload: Workload, cost: float | None = None
     """One simulation, which ends as soon as it is certain to miss its SLO."""
     slo = plan.config.slo
     try:
-        result = Simulation(assemble(plan), workload).run(None, EarlyJudge(slo, len(workload)))
+        with closing(Simulation(assemble(plan), workload)) as simulation:
+            result = simulation.run(None, EarlyJudge(slo, len(workload)))
     except CertainMiss as miss:
         return Outcome(
             is_met=False,
