@@ -37,4 +37,4 @@ find aicb/core netsim/core vidur_pd/core -name '*.?pp' -print0 | xargs -0 clang-
 mypy
 lint-imports
 scripts/words.sh
-python -m pytest -n 2 --dist loadfile "$@"
+python -m pytest -n 2 --dist worksteal "$@"
