@@ -177,9 +177,7 @@ class PagedTimes(CacheTimes[DecodeAttention]):
 
     def decode_times(self, kernel: DecodeAttention, batch: int) -> VolumeTimes:
         volume = self.function(kernel, batch)
-        return volume_times(
-            volume, self.split_kv(kernel, batch), kernel, Precision(kv=self._kv), batch, self._measured
-        )
+        return volume_times(volume, self.split_kv(kernel, batch), kernel, Precision(kv=self._kv), batch, self._measured)
 
     def split_kv(self, kernel: DecodeAttention, requests: int) -> _core.SplitKv:
         """Blocks of keys that the lengths of requests make, and the penalty of unequal ones."""
