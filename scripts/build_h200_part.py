@@ -72,10 +72,11 @@ PARTS: Mapping[str, Part] = {
     "vllm_fa3_captured": Part(
         "decode_attention_captured",
         "captured decode",
-        "paged decode by FlashAttention-3 as vLLM 0.24.0 captures it in graphs: Qwen3-30B-A3B (TP 1, 2, 4), Qwen3-8B (TP 1, "
-        "2), Llama-3.1-70B, Qwen3-Next-80B-A3B and most of Qwen3-235B-A22B (TP 1)",
+        "paged decode by FlashAttention-3 as vLLM 0.24.0 captures it in graphs: Qwen3-30B-A3B (TP 1, 2, 4), Qwen3-8B "
+        "(TP 1, 2), Llama-3.1-70B, Qwen3-Next-80B-A3B and most of Qwen3-235B-A22B (TP 1)",
         [
-            "pages of 16 tokens; at most 32 splits of a request; the schedule is made outside; captured for 32,768 tokens",
+            "pages of 16 tokens; at most 32 splits of a request; the schedule is made outside",
+            "captured for 32,768 tokens",
             CLOCKS,
             "compiled module _vllm_fa3_C of vLLM 0.24.0",
         ],

@@ -23,9 +23,9 @@ from aicb.model.precision import KvDtype, Precision, WeightDtype
 from aicb.operators.batch import Batch
 from aicb.operators.dense_kernel import check_dense_kernel
 from aicb.operators.experts_kernel import check_experts_kernel
+from aicb.operators.gqa import check_gqa_kernel
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
-from aicb.operators.gqa import check_gqa_kernel
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
@@ -131,8 +131,8 @@ def show(
     the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
     have this batch, the slowest is priced, collectives are not. So is the time of each kernel alone, at the reference
     clock of the GPU, with what it is taken from. Which kernels an engine runs is stated by --experts-kernel,
-    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel and --rope-kernel. Without --expert-load, rows are those expected
-    under uniform routing; an iteration is then priced with uniform.
+    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel and --rope-kernel. Without --expert-load, rows are those
+    expected under uniform routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)

@@ -47,8 +47,8 @@ from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
-from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
 from aicb.operators.gqa import GqaKernel, check_gqa_kernel
+from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel, check_quant_kernel

@@ -1,8 +1,8 @@
 """Decode attention of grouped queries over a paged cache (FlashAttention-3).
 
 A function of the blocks of KV that the kernel works through, Σ ⌈S_i / block⌉, and of how unequal the lengths are. The
-kernel is persistent: an SM takes one KV head of one sequence after another, or a part of one where few fill the GPU, and
-unequal ones leave SMs idle at the end (``UNEQUAL_SHARES``).
+kernel is persistent: an SM takes one KV head of one sequence after another, or a part of one where few fill the GPU,
+and unequal ones leave SMs idle at the end (``UNEQUAL_SHARES``).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ UNEQUAL_UNITS = (0.25, 0.6, 1.0, 2.0, 4.0, 8.0)
 UNEQUAL_SHARES = (0.087, 0.296, 0.291, 0.181, 0.098, 0.087)
 UNEQUAL_FROM_US = 8.0
 UNEQUAL_SPREAD = 0.1
-"""What lengths that spread by ``UNEQUAL_SPREAD`` (mean absolute deviation over mean) and more cost beyond equal ones of as many
-blocks: a share of the time beyond the launch, by KV heads of sequences per SM; linear in their logarithm. Few units are cut
-into parts and many even out. Least squares over the 354 unequal rows of ``decode_attention_captured``: 4.2 % median error
-and 11 % p90 (without 12 and 22); 5.0 and 12 % on the 604 of ``decode_attention``, which it was not fitted to; a geometry left
-out 3 to 6 % median. ``scripts/fit_unequal_decodes.py`` repeats it."""
+"""What lengths that spread by ``UNEQUAL_SPREAD`` (mean absolute deviation over mean) and more cost beyond equal ones of
+as many blocks: a share of the time beyond the launch, by KV heads of sequences per SM; linear in their logarithm. Few
+units are cut into parts and many even out. Least squares over the 354 unequal rows of ``decode_attention_captured``:
+4.2 % median error and 11 % p90 (without 12 and 22); 5.0 and 12 % on the 604 of ``decode_attention``, which it was not
+fitted to; a geometry left out 3 to 6 % median."""
 FA3_MAX_SPLITS = 128
 _LABELS = {"decode_attention": "FA3 paged decode", "decode_attention_captured": "FA3 captured decode"}
 _COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")

@@ -24,8 +24,8 @@ from aicb.operators.operator import Operator
 from boundary.errors import InputError
 
 GqaKernel = Literal["fa3", "fa3_captured"]
-"""Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 captures it. The latter was measured
-over bf16 caches; over fp8 ones the former stands for it."""
+"""Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 captures it. The latter was
+measured over bf16 caches; over fp8 ones the former stands for it."""
 
 
 def check_gqa_kernel(chosen: str) -> None:

@@ -223,7 +223,8 @@ def iteration_operators(
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
     ``load``, ``experts_kernel``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``, ``gqa_kernel`` as in
-    ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in ``token_operators``.
+    ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in
+    ``token_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
